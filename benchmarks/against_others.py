@@ -39,8 +39,8 @@ from rich.table import Table
 from benchmarks.table import machine
 from simdp.results.validation import (
     CollectiveComparison,
-    Comparison,
     StepComparison,
+    TimeComparison,
     Validation,
     kendall_tau,
 )
@@ -54,7 +54,7 @@ INSIDE = 0.9
 """Share of all measured times that an interval is to hold."""
 
 Samples = Sequence[tuple[float, float]]
-Answers = dict[str, list[Comparison]]
+Answers = dict[str, list[TimeComparison]]
 """By rule: the points, with what it predicts in the place of the simulated time."""
 
 
@@ -133,7 +133,7 @@ HOW = ("cluster", "strategy", "collectives")
 """Beginnings of keys that do not say what one rank works on."""
 
 
-def _without(point: Comparison, keys: tuple[str, ...]) -> str:
+def _without(point: TimeComparison, keys: tuple[str, ...]) -> str:
     return str(sorted((k, str(v)) for k, v in point.set.items() if not k.startswith(keys)))
 
 
@@ -190,7 +190,7 @@ def in_common(answers: Answers) -> Answers:
     return {rule: [one for one in each if _key(one) in both] for rule, each in answers.items()}
 
 
-def _key(point: Comparison) -> tuple[Any, ...]:
+def _key(point: TimeComparison) -> tuple[Any, ...]:
     place = (point.table, point.nbytes) if isinstance(point, CollectiveComparison) else ()
     return (point.scenario, str(point.set), point.measured, *place)
 
@@ -203,7 +203,7 @@ class Score(NamedTuple):
     inside: float | None
 
 
-def score(rule: str, points: Sequence[Comparison], noise: float) -> Score:
+def score(rule: str, points: Sequence[TimeComparison], noise: float) -> Score:
     """Mean error, order and coverage of some points, one or more."""
     errors = [abs(one.error) for one in points]
     sizes = {one.nbytes if isinstance(one, CollectiveComparison) else 0 for one in points}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import Model
 from simdp.workload.precision import Full
@@ -28,7 +28,7 @@ def simdp_step(model: Model, x: Any, slope_of: Slope) -> Callable[[], Any]:
     weights = drawn(model, model.graph, "float32", 0, 0)
     buffers = {buffer.name: weights.pop(buffer.name) for buffer in model.graph.buffers}
     room = {name: np.empty_like(weight) for name, weight in weights.items()}
-    executor = Executor(model.graph, call_dtypes(model.graph, Full(), "float32"), "float32")
+    executor = GraphExecutor(model.graph, call_dtypes(model.graph, Full(), "float32"), "float32")
 
     def step() -> Any:
         run = Pass(weights, buffers, into=room, samples=np.arange(len(x)))

@@ -17,11 +17,11 @@ from simdp.collectives import ALL_REDUCE
 from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
+from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
-from simdp.engine.ops import ClockOp, Launch, Wait, Work
+from simdp.engine.ops import ClockOp, ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
@@ -54,9 +54,9 @@ def calls(plan: Plan, count: int, jitter: float) -> Iterator[ClockOp]:
     """Ranks work for a random time and then communicate, again and again."""
     random = np.random.default_rng(0)
     for number in range(count):
-        yield Work(0, "forward", "work", random.random(plan.world_size) * jitter)
+        yield ComputeWork(0, "forward", "work", random.random(plan.world_size) * jitter)
         yield Launch(0, "call", number, plan, NBYTES, False)
-        yield Wait((number,))
+        yield ClockWait((number,))
 
 
 class Played:
@@ -74,11 +74,11 @@ class Played:
         When the last rank was done [s].
     """
 
-    def __init__(self, network: Network, plan: Plan, count: int, jitter: float = 0.0) -> None:
+    def __init__(self, network: NetworkRoutes, plan: Plan, count: int, jitter: float = 0.0) -> None:
         self.shared = shared_link(network, [plan]) is not None
         trace = TraceBuilder()
         begin = process_time()
-        job = Job(network, {0: [plan]}, Slowdown(network.cluster, 0), trace)
+        job = FabricJob(network, {0: [plan]}, Slowdown(network.cluster, 0), trace)
         EventFabric([job]).play([calls(plan, count, jitter)])
         self.seconds = process_time() - begin
         self.transfers = plan.num_transfers * count
@@ -97,12 +97,12 @@ def neighbours(world_size: int, distance: int, rounds: int) -> Plan:
     return Plan("broadcast", world_size, 1, 0, lambda: iter([one] * rounds), even_offsets(1))
 
 
-def dealt_over_leaves() -> Network:
+def dealt_over_leaves() -> NetworkRoutes:
     """A fat tree whose leaves get a rank each in turn, so that a ring meets on every trunk."""
     where = cluster(devices_per_node=1, inter_node=TRUNK)
     rank = np.arange(RANKS)
     leaves = RANKS // PORTS
-    return Network(where, rank % leaves * PORTS + rank // leaves)
+    return NetworkRoutes(where, rank % leaves * PORTS + rank // leaves)
 
 
 def ring_on_a_fat_tree() -> Row:
@@ -124,8 +124,8 @@ def _row(what: str, played: Played, target: float, shared: bool = True) -> Row:
 def rows() -> Iterator[Row]:
     """64 ranks: on a ring, on the trunks of a fat tree, and eight to a network card."""
     ring, flows = RingAllReduce().plan(RANKS, NBYTES), neighbours(RANKS, 8, 50)
-    nodes = Network(cluster(topology="switch", devices_per_node=8, inter_node=NIC))
-    yield _row("ring, unshared", Played(Network(cluster()), ring, 40), LOCKSTEP, False)
+    nodes = NetworkRoutes(cluster(topology="switch", devices_per_node=8, inter_node=NIC))
+    yield _row("ring, unshared", Played(NetworkRoutes(cluster()), ring, 40), LOCKSTEP, False)
     yield _row("trunks, lockstep", Played(dealt_over_leaves(), ring, 10), LOCKSTEP)
     yield _row("cards, lockstep", Played(nodes, flows, 12), LOCKSTEP)
     yield _row("cards, jitter", Played(nodes, flows, 12, 1e-3), JITTERED)
@@ -161,9 +161,9 @@ def places(world_size: int) -> dict[str, Cluster]:
 
 def off(where: Cluster, plan: Plan, nbytes: float) -> float:
     """How far fixed shares are off the event fabric, for ranks that arrive together."""
-    network, idle = Network(where), Slowdown(where, 0)
-    job = Job(network, {0: [plan]}, idle, TraceBuilder(keep=False))
-    EventFabric([job]).play([iter([Launch(0, "call", 0, plan, nbytes, False), Wait((0,))])])
+    network, idle = NetworkRoutes(where), Slowdown(where, 0)
+    job = FabricJob(network, {0: [plan]}, idle, TraceBuilder(keep=False))
+    EventFabric([job]).play([iter([Launch(0, "call", 0, plan, nbytes, False), ClockWait((0,))])])
     fixed = VectorFabric(network, idle, TraceBuilder(keep=False), fixed=True)
     enter = np.zeros(where.world_size)
     return float(fixed.times(plan, nbytes, enter).max() / max(job.calls[0].end.values()) - 1)
@@ -178,7 +178,7 @@ def share_rows(sizes: Sequence[int] = (16, 64)) -> Iterator[Row]:
                 for nbytes in SIZES:
                     plan = ALL_REDUCE[kind].model_validate({"kind": kind})
                     made = plan.plan(layout(where), nbytes)
-                    if shared_link(Network(where), [made]) is not None:
+                    if shared_link(NetworkRoutes(where), [made]) is not None:
                         errors.append(off(where, made, nbytes))
                 if errors:
                     said = ", ".join(f"{100 * error:+.1f} %" for error in errors)

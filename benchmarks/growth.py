@@ -25,8 +25,8 @@ from simdp.cluster import Cluster
 from simdp.collectives import ALL_REDUCE
 from simdp.engine.clocks import vector
 from simdp.engine.clocks.clock import clock_for
-from simdp.engine.network import Network
-from simdp.engine.ops import ClockOp, Launch, Wait, Work
+from simdp.engine.network import NetworkRoutes
+from simdp.engine.ops import ClockOp, ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario import checked
@@ -56,13 +56,13 @@ def nodes(world_size: int) -> dict[str, Any]:
 def all_reduce(kind: str, raw: dict[str, Any]) -> None:
     """One all_reduce of ranks that come at different times, with nothing known beforehand."""
     where = Cluster.model_validate(raw)
-    algorithm, around, network = ALL_REDUCE[kind](kind=kind), layout(where), Network(where)
+    algorithm, around, network = ALL_REDUCE[kind](kind=kind), layout(where), NetworkRoutes(where)
     plan = algorithm.build(around, algorithm.cut(around, NBYTES), 0)  # `plan` would keep it
     came = np.random.default_rng(0).random(where.world_size) * 1e-3
     script: list[ClockOp] = [
-        Work(0, "forward", "work", came),
+        ComputeWork(0, "forward", "work", came),
         Launch(0, "call", 0, plan, NBYTES, False),
-        Wait((0,)),
+        ClockWait((0,)),
     ]
     clock = clock_for(network, [plan], Slowdown(where, 0), TraceBuilder())
     if clock.fabric != "vector":
@@ -74,9 +74,9 @@ def unequal_ring(world_size: int) -> None:
     """A ring in which no link is like another one, which is played round by round."""
     random, where = np.random.default_rng(0), Cluster.model_validate(flat(world_size, "ring"))
     plan = ALL_REDUCE["ring"](kind="ring").plan(world_size, NBYTES)
-    connections = Network(where).of_part(plan.everything[0])
+    connections = NetworkRoutes(where).of_part(plan.everything[0])
     per_chunk = NBYTES / world_size / connections.bandwidth
-    pace = vector.Pace(connections.alpha, per_chunk * (1 + random.random((world_size, 1))))
+    pace = vector.TransferPace(connections.alpha, per_chunk * (1 + random.random((world_size, 1))))
     vector.ring(plan, connections, pace, np.zeros((world_size, 1)), None)
 
 

@@ -46,9 +46,9 @@ from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies.calibrate.fit import (
     QUANTILE,
+    CalibrationPoint,
     Candidates,
     Constant,
-    Point,
     fit,
     jacobian,
     nccl_constants,
@@ -146,11 +146,11 @@ def _table_case(scenario: Scenario) -> Case | None:
     assert measured is not None
     names = [table.collective for table in measured.collectives]
     wanted = "all_reduce" if "all_reduce" in names else names[0]
-    points, seconds, owner = list[Point](), list[float](), list[int]()
+    points, seconds, owner = list[CalibrationPoint](), list[float](), list[int]()
     for number, (table, made) in enumerate(zip(measured.collectives, tables, strict=True)):
         if table.collective == wanted:
             for nbytes, time in table.times:
-                points.append(Point(wanted, float(nbytes), wiring_of(made.cluster)))
+                points.append(CalibrationPoint(wanted, float(nbytes), wiring_of(made.cluster)))
                 seconds.append(time)
                 owner.append(number)
     most = max(point.wiring.world_size for point in points)

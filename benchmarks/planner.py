@@ -27,8 +27,8 @@ from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
 from simdp.studies.executor import executor_for
-from simdp.studies.plan import Asked, plan
-from simdp.studies.plan.request import Point, Space, machines_for
+from simdp.studies.plan import PlanRequest, plan
+from simdp.studies.plan.request import PlanPoint, Space, machines_for
 from simdp.studies.plan.search import NUM_BEST
 
 MODELS = {"bert-large": 1024, "llama3-8b": 256}
@@ -85,7 +85,7 @@ def everything(path: Path, choices: dict[str, list[Any]]) -> list[tuple[float, f
     found = []
     space = Space(yaml.safe_load(path.read_text()), path.parent, choices, 1024)
     for point in space.points():
-        if not isinstance(point, Point):
+        if not isinstance(point, PlanPoint):
             continue
         try:
             scenario = space.scenario(point.settings)
@@ -119,7 +119,7 @@ def exhaustive(count: int) -> None:
             path = Path(folder) / "scenario.yaml"
             raw = {**scenario("small", 1024), "workload": {**SMALL, "steps": 2}}
             path.write_text(format_yaml(raw))
-            found = plan(path, Asked(goal, choices=choices))
+            found = plan(path, PlanRequest(goal, choices=choices))
             rows = everything(path, choices)
         best = sorted(row[place] for row in rows)[:NUM_BEST]
         mine = [(one.finish_s, one.cost_usd)[place] for one in found.best]
@@ -159,7 +159,7 @@ def main() -> None:
             path.write_text(format_yaml(scenario(model, MODELS[model])))
             began, spent = time.perf_counter(), cpu()
             with executor_for(given.workers) as executor:
-                found = plan(path, Asked(given.goal, choices=CHOICES), executor=executor)
+                found = plan(path, PlanRequest(given.goal, choices=CHOICES), executor=executor)
             wall, used = time.perf_counter() - began, cpu() - spent
         others = ", ".join(f"{why} {count:,}" for why, count in found.pruned.items() if count)
         print(

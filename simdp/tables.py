@@ -14,7 +14,7 @@ LARGEST = 1e15
 """Largest number in a table: a petabyte, or thirty years in microseconds."""
 
 
-class Row(NamedTuple):
+class NamedRow(NamedTuple):
     """A line of a table: its number in the file, its name, and its numbers by column."""
 
     line: int
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     numbers: dict[str, float]
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table: its number in the file, and what stands in each column."""
 
     number: int
@@ -131,7 +131,7 @@ def _finite(column: str, cell: str) -> float:
 
 def parse_lines(
     text: str, where: str, required: Sequence[str], optional: Sequence[str] = ()
-) -> list[Line]:
+) -> list[TableLine]:
     """Read a table of any cells from a text; lines that begin with # are comments.
 
     Parameters
@@ -155,7 +155,7 @@ def parse_lines(
     """
     lines = ("" if line.startswith("#") else line for line in text.splitlines())
     reader = csv.reader(lines, strict=True)
-    found, columns = list[Line](), list[str]()
+    found, columns = list[TableLine](), list[str]()
     try:
         for cells in reader:
             cells = [cell.strip() for cell in cells]
@@ -164,7 +164,7 @@ def parse_lines(
             elif any(cells):
                 if len(cells) != len(columns):
                     raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
-                found.append(Line(reader.line_num, dict(zip(columns, cells, strict=True))))
+                found.append(TableLine(reader.line_num, dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
         raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
     except ValueError as error:
@@ -177,7 +177,7 @@ def parse_lines(
 
 def parse_csv(
     text: str, where: str, required: Sequence[str], optional: Sequence[str] = ()
-) -> list[Row]:
+) -> list[NamedRow]:
     """Read a table from a text; lines that begin with # are comments.
 
     Parameters
@@ -202,7 +202,7 @@ def parse_csv(
     ScenarioError
         With the line and the reason.
     """
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     first_line = dict[str, int]()
     for line in parse_lines(text, where, required, optional):
         try:
@@ -229,12 +229,12 @@ def _columns(cells: list[str], required: Sequence[str], optional: Sequence[str])
     return cells
 
 
-def _row(line: Line, name: str) -> Row:
+def _row(line: TableLine, name: str) -> NamedRow:
     if not line.cells[name]:
         raise ValueError(f"{name} is empty.")
     columns = [column for column in line.cells if column != name]
     numbers = {column: parse_cell(column, line.cells[column]) for column in columns}
-    return Row(line.number, line.cells[name], numbers)
+    return NamedRow(line.number, line.cells[name], numbers)
 
 
 def parse_cell(column: str, cell: str) -> float:

@@ -1,6 +1,6 @@
 """Finished jobs of plain figures, to be written and drawn."""
 
-from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
+from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
 
 HOUR = 3600.0
 
@@ -9,13 +9,13 @@ def job(chosen=None, shift=0.0, **more):
     """20 runs that take some hours."""
     finishes = [(20.0 + shift + number / 10) * HOUR for number in range(20)]
     strip = [
-        Stretch("startup", 0.0, 0.5 * HOUR),
-        Stretch("training", 0.5 * HOUR, 8 * HOUR),
-        Stretch("checkpoint_save", 8 * HOUR, 8.5 * HOUR),
-        Stretch("lost", 8.5 * HOUR, 10 * HOUR),
-        Stretch("recovery", 10 * HOUR, 11 * HOUR),
-        Stretch("checkpoint_restore", 11 * HOUR, 11.5 * HOUR),
-        Stretch("training", 11.5 * HOUR, finishes[0]),
+        JobStretch("startup", 0.0, 0.5 * HOUR),
+        JobStretch("training", 0.5 * HOUR, 8 * HOUR),
+        JobStretch("checkpoint_save", 8 * HOUR, 8.5 * HOUR),
+        JobStretch("lost", 8.5 * HOUR, 10 * HOUR),
+        JobStretch("recovery", 10 * HOUR, 11 * HOUR),
+        JobStretch("checkpoint_restore", 11 * HOUR, 11.5 * HOUR),
+        JobStretch("training", 11.5 * HOUR, finishes[0]),
     ]
     badput = dict.fromkeys(BADPUT, 0.0) | {"lost_work": 1.5 * HOUR, "recovery": HOUR}
     keys = {
@@ -47,7 +47,7 @@ def job(chosen=None, shift=0.0, **more):
         "finishes": finishes,
         "strip": strip,
     }
-    return Job(**{**keys, **more})
+    return JobRuns(**{**keys, **more})
 
 
 def one_job(**more):

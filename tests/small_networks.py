@@ -7,11 +7,11 @@ from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES
 from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job, Transfers
+from simdp.engine.clocks.transfers import FabricJob, Transfers
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
-from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.ops import ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
@@ -116,16 +116,16 @@ def late(random, num_calls, world_size):
 def calls(launched, delays, record=True):
     """Ranks work for a while, take part in a collective, and go on to the next; then they wait."""
     for number, (plan, nbytes) in enumerate(launched):
-        yield Work(0, "forward", "work", np.asarray(delays[number], dtype=float))
+        yield ComputeWork(0, "forward", "work", np.asarray(delays[number], dtype=float))
         yield Launch(0, f"call {number}", number, plan, nbytes, record)
-    yield Wait(tuple(range(len(launched))))
+    yield ClockWait(tuple(range(len(launched))))
 
 
 def watched(where, launched, delays):
     """Play collectives on the event fabric, and return its transfers and its trace."""
     trace = TraceBuilder()
     plans = [plan for plan, _ in launched]
-    job = Job(Network(where), {0: plans}, Slowdown(where, 0), trace)
+    job = FabricJob(NetworkRoutes(where), {0: plans}, Slowdown(where, 0), trace)
     fabric = EventFabric([job], Watching)
     fabric.play([calls(launched, delays)])
     return fabric.transfers, trace.build()
@@ -134,12 +134,12 @@ def watched(where, launched, delays):
 def durations(where, plan, nbytes):
     """How long a collective takes on both clocks; on one where transfers may share a link."""
     found = []
-    alone = shared_link(Network(where), [plan]) is None
+    alone = shared_link(NetworkRoutes(where), [plan]) is None
     for fabric in ("event", "vector") if alone else ("event",):
-        trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
-        script = iter([Launch(0, "call", 0, plan, nbytes, True), Wait((0,))])
+        trace, network, slowdown = TraceBuilder(), NetworkRoutes(where), Slowdown(where, 0)
+        script = iter([Launch(0, "call", 0, plan, nbytes, True), ClockWait((0,))])
         if fabric == "event":
-            EventFabric([Job(network, {0: [plan]}, slowdown, trace)]).play([script])
+            EventFabric([FabricJob(network, {0: [plan]}, slowdown, trace)]).play([script])
         else:
             VectorFabric(network, slowdown, trace).play(script)
         found.append(trace.build().end.max(initial=0.0))
@@ -149,5 +149,5 @@ def durations(where, plan, nbytes):
 def vectorised(where, launched, delays):
     """The trace of collectives on the vectorised fabric."""
     trace = TraceBuilder()
-    VectorFabric(Network(where), Slowdown(where, 0), trace).play(calls(launched, delays))
+    VectorFabric(NetworkRoutes(where), Slowdown(where, 0), trace).play(calls(launched, delays))
     return trace.build()

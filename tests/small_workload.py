@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from simdp.cluster import Overheads
-from simdp.steps.facts import Facts, Step
+from simdp.steps.facts import Facts, StepContext
 from simdp.steps.ops import Unless
 from simdp.steps.program import LATE, Program, flat
 from simdp.workload import Workload
@@ -75,7 +75,7 @@ def facts_of(
 def step_of(facts, number=LATE):
     """A step long after the first ones, or another one."""
     kinds, _ = facts.workload.kinds_of_steps(facts.world_size, NUM_SAMPLES)
-    return Step(facts, number, kinds[0])
+    return StepContext(facts, number, kinds[0])
 
 
 def program_of(strategy, facts, num_steps=10):

@@ -13,7 +13,7 @@ from simdp.files import parse_yaml
 from simdp.scenario import checked, load_scenario
 from simdp.studies.first_scenario import first_scenario
 from simdp.studies.fits import fitting, preset
-from simdp.studies.methods import Asked, place_of
+from simdp.studies.methods import FitsRequest, place_of
 from simdp.workload.models import PRESETS
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_every_machine_and_every_model_makes_a_scenario_that_is_valid():
         size = place_of(machine, None).usual_size if model == "resnet18" else 2
         recompute = "blocks" if preset(model).graph.blocks else "none"
         told = {"strategy": "ddp"} if model == "resnet18" else least
-        asked = Asked(model, size, machine, microbatch=1, recompute=recompute, **told)
+        asked = FitsRequest(model, size, machine, microbatch=1, recompute=recompute, **told)
         raw = parse_yaml(first_scenario(asked, file), machine)
         scenario = checked(raw, Path())
         assert scenario.cluster.machine == machine
@@ -97,7 +97,7 @@ def test_every_machine_and_every_model_makes_a_scenario_that_is_valid():
 def test_the_nodes_in_the_comment_can_stand_in_place_of_the_machine():
     for machine in ("dgx-h100", "horovod-25g-rdma", "cpu-gloo-2core", "aws-g4dn"):
         size = place_of(machine, None).usual_size
-        asked = Asked("resnet18", size, machine, strategy="ddp", recompute="none")
+        asked = FitsRequest("resnet18", size, machine, strategy="ddp", recompute="none")
         text = first_scenario(asked, Path("x.yaml"))
         head, _, rest = text.partition("  # Not yours?")
         own, _, rest = rest.partition("\n\n")
@@ -110,7 +110,7 @@ def test_the_nodes_in_the_comment_can_stand_in_place_of_the_machine():
 
 def test_the_batch_is_the_largest_that_fits():
     def batch(model, **told):
-        asked = Asked(model, 2, "rtx2080ti-pcie3", **told)
+        asked = FitsRequest(model, 2, "rtx2080ti-pcie3", **told)
         return parse_yaml(first_scenario(asked, Path("x.yaml")), "x")["workload"]
 
     assert batch("resnet18", strategy="ddp")["microbatch"] == 256
@@ -124,11 +124,11 @@ def test_the_batch_is_the_largest_that_fits():
 @pytest.mark.parametrize(
     "asked",
     [
-        Asked("gpt2", 8, "dgx-h100"),
-        Asked("resnet18", 16, device="l40s-48gb", node_size=4),
-        Asked("llama3.2-1b", 4, "dgx-a100", strategy="fsdp", recompute="selective"),
-        Asked("bert-base", 4, "aws-g4dn", precision="amp", strategy="ddp"),
-        Asked("qwen2.5-0.5b", 2, "rtx2080ti-pcie3", method="lora", sequence_length=512),
+        FitsRequest("gpt2", 8, "dgx-h100"),
+        FitsRequest("resnet18", 16, device="l40s-48gb", node_size=4),
+        FitsRequest("llama3.2-1b", 4, "dgx-a100", strategy="fsdp", recompute="selective"),
+        FitsRequest("bert-base", 4, "aws-g4dn", precision="amp", strategy="ddp"),
+        FitsRequest("qwen2.5-0.5b", 2, "rtx2080ti-pcie3", method="lora", sequence_length=512),
     ],
     ids=lambda asked: asked.model,
 )

@@ -8,7 +8,7 @@ import yaml
 from small_scenario import MINIMAL
 
 from simdp.cli import run_command_line
-from simdp.results.plan import Plan
+from simdp.results.plan import PlanResult
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def test_a_folder_has_the_plan_its_page_and_a_scenario_of_each_option(say):
     status, out, err = say("box.yaml", *CHOOSE, "--out", "here")
     assert (status, err) == (0, [])
     assert "the fastest, and what comes next" in out
-    found = Plan.load(Path("here/plan.json"))
+    found = PlanResult.load(Path("here/plan.json"))
     assert found.num_points == 4
     assert found.is_exact
     assert "by simulated times, of all points" in Path("here/report.html").read_text()

@@ -12,10 +12,10 @@ from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.ring import num_rings
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
+from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Wait
+from simdp.engine.network import NetworkRoutes
+from simdp.engine.ops import ClockWait, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
@@ -142,10 +142,10 @@ def full_mesh(world_size):
 def clock(fabric, plan, nbytes):
     """When the last rank is done on a full mesh."""
     where, trace = full_mesh(plan.world_size), TraceBuilder()
-    network, slowdown = Network(where), Slowdown(where, 0)
-    ops = [Launch(0, "x", 0, plan, nbytes, False), Wait((0,))]
+    network, slowdown = NetworkRoutes(where), Slowdown(where, 0)
+    ops = [Launch(0, "x", 0, plan, nbytes, False), ClockWait((0,))]
     if fabric == "event":
-        EventFabric([Job(network, {0: [plan]}, slowdown, trace)]).play([iter(ops)])
+        EventFabric([FabricJob(network, {0: [plan]}, slowdown, trace)]).play([iter(ops)])
     else:
         VectorFabric(network, slowdown, trace).play(iter(ops))
     return trace.build().end.max(initial=0.0)

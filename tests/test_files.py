@@ -33,7 +33,7 @@ from simdp.files import (
     write_whole,
 )
 from simdp.files.documents import PART
-from simdp.files.records import Records
+from simdp.files.records import RecordFile
 from simdp.files.tensors import parse_xml
 from simdp.traces.stream import opened
 
@@ -114,7 +114,7 @@ def test_nothing_is_written_over_a_pipe(tmp_path):
     pipe = tmp_path / "points"
     os.mkfifo(pipe)
     wanted = f"{pipe}: is a pipe, not a regular file; store its content in a file, and name that."
-    assert refusal(Records, pipe) == wanted
+    assert refusal(RecordFile, pipe) == wanted
     wanted = f"{pipe}: is a pipe; name a regular file to write to."
     assert refusal(write_whole, pipe, lambda stream: None) == wanted
     assert pipe.is_fifo()

@@ -9,12 +9,12 @@ from simdp.traces import (
     COMMUNICATION,
     COMPUTE,
     COPY,
-    Collectives,
     HostEvents,
-    Kernels,
     RankTrace,
-    Steps,
+    TraceCollectives,
     TraceGroup,
+    TraceKernels,
+    TraceSteps,
 )
 
 LAUNCH = 10e-6
@@ -58,7 +58,7 @@ class RankMaker:
         self.groups[name] = TraceGroup(name, "", "nccl", tuple(ranks), len(ranks))
 
     def trace(self):
-        steps = Steps(*(np.array(column) for column in self._steps()))
+        steps = TraceSteps(*(np.array(column) for column in self._steps()))
         order = sorted(range(len(self.kernels)), key=lambda i: self.kernels[i][0])
         place = {old: new for new, old in enumerate(order)}
         return RankTrace(
@@ -84,7 +84,7 @@ class RankMaker:
         start, end, launched, kind, names, stream = columns(rows, 6)
         known, codes = coded(names)
         n = len(rows)
-        return Kernels(
+        return TraceKernels(
             names=known,
             name=codes,
             kind=np.array(kind, dtype=np.int64),
@@ -104,7 +104,7 @@ class RankMaker:
         names, start, end, elements, kernel, launched, more = columns(rows, 7)
         known, codes = coded(names)
         n = len(rows)
-        return Collectives(
+        return TraceCollectives(
             names=known,
             name=codes,
             kernel=np.array([place[one] for one in kernel], dtype=np.int64),

@@ -14,7 +14,7 @@ import simdp
 from benchmarks.leaderboard.adapters import Adapter, AdapterError, Answer, checked
 from benchmarks.leaderboard.folds import RULES, Fold, folds
 from benchmarks.leaderboard.points import FAST, LARGE, SLOW, Point, Points, wires
-from simdp.results.validation import Comparison, kendall_tau
+from simdp.results.validation import TimeComparison, kendall_tau
 
 FILE = Path(__file__).parent / "scores.json"
 
@@ -227,11 +227,11 @@ def _nearer(
 
 def _order(mine: Iterable[tuple[Point, Answer]], noise: dict[str, float]) -> float | None:
     """Mean of tau over clusters; pairs of collectives are of one size."""
-    groups: dict[tuple[str, int], list[Comparison]] = {}
+    groups: dict[tuple[str, int], list[TimeComparison]] = {}
     for point, answer in mine:
         key = point["cluster"], point.get("nbytes", 0)
         groups.setdefault(key, []).append(
-            Comparison(
+            TimeComparison(
                 scenario=point["scenario"],
                 cluster=point["cluster"],
                 set={},

@@ -74,7 +74,7 @@ def fits(
     from simdp.files import parse_yaml
     from simdp.studies import fits as study
 
-    asked = study.Asked(
+    asked = study.FitsRequest(
         parse_yaml(model, "MODEL"),
         None if gpus == LEAST else whole_number(gpus),
         machine,

@@ -57,7 +57,7 @@ def init(
     from simdp.errors import ScenarioError
     from simdp.files import write_whole
     from simdp.studies.first_scenario import first_scenario
-    from simdp.studies.methods import Asked
+    from simdp.studies.methods import FitsRequest
 
     if out.exists() and not force:
         raise ScenarioError([f"{out}: is there already; add --force, or --out another file."])
@@ -70,7 +70,7 @@ def init(
         gpus = _ask_size(machine, device, node_size)
     if len(missing) == len(NEEDED) and strategy is None:
         strategy = _ask_strategy()
-    asked = Asked(
+    asked = FitsRequest(
         model=_parsed("--model", model),
         gpus=gpus,
         machine=machine,

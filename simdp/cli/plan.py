@@ -25,8 +25,8 @@ from simdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from simdp.results.plan import Plan
-    from simdp.studies.plan import Asked
+    from simdp.results.plan import PlanResult
+    from simdp.studies.plan import PlanRequest
 
 RANGE = re.compile(r"\s*[^\s,\[\]{}'\"]+:[^\s,\[\]{}'\"]+\s*")
 
@@ -123,7 +123,7 @@ def _options(given: Mapping[str, object]) -> dict[str, str]:
 
 
 def _write(
-    found: Plan, folder: Path, scenarios: Mapping[str, Mapping[str, Any]], command: list[str]
+    found: PlanResult, folder: Path, scenarios: Mapping[str, Mapping[str, Any]], command: list[str]
 ) -> None:
     from simdp.files import format_yaml, whole_files
 
@@ -144,16 +144,16 @@ def _asked(
     choose: list[str],
     global_batch: int | None,
     sure: str | None,
-) -> Asked:
+) -> PlanRequest:
     from simdp.errors import ScenarioError, unknown_name
     from simdp.results.plan import GOALS
-    from simdp.studies.plan.request import Asked, parse_limit, parse_sure
+    from simdp.studies.plan.request import PlanRequest, parse_limit, parse_sure
 
     if goal not in GOALS:
         raise ScenarioError([f"--for: {unknown_name('goal', goal, list(GOALS))}"])
     found = {name: parse_limit(name, text) for name, text in limits.items() if text is not None}
     known = None if sure is None else parse_sure(sure)
-    start = Asked(goal, choices=_choices(choose), global_batch=global_batch, sure=known)
+    start = PlanRequest(goal, choices=_choices(choose), global_batch=global_batch, sure=known)
     return replace(start, **found)  # type: ignore[arg-type]
 
 

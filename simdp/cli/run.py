@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Kept = AbstractContextManager[Store | None]
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """A part of a run: where it stops, what it goes on from, and whether it keeps its state."""
 
     stop_after: int | None
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 MAX_WARNINGS = 10
 """Points of which is said, one by one, that the model does not fit."""
 
-WHOLE = Part(None, None, False)
+WHOLE = RunPart(None, None, False)
 
 FabricName = Annotated[str, typer.Option(metavar="auto|event|vector", help="Which clock plays it.")]
 StopAfter = Annotated[
@@ -102,7 +102,7 @@ def run(
     shared = Shared(workers, scheduler, go_on, store)
     _refuse_unsuited(chosen, save_weights is not None, asked, shared.given)
     listed = _listed(chosen, traces, ranks)
-    part = Part(stop_after, resume, save_state is not None)
+    part = RunPart(stop_after, resume, save_state is not None)
     write_table = table_writer(table)
     kept: Kept = shared.store(out, quiet) if chosen.sweep else nullcontext()
     with kept as points, progress_bar(chosen.name, quiet) as progress:
@@ -123,7 +123,7 @@ def run(
     return _say_failed(study) or _check_fit(chosen, study, require_fit)
 
 
-def _command(scenario: Path, settings: list[str] | None, fabric: str, part: Part) -> list[str]:
+def _command(scenario: Path, settings: list[str] | None, fabric: str, part: RunPart) -> list[str]:
     """The command line, as far as it decides what comes out."""
     options = {"--fabric": fabric, "--stop-after": part.stop_after, "--resume": part.resume}
     given = {name: str(value) for name, value in options.items() if value not in (None, "auto")}
@@ -163,7 +163,7 @@ def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | 
     return chosen_ranks(point.cluster.world_size, None if ranks is None else ranks_of(ranks))
 
 
-def _advice(scenario: Scenario, study: Study, part: Part) -> Advice | None:
+def _advice(scenario: Scenario, study: Study, part: RunPart) -> Advice | None:
     """What would make a single run faster; nothing of a part of one."""
     if scenario.sweep or part != WHOLE:
         return None
@@ -227,7 +227,7 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
 def _simulate(
     scenario: Scenario,
     fabric: str,
-    part: Part,
+    part: RunPart,
     shared: Shared,
     points: Store | None,
     progress: Callable[[int, int], None] | None,
@@ -258,7 +258,7 @@ def _say_failed(study: Study) -> int:
     return max(point.exit_status for point in study.failed)
 
 
-def _kept(part: Part) -> dict[str, Any]:
+def _kept(part: RunPart) -> dict[str, Any]:
     """What `simulate` is to be told of a part of a run; nothing of a whole one."""
     found: dict[str, Any] = {}
     if part.stop_after is not None:

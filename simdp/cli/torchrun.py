@@ -233,7 +233,7 @@ def _tell(
 # Torchrun flags -----------------------------------------------------------------------------------
 
 
-class Size(NamedTuple):
+class ClusterSize(NamedTuple):
     """Where a script runs.
 
     Attributes
@@ -280,7 +280,7 @@ def refuse(
         raise ScenarioError(problems)
 
 
-def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> Size:
+def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize:
     """Find the cluster, at the size that is asked for.
 
     Raises
@@ -308,7 +308,7 @@ def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> Size:
         count = int(find(cluster).cluster.local_size)
     except ScenarioError:  # a scenario whose cluster has no size of its own
         count = ranks
-    return Size(found, max(count, ranks))
+    return ClusterSize(found, max(count, ranks))
 
 
 def _number(text: str) -> int | None:
@@ -332,12 +332,12 @@ def recording(record: Path | None, where: Where, cluster: Path) -> Iterator[None
         return
     from simdp.errors import ScenarioError
     from simdp.torch.ranks import PARTS
-    from simdp.torch.recording.recorder import Recorder
+    from simdp.torch.recording.recorder import ScriptRecorder
 
     if record.suffix not in (".yaml", ".yml"):
         problem = f"--record {record}: a scenario's name ends in .yaml; write {record}.yaml."
         raise ScenarioError([problem])
-    recorder = Recorder(record)
+    recorder = ScriptRecorder(record)
     PARTS.append(recorder)
     try:
         yield

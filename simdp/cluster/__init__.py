@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
-from simdp.cluster.degraded import Factors, factors
+from simdp.cluster.degraded import LinkFactors, factors
 from simdp.cluster.device import LEVELS, AnyDevice, Device, HostMemory, Overheads, Power, rates_of
 from simdp.cluster.failures import AnyFailures
 from simdp.cluster.link import AnyLink, Link, one_or_list
@@ -283,7 +283,7 @@ class Cluster(Spec):
         return Numbering(self.num_nodes, self.local_size, self.topology, self.link, self.inter_node)
 
     @cached_property
-    def degraded(self) -> Factors | None:
+    def degraded(self) -> LinkFactors | None:
         """What the links that are degraded at all times have of their figures, if there are any."""
         return factors(self.numbering, self.stragglers)
 

@@ -12,7 +12,7 @@ from simdp.cluster.numbering import Numbering
 from simdp.cluster.stragglers import DegradedLink, Straggler
 
 
-class Factors(NamedTuple):
+class LinkFactors(NamedTuple):
     """What degraded links have of their figures.
 
     Attributes
@@ -25,14 +25,14 @@ class Factors(NamedTuple):
     bandwidth: Floats
 
 
-def factors(numbering: Numbering, stragglers: Sequence[Straggler]) -> Factors | None:
+def factors(numbering: Numbering, stragglers: Sequence[Straggler]) -> LinkFactors | None:
     """Factors of the links that are degraded in every step; None where there are none."""
     lasting = [
         one for one in stragglers if isinstance(one, DegradedLink) and not one.comes_and_goes()
     ]
     if not lasting:
         return None
-    found = Factors(np.ones(numbering.num_links), np.ones(numbering.num_links))
+    found = LinkFactors(np.ones(numbering.num_links), np.ones(numbering.num_links))
     for one in lasting:
         links = links_of(numbering, one)
         found.alpha[links] *= one.latency

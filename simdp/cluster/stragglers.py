@@ -112,10 +112,10 @@ STRAGGLERS: Family[Straggler] = Family(
     __name__,
     {
         "degraded_link": "DegradedLink",
-        "empirical": "Empirical",
+        "empirical": "EmpiricalStraggler",
         "gamma": "Gamma",
         "jitter": "Jitter",
-        "lognormal": "Lognormal",
+        "lognormal": "LognormalStraggler",
         "pause": "Pause",
         "shared_host": "SharedHost",
         "slow_node": "SlowNode",
@@ -247,7 +247,7 @@ class QuantilePoint(Spec):
     factor: Float = Field(gt=0, le=1e6)
 
 
-class Empirical(Straggler):
+class EmpiricalStraggler(Straggler):
     """Factor drawn per rank and step from measured quantiles, on straight lines between them.
 
     Attributes
@@ -268,7 +268,7 @@ class Empirical(Straggler):
     _read: tuple[Floats, Floats] = PrivateAttr(default=(np.empty(0), np.empty(0)))
 
     @model_validator(mode="after")
-    def _is_a_distribution(self, info: ValidationInfo) -> Empirical:
+    def _is_a_distribution(self, info: ValidationInfo) -> EmpiricalStraggler:
         if (self.path is None) == (self.quantiles is None):
             raise problem(
                 "give either quantiles, [{quantile: 0, factor: 0.9}, ..., "
@@ -385,7 +385,7 @@ def normal_scores(n: int) -> Floats:
 # Lognormal ----------------------------------------------------------------------------------------
 
 
-class Lognormal(Straggler):
+class LognormalStraggler(Straggler):
     """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
 
     Attributes

@@ -11,20 +11,20 @@ from typing import Annotated, Any, Literal, Self
 
 from simdp.collectives.base import (
     Algorithm,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    Broadcast,
-    Gather,
-    Reduce,
-    ReduceScatter,
-    Scatter,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    AllToAllAlgorithm,
+    BarrierAlgorithm,
+    BroadcastAlgorithm,
+    GatherAlgorithm,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
+    ScatterAlgorithm,
 )
 from simdp.collectives.costs import AnyCost, Cost, LinksCost, Wiring
 from simdp.collectives.direct import DirectAllToAll, NaiveGather, NaiveScatter
 from simdp.collectives.doubling import RecursiveDoublingBarrier
-from simdp.collectives.plans import Layout, Part, Plan, Round
+from simdp.collectives.plans import Layout, Plan, Round, SubPlan
 from simdp.collectives.ring import (
     RingAllGather,
     RingAllReduce,
@@ -36,9 +36,9 @@ from simdp.errors import ScenarioError
 from simdp.family import Family
 from simdp.spec import Spec, one_of
 
-ALL_GATHER: Family[AllGather] = Family(
+ALL_GATHER: Family[AllGatherAlgorithm] = Family(
     "all_gather",
-    AllGather,
+    AllGatherAlgorithm,
     __name__,
     {
         "auto": "auto:AutoAllGather",
@@ -53,9 +53,9 @@ ALL_GATHER: Family[AllGather] = Family(
         "torus2d": "hierarchical:Torus2dAllGather",
     },
 )
-ALL_REDUCE: Family[AllReduce] = Family(
+ALL_REDUCE: Family[AllReduceAlgorithm] = Family(
     "all_reduce",
-    AllReduce,
+    AllReduceAlgorithm,
     __name__,
     {
         "auto": "auto:AutoAllReduce",
@@ -75,9 +75,9 @@ ALL_REDUCE: Family[AllReduce] = Family(
         "tree": "tree:TreeAllReduce",
     },
 )
-ALL_TO_ALL: Family[AllToAll] = Family(
+ALL_TO_ALL: Family[AllToAllAlgorithm] = Family(
     "all_to_all",
-    AllToAll,
+    AllToAllAlgorithm,
     __name__,
     {
         "auto": "auto:AutoAllToAll",
@@ -87,18 +87,18 @@ ALL_TO_ALL: Family[AllToAll] = Family(
         "pairwise": "direct:PairwiseAllToAll",
     },
 )
-BARRIER: Family[Barrier] = Family(
+BARRIER: Family[BarrierAlgorithm] = Family(
     "barrier",
-    Barrier,
+    BarrierAlgorithm,
     __name__,
     {
         "recursive_doubling": "doubling:RecursiveDoublingBarrier",
         "tree": "tree:TreeBarrier",
     },
 )
-BROADCAST: Family[Broadcast] = Family(
+BROADCAST: Family[BroadcastAlgorithm] = Family(
     "broadcast",
-    Broadcast,
+    BroadcastAlgorithm,
     __name__,
     {
         "auto": "auto:AutoBroadcast",
@@ -115,18 +115,18 @@ BROADCAST: Family[Broadcast] = Family(
         "tree": "tree:TreeBroadcast",
     },
 )
-GATHER: Family[Gather] = Family(
+GATHER: Family[GatherAlgorithm] = Family(
     "gather",
-    Gather,
+    GatherAlgorithm,
     __name__,
     {
         "msccl": "msccl:MscclGather",
         "naive": "direct:NaiveGather",
     },
 )
-REDUCE: Family[Reduce] = Family(
+REDUCE: Family[ReduceAlgorithm] = Family(
     "reduce",
-    Reduce,
+    ReduceAlgorithm,
     __name__,
     {
         "auto": "auto:AutoReduce",
@@ -142,9 +142,9 @@ REDUCE: Family[Reduce] = Family(
         "tree": "tree:TreeReduce",
     },
 )
-REDUCE_SCATTER: Family[ReduceScatter] = Family(
+REDUCE_SCATTER: Family[ReduceScatterAlgorithm] = Family(
     "reduce_scatter",
-    ReduceScatter,
+    ReduceScatterAlgorithm,
     __name__,
     {
         "auto": "auto:AutoReduceScatter",
@@ -160,9 +160,9 @@ REDUCE_SCATTER: Family[ReduceScatter] = Family(
         "torus2d": "hierarchical:Torus2dReduceScatter",
     },
 )
-SCATTER: Family[Scatter] = Family(
+SCATTER: Family[ScatterAlgorithm] = Family(
     "scatter",
-    Scatter,
+    ScatterAlgorithm,
     __name__,
     {
         "msccl": "msccl:MscclScatter",
@@ -197,15 +197,15 @@ def member_of(family: str, default: str | None = None) -> one_of:
 
 
 # A member that holds members, such as `hierarchical`, takes the types of its fields from here.
-AnyAllGather = Annotated[AllGather, member_of("all_gather", "ring")]
-AnyAllReduce = Annotated[AllReduce, member_of("all_reduce", "ring")]
-AnyAllToAll = Annotated[AllToAll, member_of("all_to_all", "direct")]
-AnyBarrier = Annotated[Barrier, member_of("barrier", "recursive_doubling")]
-AnyBroadcast = Annotated[Broadcast, member_of("broadcast", "ring")]
-AnyGather = Annotated[Gather, member_of("gather", "naive")]
-AnyReduce = Annotated[Reduce, member_of("reduce", "ring")]
-AnyReduceScatter = Annotated[ReduceScatter, member_of("reduce_scatter", "ring")]
-AnyScatter = Annotated[Scatter, member_of("scatter", "naive")]
+AnyAllGather = Annotated[AllGatherAlgorithm, member_of("all_gather", "ring")]
+AnyAllReduce = Annotated[AllReduceAlgorithm, member_of("all_reduce", "ring")]
+AnyAllToAll = Annotated[AllToAllAlgorithm, member_of("all_to_all", "direct")]
+AnyBarrier = Annotated[BarrierAlgorithm, member_of("barrier", "recursive_doubling")]
+AnyBroadcast = Annotated[BroadcastAlgorithm, member_of("broadcast", "ring")]
+AnyGather = Annotated[GatherAlgorithm, member_of("gather", "naive")]
+AnyReduce = Annotated[ReduceAlgorithm, member_of("reduce", "ring")]
+AnyReduceScatter = Annotated[ReduceScatterAlgorithm, member_of("reduce_scatter", "ring")]
+AnyScatter = Annotated[ScatterAlgorithm, member_of("scatter", "naive")]
 
 
 Collective = Literal[
@@ -316,9 +316,9 @@ __all__ = [
     "Collectives",
     "Cost",
     "Layout",
-    "Part",
     "Plan",
     "Round",
+    "SubPlan",
     "Wiring",
     "named",
     "says_cost",

@@ -24,12 +24,12 @@ from simdp.collectives import (
 )
 from simdp.collectives.base import (
     Algorithm,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
-    Reduce,
-    ReduceScatter,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    AllToAllAlgorithm,
+    BroadcastAlgorithm,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
 )
 from simdp.collectives.plans import Layout, Plan
 from simdp.spec import problem
@@ -108,7 +108,7 @@ class Auto(Algorithm):
         raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
 
 
-class AutoAllReduce(Auto, AllReduce):
+class AutoAllReduce(Auto, AllReduceAlgorithm):
     """The fastest all_reduce for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = (
@@ -128,7 +128,7 @@ class AutoAllReduce(Auto, AllReduce):
         return self.candidates
 
 
-class AutoReduceScatter(Auto, ReduceScatter):
+class AutoReduceScatter(Auto, ReduceScatterAlgorithm):
     """The fastest reduce_scatter for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = ("ring", "halving_doubling", "hierarchical", "direct")
@@ -139,7 +139,7 @@ class AutoReduceScatter(Auto, ReduceScatter):
         return self.candidates
 
 
-class AutoAllGather(Auto, AllGather):
+class AutoAllGather(Auto, AllGatherAlgorithm):
     """The fastest all_gather for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = ("ring", "recursive_doubling", "hierarchical", "direct")
@@ -150,7 +150,7 @@ class AutoAllGather(Auto, AllGather):
         return self.candidates
 
 
-class AutoBroadcast(Auto, Broadcast):
+class AutoBroadcast(Auto, BroadcastAlgorithm):
     """The fastest broadcast for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = (
@@ -167,7 +167,7 @@ class AutoBroadcast(Auto, Broadcast):
         return self.candidates
 
 
-class AutoReduce(Auto, Reduce):
+class AutoReduce(Auto, ReduceAlgorithm):
     """The fastest reduce for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = ("tree", "double_binary_tree", "binomial", "naive")
@@ -178,7 +178,7 @@ class AutoReduce(Auto, Reduce):
         return self.candidates
 
 
-class AutoAllToAll(Auto, AllToAll):
+class AutoAllToAll(Auto, AllToAllAlgorithm):
     """The fastest all_to_all for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = ("pairwise", "hierarchical", "direct")

@@ -17,9 +17,9 @@ from simdp.collectives.plans import (
     Moves,
     Offsets,
     Order,
-    Part,
     Plan,
     Round,
+    SubPlan,
     behind,
     even_offsets,
     expand,
@@ -249,55 +249,55 @@ class Composed(Algorithm):
         )
 
 
-class AllReduce(Algorithm):
+class AllReduceAlgorithm(Algorithm):
     """Every rank ends with the sum of all ranks' buffers."""
 
     collective: ClassVar[str] = "all_reduce"
 
 
-class ReduceScatter(Algorithm):
+class ReduceScatterAlgorithm(Algorithm):
     """Rank r ends with the sum of all ranks' r-th piece."""
 
     collective: ClassVar[str] = "reduce_scatter"
 
 
-class AllGather(Algorithm):
+class AllGatherAlgorithm(Algorithm):
     """Every rank ends with every rank's piece."""
 
     collective: ClassVar[str] = "all_gather"
 
 
-class AllToAll(Algorithm):
+class AllToAllAlgorithm(Algorithm):
     """Rank r ends with every rank's r-th piece, in the order of the ranks."""
 
     collective: ClassVar[str] = "all_to_all"
 
 
-class Broadcast(Algorithm):
+class BroadcastAlgorithm(Algorithm):
     """Every rank ends with the root's buffer."""
 
     collective: ClassVar[str] = "broadcast"
 
 
-class Reduce(Algorithm):
+class ReduceAlgorithm(Algorithm):
     """The root ends with the sum of all ranks' buffers."""
 
     collective: ClassVar[str] = "reduce"
 
 
-class Scatter(Algorithm):
+class ScatterAlgorithm(Algorithm):
     """Rank r ends with the root's r-th piece."""
 
     collective: ClassVar[str] = "scatter"
 
 
-class Gather(Algorithm):
+class GatherAlgorithm(Algorithm):
     """The root ends with every rank's piece."""
 
     collective: ClassVar[str] = "gather"
 
 
-class Barrier(Algorithm):
+class BarrierAlgorithm(Algorithm):
     """No rank leaves before every rank has entered; nothing but the message itself is moved."""
 
     collective: ClassVar[str] = "barrier"
@@ -306,25 +306,25 @@ class Barrier(Algorithm):
 __all__ = [
     "MAX_SLICES",
     "Algorithm",
-    "AllGather",
-    "AllReduce",
-    "AllToAll",
+    "AllGatherAlgorithm",
+    "AllReduceAlgorithm",
+    "AllToAllAlgorithm",
     "Assembly",
-    "Barrier",
-    "Broadcast",
+    "BarrierAlgorithm",
+    "BroadcastAlgorithm",
     "Composed",
-    "Gather",
+    "GatherAlgorithm",
     "Ints",
     "Moves",
     "Offsets",
     "Order",
-    "Part",
     "Plan",
-    "Reduce",
-    "ReduceScatter",
+    "ReduceAlgorithm",
+    "ReduceScatterAlgorithm",
     "Round",
-    "Scatter",
+    "ScatterAlgorithm",
     "Simple",
+    "SubPlan",
     "even_offsets",
     "expand",
 ]

@@ -36,15 +36,15 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.collectives.base import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    AllToAllAlgorithm,
+    BroadcastAlgorithm,
     Composed,
-    Gather,
-    Reduce,
-    ReduceScatter,
-    Scatter,
+    GatherAlgorithm,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
+    ScatterAlgorithm,
     Simple,
 )
 from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
@@ -86,7 +86,7 @@ def _gather(world_size: int) -> Round:
     return Round(src, dst, src, False)
 
 
-class DirectAllReduce(_Direct, AllReduce):
+class DirectAllReduce(_Direct, AllReduceAlgorithm):
     """Everyone gets its piece from everyone, and sends the sum to everyone: 2 rounds."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
@@ -97,7 +97,7 @@ class DirectAllReduce(_Direct, AllReduce):
         yield _gather(layout.world_size)
 
 
-class DirectReduceScatter(_Direct, ReduceScatter):
+class DirectReduceScatter(_Direct, ReduceScatterAlgorithm):
     """Everyone gets its piece from everyone and adds them in the order of the ranks: 1 round."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
@@ -107,7 +107,7 @@ class DirectReduceScatter(_Direct, ReduceScatter):
         yield _scatter(layout.world_size)
 
 
-class DirectAllGather(_Direct, AllGather):
+class DirectAllGather(_Direct, AllGatherAlgorithm):
     """Everyone sends its piece to everyone: 1 round."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
@@ -117,7 +117,7 @@ class DirectAllGather(_Direct, AllGather):
         yield _gather(layout.world_size)
 
 
-class DirectAllToAll(_Direct, AllToAll):
+class DirectAllToAll(_Direct, AllToAllAlgorithm):
     """Everyone sends everyone its piece: 1 round."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
@@ -134,7 +134,7 @@ class DirectAllToAll(_Direct, AllToAll):
 # Pairwise -----------------------------------------------------------------------------------------
 
 
-class PairwiseAllToAll(Simple, AllToAll):
+class PairwiseAllToAll(Simple, AllToAllAlgorithm):
     """Every rank sends one piece in each of n - 1 rounds.
 
     In round i the ranks ``r`` and ``r xor i`` exchange pieces where n is a power of two; else rank
@@ -175,7 +175,7 @@ def _hand_out(others: Ints, root: int, chunk: Ints) -> Round:
     return Round(np.full_like(others, root), others, chunk, False)
 
 
-class NaiveAllReduce(Simple, AllReduce):
+class NaiveAllReduce(Simple, AllReduceAlgorithm):
     """Every rank sends its buffer to rank 0, which adds them in rank order and sends the sum."""
 
     kind: Literal["naive"] = "naive"
@@ -190,7 +190,7 @@ class NaiveAllReduce(Simple, AllReduce):
         yield _hand_out(others, root, whole)
 
 
-class NaiveReduce(Simple, Reduce):
+class NaiveReduce(Simple, ReduceAlgorithm):
     """Every rank sends its buffer to the root, which adds them in rank order."""
 
     kind: Literal["naive"] = "naive"
@@ -203,7 +203,7 @@ class NaiveReduce(Simple, Reduce):
         yield _collect(others, root, np.zeros_like(others), True)
 
 
-class NaiveBroadcast(Simple, Broadcast):
+class NaiveBroadcast(Simple, BroadcastAlgorithm):
     """The root sends its buffer to every rank."""
 
     kind: Literal["naive"] = "naive"
@@ -216,7 +216,7 @@ class NaiveBroadcast(Simple, Broadcast):
         yield _hand_out(others, root, np.zeros_like(others))
 
 
-class NaiveScatter(Simple, Scatter):
+class NaiveScatter(Simple, ScatterAlgorithm):
     """The root sends every rank its piece."""
 
     kind: Literal["naive"] = "naive"
@@ -229,7 +229,7 @@ class NaiveScatter(Simple, Scatter):
         yield _hand_out(others, root, others)
 
 
-class NaiveGather(Simple, Gather):
+class NaiveGather(Simple, GatherAlgorithm):
     """Every rank sends the root its piece."""
 
     kind: Literal["naive"] = "naive"
@@ -308,7 +308,7 @@ def _one(value: int) -> Ints:
 # Gloo ---------------------------------------------------------------------------------------------
 
 
-class GlooReduce(Composed, Reduce):
+class GlooReduce(Composed, ReduceAlgorithm):
     """Reduce_scatter around the ring, n - 1 rounds; then every rank sends the root its chunk."""
 
     kind: Literal["gloo"] = "gloo"
@@ -332,7 +332,7 @@ class GlooReduce(Composed, Reduce):
         return n
 
 
-class GlooReduceScatter(ReduceScatter):
+class GlooReduceScatter(ReduceScatterAlgorithm):
     """An all_reduce around the ring, 2 (n - 1) rounds, of which every rank keeps its piece."""
 
     kind: Literal["gloo"] = "gloo"

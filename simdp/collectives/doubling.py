@@ -31,12 +31,12 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.collectives.base import (
-    AllGather,
-    AllReduce,
-    Barrier,
-    Broadcast,
-    Reduce,
-    ReduceScatter,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    BarrierAlgorithm,
+    BroadcastAlgorithm,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
     Simple,
 )
 from simdp.collectives.plans import Layout, Order, Round
@@ -164,7 +164,7 @@ def _whole(src: Ints, dst: Ints, reduce: bool, num_chunks: int) -> Iterator[Roun
         yield Round(src, dst, np.zeros_like(src), reduce, num_chunks=num_chunks)
 
 
-class HalvingDoublingAllReduce(Simple, AllReduce):
+class HalvingDoublingAllReduce(Simple, AllReduceAlgorithm):
     """Recursive halving with the nearest rank first, then doubling back: 2 log2 n rounds.
 
     Half of the buffer goes to the nearest rank, a quarter to the next but one, and so on, so that
@@ -187,7 +187,7 @@ class HalvingDoublingAllReduce(Simple, AllReduce):
         yield from _whole(helpers, aside, False, num_chunks)
 
 
-class HalvingDoublingReduceScatter(Simple, ReduceScatter):
+class HalvingDoublingReduceScatter(Simple, ReduceScatterAlgorithm):
     """Recursive halving, the farthest rank first: log2 n rounds."""
 
     order: ClassVar[Order] = "rank"
@@ -205,7 +205,7 @@ class HalvingDoublingReduceScatter(Simple, ReduceScatter):
             yield Round(helpers, aside, aside, False)
 
 
-class _Rooted(Simple):
+class _RootedDoubling(Simple):
     """What broadcast and reduce have in common: a piece for every rank of the core."""
 
     order: ClassVar[Order] = "rank"
@@ -216,7 +216,7 @@ class _Rooted(Simple):
         return len(core_of(layout.world_size).ranks)
 
 
-class HalvingDoublingBroadcast(_Rooted, Broadcast):
+class HalvingDoublingBroadcast(_RootedDoubling, BroadcastAlgorithm):
     """Scatter along a binomial tree, then all-gather by doubling: 2 log2 n rounds."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
@@ -227,7 +227,7 @@ class HalvingDoublingBroadcast(_Rooted, Broadcast):
         yield from _whole(helpers, aside, False, num_chunks)
 
 
-class HalvingDoublingReduce(_Rooted, Reduce):
+class HalvingDoublingReduce(_RootedDoubling, ReduceAlgorithm):
     """Recursive halving, then gather along a binomial tree: 2 log2 n rounds."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
@@ -262,7 +262,7 @@ def _everything(world_size: int) -> Iterator[Round]:
         yield Round(helpers, aside, np.zeros_like(aside), False)
 
 
-class RecursiveDoublingAllReduce(Simple, AllReduce):
+class RecursiveDoublingAllReduce(Simple, AllReduceAlgorithm):
     """Partners at doubling distances exchange and add the whole buffer: log2 n rounds."""
 
     order: ClassVar[Order] = "rank"
@@ -276,7 +276,7 @@ class RecursiveDoublingAllReduce(Simple, AllReduce):
         return _everything(layout.world_size)
 
 
-class RecursiveDoublingAllGather(Simple, AllGather):
+class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
     """Partners at doubling distances exchange all pieces that they have: log2 n rounds.
 
     The pieces of a rank that stands aside travel with its helper's, and it gets the whole buffer
@@ -299,7 +299,7 @@ class RecursiveDoublingAllGather(Simple, AllGather):
             yield Round(helpers, aside, np.zeros_like(aside), False, num_chunks=layout.world_size)
 
 
-class RecursiveDoublingBarrier(Simple, Barrier):
+class RecursiveDoublingBarrier(Simple, BarrierAlgorithm):
     """Partners at doubling distances exchange an empty message: log2 n rounds."""
 
     order: ClassVar[Order] = "rank"

@@ -46,13 +46,13 @@ from simdp.collectives import (
 from simdp.collectives.base import (
     MAX_SLICES,
     Algorithm,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    AllToAllAlgorithm,
+    BroadcastAlgorithm,
     Composed,
-    Reduce,
-    ReduceScatter,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
 )
 from simdp.collectives.plans import Assembly, Layout, Plan, Round, even_offsets
 from simdp.collectives.ring import RingAllGather, RingAllReduce, RingBroadcast, RingReduceScatter
@@ -193,7 +193,7 @@ def once_per_rank(algorithm: Algorithm, layout: Layout) -> str | None:
 # Hierarchical -------------------------------------------------------------------------------------
 
 
-class HierarchicalAllReduce(Composed, AllReduce):
+class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
     """Reduce_scatter inside every node, all_reduce across on every rail, all_gather inside.
 
     Attributes
@@ -233,7 +233,7 @@ class HierarchicalAllReduce(Composed, AllReduce):
         )
 
     @property
-    def gather(self) -> AllGather:
+    def gather(self) -> AllGatherAlgorithm:
         """What brings the sums to every rank of the node."""
         if self.inner_gather is not None:
             return self.inner_gather
@@ -300,7 +300,7 @@ class _Pieces(Composed):
         return num_chunks
 
 
-class HierarchicalReduceScatter(_Pieces, ReduceScatter):
+class HierarchicalReduceScatter(_Pieces, ReduceScatterAlgorithm):
     """Reduce_scatter inside every node, then across on every rail.
 
     Attributes
@@ -317,7 +317,7 @@ class HierarchicalReduceScatter(_Pieces, ReduceScatter):
         levels.pieces_across(outer)
 
 
-class HierarchicalAllGather(_Pieces, AllGather):
+class HierarchicalAllGather(_Pieces, AllGatherAlgorithm):
     """All_gather across on every rail, then inside every node.
 
     Attributes
@@ -334,7 +334,7 @@ class HierarchicalAllGather(_Pieces, AllGather):
         levels.pieces_inside(inner)
 
 
-class _Rooted(Composed):
+class _RootedHierarchical(Composed):
     """What broadcast and reduce have in common."""
 
     kind: Literal["hierarchical"] = "hierarchical"
@@ -365,7 +365,7 @@ class _Rooted(Composed):
         return levels.num_chunks
 
 
-class HierarchicalBroadcast(_Rooted, Broadcast):
+class HierarchicalBroadcast(_RootedHierarchical, BroadcastAlgorithm):
     """Across on the root's rail, then inside every node.
 
     Attributes
@@ -382,7 +382,7 @@ class HierarchicalBroadcast(_Rooted, Broadcast):
         levels.inside(inner)
 
 
-class HierarchicalReduce(_Rooted, Reduce):
+class HierarchicalReduce(_RootedHierarchical, ReduceAlgorithm):
     """Inside every node, then across on the root's rail.
 
     Attributes
@@ -399,7 +399,7 @@ class HierarchicalReduce(_Rooted, Reduce):
         levels.on_rail(place, outer)
 
 
-class HierarchicalAllToAll(Composed, AllToAll):
+class HierarchicalAllToAll(Composed, AllToAllAlgorithm):
     """Exchange inside the node, then across on every rail in messages m times as large.
 
     First every rank gives its neighbour on rail j what is for rail j on any node; then the rails
@@ -533,7 +533,7 @@ class Torus2d(Composed):
         return Layout(layout.world_size, self.shape(layout.world_size)[1])
 
 
-class Torus2dAllReduce(Torus2d, AllReduce):
+class Torus2dAllReduce(Torus2d, AllReduceAlgorithm):
     """Reduce_scatter along the rows, all_reduce along the columns, all_gather along the rows.
 
     Attributes
@@ -570,7 +570,7 @@ class Torus2dAllReduce(Torus2d, AllReduce):
         return 2 * num_ranks
 
 
-class Torus2dReduceScatter(Torus2d, ReduceScatter):
+class Torus2dReduceScatter(Torus2d, ReduceScatterAlgorithm):
     """Reduce_scatter along the rows, then along the columns."""
 
     kind: Literal["torus2d"] = "torus2d"
@@ -579,7 +579,7 @@ class Torus2dReduceScatter(Torus2d, ReduceScatter):
         return HierarchicalReduceScatter()
 
 
-class Torus2dAllGather(Torus2d, AllGather):
+class Torus2dAllGather(Torus2d, AllGatherAlgorithm):
     """All_gather along the columns, then along the rows."""
 
     kind: Literal["torus2d"] = "torus2d"

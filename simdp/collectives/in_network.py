@@ -28,7 +28,14 @@ from typing import Literal
 import numpy as np
 
 from simdp.arrays import Ints
-from simdp.collectives.base import AllGather, AllReduce, Broadcast, Reduce, ReduceScatter, Simple
+from simdp.collectives.base import (
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    BroadcastAlgorithm,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
+    Simple,
+)
 from simdp.collectives.hierarchical import aligned_chunks
 from simdp.collectives.plans import Layout, Round
 from simdp.spec import PositiveBytes
@@ -136,7 +143,7 @@ class _Sharp(Simple):
         return aligned_chunks(nbytes, self.chunk_size)
 
 
-class SharpAllReduce(_Sharp, AllReduce):
+class SharpAllReduce(_Sharp, AllReduceAlgorithm):
     """Sums climb to the topmost switch, which hands them down."""
 
     kind: Literal["sharp"] = "sharp"
@@ -145,7 +152,7 @@ class SharpAllReduce(_Sharp, AllReduce):
         return _tree_rounds(_edges(layout, _top(layout)), num_chunks, True, True)
 
 
-class SharpBroadcast(_Sharp, Broadcast):
+class SharpBroadcast(_Sharp, BroadcastAlgorithm):
     """From the root over the tree; every switch copies to all its other ports."""
 
     kind: Literal["sharp"] = "sharp"
@@ -154,7 +161,7 @@ class SharpBroadcast(_Sharp, Broadcast):
         return _tree_rounds(_edges(layout, root), num_chunks, False, True)
 
 
-class SharpReduce(_Sharp, Reduce):
+class SharpReduce(_Sharp, ReduceAlgorithm):
     """Over the tree to the root; every switch adds what comes in at its other ports."""
 
     kind: Literal["sharp"] = "sharp"
@@ -236,7 +243,7 @@ class _Stages:
         return Round(src, dst, chunk, reduce, num_chunks=num_ranks, stride=self.cuts)
 
 
-class NvlsAllReduce(_Nvls, AllReduce):
+class NvlsAllReduce(_Nvls, AllReduceAlgorithm):
     """Fetch the sum of the own piece from the switch, and write it to everyone through it."""
 
     kind: Literal["nvls"] = "nvls"
@@ -256,7 +263,7 @@ class NvlsAllReduce(_Nvls, AllReduce):
                 yield stages.write(step - 1)
 
 
-class NvlsReduceScatter(_Nvls, ReduceScatter):
+class NvlsReduceScatter(_Nvls, ReduceScatterAlgorithm):
     """Fetch the sum of the own piece from the switch."""
 
     kind: Literal["nvls"] = "nvls"
@@ -269,7 +276,7 @@ class NvlsReduceScatter(_Nvls, ReduceScatter):
             yield stages.answer(cut)
 
 
-class NvlsAllGather(_Nvls, AllGather):
+class NvlsAllGather(_Nvls, AllGatherAlgorithm):
     """Write the own piece to everyone through the switch."""
 
     kind: Literal["nvls"] = "nvls"
@@ -282,7 +289,7 @@ class NvlsAllGather(_Nvls, AllGather):
             yield stages.multicast(cut)
 
 
-class NvlsBroadcast(_Nvls, Broadcast):
+class NvlsBroadcast(_Nvls, BroadcastAlgorithm):
     """The root writes to everyone through the switch; ``chunk_size`` is of the whole buffer."""
 
     kind: Literal["nvls"] = "nvls"

@@ -237,7 +237,7 @@ def expand(transfers: Round) -> Moves:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SubPlan:
     """A plan inside a plan, carried out by several groups of ranks side by side.
 
     Attributes
@@ -333,7 +333,7 @@ class Plan:
     route: Ints | None = None
     num_scratch: int = 0
     num_switches: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SubPlan, ...] = ()
 
     @property
     def num_vertices(self) -> int:
@@ -351,10 +351,12 @@ class Plan:
         return sum(1 for _ in self.rounds())
 
     @cached_property
-    def everything(self) -> tuple[Part, ...]:
+    def everything(self) -> tuple[SubPlan, ...]:
         """The parts; of a plan without any, itself as the only one."""
         one = np.zeros(1, dtype=np.int64)
-        return self.parts or (Part(self, np.arange(self.num_vertices)[None, :], one, 1, one, ()),)
+        return self.parts or (
+            SubPlan(self, np.arange(self.num_vertices)[None, :], one, 1, one, ()),
+        )
 
     def moves(self) -> Iterator[Moves]:
         """Chunks that move, round by round, part by part."""
@@ -415,7 +417,7 @@ class Assembly:
     """Parts of a plan in the making; a plan that is added with parts of its own is taken apart."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[SubPlan] = []
 
     def add(
         self,
@@ -444,12 +446,12 @@ class Assembly:
             starts = (first[:, None] + part.first * step).reshape(-1)
             wide = (part.spread[:, None] * step + spread).reshape(-1)
             earlier = tuple(begin + number for number in part.after) or after
-            self.parts.append(Part(part.plan, places, starts, part.step * step, wide, earlier))
+            self.parts.append(SubPlan(part.plan, places, starts, part.step * step, wide, earlier))
         inner = {number for part in plan.everything for number in part.after}
         return tuple(begin + i for i in range(len(plan.everything)) if i not in inner)
 
 
-def in_slices(stages: list[Part], slices: int) -> tuple[Part, ...]:
+def in_slices(stages: list[SubPlan], slices: int) -> tuple[SubPlan, ...]:
     """Let slices run through parts one behind the other."""
     if slices == 1:
         return tuple(stages)
@@ -464,7 +466,7 @@ def in_slices(stages: list[Part], slices: int) -> tuple[Part, ...]:
         if k:
             after.append(place[s, k - 1])
         first, step, spread = part.first * slices + k, part.step * slices, part.spread * slices
-        found.append(Part(part.plan, part.members, first, step, spread, tuple(after)))
+        found.append(SubPlan(part.plan, part.members, first, step, spread, tuple(after)))
     return tuple(found)
 
 

@@ -32,12 +32,12 @@ from pydantic import Field
 from simdp.arrays import Ints
 from simdp.collectives.base import (
     MAX_SLICES,
-    AllGather,
-    AllReduce,
-    Broadcast,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    BroadcastAlgorithm,
     Composed,
-    Reduce,
-    ReduceScatter,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
     Simple,
 )
 from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
@@ -164,7 +164,7 @@ def ring_rounds(
         yield Round(src, dst, doubled[shift : shift + n], step < num_reducing)
 
 
-class RingAllReduce(Around, Simple, AllReduce):
+class RingAllReduce(Around, Simple, AllReduceAlgorithm):
     """Reduce-scatter around the ring, then all-gather: 2 (n - 1) rounds of 1/n of the buffer.
 
     Attributes
@@ -239,7 +239,7 @@ def gloo_offsets(world_size: int) -> Offsets:
     return offsets
 
 
-class RingReduceScatter(Around, Simple, ReduceScatter):
+class RingReduceScatter(Around, Simple, ReduceScatterAlgorithm):
     """n - 1 rounds; the piece of rank r starts at rank r + 1 and is complete at rank r."""
 
     order: ClassVar[Order] = "ring"
@@ -254,7 +254,7 @@ class RingReduceScatter(Around, Simple, ReduceScatter):
         yield from ring_rounds(self.around(layout), -1, n - 1, n - 1)
 
 
-class RingAllGather(Around, Simple, AllGather):
+class RingAllGather(Around, Simple, AllGatherAlgorithm):
     """n - 1 rounds; every rank passes on what it received last."""
 
     order: ClassVar[Order] = "ring"
@@ -268,7 +268,7 @@ class RingAllGather(Around, Simple, AllGather):
         yield from ring_rounds(self.around(layout), 0, 0, layout.world_size - 1)
 
 
-class RingBroadcast(Around, Simple, Broadcast):
+class RingBroadcast(Around, Simple, BroadcastAlgorithm):
     """A pipelined chain along the ring: chunk c leaves the root in round c.
 
     Attributes
@@ -292,7 +292,7 @@ class RingBroadcast(Around, Simple, Broadcast):
         yield from _chain_rounds(self.route(layout, root), num_chunks, reduce=False)
 
 
-class RingReduce(Around, Simple, Reduce):
+class RingReduce(Around, Simple, ReduceAlgorithm):
     """A pipelined chain around the ring that ends at the root: every rank adds and passes on.
 
     Attributes
@@ -435,15 +435,15 @@ class _MultiRing(Composed):
         return add_rings(self.collective, ring_orders(layout, channels), parts)
 
 
-class MultiRingAllReduce(_MultiRing, AllReduce):
+class MultiRingAllReduce(_MultiRing, AllReduceAlgorithm):
     """Rings over different links at once: 2 (n - 1) rounds of 1/(n channels) of the buffer."""
 
 
-class MultiRingReduceScatter(_MultiRing, ReduceScatter):
+class MultiRingReduceScatter(_MultiRing, ReduceScatterAlgorithm):
     """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
 
 
-class MultiRingAllGather(_MultiRing, AllGather):
+class MultiRingAllGather(_MultiRing, AllGatherAlgorithm):
     """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
 
 
@@ -470,19 +470,19 @@ class _BidirectionalRing(Composed):
         return add_rings(self.collective, _ways(layout.world_size), parts)
 
 
-class BidirectionalRingAllReduce(_BidirectionalRing, AllReduce):
+class BidirectionalRingAllReduce(_BidirectionalRing, AllReduceAlgorithm):
     """Two rings, one each way: 2 (n - 1) rounds of 1/(2n) of the buffer."""
 
 
-class BidirectionalRingReduceScatter(_BidirectionalRing, ReduceScatter):
+class BidirectionalRingReduceScatter(_BidirectionalRing, ReduceScatterAlgorithm):
     """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
 
 
-class BidirectionalRingAllGather(_BidirectionalRing, AllGather):
+class BidirectionalRingAllGather(_BidirectionalRing, AllGatherAlgorithm):
     """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
 
 
-class BidirectionalRingBroadcast(Composed, Broadcast):
+class BidirectionalRingBroadcast(Composed, BroadcastAlgorithm):
     """Two pipelined chains from the root, one each way, each with half of the buffer.
 
     Attributes

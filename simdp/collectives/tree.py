@@ -41,7 +41,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simdp.arrays import Ints
-from simdp.collectives.base import AllReduce, Barrier, Broadcast, Composed, Reduce, Simple
+from simdp.collectives.base import (
+    AllReduceAlgorithm,
+    BarrierAlgorithm,
+    BroadcastAlgorithm,
+    Composed,
+    ReduceAlgorithm,
+    Simple,
+)
 from simdp.collectives.plans import Assembly, Layout, Order, Plan, Round, even_offsets
 from simdp.collectives.ring import pipeline_chunks
 from simdp.spec import PositiveBytes
@@ -91,7 +98,7 @@ def _tree_rounds(
         yield Round(ranks[0], ranks[1], np.concatenate(chunk), np.concatenate(reduce))
 
 
-class TreeAllReduce(Simple, AllReduce):
+class TreeAllReduce(Simple, AllReduceAlgorithm):
     """Reduce up to rank 0 and broadcast down, pipelined.
 
     Attributes
@@ -110,7 +117,7 @@ class TreeAllReduce(Simple, AllReduce):
         return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=True)
 
 
-class TreeBroadcast(Simple, Broadcast):
+class TreeBroadcast(Simple, BroadcastAlgorithm):
     """Down the tree from the root, pipelined.
 
     Attributes
@@ -129,7 +136,7 @@ class TreeBroadcast(Simple, Broadcast):
         return _tree_rounds(layout.world_size, num_chunks, root, up=False, down=True)
 
 
-class TreeReduce(Simple, Reduce):
+class TreeReduce(Simple, ReduceAlgorithm):
     """Up the tree to the root, pipelined.
 
     Attributes
@@ -148,7 +155,7 @@ class TreeReduce(Simple, Reduce):
         return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=False)
 
 
-class TreeBarrier(Simple, Barrier):
+class TreeBarrier(Simple, BarrierAlgorithm):
     """An empty message up the tree and down again."""
 
     kind: Literal["tree"] = "tree"
@@ -172,7 +179,7 @@ def _edges(world_size: int, root: int) -> list[tuple[Ints, Ints]]:
     return rounds
 
 
-class BinomialBroadcast(Simple, Broadcast):
+class BinomialBroadcast(Simple, BroadcastAlgorithm):
     """Every rank that has the buffer sends it to one that has not: ceil(log2 n) rounds."""
 
     order: ClassVar[Order] = "rank"
@@ -187,7 +194,7 @@ class BinomialBroadcast(Simple, Broadcast):
             yield Round(parent, child, np.zeros_like(child), False)
 
 
-class BinomialReduce(Simple, Reduce):
+class BinomialReduce(Simple, ReduceAlgorithm):
     """The way of the broadcast back: every second rank hands its sum on: ceil(log2 n) rounds."""
 
     order: ClassVar[Order] = "rank"
@@ -333,13 +340,13 @@ class _DoubleBinaryTree(Composed):
         return num_chunks * len(trees)
 
 
-class DoubleBinaryTreeAllReduce(_DoubleBinaryTree, AllReduce):
+class DoubleBinaryTreeAllReduce(_DoubleBinaryTree, AllReduceAlgorithm):
     """Up and down two pipelined binary trees, each with half of the buffer."""
 
 
-class DoubleBinaryTreeBroadcast(_DoubleBinaryTree, Broadcast):
+class DoubleBinaryTreeBroadcast(_DoubleBinaryTree, BroadcastAlgorithm):
     """Down two pipelined binary trees, each with half of the buffer."""
 
 
-class DoubleBinaryTreeReduce(_DoubleBinaryTree, Reduce):
+class DoubleBinaryTreeReduce(_DoubleBinaryTree, ReduceAlgorithm):
     """Up two pipelined binary trees, each with half of the buffer."""

@@ -22,7 +22,14 @@ from simdp.arrays import Array
 from simdp.distributed.groups import AnyGroup, Member, Root, member, seconds_of, whole_number
 from simdp.distributed.launch import NO_BITS, REDUCES_PIECES, Process, process
 from simdp.distributed.tensors import blocks, checked, like, whole
-from simdp.engine.programs.records import NOTHING, Asked, Given, Handle, listed, named
+from simdp.engine.programs.records import (
+    NOTHING,
+    CallArguments,
+    CallSignature,
+    Handle,
+    listed,
+    named,
+)
 from simdp.errors import ProgramError
 
 # Work ---------------------------------------------------------------------------------------------
@@ -159,8 +166,8 @@ class Future:
 
 def issue(
     at: Member,
-    asked: Asked,
-    given: Given,
+    asked: CallSignature,
+    given: CallArguments,
     async_op: bool,
     collective: str,
     op: str = "SUM",
@@ -174,7 +181,7 @@ def issue(
     at : Member
         Who, and in which group.
     asked, given, collective, op, root
-        As for `simdp.engine.programs.groups.Group.issue`.
+        As for `simdp.engine.programs.groups.ProgramGroup.issue`.
     async_op : bool
         Whether the rank goes on.
     tensors : sequence of ndarray, optional
@@ -205,8 +212,8 @@ def broadcast(
         return None
     root = at.root(src, group_src, call, "src")
     whole(tensor, call, "tensor")
-    asked = Asked(call, named(tensor.dtype), tensor.shape, root.shown)
-    given = Given((tensor,), ()) if root.mine else Given((), (tensor,))
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
+    given = CallArguments((tensor,), ()) if root.mine else CallArguments((), (tensor,))
     return issue(at, asked, given, async_op, call, root=root.place)
 
 
@@ -226,8 +233,8 @@ def scatter(
     root = at.root(src, group_src, call, "src", 0)
     whole(tensor, call, "tensor")
     pieces = _only_at(root, at, scatter_list, call, "scatter_list", tensor, read_only=True)
-    asked = Asked(call, named(tensor.dtype), tensor.shape, root.shown)
-    return issue(at, asked, Given(pieces, (tensor,)), async_op, call, root=root.place)
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
+    return issue(at, asked, CallArguments(pieces, (tensor,)), async_op, call, root=root.place)
 
 
 def gather(
@@ -246,8 +253,8 @@ def gather(
     root = at.root(dst, group_dst, call, "dst", 0)
     whole(tensor, call, "tensor", read_only=True)
     pieces = _only_at(root, at, gather_list, call, "gather_list", tensor)
-    asked = Asked(call, named(tensor.dtype), tensor.shape, root.shown)
-    return issue(at, asked, Given((tensor,), pieces), async_op, call, root=root.place)
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
+    return issue(at, asked, CallArguments((tensor,), pieces), async_op, call, root=root.place)
 
 
 def _only_at(
@@ -279,8 +286,8 @@ def all_gather(
         return None
     whole(tensor, call, "tensor", read_only=True)
     outputs = checked(tensor_list, len(at.group.ranks), tensor, call, "tensor_list")
-    asked = Asked(call, named(tensor.dtype), tensor.shape)
-    return issue(at, asked, Given((tensor,), outputs), async_op, "all_gather")
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape)
+    return issue(at, asked, CallArguments((tensor,), outputs), async_op, "all_gather")
 
 
 def all_gather_into_tensor(
@@ -295,9 +302,9 @@ def all_gather_into_tensor(
     whole(output_tensor, call, "output_tensor")
     n = len(at.group.ranks)
     like(output_tensor, input_tensor.dtype, n * input_tensor.size, call, "output_tensor")
-    asked = Asked(call, named(input_tensor.dtype), input_tensor.shape)
+    asked = CallSignature(call, named(input_tensor.dtype), input_tensor.shape)
     outputs = list(output_tensor.reshape(n, -1)) if output_tensor.flags.c_contiguous else None
-    given = Given((input_tensor,), outputs or (output_tensor,))
+    given = CallArguments((input_tensor,), outputs or (output_tensor,))
     return issue(at, asked, given, async_op, "all_gather", tensors=(output_tensor,))
 
 
@@ -317,8 +324,8 @@ def all_to_all(
     outputs = checked(output_tensor_list, n, None, call, "output_tensor_list")
     for each in (*inputs, *outputs):
         like(each, inputs[0].dtype, each.size, call, "every tensor")
-    asked = Asked(call, named(inputs[0].dtype), (n,))
-    return issue(at, asked, Given(inputs, outputs), async_op, "all_to_all")
+    asked = CallSignature(call, named(inputs[0].dtype), (n,))
+    return issue(at, asked, CallArguments(inputs, outputs), async_op, "all_to_all")
 
 
 def all_to_all_single(
@@ -350,8 +357,8 @@ def all_to_all_single(
     n = len(at.group.ranks)
     inputs = blocks(input, n, input_split_sizes, call, "input")
     outputs = blocks(output, n, output_split_sizes, call, "output")
-    asked = Asked(call, named(output.dtype), output.shape[1:], "rows")
-    given = Given(inputs, outputs)
+    asked = CallSignature(call, named(output.dtype), output.shape[1:], "rows")
+    given = CallArguments(inputs, outputs)
     return issue(at, asked, given, async_op, "all_to_all", tensors=(output,))
 
 
@@ -506,7 +513,7 @@ def posted_send(
         return None
     whole(tensor, call, "tensor", read_only=True)
     dst = _other(at, dst, group_dst, call, "dst")
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"dst={dst}" + _tagged(tag))
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"dst={dst}" + _tagged(tag))
     runtime, rank = at.process.runtime, at.process.rank
     clock, name = runtime.clock[rank], at.group.name
     return at, runtime.messages.send(rank, clock, asked, tensor, dst, tag, name)
@@ -522,7 +529,7 @@ def posted_receive(
     whole(tensor, call, "tensor")
     if src is not None or group_src is not None:
         src = _other(at, src, group_src, call, "src")
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"src={src}" + _tagged(tag))
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"src={src}" + _tagged(tag))
     runtime, rank = at.process.runtime, at.process.rank
     clock, name = runtime.clock[rank], at.group.name
     return at, runtime.messages.receive(rank, clock, asked, tensor, src, tag, name)
@@ -592,8 +599,8 @@ def all_reduce(
         return None
     whole(tensor, call, "tensor")
     name = _named(op, tensor, at, call)
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"op={name}")
-    return issue(at, asked, Given((tensor,), (tensor,)), async_op, call, name)
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"op={name}")
+    return issue(at, asked, CallArguments((tensor,), (tensor,)), async_op, call, name)
 
 
 def all_reduce_coalesced(
@@ -624,8 +631,8 @@ def all_reduce_coalesced(
             )
     name, dtype = _named(op, several[0], at, call), named(several[0].dtype)
     shapes = ", ".join(f"{dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in several)
-    asked = Asked(call, more=f"{shapes}, op={name}")
-    work = issue(at, asked, Given(several, several), async_op, "all_reduce", name)
+    asked = CallSignature(call, more=f"{shapes}, op={name}")
+    work = issue(at, asked, CallArguments(several, several), async_op, "all_reduce", name)
     return None if work is None else work.get_future()
 
 
@@ -648,8 +655,8 @@ def reduce(
     root = at.root(dst, group_dst, call, "dst")
     whole(tensor, call, "tensor")
     name = _named(op, tensor, at, call)
-    asked = Asked(call, named(tensor.dtype), tensor.shape, f"{root.shown}, op={name}")
-    given = Given((tensor,), (tensor,) if root.mine else ())
+    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"{root.shown}, op={name}")
+    given = CallArguments((tensor,), (tensor,) if root.mine else ())
     return issue(at, asked, given, async_op, call, name, root.place)
 
 
@@ -668,12 +675,12 @@ def reduce_scatter(
     whole(output, call, "output")
     pieces = checked(input_list, len(at.group.ranks), output, call, "input_list", True)
     name = _named(op, output, at, call)
-    asked = Asked(call, named(output.dtype), output.shape, f"op={name}")
+    asked = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
     if at.group.backend not in REDUCES_PIECES:
-        return issue(at, asked, Given(pieces, (output,)), async_op, "reduce_scatter", name)
+        return issue(at, asked, CallArguments(pieces, (output,)), async_op, "reduce_scatter", name)
     work = None
     for place, rank in enumerate(at.group.ranks):
-        given = Given((pieces[place],), (output,) if rank == at.process.rank else ())
+        given = CallArguments((pieces[place],), (output,) if rank == at.process.rank else ())
         work = issue(at, asked, given, async_op, "reduce", name, place, (output,))
     return work
 
@@ -694,8 +701,8 @@ def reduce_scatter_tensor(
     whole(input, call, "input", read_only=True)
     like(input, output.dtype, len(at.group.ranks) * output.size, call, "input")
     name = _named(op, output, at, call)
-    asked = Asked(call, named(output.dtype), output.shape, f"op={name}")
-    return issue(at, asked, Given((input,), (output,)), async_op, "reduce_scatter", name)
+    asked = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
+    return issue(at, asked, CallArguments((input,), (output,)), async_op, "reduce_scatter", name)
 
 
 # Barriers -----------------------------------------------------------------------------------------
@@ -722,7 +729,7 @@ def barrier(
     ids = device_ids if device_ids is not None else []
     if not isinstance(ids, list) or None in map(whole_number, ids):
         raise ProgramError(f"{call}: device_ids is {device_ids!r}; give a list of numbers, as [0].")
-    return issue(at, Asked(call), NOTHING, async_op, call)
+    return issue(at, CallSignature(call), NOTHING, async_op, call)
 
 
 def monitored_barrier(
@@ -758,12 +765,12 @@ def monitored_barrier(
         )
     patience = seconds_of(timeout, call) or at.process.timeout or TIMEOUT
     rank, ranks = at.process.rank, at.group.ranks
-    first, asked = rank == ranks[0], Asked(call)
+    first, asked = rank == ranks[0], CallSignature(call)
     came = np.array([at.process.runtime.clock[rank]])
     everyone = list(np.zeros((len(ranks), 1))) if first else []
-    issue(at, asked, Given((came,), everyone), False, "gather")
+    issue(at, asked, CallArguments((came,), everyone), False, "gather")
     late = [ranks[place] for place, each in enumerate(everyone) if each > came + patience]
     if late:
         shown = listed(late if wait_all_ranks else late[:1])
         raise ProgramError(f"{call}: {shown} did not come within {patience:g} s of rank {rank}.")
-    issue(at, asked, Given(everyone, (came,)), False, "scatter")
+    issue(at, asked, CallArguments(everyone, (came,)), False, "scatter")

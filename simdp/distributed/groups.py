@@ -12,8 +12,8 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.distributed.launch import CURRENT, Process, chosen_backend, process
-from simdp.engine.programs.groups import Group
-from simdp.engine.programs.records import NOTHING, Asked
+from simdp.engine.programs.groups import ProgramGroup
+from simdp.engine.programs.records import NOTHING, CallSignature
 from simdp.errors import ProgramError
 
 # Groups -------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class ProcessGroup:
         The same.
     """
 
-    def __init__(self, of: Process, members: Group, desc: str = "undefined") -> None:
+    def __init__(self, of: Process, members: ProgramGroup, desc: str = "undefined") -> None:
         self._of, self.members, self.group_desc = of, members, desc
 
     @property
@@ -59,7 +59,7 @@ class ProcessGroup:
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self) -> tuple[Process, Group]:
+    def _key(self) -> tuple[Process, ProgramGroup]:
         return self._of, self.members
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class Member(NamedTuple):
     """A rank in a group that it belongs to."""
 
     process: Process
-    group: Group
+    group: ProgramGroup
 
     def place(self, rank: Any, call: str, name: str) -> int:
         """The place in the group of a rank that is given as ``name``.
@@ -148,7 +148,7 @@ class Member(NamedTuple):
         return Root(place, found, found == self.process.rank, f"{name}={found}")
 
 
-def _place(group: Group, number: Any, call: str, name: str) -> int:
+def _place(group: ProgramGroup, number: Any, call: str, name: str) -> int:
     found = whole_number(number)
     if found is None or not 0 <= found < len(group.ranks):
         raise ProgramError(
@@ -248,7 +248,7 @@ def get_world_size(group: AnyGroup = None) -> int:
     return -1 if found is None else len(found.group.ranks)
 
 
-def _of(group: AnyGroup, call: str) -> Group:
+def _of(group: AnyGroup, call: str) -> ProgramGroup:
     """A group that the caller must be a member of."""
     found = member(group, call, warn=False)
     if found is None:
@@ -383,7 +383,7 @@ def init_process_group(
     _device(asking, device_id, call)
     chosen = chosen_backend(backend, DEFAULT_BACKEND, call)
     made = asking.runtime.group("default", tuple(range(n)), chosen)
-    asking.runtime.meet(asking.rank, Asked(call, more=f"backend={chosen}"))
+    asking.runtime.meet(asking.rank, CallSignature(call, more=f"backend={chosen}"))
     asking.world, asking.timeout = made, patience
     asking.destroyed.pop("default", None)
 
@@ -597,7 +597,7 @@ def made_groups(
         name = f"{number}{' of its own' * alone} (ranks {', '.join(map(str, members))})"
         groups.append(runtime.group(name, members, chosen))
     shown = ", ".join(str(list(members)) for members in lists)
-    asked = Asked(call, more=f"{shown}, backend={chosen}")
+    asked = CallSignature(call, more=f"{shown}, backend={chosen}")
     if alone:
         (own,) = groups
         handle = own.issue(rank, runtime.clock[rank], asked, NOTHING, None, blocked=True)

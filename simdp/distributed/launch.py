@@ -30,7 +30,7 @@ from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.engine.programs.groups import Group
+from simdp.engine.programs.groups import ProgramGroup
 from simdp.engine.programs.runtime import Activity, Ended, Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError, unknown_name
 from simdp.files import read_text
@@ -79,7 +79,7 @@ class Process:
         self, rank: int, runtime: Runtime, arguments: list[str], environ: dict[str, str]
     ) -> None:
         self.rank, self.runtime = rank, runtime
-        self.world: Group | None = None
+        self.world: ProgramGroup | None = None
         self.destroyed: dict[str, None] = {}
         self.made: dict[tuple[int, ...], int] = {}
         self.timeout: float | None = None

@@ -15,7 +15,7 @@ import numpy as np
 from simdp.arrays import Array
 from simdp.distributed.collectives import issue, posted_receive, posted_send
 from simdp.distributed.groups import AnyGroup, Member, Root, member
-from simdp.engine.programs.records import Asked, Given, named
+from simdp.engine.programs.records import CallArguments, CallSignature, named
 from simdp.errors import ProgramError
 
 
@@ -220,8 +220,8 @@ def _issue(
 ) -> None:
     sample = (*outputs, *inputs)[0]
     place, shown = (root.place, root.shown) if root else (0, "")
-    asked = Asked(call, named(sample.dtype), sample.shape, shown)
-    issue(at, asked, Given(inputs, outputs), False, collective, root=place)
+    asked = CallSignature(call, named(sample.dtype), sample.shape, shown)
+    issue(at, asked, CallArguments(inputs, outputs), False, collective, root=place)
 
 
 def _broadcast(at: Member, call: str, tensor: Array, root: Root) -> None:

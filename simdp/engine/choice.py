@@ -12,9 +12,9 @@ from simdp.collectives import Layout, Plan
 from simdp.collectives.base import Algorithm
 from simdp.collectives.plans import in_groups
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
-from simdp.engine.ops import ClockOp, Launch, Wait
+from simdp.engine.ops import ClockOp, ClockWait, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import among_others, group_layout, layout
@@ -73,12 +73,12 @@ class Planner:
     def __init__(
         self,
         cluster: Cluster,
-        network: Network | None = None,
+        network: NetworkRoutes | None = None,
         groups: Ints | None = None,
         seed: int = 0,
     ) -> None:
         self.cluster, self.groups = cluster, groups
-        self.network = network or Network(cluster, seed=seed)
+        self.network = network or NetworkRoutes(cluster, seed=seed)
         self.layout: Layout = layout(cluster) if groups is None else group_layout(cluster, groups)
         if network is not None:
             self.layout = among_others(self.layout)
@@ -169,10 +169,10 @@ class Planner:
 
     def _by_events(self, plan: Plan, nbytes: float) -> float:
         from simdp.engine.clocks.event import EventFabric  # and SimPy with it
-        from simdp.engine.clocks.transfers import Job
+        from simdp.engine.clocks.transfers import FabricJob
 
-        job = Job(self.network, {0: [plan]}, self._idle, TraceBuilder(keep=False))
-        script: list[ClockOp] = [Launch(0, "prediction", 0, plan, nbytes, False), Wait((0,))]
+        job = FabricJob(self.network, {0: [plan]}, self._idle, TraceBuilder(keep=False))
+        script: list[ClockOp] = [Launch(0, "prediction", 0, plan, nbytes, False), ClockWait((0,))]
         EventFabric([job]).play([iter(script)])
         return max(job.calls[0].end.values())
 

@@ -10,7 +10,7 @@ from simdp.collectives.base import Algorithm
 from simdp.engine.choice import Planner, Prediction, is_auto
 from simdp.engine.clocks.clock import FIXED_SHARES, clock_for
 from simdp.engine.network.traffic import LinkUse, link_use
-from simdp.engine.ops import Launch, Wait
+from simdp.engine.ops import ClockWait, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
@@ -70,7 +70,7 @@ class Bench:
         plan = self.planner.plan(algorithm, nbytes, root)
         trace = TraceBuilder()
         clock = clock_for(self.planner.network, [plan], self._nothing_slows, trace)
-        clock.play([Launch(0, "collective", 0, plan, nbytes, False), Wait((0,))])
+        clock.play([Launch(0, "collective", 0, plan, nbytes, False), ClockWait((0,))])
         end = float(trace.build().end.max(initial=0.0))
         fixed = clock.fabric == FIXED_SHARES
         _, links = link_use(self.planner.network, {plan: nbytes}, end, estimated=fixed)

@@ -27,8 +27,8 @@ from simdp.steps import ops
 from simdp.steps.ops import (
     AddSelected,
     CallHook,
-    Code,
     Dequantize,
+    EncodeBucket,
     EndHook,
     Join,
     Observe,
@@ -36,14 +36,14 @@ from simdp.steps.ops import (
     Quantize,
     Rounding,
     Select,
-    Split,
+    SplitBucket,
 )
 from simdp.steps.partition import Bucket, Factor, Factoring, Selection
 from simdp.strategies.comm_hooks.python import (
-    Future,
     GradBucket,
     Hook,
     HookError,
+    HookFuture,
     called,
     content,
     read_hook,
@@ -61,7 +61,7 @@ EPS = float(np.finfo(np.float32).eps)
 """Scales are no smaller (torch: MinMaxObserver)."""
 
 
-def quantized(flat: Array, code: Code) -> Floats:
+def quantized(flat: Array, code: EncodeBucket) -> Floats:
     """What other ranks make of one rank's bucket, shape `(num_elements,)`, float32.
 
     References
@@ -80,7 +80,7 @@ def quantized(flat: Array, code: Code) -> Floats:
     return found
 
 
-def average(bucket: FlatBuffers, code: Code, divisor: float) -> None:
+def average(bucket: FlatBuffers, code: EncodeBucket, divisor: float) -> None:
     """Make every rank's bucket the mean of what all have sent, added in the order of the ranks."""
     sent = each_rank(
         lambda rank: quantized(bucket.flat[rank], code), len(bucket.flat), bucket.flat[0].size
@@ -218,7 +218,7 @@ GRAM_SCHMIDT_RANK = 2
 """Columns up to which torch's powerSGD_hook takes Gram-Schmidt; for more, it takes QR."""
 
 
-class Kernel(NamedTuple):
+class CompressionKernels(NamedTuple):
     """Kernels that run one after the other.
 
     Attributes
@@ -236,7 +236,7 @@ class Kernel(NamedTuple):
     launches: int = 1
 
 
-def seconds(kernels: Iterable[Kernel], roofline: Roofline, dtype: str) -> Floats:
+def seconds(kernels: Iterable[CompressionKernels], roofline: Roofline, dtype: str) -> Floats:
     """How long kernels take on each rank's device, as in `simdp.engine.compute.roofline` [s].
 
     Parameters
@@ -262,18 +262,22 @@ def seconds(kernels: Iterable[Kernel], roofline: Roofline, dtype: str) -> Floats
     return total
 
 
-def entrywise(nbytes: float, passes: int, launches: int = 1) -> Kernel:
+def entrywise(nbytes: float, passes: int, launches: int = 1) -> CompressionKernels:
     """Read and write buffers of a size, so many in all."""
-    return Kernel(0.0, nbytes * passes, launches)
+    return CompressionKernels(0.0, nbytes * passes, launches)
 
 
-def product(rows: int, inner: int, columns: int, itemsize: int, batch: int = 1) -> Kernel:
+def product(
+    rows: int, inner: int, columns: int, itemsize: int, batch: int = 1
+) -> CompressionKernels:
     """Multiply matrices, several of the same shapes in one launch."""
     moved = rows * inner + inner * columns + rows * columns
-    return Kernel(2.0 * rows * inner * columns * batch, float(moved * itemsize * batch))
+    return CompressionKernels(2.0 * rows * inner * columns * batch, float(moved * itemsize * batch))
 
 
-def orthonormal(rows: int, columns: int, itemsize: int, epsilon: float, batch: int = 1) -> Kernel:
+def orthonormal(
+    rows: int, columns: int, itemsize: int, epsilon: float, batch: int = 1
+) -> CompressionKernels:
     """Make the columns of matrices orthonormal.
 
     Gram-Schmidt, column by column: the norm (reads the column), with an epsilon one more kernel,
@@ -284,12 +288,12 @@ def orthonormal(rows: int, columns: int, itemsize: int, epsilon: float, batch: i
     """
     size = rows * itemsize * batch
     if not by_columns(columns, itemsize):
-        return Kernel(4.0 * rows * columns**2 * batch, 4.0 * size * columns, 2)
+        return CompressionKernels(4.0 * rows * columns**2 * batch, 4.0 * size * columns, 2)
     nbytes, launches = 0, 0
     for left in reversed(range(columns)):
         nbytes += size * (3 + bool(left) * (2 + 6 * left))
         launches += 2 + (epsilon > 0) + 4 * bool(left)
-    return Kernel(0.0, float(nbytes), launches)
+    return CompressionKernels(0.0, float(nbytes), launches)
 
 
 def by_columns(columns: int, itemsize: int) -> bool:
@@ -297,7 +301,7 @@ def by_columns(columns: int, itemsize: int) -> bool:
     return columns <= GRAM_SCHMIDT_RANK or itemsize == 2
 
 
-def selection(nbytes: float, itemsize: int, chosen: int, entry: int) -> list[Kernel]:
+def selection(nbytes: float, itemsize: int, chosen: int, entry: int) -> list[CompressionKernels]:
     """Choose the entries of largest magnitude of a buffer.
 
     ``abs`` reads and writes it. torch.topk reads it once for every `RADIX_BITS` bits of a value,
@@ -317,7 +321,7 @@ def selection(nbytes: float, itemsize: int, chosen: int, entry: int) -> list[Ker
 
 Compression = (
     Rounding
-    | Split
+    | SplitBucket
     | Join
     | Select
     | AddSelected
@@ -330,7 +334,9 @@ Compression = (
 KINDS = get_args(Compression)
 
 
-def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[Kernel]]:
+def work_of(
+    op: Compression, itemsize: int, world_size: int
+) -> tuple[str, list[CompressionKernels]]:
     """Name the work of an operation in the trace, and list its kernels.
 
     Parameters
@@ -345,7 +351,7 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
     match op:
         case Rounding(label=label, is_back=is_back):
             return f"{label} {'back' if is_back else 'cast'}", rounding(op, itemsize)
-        case Split(factoring):
+        case SplitBucket(factoring):
             return f"{factoring.label} P", splitting(factoring, itemsize)
         case Join(factoring):
             return f"{factoring.label} P Q", joining(factoring, itemsize)
@@ -365,14 +371,14 @@ def work_of(op: Compression, itemsize: int, world_size: int) -> tuple[str, list[
             return f"{hook.label} end of hook", calling(hook) if hook.goes_on else []
 
 
-def rounding(asked: Rounding, itemsize: int) -> list[Kernel]:
+def rounding(asked: Rounding, itemsize: int) -> list[CompressionKernels]:
     """A cast; on its way out, a division in the smaller dtype too."""
     low = numpy_dtype(asked.bucket.dtype).itemsize
-    cast = Kernel(0.0, float(asked.bucket.num_elements * (itemsize + low)))
+    cast = CompressionKernels(0.0, float(asked.bucket.num_elements * (itemsize + low)))
     return [cast] if asked.is_back else [cast, entrywise(float(asked.bucket.num_elements * low), 2)]
 
 
-def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:
+def splitting(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
     """Up to the products P = M Q.
 
     The error is added (two buffers read, one written) and the sum copied; what travels as it is is
@@ -391,12 +397,12 @@ def splitting(taken: Factoring, itemsize: int) -> list[Kernel]:
     return found
 
 
-def unpacking(taken: Factoring) -> list[Kernel]:
+def unpacking(taken: Factoring) -> list[CompressionKernels]:
     """Sums of what travels as it is are divided, and copied back one by one."""
     return [entrywise(taken.rest.nbytes, 4, 1 + len(taken.rest.names))]
 
 
-def turning(taken: Factoring, itemsize: int) -> list[Kernel]:
+def turning(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
     """The sums of P become orthonormal, and Q = M^T P."""
     found = []
     for batch, rows, columns, rank in _shapes(taken):
@@ -405,9 +411,9 @@ def turning(taken: Factoring, itemsize: int) -> list[Kernel]:
     return found
 
 
-def joining(taken: Factoring, itemsize: int) -> list[Kernel]:
+def joining(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
     """Averages are put together, P Q^T, and what they lack is noted."""
-    found = list[Kernel]()
+    found = list[CompressionKernels]()
     if taken.q.nbytes:
         found.append(entrywise(taken.q.nbytes, 2))
     elif taken.rest.nbytes:  # no later all_reduce has waited until it was unpacked
@@ -421,7 +427,7 @@ def joining(taken: Factoring, itemsize: int) -> list[Kernel]:
     return found
 
 
-def selecting(asked: Selection, itemsize: int) -> list[Kernel]:
+def selecting(asked: Selection, itemsize: int) -> list[CompressionKernels]:
     """The entries of largest magnitude are found; with error feedback, in a sum."""
     nbytes, entry = asked.bucket.nbytes, asked.entry_nbytes
     found = selection(nbytes, itemsize, asked.num_entries, entry)
@@ -432,36 +438,36 @@ def selecting(asked: Selection, itemsize: int) -> list[Kernel]:
     return [entrywise(nbytes, 3), *found, entrywise(chosen, 1)]
 
 
-def adding(asked: Selection, itemsize: int, world_size: int) -> list[Kernel]:
+def adding(asked: Selection, itemsize: int, world_size: int) -> list[CompressionKernels]:
     """The bucket is cleared; each rank's entries are read and added, by a kernel each."""
     added = asked.num_entries * (float(asked.entry_nbytes) + 2.0 * itemsize)
-    each = Kernel(0.0, added * world_size, world_size)
+    each = CompressionKernels(0.0, added * world_size, world_size)
     return [entrywise(asked.bucket.nbytes, 1), each]
 
 
-def observing(code: Code) -> list[Kernel]:
+def observing(code: EncodeBucket) -> list[CompressionKernels]:
     """The least and the greatest of every row are found; rows need a copy that is filled up."""
     nbytes = code.bucket.nbytes
     copied = [] if code.row is None else [entrywise(nbytes, 2)]
     return [*copied, entrywise(nbytes, 1, 2)]
 
 
-def quantizing(code: Code) -> list[Kernel]:
+def quantizing(code: EncodeBucket) -> list[CompressionKernels]:
     """Numbers are scaled, rounded, moved and clamped by a kernel each, and become bytes."""
-    return [entrywise(code.bucket.nbytes, 8, 4), Kernel(0.0, float(5 * code.num_bytes))]
+    return [entrywise(code.bucket.nbytes, 8, 4), CompressionKernels(0.0, float(5 * code.num_bytes))]
 
 
-def dequantizing(code: Code, world_size: int) -> list[Kernel]:
+def dequantizing(code: EncodeBucket, world_size: int) -> list[CompressionKernels]:
     """Each rank's bytes become numbers, are moved, scaled and added; then the sum is divided."""
     nbytes = code.bucket.nbytes
     each = world_size * (code.num_bytes + 8.0 * nbytes)
-    return [Kernel(0.0, each, 4 * world_size), entrywise(nbytes, 2)]
+    return [CompressionKernels(0.0, each, 4 * world_size), entrywise(nbytes, 2)]
 
 
-def calling(hook: OwnHook) -> list[Kernel]:
+def calling(hook: OwnHook) -> list[CompressionKernels]:
     """What is in the bucket is read, and what is sent written; or the other way round."""
     sent = hook.bucket.nbytes if hook.sent is None else hook.sent.nbytes
-    return [Kernel(0.0, hook.bucket.nbytes + sent)]
+    return [CompressionKernels(0.0, hook.bucket.nbytes + sent)]
 
 
 def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:
@@ -491,7 +497,7 @@ class Hooked:
 
     def __init__(self, world_size: int) -> None:
         self.states: list[dict[str, Any]] = [{} for _ in range(world_size)]
-        self._futures: dict[str, list[Future]] = {}
+        self._futures: dict[str, list[HookFuture]] = {}
         self._functions: dict[tuple[str, str], Hook] = {}
 
     def call(
@@ -509,7 +515,7 @@ class Hooked:
         ProgramError
             If it raises, or does not do what it did with zeros.
         """
-        found, n = list[Future](), len(bucket.flat)
+        found, n = list[HookFuture](), len(bucket.flat)
         place = hook.path, hook.name
         if place not in self._functions:
             self._functions[place] = read_hook(Path(hook.path), hook.name)
@@ -518,7 +524,7 @@ class Hooked:
         for rank, flat in enumerate(bucket.flat):
             try:
                 one = called(function, self.states[rank], GradBucket(flat, inside, rank, n))
-                if isinstance(one, Future):
+                if isinstance(one, HookFuture):
                     _check(hook, one)
                     found.append(one)
                 elif hook.sent is not None:
@@ -582,7 +588,7 @@ class Hooked:
                 self.states[int(rank)][key[len(PREFIX) :]] = kept
 
 
-def _check(hook: OwnHook, future: Future) -> None:
+def _check(hook: OwnHook, future: HookFuture) -> None:
     """Refuse what is not of the size that the clock was told."""
     got = f"{future.sent.size} {future.sent.dtype.name}"
     told = "nothing" if hook.sent is None else f"{hook.sent.num_elements} {hook.sent.dtype}"
@@ -841,7 +847,7 @@ class Compressed:
         self._thin: dict[str, Thin] = {}
         self._chosen: dict[str, list[Entries]] = {}
         self.acts: dict[type[Any], Callable[[Any], None]] = {
-            ops.Split: self._split,
+            ops.SplitBucket: self._split,
             ops.Join: self._join,
             ops.Select: self._select,
             ops.AddSelected: self._add_selected,
@@ -879,12 +885,12 @@ class Compressed:
         self._largest.errors.load_state_dict(arrays, self._world_size)
         self._hooked.load_state_dict(arrays)
 
-    def turn(self, op: ops.Turn) -> None:
+    def turn(self, op: ops.OrthogonalizeBucket) -> None:
         """Make the sums of P orthonormal, and find Q."""
         taken = op.factoring
         self._low_rank.turn(self._flat(taken.bucket), taken, self._thin[taken.label])
 
-    def _split(self, op: ops.Split) -> None:
+    def _split(self, op: ops.SplitBucket) -> None:
         taken = op.factoring
         thin = self._low_rank.take(self._flat(taken.bucket), taken)
         self._thin[taken.label] = thin

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.collectives import Collectives, Part, Plan, Wiring
+from simdp.collectives import Collectives, Plan, SubPlan, Wiring
 from simdp.engine.choice import Planner
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import meeting
 from simdp.engine.ops import Launch
 from simdp.results.metrics import Squares
@@ -59,7 +59,7 @@ class Launcher:
         self._streams: dict[Group, int] = {None: 0}
         self.num_calls, self.shows_transfers = 0, True
         cluster = planner.cluster
-        self._wirings: dict[tuple[Group, Network], Wiring] = {}
+        self._wirings: dict[tuple[Group, NetworkRoutes], Wiring] = {}
         for several in groups:
             self._planners[several.name] = planner.of_groups(several.ranks)
             self._streams[several.name] = several.stream
@@ -230,7 +230,7 @@ def _overlapping(plan: Plan) -> bool:
     return any(known[one] & known[other] for one, other in meeting(parts, keys))
 
 
-def _pairs(part: Part) -> frozenset[tuple[int, int]]:
+def _pairs(part: SubPlan) -> frozenset[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for moves in part.moves():
         found.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))

@@ -12,7 +12,7 @@ from simdp.collectives import Plan
 from simdp.engine.samples import Pipeline
 
 
-class Work(NamedTuple):
+class ComputeWork(NamedTuple):
     """Work on the compute stream of every rank.
 
     Attributes
@@ -34,7 +34,7 @@ class Work(NamedTuple):
     nbytes: float = 0.0
 
 
-class Stretch(NamedTuple):
+class FusedWork(NamedTuple):
     """Work that nothing comes between, in one piece for who asks about times alone.
 
     Attributes
@@ -51,10 +51,10 @@ class Stretch(NamedTuple):
     activities: tuple[str, ...]
     seconds: Floats
 
-    def works(self) -> Iterator[Work]:
+    def works(self) -> Iterator[ComputeWork]:
         """The pieces of work, one by one."""
         for activity, seconds in zip(self.activities, self.seconds, strict=True):
-            yield Work(self.step, activity, "", seconds)
+            yield ComputeWork(self.step, activity, "", seconds)
 
 
 class Launch(NamedTuple):
@@ -117,7 +117,7 @@ class Launch(NamedTuple):
         return found
 
 
-class Wait(NamedTuple):
+class ClockWait(NamedTuple):
     """The compute stream waits for collectives.
 
     Attributes
@@ -129,7 +129,7 @@ class Wait(NamedTuple):
     calls: tuple[int, ...]
 
 
-class Meet(NamedTuple):
+class ClockBarrier(NamedTuple):
     """The compute streams wait until all of them have come here, at no cost.
 
     Attributes
@@ -141,7 +141,7 @@ class Meet(NamedTuple):
     step: int
 
 
-class Hold(NamedTuple):
+class MemoryChange(NamedTuple):
     """Every rank takes memory at this point of its compute stream, or gives it back.
 
     Attributes
@@ -180,4 +180,4 @@ class Feed(NamedTuple):
     pipeline: Pipeline
 
 
-ClockOp = Work | Stretch | Launch | Wait | Meet | Feed | Hold
+ClockOp = ComputeWork | FusedWork | Launch | ClockWait | ClockBarrier | Feed | MemoryChange

@@ -19,20 +19,20 @@ from simdp.engine.compute.call_times import alike
 from simdp.engine.compute.profile_times import MeasuredTimes, told_update
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.launcher import Launcher, StepRecord
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Call, Traffic, report
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment
-from simdp.job.targets import LossReached, Need
+from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results import metrics
-from simdp.results.memory import Kernels, Launched, Sent, kernels_of
+from simdp.results.memory import CollectiveTraffic, KernelSequence, LaunchedKernels, kernels_of
 from simdp.results.metrics import BUSY, REST, WAITING, Rates, energy_range, lasting, step_bill
 from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy
-from simdp.steps.program import Called, Program, called_by, flat
+from simdp.steps.program import CollectiveCall, Program, called_by, flat
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.step_costs import flops_of_calls, passes
@@ -242,7 +242,7 @@ def wires_of(
     return sorted((one for one in found if one[1]), key=lambda one: -one[2])
 
 
-def cards_used(network: Network, moved: Mapping[Plan, float]) -> tuple[int, int] | None:
+def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int, int] | None:
     """Count the network cards of a node that plans send through, and those that it has.
 
     None where nodes have one card, where nothing is sent between nodes, and where switches of the
@@ -296,7 +296,7 @@ def price_date(cluster: Cluster) -> str | None:
     return min((device.price.date for device in devices if device.price is not None), default=None)
 
 
-def need_of(scenario: Scenario, global_batch: float) -> Need | None:
+def need_of(scenario: Scenario, global_batch: float) -> SamplesNeeded | None:
     """Samples that a scenario's target takes; None without one, or where only a run can tell."""
     if scenario.target is None:
         return None
@@ -374,10 +374,10 @@ def _over_time(
 
 # Launched -----------------------------------------------------------------------------------------
 
-Found = dict[tuple[str, str], tuple[list[Kernels], Ints]]
+Found = dict[tuple[str, str], tuple[list[KernelSequence], Ints]]
 
 
-def launched(scenario: Scenario) -> Launched:
+def launched(scenario: Scenario) -> LaunchedKernels:
     """Work out what the spans of a run consist of.
 
     Parameters
@@ -398,10 +398,10 @@ def launched(scenario: Scenario) -> Launched:
         "is_graph": workload.cuda_graphs,
     }
     if scenario.strategy.player == "server":
-        return Launched(kernels=_of_calls(scenario, roofline, None), **common)
+        return LaunchedKernels(kernels=_of_calls(scenario, roofline, None), **common)
     planner = Planner(cluster, seed=scenario.seed)
     run = Run(scenario, Slowdown(cluster, scenario.seed), planner)
-    return Launched(
+    return LaunchedKernels(
         kernels=_of_calls(scenario, roofline, run.program) | _of_update(run),
         sent=dict(_sent(scenario, run)),
         groups={several.name: several.ranks for several in run.program.groups},
@@ -462,7 +462,7 @@ def _of_update(run: Run) -> Found:
 # What is sent ------------------------------------------------------------------------------------
 
 
-def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], Sent]]:
+def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], CollectiveTraffic]]:
     """How each collective of the program is carried out, by its name and size."""
     names = run.times.names
     for plan in (run.program.setup, *run.program.plans):
@@ -478,12 +478,12 @@ def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], Sen
             yield key, _carried_out(run.launcher, called, _dtype(scenario, run, op))
 
 
-def _carried_out(launcher: Launcher, called: Called, dtype: str) -> Sent:
+def _carried_out(launcher: Launcher, called: CollectiveCall, dtype: str) -> CollectiveTraffic:
     algorithm, protocol = launcher.serving(
         called.collective, called.nbytes, called.root, called.group
     )
     group = called.group if isinstance(called.group, str) else ""
-    return Sent(algorithm, protocol, group, dtype)
+    return CollectiveTraffic(algorithm, protocol, group, dtype)
 
 
 def _dtype(scenario: Scenario, run: Run, op: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from simdp.arrays import Ints
 from simdp.engine.choice import Planner
 from simdp.engine.interpreters.footprints import Amount, Footprint
-from simdp.engine.interpreters.memory import Ledger, Memory, Tensors
+from simdp.engine.interpreters.memory import MemoryInterpreter, MemoryLedger, TensorMemory
 from simdp.engine.interpreters.records import Shapes
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
@@ -31,27 +31,27 @@ EDGE = 2
 or two ahead."""
 
 
-class Line(float):
+class MemoryLine(float):
     """Bytes with one sample in a micro-batch, and how many every further one adds."""
 
     per_sample: float
 
     @classmethod
-    def through(cls, one: float, two: float) -> Line:
+    def through(cls, one: float, two: float) -> MemoryLine:
         """The line that has so many bytes at one sample, and at two."""
         found = cls(one)
         found.per_sample = two - one
         return found
 
-    def __neg__(self) -> Line:
-        return Line.through(-float(self), -float(self) - self.per_sample)
+    def __neg__(self) -> MemoryLine:
+        return MemoryLine.through(-float(self), -float(self) - self.per_sample)
 
     def at(self, samples: float) -> float:
         """Bytes with so many samples."""
         return float(self) + (samples - 1) * self.per_sample
 
 
-class _Phases(Ledger):
+class _Phases(MemoryLedger):
     """A ledger of lines that keeps the peak of each phase, at one sample and at two."""
 
     def __init__(self, world_size: int) -> None:
@@ -63,7 +63,7 @@ class _Phases(Ledger):
         self._per_sample = 0.0
 
     def hold(self, part: str, nbytes: Amount) -> None:
-        if isinstance(nbytes, Line):
+        if isinstance(nbytes, MemoryLine):
             self._per_sample += nbytes.per_sample
             nbytes = float(nbytes)
         elif isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
@@ -80,7 +80,7 @@ class _Phases(Ledger):
             self.of_phase[phase] = max(one, most[0]), max(two, most[1])
 
 
-class _Lines(Tensors):
+class _Lines(TensorMemory):
     """Counts bytes as lines, however many samples the ranks have."""
 
     def __init__(self, footprint: Footprint) -> None:
@@ -93,11 +93,11 @@ class _Lines(Tensors):
             for part in dict.fromkeys(tensor.part for tensor in tensors):
                 mine = [tensor for tensor in tensors if tensor.part == part]
                 one, two = (self.room_of(mine, size) for size in (1, 2))
-                found.append((part, Line.through(one, two)))
+                found.append((part, MemoryLine.through(one, two)))
         return self._found[tensors]
 
 
-class _AnySize(Memory):
+class _AnySize(MemoryInterpreter):
     """What every rank keeps, however many samples it has."""
 
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
@@ -107,10 +107,10 @@ class _AnySize(Memory):
     def _inputs(self, micro: int) -> Amount:
         nbytes = sample_nbytes(self._scenario.workload)
         one, two = (self._room(n * size for size in nbytes) for n in (1, 2))
-        return Line.through(one, two)
+        return MemoryLine.through(one, two)
 
 
-def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, Line]:
+def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, MemoryLine]:
     """Follow the memory of a scenario, and keep what the fullest rank has in each phase.
 
     Parameters
@@ -144,7 +144,7 @@ def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, 
         ledger.turn = 0
 
     run.follow_memory(watch, is_steady=True)
-    return {phase: Line.through(*peaks) for phase, peaks in ledger.of_phase.items()}
+    return {phase: MemoryLine.through(*peaks) for phase, peaks in ledger.of_phase.items()}
 
 
 def _places(scenario: Scenario, everywhere: bool) -> list[int | None]:

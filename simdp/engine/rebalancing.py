@@ -14,9 +14,9 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import roofline_of
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown
-from simdp.results.result import Piece
+from simdp.results.result import MicrobatchPiece
 from simdp.scenario import Scenario
 from simdp.workload.sampling import Rebalance
 
@@ -114,7 +114,7 @@ class _Measuring:
 # Pieces -------------------------------------------------------------------------------------------
 
 
-def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Piece]]:
+def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:
     """Pieces of every step of one point: of each micro-step and, in it, of each rank.
 
     Nothing of a model of which only times are known, whose samples have no shape.
@@ -131,7 +131,7 @@ def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Piece]]
     if workload.model.timed:
         return
     timed = scenario.model_copy(update={"numerics": False})
-    samples, output = Samples(timed), workload.graph.outputs[0][0]
+    samples, output = BatchSamples(timed), workload.graph.outputs[0][0]
     known: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
     for step, batches in enumerate(workload.batches(n, scenario.seed, scenario.base), 1):
         found = []
@@ -142,5 +142,5 @@ def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Piece]]
                 if shape not in known:
                     known[shape] = workload.graph.shapes(shape)[output]
                 inputs = tuple((size, *each) for each in shape) if size else ()
-                found.append(Piece(step, micro_step, rank, inputs, (size, *known[shape])))
+                found.append(MicrobatchPiece(step, micro_step, rank, inputs, (size, *known[shape])))
         yield found

@@ -14,7 +14,16 @@ from simdp.arrays import Floats
 from simdp.cluster.stragglers import DegradedLink, Straggler
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.compute import Times
-from simdp.engine.ops import ClockOp, Feed, Hold, Launch, Meet, Stretch, Wait, Work
+from simdp.engine.ops import (
+    ClockBarrier,
+    ClockOp,
+    ClockWait,
+    ComputeWork,
+    Feed,
+    FusedWork,
+    Launch,
+    MemoryChange,
+)
 from simdp.engine.simulate import common_to, play
 from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.results.metrics import steady_step_time, times
@@ -33,7 +42,7 @@ class Busy:
     Attributes
     ----------
     step : int
-        As in `simdp.engine.ops.Work`.
+        As in `simdp.engine.ops.ComputeWork`.
     slowed, steady : ndarray, shape `(world_size,)`
         What stragglers slow down, their factors included, and what they do not [s].
     num_hooks : int
@@ -57,29 +66,29 @@ class Heard:
     """
 
     def __init__(self, num_steps: int | None = None) -> None:
-        self.ops: list[Busy | Launch | Wait | Meet | Feed] = []
+        self.ops: list[Busy | Launch | ClockWait | ClockBarrier | Feed] = []
         self._end = inf if num_steps is None else num_steps
 
     def listen(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
         """Pass a script on."""
         for op in script:
-            if not isinstance(op, Wait) and op.step >= self._end:
+            if not isinstance(op, ClockWait) and op.step >= self._end:
                 yield op
                 yield from script
                 return
             match op:
-                case Work():
+                case ComputeWork():
                     self._work(op)
-                case Stretch():
+                case FusedWork():
                     for work in op.works():
                         self._work(work)
-                case Hold():
+                case MemoryChange():
                     pass
                 case _:
                     self.ops.append(op)
             yield op
 
-    def _work(self, op: Work) -> None:
+    def _work(self, op: ComputeWork) -> None:
         last = self.ops[-1] if self.ops else None
         if not isinstance(last, Busy) or last.step != op.step:
             last = Busy(op.step, np.zeros(len(op.seconds)), np.zeros(len(op.seconds)))
@@ -98,9 +107,9 @@ class Heard:
         """
         begin = next((i for i, op in enumerate(self.ops) if _step(op) > SETUP), 0)
         setup = self.ops[:begin]
-        waits = {call for op in setup if isinstance(op, Wait) for call in op.calls}
+        waits = {call for op in setup if isinstance(op, ClockWait) for call in op.calls}
         calls = [op.call for op in setup if isinstance(op, Launch)]
-        if calls and isinstance(setup[-1], Wait | Meet) and waits == set(calls):
+        if calls and isinstance(setup[-1], ClockWait | ClockBarrier) and waits == set(calls):
             del self.ops[:begin]
 
     @property
@@ -146,9 +155,9 @@ class Heard:
                     done(op.step, clock)
                 case Launch():
                     streams.launch(op, clock)
-                case Wait():
+                case ClockWait():
                     clock = streams.wait(op.calls, clock)
-                case Meet():
+                case ClockBarrier():
                     clock = np.broadcast_to(clock.max(axis=1, keepdims=True), clock.shape)
                     done(op.step, clock)
         steps, nothing = range(SETUP, max(ends, default=SETUP) + 1), np.zeros_like(clock)
@@ -221,8 +230,8 @@ def _column(values: Iterable[float]) -> Floats:
     return np.array(list(values))[:, None]
 
 
-def _step(op: Busy | Launch | Wait | Meet | Feed) -> int:
-    return SETUP if isinstance(op, Wait) else op.step
+def _step(op: Busy | Launch | ClockWait | ClockBarrier | Feed) -> int:
+    return SETUP if isinstance(op, ClockWait) else op.step
 
 
 # Stopwatch ----------------------------------------------------------------------------------------

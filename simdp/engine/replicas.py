@@ -11,11 +11,11 @@ from simdp.arrays import Array, Floats
 from simdp.collectives import Plan
 from simdp.engine import payload
 from simdp.engine.payload import FlatBuffers, of_rank, without_repeats
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.threads import each_rank
-from simdp.engine.trainer import Trainer, Update
+from simdp.engine.trainer import Trainer, UpdateResult
 from simdp.scenario import Scenario
-from simdp.workload.execution import Executor, Kept, call_dtypes
+from simdp.workload.execution import GraphExecutor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
 from simdp.workload.precision import numpy_dtype, rounded
 from simdp.workload.sampling import Participants
@@ -134,7 +134,7 @@ class Dealt(Protocol):
         """Ranks whose pieces make up the whole."""
 
 
-class Begun(NamedTuple):
+class ForwardInProgress(NamedTuple):
     """A rank's forward, waiting for its backward."""
 
     run: Pass
@@ -162,14 +162,14 @@ class Replicas:
         Of the current step; empty before its first backward.
     """
 
-    def __init__(self, scenario: Scenario, samples: Samples) -> None:
+    def __init__(self, scenario: Scenario, samples: BatchSamples) -> None:
         workload, n = scenario.workload, scenario.cluster.world_size
         self.scenario, self.world_size, self.samples = scenario, n, samples
         self.graph, self._loss = workload.graph, workload.loss
         self._dtype = np.dtype(workload.dtype)
         self.shapes = {p.name: p.shape for p in self.graph.parameters}
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
-        self.executor = Executor(self.graph, ran, workload.dtype)
+        self.executor = GraphExecutor(self.graph, ran, workload.dtype)
         self._num_elements = workload.model.num_parameters()
         drawn = self._each_rank(
             lambda rank: workload.initial_weights(scenario.seed, rank, scenario.base)
@@ -182,7 +182,7 @@ class Replicas:
         self.trainer = Trainer(scenario, drawn)
         self.weights = self.trainer.weights
         self.gradients: list[dict[str, Array]] = [{} for _ in range(n)]
-        self._begun: list[Begun | None] = [None] * n
+        self._begun: list[ForwardInProgress | None] = [None] * n
         # Gradients are written over those of the step before, which saves the system from handing
         # out and clearing fresh memory; later micro-steps have arrays of their own, to be added.
         self._reuses_room = workload.mode == "training"
@@ -254,7 +254,7 @@ class Replicas:
             if factor != 1.0:
                 slope *= self._dtype.type(factor)
             slopes.append(slope)
-        self._begun[rank] = Begun(run, kept, slopes)
+        self._begun[rank] = ForwardInProgress(run, kept, slopes)
         return total
 
     def _round_buffers(self, rank: int) -> None:
@@ -408,7 +408,7 @@ class Replicas:
         if tensors is self.weights:
             self.trainer.follow(plan.root, names)
 
-    def update(self, progress: Progress, active: Sequence[bool]) -> list[Update | None]:
+    def update(self, progress: Progress, active: Sequence[bool]) -> list[UpdateResult | None]:
         """Let the optimizer change every active rank's weights; forget the gradients.
 
         Returns

@@ -14,15 +14,15 @@ from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import roofline_of
-from simdp.engine.interpreters.costs import Costs, Piece
+from simdp.engine.interpreters.costs import Costs, WorkPiece
 from simdp.engine.interpreters.footprints import Amount
-from simdp.engine.interpreters.memory import Memory
+from simdp.engine.interpreters.memory import MemoryInterpreter
 from simdp.engine.interpreters.numbers import Numbers
-from simdp.engine.interpreters.records import Forecast, Past, Records, Shapes
+from simdp.engine.interpreters.records import Forecast, Past, RecordsInterpreter, Shapes
 from simdp.engine.launcher import Launcher
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import ClockOp, Hold, Meet, Stretch, Work
-from simdp.engine.samples import Samples
+from simdp.engine.ops import ClockBarrier, ClockOp, ComputeWork, FusedWork, MemoryChange
+from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State
 from simdp.job.targets import LossReached
@@ -58,7 +58,7 @@ class Backups:
     """
 
     def __init__(
-        self, num_late: int, times: Times, samples: Samples, facts: Facts, slowdown: Slowdown
+        self, num_late: int, times: Times, samples: BatchSamples, facts: Facts, slowdown: Slowdown
     ) -> None:
         self._num_late, self._times, self._samples = num_late, times, samples
         self._facts, self._slowdown = facts, slowdown
@@ -111,7 +111,9 @@ class NominalTimes:
         Knows its collectives.
     """
 
-    def __init__(self, times: Times, samples: Samples, facts: Facts, launcher: Launcher) -> None:
+    def __init__(
+        self, times: Times, samples: BatchSamples, facts: Facts, launcher: Launcher
+    ) -> None:
         self._times, self._samples, self._facts = times, samples, facts
         self._launcher = launcher
 
@@ -196,7 +198,7 @@ class Run:
         self._num_samples = workload.num_samples(scenario.base)
         self.roofline = roofline_of(cluster)
         self.times = times or COMPUTE[workload.compute.kind](workload, self.roofline)
-        self.samples = Samples(scenario)
+        self.samples = BatchSamples(scenario)
         self._shapes = Shapes(
             scenario, self.samples, len(self.times.names) > len(workload.graph.calls)
         )
@@ -209,7 +211,7 @@ class Run:
             facts = self.program.facts
             nominal = NominalTimes(self.times, self.samples, facts, self.launcher)
             self.program = scenario.program_with(nominal, segment.start, who)
-        self.memory = Memory(scenario, self.program, self._shapes)
+        self.memory = MemoryInterpreter(scenario, self.program, self._shapes)
         self.costs = Costs(
             scenario,
             self.program,
@@ -231,13 +233,13 @@ class Run:
         self.dropped = np.zeros(self.world_size, dtype=np.int64)
 
     @cached_property
-    def numbers(self) -> Records:
+    def numbers(self) -> RecordsInterpreter:
         """What became of the numbers; they are drawn when they are first asked for."""
         if self._segment.past is not None:
             return Past(self.scenario, self.program, self._segment.past)
         return self._awake()
 
-    def _awake(self) -> Records:
+    def _awake(self) -> RecordsInterpreter:
         if self.scenario.numerics:
             return Numbers(self.scenario, self.program, self.launcher, self.samples)
         return Forecast(self.scenario, self.program)
@@ -252,7 +254,7 @@ class Run:
         workload, segment = self.scenario.workload, self._segment
         if segment.first and segment.past is not None:
             before = np.full(self.world_size, segment.past.clock)
-            yield Work(SETUP, "host", "earlier segments", before)
+            yield ComputeWork(SETUP, "host", "earlier segments", before)
         yield from self.setup()
         seed, base = self.scenario.seed, self.scenario.base
         batches = workload.batches(self.world_size, seed, base, segment.start)
@@ -309,7 +311,7 @@ class Run:
                 yield from self._read(op)
         yield from self._held(self.memory.buckets())
         if self.launcher.num_calls:  # it left the ranks at different times
-            yield Meet(SETUP)
+            yield ClockBarrier(SETUP)
 
     def step(self, step: int, batches: StepBatches) -> Iterator[ClockOp]:
         """One step."""
@@ -330,7 +332,7 @@ class Run:
         yield from self._left(self.costs.begin(step, step, batches))
         plan = self.program.plan(step, batches)
         for part in self.costs.rehearsed(plan):
-            if isinstance(part, Piece):
+            if isinstance(part, WorkPiece):
                 yield from self._left([self.costs.charged(part)])
             else:
                 yield from self._read(part)
@@ -372,7 +374,7 @@ class Run:
     def _held(self, taken: Iterable[tuple[str, Amount]]) -> Iterator[ClockOp]:
         for part, nbytes in taken:
             if self.shows_memory:
-                yield Hold(self._step, part, nbytes)
+                yield MemoryChange(self._step, part, nbytes)
 
     def follow_memory(
         self, watch: Callable[[ops.Op], None] | None = None, is_steady: bool = False
@@ -417,15 +419,15 @@ class Run:
 
 def _of(who: Participants, op: ClockOp) -> ClockOp:
     """An operation as those play it that take part."""
-    if isinstance(op, Work):
+    if isinstance(op, ComputeWork):
         return op._replace(seconds=who.seconds(op.seconds))
-    return op._replace(seconds=who.seconds(op.seconds)) if isinstance(op, Stretch) else op
+    return op._replace(seconds=who.seconds(op.seconds)) if isinstance(op, FusedWork) else op
 
 
 # Played -------------------------------------------------------------------------------------------
 
 
-class Played(NamedTuple):
+class RunOutput(NamedTuple):
     """What a run leaves behind.
 
     Attributes

@@ -10,8 +10,8 @@ import numpy as np
 from simdp.arrays import Array, Floats, Ints
 from simdp.scenario import Scenario
 from simdp.workload.input import Input
-from simdp.workload.layers.base import Graph, Shape
-from simdp.workload.sampling import Packs, Parts
+from simdp.workload.layers.base import ModelGraph, Shape
+from simdp.workload.sampling import Packs, SampleParts
 
 # Samples ------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class Packed:
         Pairs of each pack.
     """
 
-    def __init__(self, graph: Graph, packs: Packs) -> None:
+    def __init__(self, graph: ModelGraph, packs: Packs) -> None:
         from simdp.workload.layers.attention import Attention  # brings layers along
 
         layers = [call.layer for call in graph.calls if isinstance(call.layer, Attention)]
@@ -71,7 +71,7 @@ class Packed:
         return np.array([self._attention.pairs(n, n) for n in known.tolist()])[which]
 
 
-class Samples:
+class BatchSamples:
     """The data set of one point. Padded samples are cut to the longest of their micro-batch.
 
     Where one rank has the batch of all and hands out its pieces, that is the whole batch.
@@ -97,7 +97,7 @@ class Samples:
                 floats = array.dtype.kind == "f"
                 self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
 
-    def shapes(self, parts: Parts) -> tuple[list[tuple[Shape, ...]], Ints]:
+    def shapes(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
         """Shapes of the inputs of the ranks' micro-batches, per sample.
 
         Parameters
@@ -114,7 +114,7 @@ class Samples:
         found = self.looked_at(parts)
         return found.shapes, found.which
 
-    def _padded(self, parts: Parts) -> tuple[list[tuple[Shape, ...]], Ints]:
+    def _padded(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
         """As `shapes`, of samples that are no packs."""
         names, full = self.model.graph.inputs, self.model.known_shapes()
         if not self.lengths:
@@ -130,7 +130,7 @@ class Samples:
         ]
         return shapes, which.reshape(-1)
 
-    def looked_at(self, parts: Parts) -> LookedAt:
+    def looked_at(self, parts: SampleParts) -> LookedAt:
         """What the ranks' micro-batches take depends on, beside their numbers of samples.
 
         Packs of a micro-batch lie in one row, so that each stands for as many tokens as they have

@@ -22,7 +22,7 @@ from simdp.engine import payload
 from simdp.engine.payload import FlatBuffers
 from simdp.engine.replicas import Replicas, alone
 from simdp.engine.threads import each_rank
-from simdp.steps.partition import Bucket, Partition, Rows
+from simdp.steps.partition import Bucket, Partition, RowPartition
 from simdp.workload.execution import Kept
 from simdp.workload.layers.base import Pass
 from simdp.workload.precision import numpy_dtype, rounded
@@ -258,12 +258,12 @@ class RowShards(Shards):
         How they are dealt.
     """
 
-    def __init__(self, replicas: Replicas, partition: Rows) -> None:
+    def __init__(self, replicas: Replicas, partition: RowPartition) -> None:
         super().__init__(replicas, partition)
         self._rows = partition
         if getattr(replicas.scenario.strategy, "param_dtype", None) is not None:
             self.shown = None  # the pieces themselves, which are of 32 bits
-        self._arrived: dict[int, tuple[Rows, list[Array]]] = {}
+        self._arrived: dict[int, tuple[RowPartition, list[Array]]] = {}
         self._parts: dict[int, list[Arrays]] = {}  # of units that a few ranks keep together
         self._summed: dict[int, tuple[list[Array], float]] = {}
 
@@ -371,7 +371,7 @@ class RowShards(Shards):
                 gradients.pop(name, None)
 
 
-def _places(dealt: Rows) -> Ints:
+def _places(dealt: RowPartition) -> Ints:
     """The place of every rank, shape `(world_size,)`."""
     found = np.zeros(dealt.ranks.size, dtype=np.int64)
     found[dealt.ranks] = np.arange(dealt.num_places)
@@ -381,7 +381,7 @@ def _places(dealt: Rows) -> Ints:
 # Scattered ----------------------------------------------------------------------------------------
 
 
-class Begun(NamedTuple):
+class ShardedForward(NamedTuple):
     """A replica's forward: what it made, and what its backward needs."""
 
     run: Pass
@@ -405,7 +405,7 @@ class Scattered:
         self._num_elements = sum(parameter.num_elements for parameter in replicas.graph.parameters)
         self._parts: Sequence[Array] = ()
         self._whole = np.zeros(0, dtype=np.int64)
-        self._begun: list[Begun | None] = []
+        self._begun: list[ShardedForward | None] = []
         self._slopes: list[list[Array] | None] = []
         self._total: dict[str, Array] = {}
         self._sums: dict[str, Array] = {}
@@ -427,7 +427,7 @@ class Scattered:
         self._whole = np.concatenate(self._parts)
         among = self._whole if self.samples.together else None
 
-        def run(rank: int) -> Begun | None:
+        def run(rank: int) -> ShardedForward | None:
             part = self._parts[rank]
             return alone(self._forward_of(rank, part, among, keeps)) if len(part) else None
 
@@ -436,7 +436,7 @@ class Scattered:
 
     def _forward_of(
         self, rank: int, part: Array, among: Array | None, keeps: bool
-    ) -> Generator[Any, Any, Begun]:
+    ) -> Generator[Any, Any, ShardedForward]:
         replicas = self.replicas
         run = Pass(
             parameters=replicas.weights[rank],
@@ -447,7 +447,7 @@ class Scattered:
         )
         inputs = self.samples.inputs(part, among)
         outputs, kept = yield from replicas.executor.forward(run, inputs, keeps)
-        return Begun(run, kept, outputs)
+        return ShardedForward(run, kept, outputs)
 
     def outputs(self) -> list[Array]:
         """The model's outputs of the ranks that have samples, in their order."""

@@ -19,20 +19,20 @@ from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_fo
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute import Times
 from simdp.engine.interpreters.costs import Rehearsals
-from simdp.engine.interpreters.memory import OBSERVED_STEPS, Ledger
+from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryLedger
 from simdp.engine.launcher import Launcher
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import ClockOp, Feed, Launch, Wait, Work
+from simdp.engine.ops import ClockOp, ClockWait, ComputeWork, Feed, Launch
 from simdp.engine.outcome import cost_of, network_of, participation, rates, target_of, too_fast
 from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import identical, state_dicts
-from simdp.engine.run import Played, Run
+from simdp.engine.run import Run, RunOutput
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.errors import unknown_name
 from simdp.results import metrics
-from simdp.results.memory import Launched, summed
+from simdp.results.memory import LaunchedKernels, summed
 from simdp.results.metrics import noise_scale
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
@@ -62,7 +62,7 @@ class Common:
 
     times: Times | None = None
     rehearsals: Rehearsals = field(default_factory=Rehearsals)
-    ledger: Ledger | None = None
+    ledger: MemoryLedger | None = None
 
 
 _KNOWN: deque[tuple[Program, tuple[Any, ...], Common]] = deque(maxlen=8)
@@ -279,7 +279,7 @@ def _timed(
     progress: Callable[[int], None] | None = None,
     listen: Listen | None = None,
     follows_memory: bool = False,
-) -> Played | None:
+) -> RunOutput | None:
     """Play a run of times alone, whose memory is followed without the clock, once for its like."""
     scenario = rebalanced(scenario)
     quick = _quick_clock(scenario)
@@ -296,7 +296,7 @@ def _timed(
     run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
-    return Played(run, clock, traffic)
+    return RunOutput(run, clock, traffic)
 
 
 def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
@@ -312,7 +312,7 @@ def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
     return None if clock.fabric == "event" else (clock, planner)
 
 
-def _launched(scenario: Scenario) -> Launched:
+def _launched(scenario: Scenario) -> LaunchedKernels:
     from simdp.engine.outcome import launched  # few runs are asked for it
 
     return launched(scenario)
@@ -333,7 +333,7 @@ def play(
     times: Times | None = None,
     segment: Segment = WHOLE,
     listen: Listen | None = None,
-) -> Played:
+) -> RunOutput:
     """Play a scenario, and leave what happened to who asks for it.
 
     Parameters
@@ -374,7 +374,7 @@ def play(
         run.launcher.shows_transfers = not run.is_quick
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
-    return Played(run, clock, traffic)
+    return RunOutput(run, clock, traffic)
 
 
 def _clock(
@@ -414,7 +414,7 @@ def _clock(
     )
 
 
-def memory_needed(scenario: Scenario) -> Ledger:
+def memory_needed(scenario: Scenario) -> MemoryLedger:
     """Follow the memory of a scenario's ranks without a clock and without numbers.
 
     Parameters
@@ -436,7 +436,7 @@ def memory_needed(scenario: Scenario) -> Ledger:
     )
 
 
-def _followed(run: Run) -> Ledger:
+def _followed(run: Run) -> MemoryLedger:
     """Follow the memory of a run that has not begun."""
     run.follow_memory(is_steady=_repeats(run))
     return run.memory.ledger
@@ -487,7 +487,7 @@ def _spread(values: list[int], most: int) -> list[int]:
 
 
 def _result(
-    scenario: Scenario, played: Played, builder: TraceBuilder, segment: Segment, keep_state: bool
+    scenario: Scenario, played: RunOutput, builder: TraceBuilder, segment: Segment, keep_state: bool
 ) -> Result:
     run, clock, traffic, server = played
     numbers, records, cluster = run.numbers, run.numbers.records, scenario.cluster
@@ -537,17 +537,17 @@ def _result(
 # Neighbourhood ------------------------------------------------------------------------------------
 
 
-def neighbours_of(scenario: Scenario) -> tuple[Network, list[OtherJob]]:
+def neighbours_of(scenario: Scenario) -> tuple[NetworkRoutes, list[OtherJob]]:
     """Routes of a scenario's own ranks in the whole cluster, and its neighbours, ready to play."""
     others = [scenario.neighbour(number) for number in range(len(scenario.neighbours))]
     jobs = [scenario, *others]
     whole = with_neighbours(scenario.cluster, [job.cluster.world_size for job in others])
     nodes = deal_nodes(scenario.placement, [job.cluster.num_nodes for job in jobs])
-    own, *networks = [Network(whole, vertices(whole, mine)) for mine in nodes]
+    own, *networks = [NetworkRoutes(whole, vertices(whole, mine)) for mine in nodes]
     return own, [_ready(job, net) for job, net in zip(others, networks, strict=True)]
 
 
-def _ready(job: Scenario, network: Network) -> OtherJob:
+def _ready(job: Scenario, network: NetworkRoutes) -> OtherJob:
     planner, slowdown = Planner(job.cluster, network), Slowdown(job.cluster, job.seed)
     traffic = Traffic()
     script = traffic.watch(_endless(job, planner, slowdown))
@@ -567,12 +567,12 @@ def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[Cl
                     launched, busy = launched + 1, busy or op.nbytes > 0
                     after = tuple(first + call for call in op.after)
                     yield op._replace(call=first + op.call, record=False, after=after)
-                case Wait():
-                    yield Wait(tuple((first + np.array(op.calls)).tolist()))
+                case ClockWait():
+                    yield ClockWait(tuple((first + np.array(op.calls)).tolist()))
                 case Feed():
                     busy = True
                     yield op
                 case _:
-                    busy = busy or (isinstance(op, Work) and bool(op.seconds.any()))
+                    busy = busy or (isinstance(op, ComputeWork) and bool(op.seconds.any()))
                     yield op
         first += launched

@@ -35,7 +35,7 @@ CLIP_EPS = 1e-6
 """torch.nn.utils.clip_grad_norm_ divides by the norm plus this."""
 
 
-class Update(NamedTuple):
+class UpdateResult(NamedTuple):
     """What an update did on one rank.
 
     Attributes
@@ -256,7 +256,7 @@ class Trainer:
 
     def update(
         self, gradients: Sequence[Arrays], progress: Progress, active: Sequence[bool]
-    ) -> list[Update | None]:
+    ) -> list[UpdateResult | None]:
         """Let the optimizer change the weights of every active rank.
 
         Parameters
@@ -288,7 +288,7 @@ class Trainer:
         moves = [there and not whole[rank][1] for rank, there in enumerate(active)]
         halves = self._first_halves(gradients, moves, num_elements)
 
-        def work(rank: int) -> Update | None:
+        def work(rank: int) -> UpdateResult | None:
             if not active[rank]:
                 return None
             if moves[rank]:
@@ -296,7 +296,7 @@ class Trainer:
                 self._step_of(rank, gradients[rank], progress, halves[rank])
             if self._scalers:
                 self._scalers[rank].update(whole[rank][1])
-            return Update(*whole[rank])
+            return UpdateResult(*whole[rank])
 
         return each_rank(work, len(self._taken), num_elements)
 

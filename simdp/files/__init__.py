@@ -20,7 +20,7 @@ from simdp.files.documents import (
     write_whole,
 )
 from simdp.files.tensors import (
-    Tensors,
+    TensorFile,
     XmlElement,
     fingerprint,
     parse_xml,
@@ -32,7 +32,7 @@ from simdp.files.tensors import (
 
 __all__ = [
     "Catalogue",
-    "Tensors",
+    "TensorFile",
     "XmlElement",
     "fingerprint",
     "format_yaml",

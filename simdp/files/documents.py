@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from simdp.errors import ScenarioError
-from simdp.tables import Row, parse_csv
+from simdp.tables import NamedRow, parse_csv
 
 # Text ---------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ def _refuse_too_much(value: Any, where: str) -> None:
         raise ScenarioError([f"{where}: {_TOO_DEEP}"])
 
 
-def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[NamedRow]:
     """Read a table of names and numbers from a CSV file, as `parse_csv` does.
 
     Raises

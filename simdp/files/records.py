@@ -34,7 +34,7 @@ without rowid
 """
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
     """What is kept under a key.
 
     Attributes
@@ -49,7 +49,7 @@ class Record(NamedTuple):
     more: bytes | None = None
 
 
-class Records:
+class RecordFile:
     """A file of records.
 
     Parameters
@@ -73,16 +73,16 @@ class Records:
             with self._blamed():
                 self._check(self._connected())
 
-    def get(self, key: str) -> Record | None:
+    def get(self, key: str) -> StoredRecord | None:
         """What is kept under a key; None where nothing is."""
         if self._open is None:
             return None
         with self._blamed():
             row = self._open.execute("select value, more from records where key = ?", (key,))
             found = row.fetchone()
-        return None if found is None else Record(*found)
+        return None if found is None else StoredRecord(*found)
 
-    def put(self, key: str, version: str, record: Record) -> None:
+    def put(self, key: str, version: str, record: StoredRecord) -> None:
         """Keep something under a key, in place of what was there."""
         with self._blamed():
             if self._open is None:

@@ -38,7 +38,7 @@ DTYPES = {
 """NumPy's names; it has no bfloat16, which is the upper half of a float32."""
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor lies.
 
     Attributes
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     offset: int
 
 
-class Tensors(Mapping[str, "np.ndarray[Any, Any]"]):
+class TensorFile(Mapping[str, "np.ndarray[Any, Any]"]):
     """Arrays by name, each read when it is asked for; bfloat16 becomes float32.
 
     Parameters
@@ -68,7 +68,7 @@ class Tensors(Mapping[str, "np.ndarray[Any, Any]"]):
         Where they lie.
     """
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, TensorPlace]) -> None:
         self._places = dict(places)
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
@@ -95,7 +95,7 @@ class Tensors(Mapping[str, "np.ndarray[Any, Any]"]):
         return len(self._places)
 
 
-def read_tensors(path: Path) -> Tensors:
+def read_tensors(path: Path) -> TensorFile:
     """Open a safetensors file, or the index of several, ``model.safetensors.index.json``.
 
     A file is 8 bytes of the header's length, the header as JSON, and the tensors' bytes.
@@ -111,8 +111,8 @@ def read_tensors(path: Path) -> Tensors:
     github.com/huggingface/safetensors, README, Format.
     """
     if path.name.endswith(".json"):
-        return Tensors(_indexed(path))
-    return Tensors(_places(path))
+        return TensorFile(_indexed(path))
+    return TensorFile(_places(path))
 
 
 def shards_of(path: Path) -> list[Path]:
@@ -126,7 +126,7 @@ def shards_of(path: Path) -> list[Path]:
         return []
 
 
-def _indexed(path: Path) -> dict[str, Place]:
+def _indexed(path: Path) -> dict[str, TensorPlace]:
     index = read_json(path)
     files = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
@@ -148,7 +148,7 @@ def _indexed(path: Path) -> dict[str, Place]:
     return found
 
 
-def _places(path: Path) -> dict[str, Place]:
+def _places(path: Path) -> dict[str, TensorPlace]:
     """Read a file's header."""
     try:
         with open_file(path) as stream:
@@ -168,7 +168,7 @@ def _places(path: Path) -> dict[str, Place]:
     return {name: _place(path, name, entry, first, size) for name, entry in entries}
 
 
-def _place(path: Path, name: str, entry: Any, first: int, size: int) -> Place:
+def _place(path: Path, name: str, entry: Any, first: int, size: int) -> TensorPlace:
     """Where a tensor lies, after its entry has been checked."""
     given = entry if isinstance(entry, dict) else {}
     dtype = given.get("dtype")
@@ -183,7 +183,7 @@ def _place(path: Path, name: str, entry: Any, first: int, size: int) -> Place:
     begin, end = span
     if end - begin != nbytes or first + end > size:
         raise _not_one(path, f"{name!r} has {nbytes} bytes, which are not at {begin} ... {end}")
-    return Place(path, dtype, shape, first + begin)
+    return TensorPlace(path, dtype, shape, first + begin)
 
 
 def _counts(value: Any) -> tuple[int, ...] | None:

@@ -71,7 +71,7 @@ Interval = Annotated[
 ]
 
 
-class Copies(Spec):
+class InMemoryCopies(Spec):
     """Copies of the state in the memory of other nodes' hosts, beside storage.
 
     They are there as soon as they are made, which holds training up. Each node sends what its ranks
@@ -96,7 +96,7 @@ class Copies(Spec):
     survives: Literal["process", "node"] = "node"
 
     @model_validator(mode="after")
-    def _has_a_time(self) -> Copies:
+    def _has_a_time(self) -> InMemoryCopies:
         if (self.write is None) == (self.bandwidth is None):
             raise problem("write and bandwidth: give one of them; the other follows.")
         return self
@@ -147,7 +147,7 @@ class Checkpoint(Spec):
     incremental: Percent = 1.0
     write: Seconds | None = None
     host_copy: Seconds | None = None
-    levels: list[Copies] = Field(default_factory=list)
+    levels: list[InMemoryCopies] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _can_be_timed_and_held(self) -> Checkpoint:

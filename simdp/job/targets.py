@@ -21,7 +21,7 @@ from simdp.spec import Float, Int, Spec, one_of, problem
 QUANTILES = {"p5": 0.05, "p50": 0.5, "p90": 0.9, "p95": 0.95}
 
 
-class Need(NamedTuple):
+class SamplesNeeded(NamedTuple):
     """Samples that a job needs, which luck decides a part of.
 
     Single runs are drawn from what some runs were like: a Student t distribution with one degree
@@ -88,7 +88,7 @@ class Target(Spec):
     kind: str
 
     @abstractmethod
-    def need(self, global_batch: float, num_samples: int) -> Need | None:
+    def need(self, global_batch: float, num_samples: int) -> SamplesNeeded | None:
         """Samples that it takes; None where only a run can tell.
 
         Parameters
@@ -119,7 +119,7 @@ TARGETS: Family[Target] = Family(
         "benchmark": "Benchmark",
         "epochs": "Epochs",
         "loss": "LossReached",
-        "samples": "Samples",
+        "samples": "SamplesTarget",
     },
 )
 AnyTarget = Annotated[Target, one_of("target", TARGETS, by_key=True)]
@@ -130,7 +130,7 @@ AnyTarget = Annotated[Target, one_of("target", TARGETS, by_key=True)]
 BENCHMARKS = Catalogue(Path(__file__).parent / "benchmarks")
 
 
-class Table(NamedTuple):
+class BenchmarkTable(NamedTuple):
     """Samples to a benchmark's quality by global batch; arrays of shape `(num_batches,)`.
 
     Attributes
@@ -146,12 +146,12 @@ class Table(NamedTuple):
 
 
 @cache
-def table_of(name: str) -> Table:
+def table_of(name: str) -> BenchmarkTable:
     """Read a benchmark's table."""
     entry = BENCHMARKS.read(name)
     each = np.array([[p["batch"], p["mean"], p["sd"], p["runs"]] for p in entry["points"]], float).T
     size = float(entry.get("num_samples", 1))  # means are epochs where it is given, else samples
-    return Table(each[0], each[1] * size, each[2] * size, each[3])
+    return BenchmarkTable(each[0], each[1] * size, each[2] * size, each[3])
 
 
 def describe(name: str) -> str:
@@ -186,13 +186,13 @@ class Benchmark(Target):
             raise problem(unknown_name("benchmark", name, BENCHMARKS.names()))
         return name
 
-    def need(self, global_batch: float, num_samples: int) -> Need:
+    def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
         wrong = self.problem_with(global_batch, num_samples)
         if wrong:
             raise ValueError(wrong)
         table = table_of(self.benchmark)
         mean, sd, runs = (float(np.interp(global_batch, table.batch, of)) for of in table[1:])
-        return Need(mean, sd, runs)
+        return SamplesNeeded(mean, sd, runs)
 
     def problem_with(self, global_batch: float, num_samples: int) -> str | None:
         batches = table_of(self.benchmark).batch
@@ -223,11 +223,11 @@ class Epochs(Target):
     epochs: Float = Field(gt=0, le=1e9)
     num_samples: Int | None = Field(None, ge=1)
 
-    def need(self, global_batch: float, num_samples: int) -> Need:
+    def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
         wrong = self.problem_with(global_batch, num_samples)
         if wrong:
             raise ValueError(wrong)
-        return Need(self.epochs * (self.num_samples or num_samples))
+        return SamplesNeeded(self.epochs * (self.num_samples or num_samples))
 
     def problem_with(self, global_batch: float, num_samples: int) -> str | None:
         if num_samples or self.num_samples:
@@ -281,7 +281,7 @@ class LossReached(Target):
 # Samples ------------------------------------------------------------------------------------------
 
 
-class Samples(Target):
+class SamplesTarget(Target):
     """So many samples of all ranks together: ``{samples: 1e9}``.
 
     Attributes
@@ -293,5 +293,5 @@ class Samples(Target):
     kind: Literal["samples"] = "samples"
     samples: Float = Field(ge=1, le=1e18)
 
-    def need(self, global_batch: float, num_samples: int) -> Need:
-        return Need(self.samples)
+    def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
+        return SamplesNeeded(self.samples)

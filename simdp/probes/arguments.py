@@ -248,7 +248,7 @@ PATIENCE = timedelta(hours=2)
 """How long ranks that have no part in a measurement wait for the others."""
 
 
-class Place(NamedTuple):
+class RankPlacement(NamedTuple):
     """Where ranks run.
 
     Attributes
@@ -269,7 +269,7 @@ class Place(NamedTuple):
     threads: int
 
 
-class Here(NamedTuple):
+class RankContext(NamedTuple):
     """A rank's view: who it is, its device, and a group over gloo for what is not measured."""
 
     rank: int
@@ -293,7 +293,9 @@ def by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def launch(job: Callable[[Here, Any], None], settings: Any, world_size: int, place: Place) -> None:
+def launch(
+    job: Callable[[RankContext, Any], None], settings: Any, world_size: int, place: RankPlacement
+) -> None:
     """Run a job on every rank: on those that torchrun started, or on processes of our own.
 
     Parameters
@@ -332,7 +334,7 @@ def launch(job: Callable[[Here, Any], None], settings: Any, world_size: int, pla
         raise ProbeError(f"rank {error.error_index} was ended: {error}") from None
 
 
-def check_devices(world_size: int, place: Place) -> None:
+def check_devices(world_size: int, place: RankPlacement) -> None:
     """Refuse more ranks than this machine's GPUs take.
 
     Raises
@@ -354,7 +356,12 @@ def check_devices(world_size: int, place: Place) -> None:
 
 
 def _rank(
-    rank: int, job: Callable[[Here, Any], None], settings: Any, n: int, place: Place, at: str | None
+    rank: int,
+    job: Callable[[RankContext, Any], None],
+    settings: Any,
+    n: int,
+    place: RankPlacement,
+    at: str | None,
 ) -> None:
     """One process: joins the others, and does the job."""
     torch.set_num_threads(place.threads)
@@ -368,7 +375,7 @@ def _rank(
     )
     try:
         control = dist.new_group(backend="gloo", timeout=PATIENCE)
-        job(Here(rank, n, device, control), settings)
+        job(RankContext(rank, n, device, control), settings)
     finally:
         dist.destroy_process_group()
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from simdp.probes import arguments
-from simdp.probes.arguments import Here, ProbeError, handover, require_torch, run, say
+from simdp.probes.arguments import ProbeError, RankContext, handover, require_torch, run, say
 from simdp.probes.device import clock, median, settle, undisturbed
 from simdp.probes.record import write_text
 from simdp.results import collective as bandwidth
@@ -37,7 +37,7 @@ MAX_BUFFERS = 64
 Call = Callable[[], Any]
 
 
-class Job(NamedTuple):
+class CollectiveProbe(NamedTuple):
     """What is measured.
 
     Attributes
@@ -105,7 +105,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], Call]] = {
 """How torch makes each; ``full`` is the whole buffer, ``part`` what one rank has of it."""
 
 
-def measure(here: Here, job: Job) -> None:
+def measure(here: RankContext, job: CollectiveProbe) -> None:
     """Time every collective at every size, and hand over all times of every call.
 
     Calls follow each other as in nccl-tests. All ranks together, the median is robust against what
@@ -131,14 +131,18 @@ def measure(here: Here, job: Job) -> None:
         job.collect(found)
 
 
-def _round(here: Here, job: Job, collective: str, n: int, group: Any) -> dict[int, list[float]]:
+def _round(
+    here: RankContext, job: CollectiveProbe, collective: str, n: int, group: Any
+) -> dict[int, list[float]]:
     """Seconds of some calls at every size; nothing on a rank that has no part in them."""
     if here.rank >= n:
         return {}
     return {nbytes: _time(here, job, collective, n, nbytes, group) for nbytes in job.sizes}
 
 
-def _time(here: Here, job: Job, collective: str, n: int, nbytes: int, group: Any) -> list[float]:
+def _time(
+    here: RankContext, job: CollectiveProbe, collective: str, n: int, nbytes: int, group: Any
+) -> list[float]:
     """Seconds of some calls at one size."""
     each = max(nbytes // ITEMSIZE // n, 1)
     num_buffers = max(1, min(COLD_NBYTES[here.device.type] // nbytes, MAX_BUFFERS))
@@ -274,11 +278,11 @@ def main(given: Sequence[str]) -> None:
 
 def _measure(args: Any) -> dict[str, Any] | None:
     """Run the ranks; what rank 0 has found, in the process that has rank 0 or started it."""
-    from simdp.probes.arguments import Place, launch
+    from simdp.probes.arguments import RankPlacement, launch
 
-    place = Place(args.backend, args.device, args.ranks_per_device, args.threads)
+    place = RankPlacement(args.backend, args.device, args.ranks_per_device, args.threads)
     with handover() as (collect, read):
-        job = Job(
+        job = CollectiveProbe(
             collectives=args.collectives,
             world_sizes=sorted(args.world_sizes),
             sizes=sorted(args.sizes),

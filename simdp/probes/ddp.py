@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simdp.probes import arguments, networks
 from simdp.probes import device as devices
-from simdp.probes.arguments import Here, ProbeError, handover, require_torch, run, say
-from simdp.probes.device import Stepper, Times, median, undisturbed
+from simdp.probes.arguments import ProbeError, RankContext, handover, require_torch, run, say
+from simdp.probes.device import Stepper, StepSeconds, median, undisturbed
 from simdp.probes.networks import Settings
 from simdp.probes.record import About, ddp_record, record_trace, write_yaml
 
@@ -111,11 +111,11 @@ def _measure(
     args: Any, models: dict[str, networks.Settings], about: About
 ) -> dict[str, Any] | None:
     """Run the ranks; what rank 0 has found, in the process that has rank 0 or started it."""
-    from simdp.probes.arguments import Place, launch
+    from simdp.probes.arguments import RankPlacement, launch
 
-    place = Place(args.backend, args.device, args.ranks_per_device, args.threads)
+    place = RankPlacement(args.backend, args.device, args.ranks_per_device, args.threads)
     with handover() as (collect, read):
-        job = Job(
+        job = DDPProbe(
             models=models,
             world_sizes=sorted(args.world_sizes),
             bucket_caps=args.bucket_caps,
@@ -147,7 +147,7 @@ BASELINE, DDP, SKIPPED, NO_SYNC = "baseline", "ddp", "skipped", "no_sync"
 """Without DDP; with it; with it, but no bucket is sent; and under ``no_sync``."""
 
 
-class Job(NamedTuple):
+class DDPProbe(NamedTuple):
     """What is measured.
 
     Attributes
@@ -189,7 +189,7 @@ class Job(NamedTuple):
     collect: Callable[[dict[str, Any]], None]
 
 
-def measure(here: Here, job: Job) -> None:
+def measure(here: RankContext, job: DDPProbe) -> None:
     """Measure all models with all world sizes and bucket caps, and hand over what was found.
 
     The kinds of steps take turns, round by round, so that what else goes on in the machine meets
@@ -218,11 +218,11 @@ def measure(here: Here, job: Job) -> None:
         job.collect(found)
 
 
-def _module(here: Here, job: Job, name: str, settings: Settings) -> Any:
+def _module(here: RankContext, job: DDPProbe, name: str, settings: Settings) -> Any:
     return _stepper(here, job, name, settings).module
 
 
-def _stepper(here: Here, job: Job, name: str, settings: Settings) -> Stepper:
+def _stepper(here: RankContext, job: DDPProbe, name: str, settings: Settings) -> Stepper:
     return Stepper(settings, job.microbatch[name], job.precision, job.optimizer, here.device)
 
 
@@ -234,12 +234,12 @@ class _Kind(NamedTuple):
     variant: str
     model: Any
     around: Callable[[], AbstractContextManager[Any]]
-    rounds: list[Times]
+    rounds: list[StepSeconds]
     foreign: list[float]
 
 
 def _of_world_size(
-    here: Here, job: Job, name: str, settings: Settings, n: int, group: Any
+    here: RankContext, job: DDPProbe, name: str, settings: Settings, n: int, group: Any
 ) -> list[dict[str, Any]]:
     """Runs of one model on n ranks; the other ranks only wait."""
     kinds = list(_kinds(here, job, name, settings, group)) if here.rank < n else []
@@ -267,7 +267,7 @@ def _of_world_size(
     return runs
 
 
-def _round(job: Job, kind: _Kind | None) -> Times | None:
+def _round(job: DDPProbe, kind: _Kind | None) -> StepSeconds | None:
     """Some steps of one kind, on a rank that takes part."""
     if kind is None:
         return None
@@ -282,7 +282,9 @@ def _trace(kinds: list[_Kind], folder: Path, rank: int) -> None:
             record_trace(kind.stepper, kind.model, folder / cap, rank, kind.around)
 
 
-def _kinds(here: Here, job: Job, name: str, settings: Settings, group: Any) -> Iterator[_Kind]:
+def _kinds(
+    here: RankContext, job: DDPProbe, name: str, settings: Settings, group: Any
+) -> Iterator[_Kind]:
     """All kinds of steps of one world size.
 
     Each wrapper has a model of its own, since its hooks run in every backward of the model.
@@ -307,7 +309,7 @@ def _wrapped(stepper: Stepper, group: Any, cap: int | None) -> Any:
     return DistributedDataParallel(stepper.module, device_ids=ids, process_group=group, **limits)
 
 
-def _run(n: int, kind: _Kind, of_ranks: list[list[Times]]) -> dict[str, Any]:
+def _run(n: int, kind: _Kind, of_ranks: list[list[StepSeconds]]) -> dict[str, Any]:
     """What one kind of step took, in seconds: all ranks together, round by round."""
     rounds = list(zip(*of_ranks, strict=True))
 
@@ -319,7 +321,7 @@ def _run(n: int, kind: _Kind, of_ranks: list[list[Times]]) -> dict[str, Any]:
         "variant": kind.variant,
         "bucket_cap": kind.cap,
         "foreign": kind.foreign,
-        **{part: joined(part) for part in Times._fields},
+        **{part: joined(part) for part in StepSeconds._fields},
     }
 
 

@@ -19,7 +19,7 @@ from simdp.probes.networks import Settings
 # Clock --------------------------------------------------------------------------------------------
 
 
-class Clock(Protocol):
+class DeviceClock(Protocol):
     """Takes instants while work goes on, and tells what passed between them afterwards."""
 
     def mark(self) -> int:
@@ -66,7 +66,7 @@ class EventClock:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-def clock(device: Any) -> Clock:
+def clock(device: Any) -> DeviceClock:
     """The clock that suits a device."""
     return EventClock() if device.type == "cuda" else HostClock()
 
@@ -88,7 +88,7 @@ PAUSE = 0.25
 """Seconds for which the machine is looked at before a round."""
 
 
-class Usage(NamedTuple):
+class CpuUsage(NamedTuple):
     """Counters at an instant: of the wall clock, this process, and all processes [s]."""
 
     wall: float
@@ -96,16 +96,16 @@ class Usage(NamedTuple):
     all: float
 
 
-def usage() -> Usage:
+def usage() -> CpuUsage:
     """Read the counters; where Linux has none, all processes count as idle."""
     ticks = 0.0
     if STAT.exists():
         user, nice, system = STAT.read_text().split(maxsplit=4)[1:4]
         ticks = (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
-    return Usage(time.perf_counter(), time.process_time(), ticks)
+    return CpuUsage(time.perf_counter(), time.process_time(), ticks)
 
 
-def foreign(before: Usage, after: Usage, own: float) -> float:
+def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
     """Share of the machine's cores that others used between two instants.
 
     Parameters
@@ -363,7 +363,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Times(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of each step, and of its parts; four lists of one length."""
 
     step: list[float]
@@ -422,7 +422,7 @@ class Stepper:
         with self.autocast():
             return self.scaler.scale(networks.loss_of(model(x), y))
 
-    def step(self, model: Any, watch: Clock) -> None:
+    def step(self, model: Any, watch: DeviceClock) -> None:
         """One step, with a mark after each of its three parts."""
         loss = self.forward(model)
         watch.mark()
@@ -439,7 +439,7 @@ class Stepper:
         warm_up: int,
         steps: int,
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Times:
+    ) -> StepSeconds:
         """Time some steps after some others.
 
         Parameters
@@ -462,4 +462,4 @@ class Stepper:
                 self.step(model, watch)
         at = watch.seconds()
         parts = [[b - a for a, b in zip(at[k::3], at[k + 1 :: 3], strict=False)] for k in range(3)]
-        return Times([b - a for a, b in zip(at[::3], at[3::3], strict=False)], *parts)
+        return StepSeconds([b - a for a, b in zip(at[::3], at[3::3], strict=False)], *parts)

@@ -16,13 +16,13 @@ from torch import nn
 
 from simdp.probes import arguments, networks
 from simdp.probes.arguments import require_torch, run, say
-from simdp.probes.device import Clock, Stepper, clock, median, milliseconds, percentiles
+from simdp.probes.device import DeviceClock, Stepper, clock, median, milliseconds, percentiles
 from simdp.probes.record import measured_compute, write_text, write_yaml
 
 # Intervals ----------------------------------------------------------------------------------------
 
 
-class Event(NamedTuple):
+class LayerEvent(NamedTuple):
     """Something that happened to a layer, and when.
 
     Attributes
@@ -64,7 +64,7 @@ class LayerTimes(NamedTuple):
     gradient_bytes: list[int]
 
 
-def forward_of(calls: Sequence[Event], end: float) -> dict[str, float]:
+def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
     """Seconds of each layer's forward, in order of the calls.
 
     What comes before the first call, from instant 0 on, counts with the first layer, and what has
@@ -78,7 +78,7 @@ def forward_of(calls: Sequence[Event], end: float) -> dict[str, float]:
 
 
 def backward_of(
-    events: Sequence[Event], begin: float, end: float
+    events: Sequence[LayerEvent], begin: float, end: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of each layer's backward: up to its gradients, and after them.
 
@@ -153,9 +153,9 @@ def main(given: Sequence[str]) -> None:
     import torch
 
     from simdp.probes import device as devices
-    from simdp.probes.arguments import Place, check_devices
+    from simdp.probes.arguments import RankPlacement, check_devices
 
-    check_devices(1, Place("gloo", args.device, 1, args.threads))
+    check_devices(1, RankPlacement("gloo", args.device, 1, args.threads))
     torch.set_num_threads(args.threads)
     device = torch.device(args.device, *([0] if args.device == "cuda" else []))
     made = {name: _of_model(args, name, settings, device) for name, settings in models.items()}
@@ -280,7 +280,7 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _step(
-    stepper: Stepper, layers: dict[str, nn.Module], watch: Clock
+    stepper: Stepper, layers: dict[str, nn.Module], watch: DeviceClock
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """One step: seconds of forward, up to the gradient, and after it, by layer."""
     noted: list[tuple[str, str, int]] = []
@@ -292,7 +292,7 @@ def _step(
         end = watch.mark()
     stepper.optimizer.zero_grad(set_to_none=True)
     at = watch.seconds()
-    events = [Event(layer, kind, at[mark]) for layer, kind, mark in noted]
+    events = [LayerEvent(layer, kind, at[mark]) for layer, kind, mark in noted]
     ahead = [event for event in events if event.kind == "call"]
     back = [event for event in events if event.kind != "call"]
     return (forward_of(ahead, at[middle]), *backward_of(back, at[middle], at[end]))
@@ -300,7 +300,7 @@ def _step(
 
 @contextmanager
 def _hooks(
-    layers: dict[str, nn.Module], watch: Clock, noted: list[tuple[str, str, int]]
+    layers: dict[str, nn.Module], watch: DeviceClock, noted: list[tuple[str, str, int]]
 ) -> Iterator[None]:
     """Note calls, gradients of outputs, and gradients of parameters that are complete."""
 

@@ -81,7 +81,7 @@ MODELS: dict[str, Settings] = {
 FIXED = ("kind", "task", "layout", "tie_word_embeddings")
 
 
-class Samples(NamedTuple):
+class ProbeInputs(NamedTuple):
     """What a model is fed.
 
     Attributes
@@ -102,19 +102,19 @@ class Samples(NamedTuple):
     per_token: bool
 
 
-def samples(settings: Settings) -> Samples:
+def samples(settings: Settings) -> ProbeInputs:
     """Tell what a model is fed, from its settings."""
     match settings["kind"]:
         case "mlp":
-            return Samples((settings["widths"][0],), None, settings["widths"][-1], False)
+            return ProbeInputs((settings["widths"][0],), None, settings["widths"][-1], False)
         case "transformer" | "gpt2" | "llama":
             vocabulary = settings["vocab_size"]
-            return Samples((settings["sequence_length"],), vocabulary, vocabulary, True)
+            return ProbeInputs((settings["sequence_length"],), vocabulary, vocabulary, True)
         case "bert-base":
-            return Samples((settings["sequence_length"],), 30522, settings["num_labels"], False)
+            return ProbeInputs((settings["sequence_length"],), 30522, settings["num_labels"], False)
         case _:
             side = settings["image_size"]
-            return Samples((3, side, side), None, settings["num_classes"], False)
+            return ProbeInputs((3, side, side), None, settings["num_classes"], False)
 
 
 def chosen(names: Sequence[str], changes: Sequence[str]) -> dict[str, Settings]:
@@ -238,7 +238,7 @@ class GPT2MLP(nn.Module):
         return self.dropout(self.c_proj(self.act(self.c_fc(x))))
 
 
-class GPT2Block(nn.Module):
+class TorchGPT2Block(nn.Module):
     """Attention and two maps, each behind a norm and beside a shortcut."""
 
     def __init__(self, settings: Settings) -> None:
@@ -253,7 +253,7 @@ class GPT2Block(nn.Module):
         return h + self.mlp(self.ln_2(h))
 
 
-class GPT2(nn.Module):
+class TorchGPT2(nn.Module):
     """GPT-2 with the names of transformers' GPT2LMHeadModel (Radford et al., OpenAI 2019)."""
 
     def __init__(self, settings: Settings) -> None:
@@ -264,7 +264,7 @@ class GPT2(nn.Module):
                 "wte": nn.Embedding(settings["vocab_size"], d),
                 "wpe": nn.Embedding(settings["n_positions"], d),
                 "drop": nn.Dropout(settings["embd_pdrop"]),
-                "h": nn.ModuleList(GPT2Block(settings) for _ in range(settings["n_layer"])),
+                "h": nn.ModuleList(TorchGPT2Block(settings) for _ in range(settings["n_layer"])),
                 "ln_f": nn.LayerNorm(d, settings["layer_norm_epsilon"]),
             }
         )
@@ -281,7 +281,7 @@ class GPT2(nn.Module):
         return nn.functional.linear(parts["ln_f"](h), parts["wte"].weight)
 
 
-class RMSNorm(nn.Module):
+class TorchRMSNorm(nn.Module):
     """By the root of the mean of the squares, in 32 bit, as transformers computes it."""
 
     def __init__(self, d: int, eps: float) -> None:
@@ -344,7 +344,10 @@ class LlamaLayer(nn.Module):
         super().__init__()
         d, eps = settings["hidden_size"], settings["rms_norm_eps"]
         self.self_attn, self.mlp = LlamaAttention(settings), LlamaMLP(settings)
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(d, eps), RMSNorm(d, eps)
+        self.input_layernorm, self.post_attention_layernorm = (
+            TorchRMSNorm(d, eps),
+            TorchRMSNorm(d, eps),
+        )
 
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Map hidden states to hidden states."""
@@ -352,7 +355,7 @@ class LlamaLayer(nn.Module):
         return h + self.mlp(self.post_attention_layernorm(h))
 
 
-class Llama(nn.Module):
+class TorchLlama(nn.Module):
     """Llama with tied embeddings and the names of transformers' LlamaForCausalLM."""
 
     def __init__(self, settings: Settings) -> None:
@@ -364,7 +367,7 @@ class Llama(nn.Module):
                 "layers": nn.ModuleList(
                     LlamaLayer(settings) for _ in range(settings["num_hidden_layers"])
                 ),
-                "norm": RMSNorm(d, settings["rms_norm_eps"]),
+                "norm": TorchRMSNorm(d, settings["rms_norm_eps"]),
             }
         )
         nn.init.normal_(self.model["embed_tokens"].weight, std=0.02)
@@ -397,12 +400,12 @@ BERT_VOCABULARY, BERT_PLACES, BERT_EPS, BERT_DROPOUT = 30522, 512, 1e-12, 0.1
 def build(settings: Settings) -> nn.Module:
     """Make a model of `simdp.probes.networks`, with weights that depend on torch's seed alone."""
     kinds: dict[str, Callable[[Settings], nn.Module]] = {
-        "mlp": MLP,
-        "transformer": Transformer,
-        "bert-base": Bert,
+        "mlp": TorchMLP,
+        "transformer": TorchTransformer,
+        "bert-base": TorchBert,
         "resnet50": ResNet50,
-        "gpt2": GPT2,
-        "llama": Llama,
+        "gpt2": TorchGPT2,
+        "llama": TorchLlama,
     }
     return kinds[settings["kind"]](settings)
 
@@ -424,7 +427,7 @@ def loss_of(output: ProbeTensor, target: ProbeTensor) -> ProbeTensor:
     return nn.functional.cross_entropy(output.flatten(0, -2).float(), target.flatten())
 
 
-class MLP(nn.Module):
+class TorchMLP(nn.Module):
     """Linear maps with an activation between them."""
 
     def __init__(self, settings: Settings) -> None:
@@ -460,7 +463,7 @@ class Layers(nn.Module):
         return h if self.norm is None else self.norm(h)
 
 
-class Transformer(nn.Module):
+class TorchTransformer(nn.Module):
     """A causal language model of nn.TransformerEncoder's layers."""
 
     def __init__(self, settings: Settings) -> None:
@@ -496,7 +499,7 @@ def _sinusoids(length: int, d: int) -> ProbeTensor:
     return found
 
 
-class Bert(nn.Module):
+class TorchBert(nn.Module):
     """BERT for classification, of nn.TransformerEncoder's layers."""
 
     def __init__(self, settings: Settings) -> None:
@@ -523,7 +526,7 @@ class Bert(nn.Module):
         return self.classifier(self.dropout(torch.tanh(self.pooler(first))))
 
 
-class Bottleneck(nn.Module):
+class TorchBottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions beside a shortcut (He et al., CVPR 2016)."""
 
     def __init__(self, fan_in: int, planes: int, stride: int) -> None:
@@ -563,7 +566,7 @@ class ResNet50(nn.Module):
             planes = 64 * 2**stage
             blocks = []
             for number in range(depth):
-                blocks.append(Bottleneck(fan_in, planes, 2 if stage and not number else 1))
+                blocks.append(TorchBottleneck(fan_in, planes, 2 if stage and not number else 1))
                 fan_in = 4 * planes
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from simdp.files import format_yaml, write_whole
 from simdp.probes.device import (
-    Clock,
+    DeviceClock,
     Stepper,
     clock,
     median,
@@ -328,7 +328,7 @@ def record_trace(
     return path
 
 
-def _one(stepper: Stepper, model: Any, watch: Clock, around: Callable[[], Any]) -> None:
+def _one(stepper: Stepper, model: Any, watch: DeviceClock, around: Callable[[], Any]) -> None:
     with around():
         stepper.step(model, watch)
 

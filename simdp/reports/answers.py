@@ -29,7 +29,7 @@ from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.metrics import exposed_by_collective
-from simdp.results.result import Advice, Piece, Result, Study
+from simdp.results.result import Advice, MicrobatchPiece, Result, Study
 from simdp.results.trace import TraceToCome
 
 # Answer rows --------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ MAX_SPANS = 2**20
 """Of larger traces the exposed communication is not split by collective."""
 
 
-class Verdict(NamedTuple):
+class VerdictText(NamedTuple):
     """Sentences, the main one first, and whether nothing is amiss.
 
     Attributes
@@ -315,21 +315,23 @@ class Verdict(NamedTuple):
     good: bool
 
 
-def of_run(result: Result) -> Verdict:
+def of_run(result: Result) -> VerdictText:
     """What a step of one run is spent on, and what its stragglers cost."""
     m = result.metrics
     step_time = m["step_time_s"]
     if not step_time:
-        return Verdict([], True)
+        return VerdictText([], True)
     losses = _losses(result)
     work = (m["compute_s"] + m["update_s"]) / step_time
     said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
     lines = [f"{said}{''.join(f', {one}' for one in losses)}."]
     lines += [f"{_sentence(one)}." for one in straggler_costs(result)]
-    return Verdict(lines, work >= GOOD)
+    return VerdictText(lines, work >= GOOD)
 
 
-def of_sweep(study: Study, best: int | None, rates: Sequence[float | None], unit: str) -> Verdict:
+def of_sweep(
+    study: Study, best: int | None, rates: Sequence[float | None], unit: str
+) -> VerdictText:
     """What the best point of a sweep reaches and loses, and how far it pays to go.
 
     Parameters
@@ -340,7 +342,7 @@ def of_sweep(study: Study, best: int | None, rates: Sequence[float | None], unit
         As from `simdp.reports.sweep_table.best_point`.
     """
     if best is None or not (rate := rates[best]):
-        return Verdict([], True)
+        return VerdictText([], True)
     point, first = study.points[best], rates[0]
     group = _of_sizes(study, point)
     lines, good = list[str](), True
@@ -358,7 +360,7 @@ def of_sweep(study: Study, best: int | None, rates: Sequence[float | None], unit
     for one in study.points:
         where = "" if one is point else f" at {_set_in_words(one)}"
         lines += [f"{_sentence(cost)}{where}." for cost in straggler_costs(one)]
-    return Verdict(lines, good)
+    return VerdictText(lines, good)
 
 
 def _sentence(text: str) -> str:
@@ -637,7 +639,7 @@ MAX_RANKS = 64
 BatchRow = tuple[str, ...]
 
 
-class Steps(NamedTuple):
+class UniformSteps(NamedTuple):
     """Steps one after the other in which devices compute on the same shapes: a row each of these.
 
     Attributes
@@ -653,7 +655,9 @@ class Steps(NamedTuple):
     rows: list[BatchRow]
 
 
-def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> RenderableType | None:
+def batch_table(
+    steps: Iterable[Sequence[MicrobatchPiece]], world_size: int
+) -> RenderableType | None:
     """Write a line for all devices, and all steps, with equal pieces; None where there are none.
 
     Parameters
@@ -663,13 +667,13 @@ def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> Renderable
     world_size : int
         Number of ranks.
     """
-    found: list[Steps] = []
+    found: list[UniformSteps] = []
     for step in steps:
         rows = _rows(step)
         if found and found[-1].rows == rows:
             found[-1] = found[-1]._replace(last=step[0].step)
         elif step:
-            found.append(Steps(step[0].step, step[0].step, rows))
+            found.append(UniformSteps(step[0].step, step[0].step, rows))
     if not found:
         return None
     shown = _first(found)
@@ -692,9 +696,9 @@ def batch_table(steps: Iterable[Sequence[Piece]], world_size: int) -> Renderable
     return table
 
 
-def _first(found: Sequence[Steps]) -> list[Steps]:
+def _first(found: Sequence[UniformSteps]) -> list[UniformSteps]:
     """As many of the first ones as there is room for, beside the last; one at least."""
-    room, shown = MAX_ROWS - len(found[-1].rows), list[Steps]()
+    room, shown = MAX_ROWS - len(found[-1].rows), list[UniformSteps]()
     for one in found:
         room -= len(one.rows)
         if shown and room < 0:
@@ -703,7 +707,7 @@ def _first(found: Sequence[Steps]) -> list[Steps]:
     return shown
 
 
-def _rows(step: Sequence[Piece]) -> list[BatchRow]:
+def _rows(step: Sequence[MicrobatchPiece]) -> list[BatchRow]:
     """A row for devices next to each other that get the same of a micro-step."""
     rows = list[BatchRow]()
     for (micro_step, inputs, output), group in groupby(step, _what):
@@ -720,7 +724,7 @@ def _rows(step: Sequence[Piece]) -> list[BatchRow]:
     return rows
 
 
-def _what(piece: Piece) -> tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]]:
+def _what(piece: MicrobatchPiece) -> tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]]:
     return piece.micro_step, piece.inputs, piece.output if piece.inputs else ()
 
 
@@ -728,6 +732,6 @@ def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _lines(steps: Steps, several: bool) -> list[list[str]]:
+def _lines(steps: UniformSteps, several: bool) -> list[list[str]]:
     number = _span(steps.first, steps.last)
     return [[number, *row[:1] * several, *row[1:]] for row in steps.rows]

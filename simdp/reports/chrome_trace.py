@@ -36,7 +36,7 @@ from simdp.results.trace import (
     COMPUTE_LANE,
     FIRST_STREAM_LANE,
     SETUP,
-    Block,
+    SpanBlock,
     Trace,
     lane_name,
 )
@@ -134,7 +134,7 @@ FEW_RANKS = 8
 _TRANSFER = ACTIVITIES.index("transfer")
 
 
-class Choice(NamedTuple):
+class TraceSelection(NamedTuple):
     """What is shown.
 
     Attributes
@@ -152,12 +152,12 @@ class Choice(NamedTuple):
     said: dict[str, str]
 
 
-def choose(result: Result, limit: int) -> Choice:
+def choose(result: Result, limit: int) -> TraceSelection:
     """Choose so many spans of a run, or a rank's last step where that is more."""
     trace, n = result.trace, result.world_size
     assert trace is not None, "only a result that was just simulated has a trace"
     if len(trace) <= limit:
-        return Choice(list(range(n)), trace, {"ranks": _listed(list(range(n)), n)})
+        return TraceSelection(list(range(n)), trace, {"ranks": _listed(list(range(n)), n)})
     blocks = trace.blocks
     first, last = _first_step(blocks, n, limit), max(block.step for block in blocks)
     transfers = [block for block in blocks if block.activity == _TRANSFER]
@@ -175,7 +175,7 @@ def choose(result: Result, limit: int) -> Choice:
         which = f"the first {_count(fitting)}" if fitting else "none"
         said["transfers"] = f"{which} of {_count(transfers)}"
     chosen = Trace(own + fitting, trace.names, trace.memory)
-    return Choice(ranks, chosen.of_ranks(ranks) if num_ranks < n else chosen, said)
+    return TraceSelection(ranks, chosen.of_ranks(ranks) if num_ranks < n else chosen, said)
 
 
 def _listed(ranks: list[int], world_size: int) -> str:
@@ -190,11 +190,11 @@ def _by_worth(world_size: int, slow: Iterable[int]) -> Ints:
     return np.concatenate([worth, np.delete(np.arange(world_size), worth)]).astype(np.int64)
 
 
-def _count(blocks: Iterable[Block]) -> int:
+def _count(blocks: Iterable[SpanBlock]) -> int:
     return sum(len(block.ranks) for block in blocks)
 
 
-def _spans_per_rank(blocks: Sequence[Block], world_size: int) -> Ints:
+def _spans_per_rank(blocks: Sequence[SpanBlock], world_size: int) -> Ints:
     """Count spans; blocks that share their ranks are counted in one go."""
     times: dict[int, int] = {}
     sharing = {}
@@ -208,7 +208,7 @@ def _spans_per_rank(blocks: Sequence[Block], world_size: int) -> Ints:
     return counts
 
 
-def _first_step(blocks: Sequence[Block], world_size: int, limit: int) -> int:
+def _first_step(blocks: Sequence[SpanBlock], world_size: int, limit: int) -> int:
     """Find the first step from which on a few ranks fit; a file has one step at least."""
     few = min(world_size, FEW_RANKS)
     last = max(block.step for block in blocks)
@@ -225,9 +225,9 @@ def _first_step(blocks: Sequence[Block], world_size: int, limit: int) -> int:
     return max(min(last - fitting + 1, last), SETUP)
 
 
-def _whole_calls(transfers: Sequence[Block], room: int) -> list[Block]:
+def _whole_calls(transfers: Sequence[SpanBlock], room: int) -> list[SpanBlock]:
     """Keep the transfers of the first collectives, of each all or none."""
-    kept: list[Block] = []
+    kept: list[SpanBlock] = []
     for _, call in groupby(transfers, key=lambda block: (block.step, block.name)):
         blocks = list(call)
         room -= _count(blocks)
@@ -282,7 +282,7 @@ def write(result: Result) -> str:
     return f'{{{head},\n"traceEvents": [\n{listed}\n]}}\n'
 
 
-def _about(result: Result, chosen: Choice) -> dict[str, Any]:
+def _about(result: Result, chosen: TraceSelection) -> dict[str, Any]:
     """What stands beside the events, as torch's profiler writes it."""
     n, device = result.world_size, device_name(result)
     group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "simdp", "pg_size": n}
@@ -374,7 +374,7 @@ def _threads(trace: Trace, ranks: Sequence[int], steps: bool) -> Iterator[str]:
         yield _meta("thread_sort_index", rank, lane + STREAM, sort_index=place + 64 * is_send)
 
 
-def _steps(result: Result, chosen: Choice) -> Iterator[str]:
+def _steps(result: Result, chosen: TraceSelection) -> Iterator[str]:
     """An annotation per rank and step: from the end of the step before to its last span's."""
     trace = chosen.trace
     if "program" in result.scenario or not len(trace):
@@ -449,7 +449,7 @@ def _entered(spans: Spans) -> Floats:
     return entered
 
 
-def _counters(chosen: Choice) -> Iterator[str]:
+def _counters(chosen: TraceSelection) -> Iterator[str]:
     """What each rank has allocated, in the steps that are shown and known."""
     trace, left = chosen.trace, MAX_CHANGES
     if not trace.memory or not len(trace):

@@ -15,19 +15,19 @@ from simdp.reports.captions import WIDTH, TableCell, long_time, long_unit, numbe
 from simdp.reports.sections import Table, table_of
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.comparison import short_key, written
-from simdp.results.job import Job, JobStudy, Spread
+from simdp.results.job import JobRuns, JobStudy, Spread
 from simdp.results.result import Result
 
 # Job names ----------------------------------------------------------------------------------------
 
 
-def cells(points: Sequence[Job], key: str) -> list[str]:
+def cells(points: Sequence[JobRuns], key: str) -> list[str]:
     """The values of a key, of which options go that all values of one kind have alike."""
     values = [point.set[key] for point in points]
     return [written(_short(value, values)) for value in values]
 
 
-def names(points: Sequence[Job]) -> list[str]:
+def names(points: Sequence[JobRuns]) -> list[str]:
     """What each point is called; empty names where there is one."""
     keys = list(points[0].set)
     columns = [cells(points, key) for key in keys]
@@ -83,7 +83,7 @@ def _one(study: JobStudy) -> RenderableType:
     )
 
 
-def spreads(job: Job) -> Table:
+def spreads(job: JobRuns) -> Table:
     """What differs from run to run."""
     heads = [("", False), ("mean", True), ("50 %", True), ("90 %", True), ("99 %", True)]
     rows = [_spread("done after", job.finish_s, long_time)]
@@ -95,7 +95,7 @@ def spreads(job: Job) -> Table:
     return table_of(f"Over {runs_of(job)}", heads, rows)
 
 
-def parts(job: Job) -> Table:
+def parts(job: JobRuns) -> Table:
     """Where the time goes."""
     total = job.finish_s.mean
     rows = [[row.label, long_time(row.value), percent(row.value / total)] for row in part_rows(job)]
@@ -103,7 +103,7 @@ def parts(job: Job) -> Table:
     return table_of("Where the time goes", heads, rows)
 
 
-def part_rows(job: Job) -> list[TimePart]:
+def part_rows(job: JobRuns) -> list[TimePart]:
     """Where the time goes, productive steps first; mean over runs [s]."""
     lost = [TimePart(part, NAMES[part], s) for part, s in job.badput_s.items() if s > 0]
     productive = job.finish_s.mean - sum(job.badput_s.values())
@@ -194,7 +194,7 @@ def grid_foot(study: JobStudy) -> str:
     return foot
 
 
-def _interval(job: Job, scale: float) -> TableCell:
+def _interval(job: JobRuns, scale: float) -> TableCell:
     low, high = (number(seconds / scale) for seconds in job.finish_interval_s)
     return TableCell(f"{low} - {high}", low.value)
 
@@ -207,12 +207,12 @@ def _whole(value: float | None) -> TableCell:
     return number(value, ",.0f")
 
 
-def runs_of(job: Job) -> str:
+def runs_of(job: JobRuns) -> str:
     """How often it was played, in words."""
     return f"{job.runs} run{'s' if job.runs > 1 else ''}"
 
 
-def foot(study: JobStudy, job: Job) -> Iterator[str]:
+def foot(study: JobStudy, job: JobRuns) -> Iterator[str]:
     """What else there is to say of one job, a line each."""
     given, low_high = job.assumed, " - ".join(map(long_time, job.finish_interval_s))
     yield f"90 % of the runs are done after {low_high}"

@@ -13,7 +13,7 @@ from simdp.reports.captions import WIDTH, duration, energy, money, nbytes, numbe
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written
-from simdp.results.plan import Option, Plan
+from simdp.results.plan import Option, PlanResult
 
 MAX_FRONT = 12
 """Options of the front that are shown; its file has all."""
@@ -33,7 +33,7 @@ REASONS = {
 """Why points were not simulated: of one, and of more."""
 
 
-def table(found: Plan) -> RenderableType:
+def table(found: PlanResult) -> RenderableType:
     """Write what a plan found.
 
     Parameters
@@ -64,7 +64,7 @@ def table(found: Plan) -> RenderableType:
     )
 
 
-def _options(title: str, found: Plan, options: Sequence[Option]) -> RenderableType:
+def _options(title: str, found: PlanResult, options: Sequence[Option]) -> RenderableType:
     """A row per option; what all of them have in common is written below."""
     keys = list(dict.fromkeys(key for option in options for key in option.set))
     alike = [key for key in keys if len({written(o.set.get(key)) for o in options}) == 1]
@@ -108,7 +108,7 @@ def likely(chance: float | None) -> str:
     return f"{min(max(100 * chance, 1.0), 99.0):.0f} %"
 
 
-def chances(found: Plan) -> Iterator[str]:
+def chances(found: PlanResult) -> Iterator[str]:
     """How probable it is that the best option meets the limits, and what that counts."""
     best = found.best[0]
     if best.chance_to_meet is None:
@@ -132,7 +132,7 @@ LIKELY = 0.9
 """Below this a plan points to ``--sure``."""
 
 
-def changes_of(found: Plan, options: Sequence[Option]) -> dict[str, list[int]]:
+def changes_of(found: PlanResult, options: Sequence[Option]) -> dict[str, list[int]]:
     """What options change in the training itself, with their numbers."""
     groups: dict[str, list[int]] = {}
     for option in options:
@@ -143,7 +143,7 @@ def changes_of(found: Plan, options: Sequence[Option]) -> dict[str, list[int]]:
     return {change: sorted(numbers) for change, numbers in groups.items()}
 
 
-def same_training(found: Plan) -> Iterator[str]:
+def same_training(found: PlanResult) -> Iterator[str]:
     """The best option that trains as the scenario does, where the best one does not."""
     if not found.best or not found.best[0].changes_training:
         return
@@ -156,7 +156,7 @@ def same_training(found: Plan) -> Iterator[str]:
     yield f"{said}: {first.label}"
 
 
-def _changes(found: Plan, options: Sequence[Option]) -> Iterator[str]:
+def _changes(found: PlanResult, options: Sequence[Option]) -> Iterator[str]:
     """What options change in the training itself."""
     groups = changes_of(found, options)
     if groups:
@@ -189,7 +189,7 @@ def spread(options: Sequence[Option]) -> Sequence[Option]:
     return [options[round(i * last / (MAX_FRONT - 1))] for i in range(MAX_FRONT)]
 
 
-def _foot(found: Plan) -> Iterator[str]:
+def _foot(found: PlanResult) -> Iterator[str]:
     if found.limits:
         said = ", ".join(f"{name} {limit_written(name, v)}" for name, v in found.limits.items())
         binds = f"; {found.binding} binds" if found.binding else "; none binds"
@@ -214,7 +214,7 @@ MAX_REASONS = 6
 """Reasons why points are infeasible that are shown; plan.json has all."""
 
 
-def why_infeasible(found: Plan) -> list[dict[str, Any]]:
+def why_infeasible(found: PlanResult) -> list[dict[str, Any]]:
     """Why points are infeasible; those that miss a limit of the command are counted beside it."""
     return [row for row in found.infeasible if not str(row["option"]).startswith(LIMIT_OPTIONS)]
 

@@ -34,9 +34,9 @@ from simdp.files import whole_files
 from simdp.reports import trace_names
 from simdp.reports.table import RankSpan, rows_of
 from simdp.reports.trace_names import annotated, device_name, kernel, machine_name, sizes
-from simdp.results.memory import Launched, Sent
+from simdp.results.memory import CollectiveTraffic, LaunchedKernels
 from simdp.results.result import Result
-from simdp.results.trace import SETUP, Call
+from simdp.results.trace import SETUP, CallSize
 
 # Rank events --------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ def us(instant: int) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class TracedGroup:
     """A process group of a rank.
 
     Attributes
@@ -96,7 +96,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Names:
+class SpanNames:
     """What is the same in all spans of a run.
 
     Attributes
@@ -110,7 +110,7 @@ class Names:
         What the wrapper calls the launch of a collective.
     """
 
-    facts: Launched
+    facts: LaunchedKernels
     optimizer: str
     forward: str
     batch: str
@@ -130,7 +130,7 @@ class RankEvents:
         By name, those that the rank is in; all ranks have no name.
     """
 
-    def __init__(self, names: Names, rank: int, groups: dict[str, Group]) -> None:
+    def __init__(self, names: SpanNames, rank: int, groups: dict[str, TracedGroup]) -> None:
         self.names, self.facts, self.rank = names, names.facts, rank
         self.groups = groups
         self.device = rank % names.facts.local_size
@@ -345,14 +345,14 @@ class RankEvents:
             return
         self._external += 1
         self._number += 1
-        sent, tid = Sent(), self.autograd if self._pass == "backward" else self.main
+        sent, tid = CollectiveTraffic(), self.autograd if self._pass == "backward" else self.main
         args = f'"External id": {self._external}'
         if call is not None:
             known = self.facts.sent.get((row.name, float(call.nbytes)))
             if known is None and call.collective in ("scatter", "gather"):
                 self._between_devices(row, begin, end, args)
                 return
-            sent = known or Sent()
+            sent = known or CollectiveTraffic()
             said = json.dumps(self._fields(call, sent))[1:-1]
             if annotation := self.names.annotations.get(call.collective):
                 self._annotate(annotation, begin, end)
@@ -374,7 +374,7 @@ class RankEvents:
         place = STREAM + row.stream, row.start, row.end, self._number
         self._on_device("gpu_memcpy", said, *place, args)
 
-    def _fields(self, call: Call, sent: Sent) -> dict[str, object]:
+    def _fields(self, call: CallSize, sent: CollectiveTraffic) -> dict[str, object]:
         group = self.groups.get(sent.group)
         if group is None or (not sent.group and call.group_size != len(group.ranks)):
             return sizes(call, sent.dtype)
@@ -513,16 +513,16 @@ def _lines(result: Result, rank: int, rows: list[RankSpan]) -> Iterator[str]:
     yield "\n]\n}\n"
 
 
-def _names(result: Result) -> Names:
+def _names(result: Result) -> SpanNames:
     """What the run's scenario calls things; worked out once for all ranks."""
-    known: Names | None = result.__dict__.get("_rank_names")
+    known: SpanNames | None = result.__dict__.get("_rank_names")
     if known is None:
         scenario = result.scenario
         strategy = (scenario.get("strategy") or {}).get("kind", "")
         workload = scenario.get("workload") or {}
         wrapper = trace_names.MODULES.get(strategy, "")
-        known = Names(
-            result.launched() if result.launched is not None else Launched(),
+        known = SpanNames(
+            result.launched() if result.launched is not None else LaunchedKernels(),
             trace_names.optimizer_step((workload.get("optimizer") or {}).get("kind", "sgd")),
             f"{wrapper}.forward" if wrapper else "",
             trace_names.next_batch((workload.get("input") or {}).get("workers", 0)),
@@ -532,18 +532,18 @@ def _names(result: Result) -> Names:
     return known
 
 
-def _groups(result: Result, facts: Launched, rank: int) -> dict[str, Group]:
+def _groups(result: Result, facts: LaunchedKernels, rank: int) -> dict[str, TracedGroup]:
     """The process groups of a rank: that of all, and those of its strategy, numbered behind it."""
-    found = {"": Group("0", "default_pg", np.arange(result.world_size))}
+    found = {"": TracedGroup("0", "default_pg", np.arange(result.world_size))}
     first = 1
     for name, ranks in facts.groups.items():
         for number in np.flatnonzero((ranks == rank).any(axis=1)).tolist():
-            found[name] = Group(str(first + number), name, ranks[number])
+            found[name] = TracedGroup(str(first + number), name, ranks[number])
         first += len(ranks)
     return found
 
 
-def _head(result: Result, facts: Launched, rank: int, groups: dict[str, Group]) -> str:
+def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, TracedGroup]) -> str:
     """What stands above the events, one key a line; HTA looks for the rank line by line."""
     device: dict[str, Any] = {"id": rank % facts.local_size, "name": device_name(result, rank)}
     if facts.memory is not None:
@@ -582,7 +582,7 @@ def _head(result: Result, facts: Launched, rank: int, groups: dict[str, Group]) 
     return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in said.items())
 
 
-def _meta(rank: int, facts: Launched, rows: list[RankSpan]) -> Iterator[str]:
+def _meta(rank: int, facts: LaunchedKernels, rows: list[RankSpan]) -> Iterator[str]:
     """Name the host's process and threads, the device, and its streams."""
     main, device = HOST + rank, rank % facts.local_size
     yield _named("process_name", main, 0, name="python")

@@ -90,7 +90,7 @@ class Series(NamedTuple):
     labels: Sequence[str] = ()
 
 
-class Mark(NamedTuple):
+class ReferenceLine(NamedTuple):
     """A line across a chart, such as a capacity.
 
     Attributes
@@ -212,7 +212,7 @@ class Chart(Section):
     x: Axis
     y: Axis
     series: Sequence[Series] = ()
-    marks: Sequence[Mark] = ()
+    marks: Sequence[ReferenceLine] = ()
     said: str = ""
     sideways: bool = False
 
@@ -236,7 +236,7 @@ class Timeline(Section):
 
 
 @dataclass(frozen=True)
-class Graph(Section):
+class LinkGraph(Section):
     """Nodes, and links between them coloured by their load.
 
     Attributes

@@ -24,7 +24,7 @@ from simdp.reports import (
 from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.job import JobStudy
-from simdp.results.plan import Plan
+from simdp.results.plan import PlanResult
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
@@ -35,7 +35,7 @@ TABLES: dict[type, Callable[[Any], RenderableType]] = {
     Diagnosis: diagnosis_table.page,
     Difference: difference_table.table,
     JobStudy: job_table.table,
-    Plan: plan_table.table,
+    PlanResult: plan_table.table,
     Study: table.summary,
     Validation: validation_table.validation_tables,
 }

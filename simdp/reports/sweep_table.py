@@ -144,7 +144,7 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     return best, rates, "tokens/s" if unequal else "samples/s"
 
 
-def sweep_verdict(study: Study) -> answers.Verdict:
+def sweep_verdict(study: Study) -> answers.VerdictText:
     """What the best point of a sweep reaches and loses; see `simdp.reports.answers`."""
     return answers.of_sweep(study, *best_point(study))
 

@@ -37,9 +37,9 @@ from simdp.results.trace import (
     COMM_LANE,
     COMPUTE_LANE,
     FIRST_STREAM_LANE,
-    Block,
-    Call,
+    CallSize,
     Columns,
+    SpanBlock,
     Trace,
     columns_of,
 )
@@ -483,7 +483,7 @@ class RankSpan(NamedTuple):
     start: int
     end: int
     nbytes: float
-    call: Call | None
+    call: CallSize | None
 
 
 def waited(columns: Columns) -> Bools:
@@ -542,7 +542,9 @@ def _rows_by_rank(rank: Ints, ranks: Sequence[int]) -> Iterator[tuple[int, slice
         yield one, slice(int(np.searchsorted(rank, one)), int(np.searchsorted(rank, one + 1)))
 
 
-def _rows(columns: Columns, names: Sequence[str], calls: Sequence[Call | None]) -> list[RankSpan]:
+def _rows(
+    columns: Columns, names: Sequence[str], calls: Sequence[CallSize | None]
+) -> list[RankSpan]:
     lane = columns["lane"]
     stream = np.where(lane >= FIRST_STREAM_LANE, lane - FIRST_STREAM_LANE + 2, lane)
     assert (COMPUTE_LANE, COMM_LANE) == (0, 1), "lanes are streams"
@@ -565,7 +567,7 @@ SLOWER, NUM_SLOWEST = 1.02, 3
 BUSY = tuple(ACTIVITIES.index(name) for name in ("forward", "backward", "compute"))
 
 
-def slow_ranks(result: Result, blocks: Iterable[Block]) -> dict[int, str]:
+def slow_ranks(result: Result, blocks: Iterable[SpanBlock]) -> dict[int, str]:
     """Name the ranks that the scenario slows down; without such ones, those that were slow.
 
     Parameters
@@ -605,7 +607,7 @@ def _ranks_of(straggler: dict[str, Any], per_node: int) -> Iterable[int]:
     return [rank] if isinstance(rank, int) and straggler["kind"] != "degraded_link" else []
 
 
-def _slowest(blocks: Iterable[Block], world_size: int) -> dict[int, str]:
+def _slowest(blocks: Iterable[SpanBlock], world_size: int) -> dict[int, str]:
     busy = np.zeros(world_size)
     for block in blocks:
         if block.activity in BUSY:

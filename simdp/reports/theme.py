@@ -57,7 +57,7 @@ def look(number: int) -> tuple[str, str]:
     return SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
-class Fill(NamedTuple):
+class FillStyle(NamedTuple):
     """How bars of an activity look; the hatch repeats what the colour says.
 
     Attributes
@@ -75,30 +75,30 @@ class Fill(NamedTuple):
 
 
 FILLS = {
-    "input": Fill("#FFFFFF", "xxxx", INPUT, INK),
-    "host": Fill(HOST, "----", "#F3D9E8", INK),
-    "compute": Fill(COMPUTE, "////", "#4C9CCB", "white"),
-    "forward": Fill(COMPUTE, "", "none", "white"),
-    "backward": Fill(COMPUTE, "\\\\\\\\", "#4C9CCB", "white"),
-    "update": Fill(UPDATE, "||||", "#7FCEB9", "white"),
-    "copy": Fill(COPY, "....", INK, INK),
-    "compress": Fill(COPY, "++++", INK, INK),
-    "comm": Fill(COMM, "", "none", INK),
-    "wait": Fill("#F2F2F2", "/////", WAIT, INK),
+    "input": FillStyle("#FFFFFF", "xxxx", INPUT, INK),
+    "host": FillStyle(HOST, "----", "#F3D9E8", INK),
+    "compute": FillStyle(COMPUTE, "////", "#4C9CCB", "white"),
+    "forward": FillStyle(COMPUTE, "", "none", "white"),
+    "backward": FillStyle(COMPUTE, "\\\\\\\\", "#4C9CCB", "white"),
+    "update": FillStyle(UPDATE, "||||", "#7FCEB9", "white"),
+    "copy": FillStyle(COPY, "....", INK, INK),
+    "compress": FillStyle(COPY, "++++", INK, INK),
+    "comm": FillStyle(COMM, "", "none", INK),
+    "wait": FillStyle("#F2F2F2", "/////", WAIT, INK),
 }
 """The look of each activity of `simdp.results.trace` that a timeline shows."""
 
 PART_FILLS = {
-    "parameters": Fill(COMPUTE, "", "none", "white"),
-    "optimizer_state": Fill(UPDATE, "||||", "#7FCEB9", "white"),
-    "gradients": Fill(INPUT, "\\\\\\\\", "#A9D8F3", INK),
-    "buckets": Fill(COMM, "", "none", INK),
-    "gathered": Fill("#F6D28A", "----", COMM, INK),
-    "activations": Fill(HOST, "", "none", INK),
-    "outputs": Fill("#F3D9E8", "xxxx", HOST, INK),
-    "inputs": Fill(COPY, "....", INK, INK),
-    "buffers": Fill(WAIT, "", "none", INK),
-    "temporary": Fill("#F2F2F2", "/////", WAIT, INK),
+    "parameters": FillStyle(COMPUTE, "", "none", "white"),
+    "optimizer_state": FillStyle(UPDATE, "||||", "#7FCEB9", "white"),
+    "gradients": FillStyle(INPUT, "\\\\\\\\", "#A9D8F3", INK),
+    "buckets": FillStyle(COMM, "", "none", INK),
+    "gathered": FillStyle("#F6D28A", "----", COMM, INK),
+    "activations": FillStyle(HOST, "", "none", INK),
+    "outputs": FillStyle("#F3D9E8", "xxxx", HOST, INK),
+    "inputs": FillStyle(COPY, "....", INK, INK),
+    "buffers": FillStyle(WAIT, "", "none", INK),
+    "temporary": FillStyle("#F2F2F2", "/////", WAIT, INK),
 }
 """The look of each part of `simdp.results.memory`."""
 

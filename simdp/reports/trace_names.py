@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from simdp.results.memory import Sent
+from simdp.results.memory import CollectiveTraffic
 from simdp.results.result import Result
-from simdp.results.trace import ACTIVITIES, Call, Trace
+from simdp.results.trace import ACTIVITIES, CallSize, Trace
 
 # Torch names --------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ ALGORITHMS = {"double_binary_tree": "TREE", "multi_ring": "RING"}
 ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def sizes(call: Call, dtype: str) -> dict[str, Any]:
+def sizes(call: CallSize, dtype: str) -> dict[str, Any]:
     """Write the fields of a collective; sizes are those of one rank's tensors."""
     said, itemsize, _ = _nccl_dtype(call, dtype)
     whole = int(call.nbytes / itemsize)
@@ -158,12 +158,12 @@ def sizes(call: Call, dtype: str) -> dict[str, Any]:
     }
 
 
-def annotated(call: Call) -> str:
+def annotated(call: CallSize) -> str:
     """Name what torch's process group annotates a collective with: ``nccl:all_reduce``."""
     return f"nccl:{ANNOTATED.get(call.collective, call.collective)}"
 
 
-def kernel(call: Call | None, sent: Sent) -> str:
+def kernel(call: CallSize | None, sent: CollectiveTraffic) -> str:
     """Name the kernel of a collective, as NCCL has done since 2.19; of a message without one."""
     kind = NAMES.get(call.collective, ("SendRecv", ""))[0] if call is not None else "SendRecv"
     said = ["ncclDevKernel", kind]
@@ -175,7 +175,7 @@ def kernel(call: Call | None, sent: Sent) -> str:
     return "_".join(part for part in said if part) + ARGUMENTS
 
 
-def _nccl_dtype(call: Call, dtype: str) -> tuple[str, int, str]:
+def _nccl_dtype(call: CallSize, dtype: str) -> tuple[str, int, str]:
     """How a dtype is written; that of bytes where it is not known, or the buffer is no whole."""
     found = DTYPES.get(dtype, BYTES)
     return BYTES if call.nbytes % found[1] else found
@@ -222,7 +222,7 @@ class Words:
             self._known[key] = self._made(step, ACTIVITIES[activity], self._names[name], call)
         return self._known[key]
 
-    def _made(self, step: int, activity: str, name: str, call: Call | None) -> tuple[str, str]:
+    def _made(self, step: int, activity: str, name: str, call: CallSize | None) -> tuple[str, str]:
         category = CATEGORIES.get(activity, "kernel")
         args: dict[str, Any] = {"step": step + 1, "activity": activity}
         said = f"{activity} {name}" if name else activity
@@ -239,7 +239,7 @@ class Words:
         written = json.dumps(args)[1:-1]
         return f'"cat": "{category}", "name": {json.dumps(said)}', f", {written}"
 
-    def _of_call(self, name: str, call: Call) -> dict[str, Any]:
+    def _of_call(self, name: str, call: CallSize) -> dict[str, Any]:
         is_bucket = name.removeprefix(call.collective).startswith(" bucket")
         return {
             **sizes(call, self._hook if self._hook and is_bucket else self._dtype),
@@ -261,7 +261,7 @@ def device_name(result: Result, rank: int = 0) -> str:
     return str(device.get("name") or "device") if isinstance(device, dict) else str(device or "")
 
 
-def _kernel(name: str, call: Call | None) -> str:
+def _kernel(name: str, call: CallSize | None) -> str:
     """Name a kernel after its collective, and behind it what is sent: ``AllReduce bucket 0``."""
     if call is None:  # a message, or what goes to a parameter server and back
         return f"SendRecv {name}"

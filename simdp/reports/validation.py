@@ -9,11 +9,11 @@ from simdp.reports.captions import TableCell, figure, number, percent
 from simdp.results.comparison import short_key
 from simdp.results.validation import (
     CollectiveComparison,
-    Comparison,
-    Fold,
+    ErrorSummary,
+    FoldResult,
     LeftOut,
     Means,
-    Summary,
+    TimeComparison,
     Validation,
     summary,
 )
@@ -101,7 +101,7 @@ STEP_COLUMNS = (
 )
 
 
-def step_cells(point: Comparison) -> list[str]:
+def step_cells(point: TimeComparison) -> list[str]:
     """A row under `STEP_COLUMNS`."""
     return [
         point.scenario,
@@ -155,7 +155,7 @@ SUMMARY_COLUMNS = (
 )
 
 
-def summary_cells(found: Summary) -> list[str]:
+def summary_cells(found: ErrorSummary) -> list[str]:
     """A row under `SUMMARY_COLUMNS`."""
     return [
         found.name,
@@ -185,7 +185,7 @@ TABLE_COLUMNS = (
 )
 
 
-def table_cells(found: Summary, collective: str, ranks: str) -> list[str]:
+def table_cells(found: ErrorSummary, collective: str, ranks: str) -> list[str]:
     """A row under `TABLE_COLUMNS`."""
     return [
         found.name,
@@ -301,7 +301,7 @@ def titles(found: LeftOut) -> list[tuple[str, list[list[str]]]]:
     return tables
 
 
-def fold_cells(fold: Fold) -> list[str]:
+def fold_cells(fold: FoldResult) -> list[str]:
     """A row under `FOLD_COLUMNS`."""
     return [
         fold.name,

@@ -21,7 +21,7 @@ from simdp.reports.validation import Column
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.calibration import CalibrationStudy, StepCalibration, WantedStep
 from simdp.results.metrics import Baseline
-from simdp.results.validation import Comparison, LeftOut, Validation, summary
+from simdp.results.validation import LeftOut, TimeComparison, Validation, summary
 from simdp.units import format_quantity
 
 # Validation table ---------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _lost(validation: Validation) -> Iterator[str]:
         yield "".join(f"- {line}\n" for line in wins)
 
 
-def _cells(point: Comparison) -> list[str]:
+def _cells(point: TimeComparison) -> list[str]:
     return [point.cluster, *words.step_cells(point)]
 
 

@@ -25,7 +25,7 @@ BADPUT = (
 """What a job's time goes to beside productive steps."""
 
 
-class Stretch(NamedTuple):
+class JobStretch(NamedTuple):
     """A stretch of a run, for pictures.
 
     Attributes
@@ -64,7 +64,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobRuns:
     """The runs of a job.
 
     Attributes
@@ -116,7 +116,7 @@ class Job:
     finish_interval_s: tuple[float, float]
     assumed: dict[str, Any]
     finishes: list[float] = field(default_factory=list)
-    strip: list[Stretch] = field(default_factory=list)
+    strip: list[JobStretch] = field(default_factory=list)
     trained: Result | None = None
     energy_between_kwh: tuple[float, float] | None = None
 
@@ -127,7 +127,7 @@ class Job:
             return 0.0
         return float(np.std(self.finishes, ddof=1) / len(self.finishes) ** 0.5)
 
-    def is_tie(self, other: Job) -> bool:
+    def is_tie(self, other: JobRuns) -> bool:
         """Whether the means of two jobs differ by no more than their noise.
 
         That is twice the standard error of their difference.
@@ -165,7 +165,7 @@ class JobStudy(Inline):
     version: str
     scenario: dict[str, Any]
     until_s: float | None
-    points: list[Job] = field(default_factory=list)
+    points: list[JobRuns] = field(default_factory=list)
 
     def to_json(self) -> str:
         """One JSON document; the same input, the same bytes.

@@ -68,7 +68,7 @@ def summed(parts: Floats) -> dict[str, int]:
     return {**found, "other": int(parts[rest].sum())}
 
 
-class Usage(NamedTuple):
+class MemoryUsage(NamedTuple):
     """What one or several ranks keep together, after each time that one of them takes or gives.
 
     Attributes
@@ -102,7 +102,7 @@ ROUNDING = 1e-12
 """Sums of the same sizes in another order differ by no more than this part."""
 
 
-def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> Usage:
+def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:
     """Add up what some ranks took and gave back, change by change.
 
     Parameters
@@ -130,7 +130,7 @@ def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> Usage:
     rows.sort(key=lambda row: row[1])  # stable: what one rank did at an instant stays in order
     kept = np.zeros((len(rows), len(MEMORY_PARTS)))
     kept[range(len(rows)), [row[2] for row in rows]] = [row[3] for row in rows]
-    return Usage(
+    return MemoryUsage(
         np.array([row[0] for row in rows], dtype=np.int64),
         np.array([row[1] for row in rows]),
         kept.cumsum(axis=0),
@@ -140,7 +140,7 @@ def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> Usage:
 # Launched -----------------------------------------------------------------------------------------
 
 
-class Kernels(NamedTuple):
+class KernelSequence(NamedTuple):
     """Kernels of a piece of work, one behind the other, as parts of its time.
 
     Attributes
@@ -156,21 +156,21 @@ class Kernels(NamedTuple):
     has_idle: bool
 
 
-WHOLE = Kernels((0.0, 1.0), False)
+WHOLE = KernelSequence((0.0, 1.0), False)
 """Work of which nobody knows the kernels: it is a single one, which waits for nothing."""
 
 
-def kernels_of(idle: Floats, busy: Floats) -> Kernels:
+def kernels_of(idle: Floats, busy: Floats) -> KernelSequence:
     """Make kernels of what each waits for its launch, and takes [s]; none of no time."""
     total = float(idle.sum() + busy.sum())
     if not total:
         return WHOLE
     edges = np.cumsum(np.stack([idle, busy], axis=1).ravel()) / total
     edges[-1] = 1.0
-    return Kernels(tuple(np.minimum(edges, 1.0).tolist()), bool(idle.any()))
+    return KernelSequence(tuple(np.minimum(edges, 1.0).tolist()), bool(idle.any()))
 
 
-class Sent(NamedTuple):
+class CollectiveTraffic(NamedTuple):
     """How a collective is carried out.
 
     Attributes
@@ -190,7 +190,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchedKernels:
     """What the spans of a run stand for.
 
     Attributes
@@ -220,9 +220,11 @@ class Launched:
         Whether the optimizer runs there.
     """
 
-    kernels: Mapping[tuple[str, str], tuple[list[Kernels], Ints]] = field(default_factory=dict)
+    kernels: Mapping[tuple[str, str], tuple[list[KernelSequence], Ints]] = field(
+        default_factory=dict
+    )
     layers: Mapping[str, str] = field(default_factory=dict)
-    sent: Mapping[tuple[str, float], Sent] = field(default_factory=dict)
+    sent: Mapping[tuple[str, float], CollectiveTraffic] = field(default_factory=dict)
     groups: Mapping[str, Ints] = field(default_factory=dict)
     launch: Floats | None = None
     memory: Floats | None = None
@@ -232,7 +234,7 @@ class Launched:
     host_copies: frozenset[str] = frozenset()
     updates_on_host: bool = False
 
-    def of(self, rank: int, activity: str, name: str) -> Kernels:
+    def of(self, rank: int, activity: str, name: str) -> KernelSequence:
         """Tell the kernels of a rank's span; a single one where nobody knows."""
         found = self.kernels.get((activity, name))
         return WHOLE if found is None else found[0][found[1][rank]]

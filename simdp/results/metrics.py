@@ -54,7 +54,7 @@ from simdp.results.trace import (
     COMPUTE_LANE,
     FIRST_STREAM_LANE,
     SETUP,
-    Block,
+    SpanBlock,
     Stack,
     Trace,
     columns_of,
@@ -125,7 +125,7 @@ class Idle:
         return found
 
 
-def _gaps_by_rank(work: list[Block], world_size: int) -> list[tuple[Floats, Floats]]:
+def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, Floats]]:
     """Tell the gaps of ranks whose work comes in any order, and may lie side by side.
 
     The first of each rank, then the second of each, and so on; who has none any more has one of no
@@ -156,7 +156,7 @@ def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:
     return spread
 
 
-def _gaps(work: list[Block], world_size: int) -> tuple[list[tuple[Floats, Floats]], bool]:
+def _gaps(work: list[SpanBlock], world_size: int) -> tuple[list[tuple[Floats, Floats]], bool]:
     """Walk along blocks of work; tell the gaps, and whether the blocks allow such a walk.
 
     They do if they come in the order of time, and if the ranks of each ascend. A gap of no length
@@ -384,7 +384,7 @@ def exposed_by_collective(
         They add up to ``exposed_comm_s`` on one communication stream.
     """
     first = num_warm_up(num_steps)
-    groups: dict[tuple[str, int], list[Block]] = {}
+    groups: dict[tuple[str, int], list[SpanBlock]] = {}
     for block in _counted(trace, first):
         if ACTIVITIES[block.activity] == "comm" and block.call is not None:
             key = (block.call.collective, block.call.group_size)
@@ -399,7 +399,9 @@ def exposed_by_collective(
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def _with_rests(trace: Trace, world_size: int, blocks: list[Block]) -> Iterator[tuple[Stack, Idle]]:
+def _with_rests(
+    trace: Trace, world_size: int, blocks: list[SpanBlock]
+) -> Iterator[tuple[Stack, Idle]]:
     """What makes up a part of a step's time, and when the ranks have nothing else to do.
 
     What a second communication stream does while the first is busy too is no further part of it.
@@ -415,7 +417,7 @@ def _with_rests(trace: Trace, world_size: int, blocks: list[Block]) -> Iterator[
         busy.append(lane)
 
 
-def _counted(trace: Trace, first: int) -> list[Block]:
+def _counted(trace: Trace, first: int) -> list[SpanBlock]:
     """Blocks of the steps from the first one on that make up a part of a step's time."""
     asked = [ACTIVITIES.index(name) for name in SUMS]
     return [block for block in trace.blocks if block.step >= first and block.activity in asked]
@@ -549,7 +551,7 @@ ALIKE = 1e-9
 """A rank is beyond the median that takes longer by more than this part of it."""
 
 
-def busy_times(blocks: Iterable[Block], world_size: int, num_steps: int) -> Floats:
+def busy_times(blocks: Iterable[SpanBlock], world_size: int, num_steps: int) -> Floats:
     """How long each rank's compute stream works in a step, `(num_steps, world_size)` [s]."""
     busy = np.zeros((num_steps, world_size))
     for block in blocks:

@@ -115,7 +115,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Plan(Inline):
+class PlanResult(Inline):
     """Everything that ``python -m simdp plan`` found.
 
     Attributes
@@ -206,7 +206,7 @@ class Plan(Inline):
         return as_json({"simdp": document.pop("version"), **document}) + "\n"
 
     @classmethod
-    def load(cls, path: Path) -> Plan:
+    def load(cls, path: Path) -> PlanResult:
         """Read a plan.json.
 
         Raises
@@ -221,7 +221,7 @@ class Plan(Inline):
             raise ScenarioError([f"{path}: is not a plan.json of simdp."]) from None
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Plan:
+    def of(cls, content: Mapping[str, Any]) -> PlanResult:
         """Make it again of what `to_json` writes, read as plain data."""
         rest = {**content}
         nearest = rest.pop("nearest")

@@ -14,7 +14,7 @@ import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, one_line
 from simdp.files import read_json, write_whole
-from simdp.results.memory import Launched
+from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import ORDER
 from simdp.results.trace import Trace
 
@@ -235,7 +235,7 @@ class Result(Inline):
     compute_parts: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
     step_ends: Floats | None = None
-    launched: Callable[[], Launched] | None = None
+    launched: Callable[[], LaunchedKernels] | None = None
 
     @property
     def world_size(self) -> int:
@@ -465,7 +465,7 @@ def as_json(value: Any, indent: str = "\n") -> str:
 # Batches ------------------------------------------------------------------------------------------
 
 
-class Piece(NamedTuple):
+class MicrobatchPiece(NamedTuple):
     """What a device gets of a micro-step, and what it makes of it.
 
     Attributes

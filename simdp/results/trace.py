@@ -26,7 +26,7 @@ COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
 """What there is to say about a span, in the order of `Block`."""
 
 
-class Call(NamedTuple):
+class CallSize(NamedTuple):
     """What a collective is asked for.
 
     Attributes
@@ -44,7 +44,7 @@ class Call(NamedTuple):
     group_size: int
 
 
-class Block(NamedTuple):
+class SpanBlock(NamedTuple):
     """One thing that some ranks did: a span for each of them; every array is shaped as ``ranks``.
 
     Attributes
@@ -76,10 +76,10 @@ class Block(NamedTuple):
     end: Floats
     nbytes: float | Floats
     asked: float | Floats = math.nan
-    call: Call | None = None
+    call: CallSize | None = None
 
 
-def part(block: Block, places: Ints) -> Block:
+def part(block: SpanBlock, places: Ints) -> SpanBlock:
     """Take some spans of a block, by their places in it."""
     if len(places) == len(block.ranks):
         return block
@@ -94,7 +94,7 @@ def part(block: Block, places: Ints) -> Block:
     )
 
 
-def columns_of(blocks: Sequence[Block]) -> Columns:
+def columns_of(blocks: Sequence[SpanBlock]) -> Columns:
     """Lay blocks end to end.
 
     Parameters
@@ -127,7 +127,7 @@ def in_order(columns: Columns) -> Columns:
     return {key: column[order] for key, column in columns.items()}
 
 
-def blocks_by_turn(columns: Columns) -> list[Block]:
+def blocks_by_turn(columns: Columns) -> list[SpanBlock]:
     """Make blocks of spans: the first of each rank's lane, then the second of each, and so on.
 
     Parameters
@@ -154,7 +154,7 @@ def blocks_by_turn(columns: Columns) -> list[Block]:
     facts = [columns[key][cuts[:-1]].tolist() for key in ("step", "lane", "activity", "name")]
     rank, start, end, nbytes = (columns[key] for key in ("rank", "start", "end", "nbytes"))
     return [
-        Block(rank[i:j], step, lane, activity, name, start[i:j], end[i:j], nbytes[i:j])
+        SpanBlock(rank[i:j], step, lane, activity, name, start[i:j], end[i:j], nbytes[i:j])
         for i, j, step, lane, activity, name in zip(cuts[:-1], cuts[1:], *facts, strict=True)
     ]
 
@@ -197,13 +197,13 @@ MAX_STACKED = 2_048
 """Spans in a stack: enough to make a call of NumPy cheap beside its work, and near in time."""
 
 
-def stacks(blocks: Sequence[Block], num_spans: int | None = None) -> Iterator[Stack]:
+def stacks(blocks: Sequence[SpanBlock], num_spans: int | None = None) -> Iterator[Stack]:
     """Stack blocks of one activity and the same ranks, so that many small ones cost as one.
 
     Stacks have ``num_spans`` at most (`MAX_STACKED`), or one block; the rounding of sums over them
     may depend on how many.
     """
-    groups: dict[tuple[int, int], list[Block]] = {}
+    groups: dict[tuple[int, int], list[SpanBlock]] = {}
     for block in blocks:
         groups.setdefault((block.activity, id(block.ranks)), []).append(block)
     for group in groups.values():
@@ -315,7 +315,7 @@ class Trace:
     """
 
     def __init__(
-        self, blocks: list[Block], names: list[str], memory: Sequence[Holding] = ()
+        self, blocks: list[SpanBlock], names: list[str], memory: Sequence[Holding] = ()
     ) -> None:
         self.blocks, self.names, self.memory = blocks, names, memory
 
@@ -430,7 +430,7 @@ class TraceToCome(Trace):
         return self._make()
 
     @property
-    def blocks(self) -> list[Block]:  # type: ignore[override]
+    def blocks(self) -> list[SpanBlock]:  # type: ignore[override]
         """The spans."""
         return self._made.blocks
 
@@ -507,7 +507,7 @@ class TraceBuilder:
 
     def __init__(self, keep: bool = True, ends: StepEnds | None = None) -> None:
         self.keep, self.ends = keep, ends
-        self._blocks: list[Block] = []
+        self._blocks: list[SpanBlock] = []
         self._memory: list[Holding] = []
         self._rows: list[tuple[int, int, int, int, int, float, float, float]] = []
         self._names: dict[str, int] = {}
@@ -534,7 +534,7 @@ class TraceBuilder:
         start: Floats,
         end: Floats,
         nbytes: float | Floats = 0.0,
-        call: Call | None = None,
+        call: CallSize | None = None,
         asked: float | Floats = math.nan,
     ) -> None:
         """Add a span for each of some ranks; every array is shaped as ``ranks``.
@@ -549,7 +549,9 @@ class TraceBuilder:
         if isinstance(nbytes, np.ndarray) and (nbytes == nbytes[0]).all():
             nbytes = float(nbytes[0])  # a number takes less room than an array of equal ones
         ranks = self._shared(ranks)
-        self._blocks.append(Block(ranks, step, lane, code, number, start, end, nbytes, asked, call))
+        self._blocks.append(
+            SpanBlock(ranks, step, lane, code, number, start, end, nbytes, asked, call)
+        )
 
     def add_one(
         self,
@@ -620,7 +622,7 @@ def arrays_of(trace: Trace) -> dict[str, Array]:
     return {
         "names": _text(trace.names),
         "calls": _text(list(calls)),
-        **_packed("blocks", blocks, Block._fields),
+        **_packed("blocks", blocks, SpanBlock._fields),
         **_packed("memory", trace.memory, Holding._fields),
     }
 
@@ -634,9 +636,9 @@ def trace_of(arrays: Mapping[str, Array]) -> Trace:
         If an array is missing, or another one.
     """
     names, written = (json.loads(arrays[key].tobytes()) for key in ("names", "calls"))
-    calls = dict(enumerate(call and Call(*call) for call in written))
-    rows = _unpacked("blocks", arrays, Block._fields)
-    blocks = [Block(*row)._replace(call=calls[row[-1]]) for row in rows]
+    calls = dict(enumerate(call and CallSize(*call) for call in written))
+    rows = _unpacked("blocks", arrays, SpanBlock._fields)
+    blocks = [SpanBlock(*row)._replace(call=calls[row[-1]]) for row in rows]
     memory = [Holding(*row) for row in _unpacked("memory", arrays, Holding._fields)]
     return Trace(blocks, names, memory)
 

@@ -22,7 +22,7 @@ LEVEL, SIGNIFICANT = 0.9, 0.05
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimeComparison:
     """A measured time and a simulated one.
 
     Attributes
@@ -93,7 +93,7 @@ _TIMES = (
 
 
 @dataclass(frozen=True)
-class StepComparison(Comparison):
+class StepComparison(TimeComparison):
     """A step.
 
     Attributes
@@ -123,7 +123,7 @@ class StepComparison(Comparison):
 
 
 @dataclass(frozen=True)
-class CollectiveComparison(Comparison):
+class CollectiveComparison(TimeComparison):
     """One size of a collective.
 
     Attributes
@@ -158,7 +158,7 @@ class Excluded:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ErrorSummary:
     """What the predicted points of a cluster, a scenario or a table say; None where there are none.
 
     Attributes
@@ -296,26 +296,26 @@ class Validation(Inline):
             found.setdefault((row.scenario, row.table), []).append(row)
         return [tuple(rows) for rows in found.values()]
 
-    def step_summaries(self) -> list[Summary]:
+    def step_summaries(self) -> list[ErrorSummary]:
         """What steps say of each cluster on which any were measured."""
         parts = [(cluster, self.of(cluster).points) for cluster in self.clusters]
         return [summary(name, points, self.noise[name]) for name, points in parts if points]
 
-    def overall(self) -> Summary | None:
+    def overall(self) -> ErrorSummary | None:
         """What all steps say, without an order among different clusters; None without any."""
         if not self.points:
             return None
         least = min(self.noise[point.cluster] for point in self.points)
         return replace(summary("all clusters", self.points, least), tau=None)
 
-    def scenario_summaries(self, cluster: str) -> list[Summary]:
+    def scenario_summaries(self, cluster: str) -> list[ErrorSummary]:
         """What steps on one cluster say, scenario by scenario."""
         groups: dict[str, list[StepComparison]] = {}
         for point in self.of(cluster).points:
             groups.setdefault(point.scenario, []).append(point)
         return [summary(name, group, self.noise[cluster]) for name, group in groups.items()]
 
-    def collective_summaries(self) -> list[Summary]:
+    def collective_summaries(self) -> list[ErrorSummary]:
         """What tables say of each cluster of which there are any; means over its tables."""
         found = []
         for cluster in self.clusters:
@@ -334,7 +334,7 @@ class Validation(Inline):
     def coverages(self) -> list[Coverage]:
         """How many predicted steps, and sizes of collectives, lie in their 90 % intervals."""
         found = []
-        both: tuple[tuple[str, Sequence[Comparison]], ...]
+        both: tuple[tuple[str, Sequence[TimeComparison]], ...]
         both = (("steps", self.points), ("collectives", self.rows))
         for what, every in both:
             inside = [one.is_inside for one in every if one.is_predicted]
@@ -382,7 +382,7 @@ class Validation(Inline):
         }
 
 
-def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:
+def summary(name: str, points: Sequence[TimeComparison], noise: float) -> ErrorSummary:
     """Say what points tell.
 
     Parameters
@@ -399,7 +399,7 @@ def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:
     steps = [point for point in predicted if isinstance(point, StepComparison)]
     rows = [point for point in predicted if isinstance(point, CollectiveComparison)]
     both: list[StepComparison | CollectiveComparison] = [*steps, *rows]
-    return Summary(
+    return ErrorSummary(
         name=name,
         num_points=len(points),
         num_predicted=len(predicted),
@@ -414,7 +414,7 @@ def summary(name: str, points: Sequence[Comparison], noise: float) -> Summary:
     )
 
 
-def kendall_tau(points: Sequence[Comparison], noise: float) -> float | None:
+def kendall_tau(points: Sequence[TimeComparison], noise: float) -> float | None:
     """How well simulated times put measured ones in order.
 
     Parameters
@@ -458,7 +458,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class HeldOutPoint:
     """What was left out for a point, and what it is beside that.
 
     Attributes
@@ -477,7 +477,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Fold:
+class FoldResult:
     """What the points of a fold say that were left out.
 
     Attributes
@@ -544,8 +544,8 @@ class LeftOut:
 
     by: str
     whole: Validation
-    of_points: tuple[Place, ...]
-    of_rows: tuple[Place, ...]
+    of_points: tuple[HeldOutPoint, ...]
+    of_rows: tuple[HeldOutPoint, ...]
 
     @cached_property
     def validation(self) -> Validation:
@@ -562,7 +562,7 @@ class LeftOut:
         )
 
     @cached_property
-    def folds(self) -> tuple[Fold, ...]:
+    def folds(self) -> tuple[FoldResult, ...]:
         """Steps first, then collectives, each in the order of the scenarios."""
         both = (
             ("steps", self.whole.points, self.of_points),
@@ -570,7 +570,7 @@ class LeftOut:
         )
         found = []
         for kind, points, places in both:
-            groups: dict[str, list[tuple[Comparison, Place]]] = {}
+            groups: dict[str, list[tuple[TimeComparison, HeldOutPoint]]] = {}
             for point, place in zip(points, places, strict=True):
                 if place.fold is not None and place.counts:
                     groups.setdefault(place.fold, []).append((point, place))
@@ -612,7 +612,9 @@ class LeftOut:
         }
         return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
-    def _fold(self, name: str, kind: str, group: Sequence[tuple[Comparison, Place]]) -> Fold:
+    def _fold(
+        self, name: str, kind: str, group: Sequence[tuple[TimeComparison, HeldOutPoint]]
+    ) -> FoldResult:
         points = [point for point, _ in group]
         noise = max(self.whole.noise[point.cluster] for point in points)
         found = summary(name, points, noise)
@@ -620,7 +622,7 @@ class LeftOut:
         assert found.worst_error is not None
         assert found.inside is not None
         fitted = [abs(place.fitted / point.measured - 1) for point, place in group]
-        return Fold(
+        return FoldResult(
             name=name,
             kind=kind,
             num_points=found.num_predicted,
@@ -634,18 +636,19 @@ class LeftOut:
         )
 
 
-def _in(place: Place) -> bool:
+def _in(place: HeldOutPoint) -> bool:
     return place.fold is not None and place.counts
 
 
-def _width(points: Sequence[Comparison]) -> float | None:
+def _width(points: Sequence[TimeComparison]) -> float | None:
     if any(point.low <= 0 or point.high <= 0 for point in points):
         return None
     return exp(_mean_error([log(point.high / point.low) / 2 for point in points]))
 
 
 def _plain(
-    points: Sequence[StepComparison] | Sequence[CollectiveComparison], places: Sequence[Place]
+    points: Sequence[StepComparison] | Sequence[CollectiveComparison],
+    places: Sequence[HeldOutPoint],
 ) -> list[dict[str, Any]]:
     return [
         {**point.plain(), "fold": place.fold, "fitted_s": place.fitted}
@@ -686,7 +689,7 @@ class CoverageBin(NamedTuple):
     high: float
 
 
-def coverage(points: Sequence[Comparison]) -> list[CoverageBin]:
+def coverage(points: Sequence[TimeComparison]) -> list[CoverageBin]:
     """Count at every level of `LEVELS`.
 
     Parameters
@@ -706,7 +709,7 @@ def coverage(points: Sequence[Comparison]) -> list[CoverageBin]:
     ]
 
 
-def num_series(points: Sequence[Comparison]) -> int:
+def num_series(points: Sequence[TimeComparison]) -> int:
     """Count the tables of collectives, and of steps the scenarios."""
     return len(
         {
@@ -716,7 +719,7 @@ def num_series(points: Sequence[Comparison]) -> int:
     )
 
 
-def holds(point: Comparison, level: float) -> bool:
+def holds(point: TimeComparison, level: float) -> bool:
     """Whether an interval of another level than 90 % holds the measured time.
 
     Its ends are those of a log-normal distribution on each side: ``simulated (low / simulated)^k``

@@ -27,7 +27,7 @@ from simdp.strategies.local_sgd import LocalSGD
 from simdp.strategies.memory import checkpoint_nbytes, host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload
-from simdp.workload.compute import FromMeasurements, MeasuredStep, is_contradiction
+from simdp.workload.compute import FromMeasurements, MeasuredStepTime, is_contradiction
 from simdp.workload.execution import widened
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.sampling import DropLast, Rebalance
@@ -459,7 +459,9 @@ def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _too_short(workload: Workload, device: Device, points: Sequence[MeasuredStep]) -> Iterator[str]:
+def _too_short(
+    workload: Workload, device: Device, points: Sequence[MeasuredStepTime]
+) -> Iterator[str]:
     """Refuse steps that leave no time for compute, or less than smaller batches take."""
     compute = workload.compute
     assert isinstance(compute, FromMeasurements)

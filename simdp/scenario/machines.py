@@ -185,7 +185,7 @@ def without_data(data: Any) -> Any:
     return data if given is not None else {**data, "workload": {**workload, "dataset": "none"}}
 
 
-class Parts(NamedTuple):
+class ScenarioParts(NamedTuple):
     """What is looked at of a valid scenario.
 
     Attributes
@@ -212,7 +212,7 @@ class Parts(NamedTuple):
     among_jobs: bool
 
 
-def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
+def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
     """Say what follows from several parts together, where nobody says it.
 
     Parameters
@@ -255,7 +255,7 @@ def what_follows(parts: Parts, base: Path) -> dict[str, Any]:
     return found
 
 
-def _over_links(parts: Parts) -> tuple[str, ...] | None:
+def _over_links(parts: ScenarioParts) -> tuple[str, ...] | None:
     """Collectives to simulate over the links where NCCL's own model times all others.
 
     None where it times none: a cost is written, or NCCL's model does not suit the scenario.
@@ -347,7 +347,7 @@ def _usual_loss(workload: Workload) -> Loss | None:
     return LOSSES["cross_entropy" if classes else "mse"].model_validate({})
 
 
-def _low_of_strategy(parts: Parts) -> str | None:
+def _low_of_strategy(parts: ScenarioParts) -> str | None:
     """The 16-bit dtype that the strategy lets layers compute in, where no precision is written."""
     swept = any(key.split(".")[0] == "strategy" for key in parts.sweep)
     low: str | None = getattr(parts.strategy, "param_dtype", None)
@@ -357,7 +357,7 @@ def _low_of_strategy(parts: Parts) -> str | None:
     return low if workload.precision.kind == "full" else None
 
 
-def _repeats_itself(parts: Parts) -> bool:
+def _repeats_itself(parts: ScenarioParts) -> bool:
     """Whether an epoch of times alone is more of the same, of which a few steps are enough."""
     workload, strategy, cluster = parts.workload, parts.strategy, parts.cluster
     if parts.numerics or not workload.dataset.has_samples:
@@ -374,7 +374,7 @@ def _repeats_itself(parts: Parts) -> bool:
     return strategy.player == "together" and not hasattr(strategy, "local_steps") and not late
 
 
-def _few_steps(parts: Parts, base: Path) -> dict[str, int]:
+def _few_steps(parts: ScenarioParts, base: Path) -> dict[str, int]:
     """How many steps to simulate; nothing where an epoch has no more."""
     workload, cluster = parts.workload, parts.cluster
     drawn = any(straggler.by_chance for straggler in cluster.stragglers)

@@ -210,7 +210,7 @@ class MeasuredCollective(Spec):
         ]
 
 
-class Measured(Spec):
+class MeasuredScenario(Spec):
     """What a real machine did.
 
     Attributes
@@ -241,7 +241,7 @@ class Measured(Spec):
     calibration: Calibration | None = None
 
     @model_validator(mode="after")
-    def _there_is_something(self) -> Measured:
+    def _there_is_something(self) -> MeasuredScenario:
         if not self.points and not self.collectives:
             raise problem("has no points and no collectives; add points: [{set: ..., ...}].")
         left_out = [point.set for point in self.excluded]
@@ -254,7 +254,7 @@ class Measured(Spec):
 # Points as scenarios -----------------------------------------------------------------------------
 
 
-def settings(measured: Measured) -> list[tuple[str, dict[str, Any]]]:
+def settings(measured: MeasuredScenario) -> list[tuple[str, dict[str, Any]]]:
     """Where each point and table stands in the file, and what it sets."""
     listed = [(f"measured.points.{i}", point.set) for i, point in enumerate(measured.points)]
     for i, table in enumerate(measured.collectives):
@@ -263,7 +263,7 @@ def settings(measured: Measured) -> list[tuple[str, dict[str, Any]]]:
 
 
 def built(
-    measured: Measured,
+    measured: MeasuredScenario,
     written: Raw,
     base: Path,
     look_at: Callable[[Raw, int], tuple[list[str], S | None]],
@@ -327,7 +327,9 @@ def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
     return point
 
 
-def contradictions(measured: Measured, alike: Sequence[str], samples: Sequence[float]) -> list[str]:
+def contradictions(
+    measured: MeasuredScenario, alike: Sequence[str], samples: Sequence[float]
+) -> list[str]:
     """Refuse points that tell different times of the same settings.
 
     Parameters

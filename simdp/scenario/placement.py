@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster import Cluster
-from simdp.cluster.degraded import Factors, problem_with
+from simdp.cluster.degraded import LinkFactors, problem_with
 from simdp.cluster.numbering import NodeKind
 from simdp.cluster.stragglers import DegradedLink
 from simdp.collectives import Collectives, Cost, Layout
@@ -330,20 +330,20 @@ def _inside(cluster: Cluster) -> tuple[float, float]:
     return max(alpha for alpha, _ in kinds), min(bandwidth for _, bandwidth in kinds)
 
 
-def _insides(cluster: Cluster) -> Iterator[tuple[NodeKind, int, Factors]]:
+def _insides(cluster: Cluster) -> Iterator[tuple[NodeKind, int, LinkFactors]]:
     """Each kind of node, and each node with degraded links, with the factors of its links."""
     n, numbering = cluster.local_size, cluster.numbering
     for kind in numbering.inside:
-        yield kind, n, Factors(np.ones(kind.num_links), np.ones(kind.num_links))
+        yield kind, n, LinkFactors(np.ones(kind.num_links), np.ones(kind.num_links))
     if cluster.degraded is not None:
         for node in range(cluster.num_nodes):
             mine = slice(numbering.first[node], numbering.first[node + 1])
-            factors = Factors(*(each[mine] for each in cluster.degraded))
+            factors = LinkFactors(*(each[mine] for each in cluster.degraded))
             if (factors.alpha != 1).any() or (factors.bandwidth != 1).any():
                 yield numbering.inside[numbering.kind_of[node]], n, factors
 
 
-def _inside_kind(kind: NodeKind, n: int, factors: Factors) -> tuple[float, float]:
+def _inside_kind(kind: NodeKind, n: int, factors: LinkFactors) -> tuple[float, float]:
     topology, cards = kind.topology, kind.cards
     src = np.arange(n)
     routes = topology.routes(src, (src + 1) % n, n, cards)

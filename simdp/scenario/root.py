@@ -26,8 +26,8 @@ from simdp.job.checkpoint import Checkpoint
 from simdp.job.recovery import AnyRecovery
 from simdp.job.targets import AnyTarget
 from simdp.phrases import problems
-from simdp.scenario.machines import Parts, may_name, what_follows, without_data
-from simdp.scenario.measured import Measured
+from simdp.scenario.machines import ScenarioParts, may_name, what_follows, without_data
+from simdp.scenario.measured import MeasuredScenario
 from simdp.scenario.overrides import Raw, grid, move_paths
 from simdp.scenario.placement import Neighbour, wiring_of
 from simdp.spec import Bool, Spec, problem
@@ -100,7 +100,7 @@ class Scenario(Spec):
     numerics: Bool = Field(_AS_THE_MODEL, validate_default=True)
     target: AnyTarget | None = None
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
-    measured: Measured | None = None
+    measured: MeasuredScenario | None = None
     checkpoint: Checkpoint | None = None
     recovery: AnyRecovery | None = None
 
@@ -322,7 +322,7 @@ def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Sce
         The scenario as plain data, which tells what its file leaves to defaults; left out, how
         collectives are timed stays as it is.
     """
-    parts = Parts(
+    parts = ScenarioParts(
         scenario.cluster,
         scenario.workload,
         scenario.strategy,

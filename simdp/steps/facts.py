@@ -222,7 +222,7 @@ def longest_period(number: int, lengths: tuple[int, ...], since: int) -> int | N
     return next((n for n in reversed(lengths) if (number - since + 1) % n == 0), None)
 
 
-class Step:
+class StepContext:
     """What may differ from step to step.
 
     Parameters

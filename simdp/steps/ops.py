@@ -16,7 +16,7 @@ from simdp.workload.sampling import Participants
 # Coded --------------------------------------------------------------------------------------------
 
 
-class Code(NamedTuple):
+class EncodeBucket(NamedTuple):
     """How the numbers of a bucket become bytes, with a scale and a zero point for each row.
 
     Attributes
@@ -47,19 +47,19 @@ class Code(NamedTuple):
 class Observe(NamedTuple):
     """Find the scale and the zero point of every row."""
 
-    code: Code
+    code: EncodeBucket
 
 
 class Quantize(NamedTuple):
     """Round every rank's bucket to bytes."""
 
-    code: Code
+    code: EncodeBucket
 
 
 class Dequantize(NamedTuple):
     """Make the bucket's content the mean of what all ranks have sent."""
 
-    code: Code
+    code: EncodeBucket
     divisor: float
 
 
@@ -378,13 +378,13 @@ class Exchange(NamedTuple):
     nbytes: float
 
 
-class Done(NamedTuple):
+class MicrobatchDone(NamedTuple):
     """A micro-step is over: what is left of it is given back."""
 
     micro: int
 
 
-class Scale(NamedTuple):
+class ScaleLoss(NamedTuple):
     """Choose how each loss counts in this step.
 
     Every micro-step's loss counts with its share of the rank's samples; with ``by_shard`` also
@@ -426,7 +426,7 @@ class Copy(NamedTuple):
     nbytes: float
 
 
-class Fill(NamedTuple):
+class FillBucket(NamedTuple):
     """A gradient, divided, comes into its place in a bucket; 0 where there is none.
 
     Attributes
@@ -483,7 +483,7 @@ class AllReduce(NamedTuple):
     nbytes: float
     bucket: Bucket | None = None
     wait: float = 0.0
-    before: Unpack | Turn | HostCopy | None = None
+    before: Unpack | OrthogonalizeBucket | HostCopy | None = None
     group: Group = None
     after: tuple[int, ...] = ()
 
@@ -612,7 +612,7 @@ class Unless(NamedTuple):
 # Compression -------------------------------------------------------------------------------------
 
 
-class Split(NamedTuple):
+class SplitBucket(NamedTuple):
     """Take a bucket apart: add what was lost the last time, and find P = M Q."""
 
     factoring: Factoring
@@ -624,7 +624,7 @@ class Unpack(NamedTuple):
     factoring: Factoring
 
 
-class Turn(NamedTuple):
+class OrthogonalizeBucket(NamedTuple):
     """Make the sums of P orthonormal, and find Q = M^T P."""
 
     factoring: Factoring
@@ -655,15 +655,15 @@ Op = (
     | Backward
     | Tail
     | Exchange
-    | Done
-    | Scale
+    | MicrobatchDone
+    | ScaleLoss
     | Update
     | Hold
     | Reserve
     | Copy
     | Open
     | Release
-    | Fill
+    | FillBucket
     | Take
     | Rounding
     | AllReduce
@@ -678,9 +678,9 @@ Op = (
     | Unshard
     | Free
     | Unless
-    | Split
+    | SplitBucket
     | Unpack
-    | Turn
+    | OrthogonalizeBucket
     | Join
     | Select
     | AddSelected

@@ -20,7 +20,7 @@ Pieces = dict[str, slice]
 """Where pieces lie in parameters that are taken as flat, by name."""
 
 
-class Kept(NamedTuple):
+class ReplicatedPart(NamedTuple):
     """What every rank keeps whole, beside its own pieces."""
 
     weights: bool
@@ -52,7 +52,7 @@ class Partition:
         parameters: Sequence[Parameter],
         units: Sequence[Sequence[str]],
         ranks: Ints,
-        kept: Kept,
+        kept: ReplicatedPart,
         owners: Mapping[str, int] | None = None,
     ) -> None:
         self.units = [tuple(names) for names in units]
@@ -183,7 +183,7 @@ Cut = list[list[tuple[str, slice, slice]]]
 """For each place the names, and where a piece lies in each, taken as flat, and in what travels."""
 
 
-class Rows(Partition):
+class RowPartition(Partition):
     """How parameters are dealt to ranks, each cut by itself into pieces of equal size.
 
     The rank at place r has the r-th piece; the last ones may be short, or have nothing. What is
@@ -209,9 +209,9 @@ class Rows(Partition):
         units: Sequence[Sequence[str]],
         ranks: Ints,
         lengths: Mapping[str, int],
-        after_forward: Rows | None = None,
+        after_forward: RowPartition | None = None,
     ) -> None:
-        super().__init__(parameters, units, ranks, Kept(weights=False, gradients=False))
+        super().__init__(parameters, units, ranks, ReplicatedPart(weights=False, gradients=False))
         self.lengths, self.after_forward = dict(lengths), after_forward
 
     def piece_elements(self, unit: int) -> int:
@@ -268,7 +268,7 @@ def by_rows(
     units: Sequence[Sequence[str]],
     ranks: Ints,
     after_forward: int = 0,
-) -> Rows:
+) -> RowPartition:
     """Deal every parameter's rows as torch's ``fully_shard`` does.
 
     Parameters
@@ -283,10 +283,12 @@ def by_rows(
     rows = {p.name: -(-(p.shape[0] if p.shape else 1) // places) for p in parameters}
     lengths = {p.name: rows[p.name] * prod(p.shape[1:]) for p in parameters}
     if not after_forward:
-        return Rows(parameters, units, ranks, lengths)
+        return RowPartition(parameters, units, ranks, lengths)
     neighbours = ranks.reshape(-1, after_forward)
     parts = {name: length * places // after_forward for name, length in lengths.items()}
-    return Rows(parameters, units, ranks, lengths, Rows(parameters, units, neighbours, parts))
+    return RowPartition(
+        parameters, units, ranks, lengths, RowPartition(parameters, units, neighbours, parts)
+    )
 
 
 # Bucket -------------------------------------------------------------------------------------------
@@ -432,7 +434,7 @@ EQUAL_CAPS_SINCE = (2, 5)
 121640)."""
 
 
-class Rules(NamedTuple):
+class BucketRules(NamedTuple):
     """How a version of torch sorts gradients.
 
     Attributes
@@ -451,13 +453,13 @@ class Rules(NamedTuple):
     equal_caps: bool = True
 
 
-def rules(version: str | None) -> Rules:
+def rules(version: str | None) -> BucketRules:
     """What a version of torch does, such as ``"1.4"`` or ``"2.1.0"``; None is the newest."""
     if version is None:
-        return Rules()
+        return BucketRules()
     major, minor = map(int, version.split(".")[:2])
     here = (major, minor)
-    return Rules(here >= REBUILT_SINCE, here >= ONE_AT_FIRST_SINCE, here >= EQUAL_CAPS_SINCE)
+    return BucketRules(here >= REBUILT_SINCE, here >= ONE_AT_FIRST_SINCE, here >= EQUAL_CAPS_SINCE)
 
 
 def limits(bucket_cap: float | None, equal_caps: bool = True) -> list[float]:

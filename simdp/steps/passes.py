@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from simdp.steps.facts import Facts, Ops, StateTensor
-from simdp.steps.ops import Backward, Batch, Broadcast, Done, Exchange, Forward, Scatter, Tail, Wait
+from simdp.steps.ops import (
+    Backward,
+    Batch,
+    Broadcast,
+    Exchange,
+    Forward,
+    MicrobatchDone,
+    Scatter,
+    Tail,
+    Wait,
+)
 from simdp.steps.partition import Group, MiB, assign
 
 BROADCAST_NBYTES = 250 * MiB
@@ -102,7 +112,7 @@ def backward(
         if call in facts.tails:
             yield Tail(micro, call)
         yield from after(call)
-    yield Done(micro)
+    yield MicrobatchDone(micro)
 
 
 def send_all(

@@ -16,7 +16,7 @@ import numpy as np
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
 from simdp.errors import ScenarioError
-from simdp.steps.facts import Facts, Nominal, Ops, Step, longest_period
+from simdp.steps.facts import Facts, Nominal, Ops, StepContext, longest_period
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
@@ -25,7 +25,7 @@ from simdp.steps.ops import (
     Broadcast,
     CopyOut,
     Exchange,
-    Fill,
+    FillBucket,
     Free,
     GatherTogether,
     KeepSums,
@@ -37,7 +37,7 @@ from simdp.steps.ops import (
     Reserve,
     Select,
     Shard,
-    Split,
+    SplitBucket,
     Take,
     Unless,
 )
@@ -56,17 +56,17 @@ LATE = 10**12
 """Number of a step long after all that strategies do at first."""
 
 
-class Loop(Protocol):
+class TrainingLoop(Protocol):
     """A training loop; see `simdp.strategies.base.Strategy`."""
 
     def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks."""
 
-    def step(self, facts: Facts, step: Step) -> Ops:
+    def step(self, facts: Facts, step: StepContext) -> Ops:
         """One step."""
 
 
-class Called(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A collective that a run calls.
 
     Attributes
@@ -108,29 +108,29 @@ class ProcessGroups(NamedTuple):
     collectives: tuple[str, ...]
 
 
-def called_by(op: Op) -> Called | None:
+def called_by(op: Op) -> CollectiveCall | None:
     """The collective that an operation starts, if it does."""
     match op:
         case AllReduce():
-            return Called("all_reduce", 0, op.group, op.nbytes)
+            return CollectiveCall("all_reduce", 0, op.group, op.nbytes)
         case Average():
-            return Called("all_reduce", 0, op.group, op.nbytes)
+            return CollectiveCall("all_reduce", 0, op.group, op.nbytes)
         case Exchange():
-            return Called(op.collective, 0, None, op.nbytes)
+            return CollectiveCall(op.collective, 0, None, op.nbytes)
         case ReduceScatter():
-            return Called("reduce_scatter", 0, op.group, op.bucket.nbytes)
+            return CollectiveCall("reduce_scatter", 0, op.group, op.bucket.nbytes)
         case AllGather():
-            return Called("all_gather", 0, op.group, op.nbytes)
+            return CollectiveCall("all_gather", 0, op.group, op.nbytes)
         case ReduceTogether():
-            return Called("reduce_scatter", 0, None, op.bucket.nbytes)
+            return CollectiveCall("reduce_scatter", 0, None, op.bucket.nbytes)
         case GatherTogether():
-            return Called("all_gather", 0, None, op.nbytes)
+            return CollectiveCall("all_gather", 0, None, op.nbytes)
         case Broadcast():
-            return Called("broadcast", op.root, op.group, op.nbytes)
+            return CollectiveCall("broadcast", op.root, op.group, op.nbytes)
         case CopyOut():
-            return Called("broadcast", 0, op.group, op.nbytes)
+            return CollectiveCall("broadcast", 0, op.group, op.nbytes)
         case Reduce():
-            return Called("reduce", 0, op.group, op.bucket.nbytes)
+            return CollectiveCall("reduce", 0, op.group, op.bucket.nbytes)
     return None
 
 
@@ -156,16 +156,16 @@ class Program:
     """
 
     def __init__(
-        self, loop: Loop, facts: Facts, kinds: Sequence[StepBatches], num_steps: int
+        self, loop: TrainingLoop, facts: Facts, kinds: Sequence[StepBatches], num_steps: int
     ) -> None:
         self.loop, self.facts = loop, facts
         self._kinds, self._num_steps = kinds, num_steps
-        self._plans: list[tuple[Step, Plan]] = []
+        self._plans: list[tuple[StepContext, Plan]] = []
 
     @classmethod
     def of(
         cls,
-        loop: Loop,
+        loop: TrainingLoop,
         workload: Workload,
         world_size: int,
         num_samples: int,
@@ -200,7 +200,7 @@ class Program:
 
     def plan(self, number: int, batches: StepBatches) -> Plan:
         """What a step consists of: the same object for steps that cannot differ."""
-        step = Step(self.facts, number, batches)
+        step = StepContext(self.facts, number, batches)
         for known, plan in self._plans:
             if step.answers(known.asked):
                 return plan
@@ -240,7 +240,7 @@ class Program:
         return [op for plan in (self.setup, *self.plans) for op in flat(plan)]
 
     @cached_property
-    def called(self) -> list[Called]:
+    def called(self) -> list[CollectiveCall]:
         """Every collective that the run calls, with every size."""
         return list(dict.fromkeys(filter(None, map(called_by, self._ops))))
 
@@ -248,7 +248,7 @@ class Program:
     def _announced(self) -> frozenset[tuple[str, int, Group]]:
         return frozenset((called.collective, called.root, called.group) for called in self.called)
 
-    def require(self, called: Called, stream: int) -> None:
+    def require(self, called: CollectiveCall, stream: int) -> None:
         """Refuse a collective that no step calls which was read beforehand.
 
         A clock is chosen for what a run calls; what comes as a surprise might share a link unseen.
@@ -307,13 +307,13 @@ class Program:
     @cached_property
     def gradients_stay(self) -> bool:
         """Whether gradients live in buckets, and so keep their memory from step to step."""
-        return any(isinstance(op, Fill) and op.bucket.is_view for op in self._ops)
+        return any(isinstance(op, FillBucket) and op.bucket.is_view for op in self._ops)
 
     @cached_property
     def keeps_errors(self) -> bool:
         """Whether a copy of all gradients is kept from step to step, of what they have lost."""
         return any(
-            (isinstance(op, Split) and op.factoring.error_feedback)
+            (isinstance(op, SplitBucket) and op.factoring.error_feedback)
             or (isinstance(op, Select) and op.selection.error_feedback)
             for op in flat(self.steady)
         )
@@ -384,7 +384,7 @@ def _room(plan: Plan) -> float:
     for op in flat(plan):
         if isinstance(op, Batch):
             here, latest = {}, None
-        elif isinstance(op, Fill) and op.bucket is not latest:  # its names are hashed once
+        elif isinstance(op, FillBucket) and op.bucket is not latest:  # its names are hashed once
             latest = op.bucket
             here[latest.names] = latest.room
             most = max(most, sum(here.values()))

@@ -22,26 +22,26 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.spec import Spec
-from simdp.steps.facts import Facts, Ops, Step, trainable
+from simdp.steps.facts import Facts, Ops, StepContext, trainable
 from simdp.steps.ops import (
     QUORUM,
     AllGather,
     AllReduce,
     Batch,
-    Done,
-    Fill,
+    FillBucket,
     Gather,
     Meet,
+    MicrobatchDone,
     NewGroup,
     Open,
     ReduceScatter,
     Release,
-    Scale,
+    ScaleLoss,
     Unless,
     Update,
     Wait,
 )
-from simdp.steps.partition import Bucket, Group, Kept, Partition, assign, limits
+from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart, assign, limits
 from simdp.steps.passes import Tags, backward, forward, forward_of_all, scatter
 from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
@@ -83,14 +83,14 @@ class Strategy(Spec):
         """Prepare the ranks, before the first step."""
 
     @abstractmethod
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         """One optimizer step."""
 
-    def infer_step(self, facts: Facts, step: Step) -> Ops:
+    def infer_step(self, facts: Facts, step: StepContext) -> Ops:
         """One step of ``mode: inference``."""
         raise AssertionError(f"{self.kind} serves no inference; the scenario's checks refuse it")
 
-    def step(self, facts: Facts, step: Step) -> Ops:
+    def step(self, facts: Facts, step: StepContext) -> Ops:
         """One step of the workload's mode."""
         return (self.infer_step if facts.is_inference else self.train_step)(facts, step)
 
@@ -274,7 +274,7 @@ def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
         yield Gather(0, 0)
         yield Meet()  # a rank that got nothing is no step ahead
     else:
-        yield Done(0)
+        yield MicrobatchDone(0)
 
 
 def idle_option(strategy: Strategy, read: Sequence[str] = ()) -> str | None:
@@ -301,7 +301,7 @@ AGREED_NBYTES = 4.0
 ShardedGradScaler)."""
 
 
-def deal_buckets(facts: Facts, bucket_cap: float | None, kept: Kept) -> Partition:
+def deal_buckets(facts: Facts, bucket_cap: float | None, kept: ReplicatedPart) -> Partition:
     """Deal each bucket of gradients to all ranks, in equal pieces; what is frozen, to nobody.
 
     Parameters
@@ -367,7 +367,7 @@ class PieceReducer:
         if unit not in self.buckets:
             self.buckets[unit] = unit_bucket(self.facts, self.partition, unit)
             yield Open(self.buckets[unit])
-        yield Fill(self.buckets[unit], name, self.facts.world_size)
+        yield FillBucket(self.buckets[unit], name, self.facts.world_size)
         self.missing[unit] -= 1
         while self.turn < len(self.missing) and not self.missing[self.turn]:
             if self.turn in self.buckets:  # one of unused parameters alone is not sent
@@ -382,7 +382,12 @@ class PieceReducer:
 
 
 def step_in_pieces(
-    facts: Facts, step: Step, partition: Partition, overlap: bool, by_shard: bool, every: bool
+    facts: Facts,
+    step: StepContext,
+    partition: Partition,
+    overlap: bool,
+    by_shard: bool,
+    every: bool,
 ) -> Ops:
     """One step in which gradients are summed on the owners of their pieces.
 
@@ -401,7 +406,7 @@ def step_in_pieces(
         the last one.
     """
     tags = count()
-    yield Scale(by_shard)
+    yield ScaleLoss(by_shard)
     for micro in range(step.num_micro_steps):
         yield from forward(facts, micro)
         if every or micro == step.num_micro_steps - 1:

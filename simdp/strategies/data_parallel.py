@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.steps.facts import Facts, Ops, StateTensor, Step
+from simdp.steps.facts import Facts, Ops, StateTensor, StepContext
 from simdp.steps.ops import (
     CopyOut,
     Gather,
@@ -21,7 +21,7 @@ from simdp.steps.ops import (
     LossOfAll,
     Meet,
     Reduce,
-    Scale,
+    ScaleLoss,
     TakeSums,
     Update,
     Wait,
@@ -97,7 +97,7 @@ class DataParallel(Strategy):
         if facts.is_inference:
             yield from copy_out(facts, [True] * facts.world_size, count())
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         root, losses, tags = self.output_device, self.loss_in_forward, count()
         for micro in range(step.num_micro_steps):
             yield from scatter(facts, micro, targets=losses)
@@ -124,7 +124,7 @@ class DataParallel(Strategy):
         yield Wait(tuple(sent))
         yield TakeSums(micro)
 
-    def infer_step(self, facts: Facts, step: Step) -> Ops:
+    def infer_step(self, facts: Facts, step: StepContext) -> Ops:
         """Hand the batch out, and gather what the copies of the setup make of it."""
         yield from scatter(facts, 0)
         yield from forward_of_all(facts, 0, self.gil)
@@ -195,12 +195,12 @@ class Single(Strategy):
         """Nothing to prepare."""
         yield from ()
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
-        yield Scale(by_shard=False)
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
+        yield ScaleLoss(by_shard=False)
         for micro in range(step.num_micro_steps):
             yield from forward(facts, micro)
             yield from backward(facts, micro)
         yield Update()
 
-    def infer_step(self, facts: Facts, step: Step) -> Ops:
+    def infer_step(self, facts: Facts, step: StepContext) -> Ops:
         yield from infer_in_processes(facts, scatters=False)

@@ -20,8 +20,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.errors import ScenarioError, shown
 from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
-from simdp.steps.facts import Facts, Ops, Step, trainable
-from simdp.steps.ops import AllReduce, Copy, Fill, Hold, Scale, Take, Update, Wait
+from simdp.steps.facts import Facts, Ops, StepContext, trainable
+from simdp.steps.ops import AllReduce, Copy, FillBucket, Hold, ScaleLoss, Take, Update, Wait
 from simdp.steps.partition import Bucket, assign, limits, rules
 from simdp.steps.passes import Tags, backward, forward, send, send_all, send_buffers
 from simdp.strategies.base import (
@@ -38,7 +38,7 @@ from simdp.strategies.base import (
     unequal_groups,
     uneven,
 )
-from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook, Sending, Sent
+from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook, Sending, SentBucket
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 from simdp.workload.precision import numpy_dtype
@@ -152,7 +152,7 @@ class Reducer:
             name: number for number, message in enumerate(messages) for name in message.bucket.names
         }
         self.missing = [len(message.bucket.names) for message in messages]
-        self.sent: list[Sent] = []
+        self.sent: list[SentBucket] = []
         self.unmarked = list(unused)
         self.delayed, self.delayed_tags = delayed, list[int]()
 
@@ -179,7 +179,7 @@ class Reducer:
             yield from self._delay(name, self.delayed)
         for ready in [ready for ready in names if ready in self.home]:
             message = self.messages[self.home[ready]]
-            yield Fill(message.bucket, ready, self.divisor, message.copied)
+            yield FillBucket(message.bucket, ready, self.divisor, message.copied)
             self.missing[self.home[ready]] -= 1
         while len(self.sent) < len(self.messages) and not self.missing[len(self.sent)]:
             turn = len(self.sent)
@@ -192,7 +192,7 @@ class Reducer:
     def _delay(self, name: str, delayed: Delayed) -> Ops:
         """Take a gradient that waits for another one; send all of them when that is ready."""
         if name in delayed.bucket.names:
-            yield Fill(delayed.bucket, name, self.before)
+            yield FillBucket(delayed.bucket, name, self.before)
         if name == delayed.hooked:
             self.delayed_tags.append(next(self.tags))
             tag, bucket, group = self.delayed_tags[-1], delayed.bucket, self.facts.quorum.group
@@ -282,7 +282,7 @@ class Upcast(CommHook):
             yield Hold("temporary", beside)
         yield AllReduce(tag, label, nbytes, bucket, wait, group=facts.quorum.group)
         back = [Hold("temporary", -beside)] if beside else []
-        return Sent((tag,), (*self._upcast(facts, bucket, label), *back))
+        return SentBucket((tag,), (*self._upcast(facts, bucket, label), *back))
 
     def _upcast(self, facts: Facts, bucket: Bucket, label: str) -> Ops:
         if not self.casts:
@@ -583,7 +583,7 @@ class DDP(Strategy):
         if self.broadcast_buffers:
             yield from send_buffers(facts, root, tags)
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         tags = count()
         yield from self.average_gradients(facts, step, tags)
         yield Update(step.active() if self.join else facts.quorum.there)
@@ -593,9 +593,9 @@ class DDP(Strategy):
             last_joiner = max(r for r, there in enumerate(step.active()) if there)
             yield from self._send_model(facts, last_joiner, tags)
 
-    def average_gradients(self, facts: Facts, step: Step, tags: Tags) -> Ops:
+    def average_gradients(self, facts: Facts, step: StepContext, tags: Tags) -> Ops:
         """Forward and backward of a step, up to the optimizer's turn."""
-        yield Scale(self.weight_by_shard)
+        yield ScaleLoss(self.weight_by_shard)
         last = step.num_micro_steps - 1
         for micro in range(last + 1):
             if self.join:
@@ -624,7 +624,7 @@ class DDP(Strategy):
                 yield from used
             yield from reducer.finish([op.tag for op in used])
 
-    def _iteration(self, facts: Facts, step: Step, micro: int) -> int:
+    def _iteration(self, facts: Facts, step: StepContext, micro: int) -> int:
         """Count the backward passes that were reduced before; from 2 on all are alike."""
         earlier = 0 if self.no_sync else micro
         if step.reduced_before(1):
@@ -633,10 +633,12 @@ class DDP(Strategy):
             return 2
         return min(1 + earlier if self.no_sync else step.num_micro_steps + earlier, 2)
 
-    def infer_step(self, facts: Facts, step: Step) -> Ops:
+    def infer_step(self, facts: Facts, step: StepContext) -> Ops:
         yield from infer_in_processes(facts, facts.workload.global_batch is not None)
 
-    def _reducer(self, facts: Facts, step: Step, micro: int, iteration: int, tags: Tags) -> Reducer:
+    def _reducer(
+        self, facts: Facts, step: StepContext, micro: int, iteration: int, tags: Tags
+    ) -> Reducer:
         """Multiply by 1/W before the sum; unused parameters are ready with the first hook.
 
         Gradients that live in their buckets need no copies.
@@ -657,7 +659,7 @@ class DDP(Strategy):
         unused = [name for name in facts.unused if name not in apart and name in kept]
         return Reducer(facts, messages, tags, before, after, unused, hook, self._delayed(facts))
 
-    def _hook(self, facts: Facts, step: Step, micro: int) -> tuple[CommHook, float, float]:
+    def _hook(self, facts: Facts, step: StepContext, micro: int) -> tuple[CommHook, float, float]:
         """Who sends buckets, and what gradients are divided by before and after the sum."""
         divisor, mixed = float(self._divisor(facts, step, micro)), self.mixed_precision
         if mixed is None:
@@ -693,12 +695,12 @@ class DDP(Strategy):
         # Only an average over the active ranks needs the count on the host.
         yield Wait((agreed,) if self.divide_by_initial_world_size else (counted, agreed))
 
-    def _authority(self, step: Step, micro: int) -> int:
+    def _authority(self, step: StepContext, micro: int) -> int:
         """Whose buffers count: rank 0's; under Join those of the last rank that has samples."""
         there = step.active(micro) if self.join else [True]
         return max(r for r, has_samples in enumerate(there) if has_samples)
 
-    def _divisor(self, facts: Facts, step: Step, micro: int) -> int:
+    def _divisor(self, facts: Facts, step: StepContext, micro: int) -> int:
         if self.divide_by_initial_world_size:
             return facts.quorum.num_counted
         return sum(step.active(micro))
@@ -772,8 +774,8 @@ class Apex(Strategy):
         """Broadcast rank 0's parameters, as one buffer."""
         yield from send(facts, facts.parameters, "parameters", 0, 0)
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
-        yield Scale(self.weight_by_shard)
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
+        yield ScaleLoss(self.weight_by_shard)
         last = step.num_micro_steps - 1
         for micro in range(last + 1):
             yield from forward(facts, micro)
@@ -784,12 +786,12 @@ class Apex(Strategy):
         yield from reducer.finish()
         yield Update()
 
-    def _reducer(self, facts: Facts, step: Step, tags: Tags) -> Reducer:
+    def _reducer(self, facts: Facts, step: StepContext, tags: Tags) -> Reducer:
         before = self.gradient_predivide_factor
         after = facts.world_size / before if self.gradient_average else 1.0
         return Reducer(facts, self._messages(facts, step), tags, before, after)
 
-    def _messages(self, facts: Facts, step: Step) -> list[Message]:
+    def _messages(self, facts: Facts, step: StepContext) -> list[Message]:
         """A bucket is made when it is sent and freed when it is copied back, unless retained."""
         copied = copies_charged(self.charge_copies, facts)
         back = copied and not self.retain_allreduce_buffers

@@ -17,25 +17,25 @@ from pydantic import BeforeValidator, Field
 from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.spec import Bool, Int, problem
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
     Copy,
-    Fill,
+    FillBucket,
     Free,
     HostCopy,
     NewGroup,
     Open,
     ReduceScatter,
     Release,
-    Scale,
+    ScaleLoss,
     Shard,
     Unshard,
     Update,
     Wait,
 )
-from simdp.steps.partition import Bucket, Group, Rows, by_rows
+from simdp.steps.partition import Bucket, Group, RowPartition, by_rows
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import (
     Low,
@@ -47,10 +47,10 @@ from simdp.strategies.base import (
     output_problem,
     uneven,
 )
-from simdp.strategies.unit_names import Module, Units, chosen, unknown_unit
+from simdp.strategies.unit_names import UnitModules, Units, chosen, unknown_unit
 from simdp.workload import Workload
 from simdp.workload.execution import widened
-from simdp.workload.layers.base import Graph
+from simdp.workload.layers.base import ModelGraph
 from simdp.workload.precision import numpy_dtype
 
 # Row units ----------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class RowRules(NamedTuple):
     across_last: bool = False
 
 
-def row_units(graph: Graph, modules: Sequence[Module]) -> list[RowUnit]:
+def row_units(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[RowUnit]:
     """Find when each unit is needed; units that no call needs are left out.
 
     Parameters
@@ -185,7 +185,12 @@ class RowWalk:
     """
 
     def __init__(
-        self, facts: Facts, partition: Rows, units: Sequence[RowUnit], rules: RowRules, tags: Tags
+        self,
+        facts: Facts,
+        partition: RowPartition,
+        units: Sequence[RowUnit],
+        rules: RowRules,
+        tags: Tags,
     ) -> None:
         self.facts, self.partition, self.units = facts, partition, list(units)
         self.rules, self.tags = rules, tags
@@ -335,7 +340,7 @@ class RowWalk:
         before, after = divisors(self.facts.quorum.num_counted, dtype)
         yield Open(bucket)
         for name in unit.names:
-            yield Fill(bucket, name, before)
+            yield FillBucket(bucket, name, before)
         elements = self.facts.num_elements(unit.names)
         moved = elements * self.facts.itemsize + bucket.nbytes
         yield Copy(f"{unit.label} gradients", moved / 2)
@@ -542,7 +547,7 @@ class PerParameter(Strategy):
             return asked
         return True if asked == size else asked
 
-    def _dealt(self, facts: Facts) -> tuple[Rows, list[RowUnit]]:
+    def _dealt(self, facts: Facts) -> tuple[RowPartition, list[RowUnit]]:
         """Who owns what, and when each unit is needed."""
         modules = chosen(facts.graph, self.units)
         parameters = [module.parameters for module in modules]
@@ -562,7 +567,7 @@ class PerParameter(Strategy):
             yield from send_buffers(facts, 0, tags, group)
         yield Shard(partition)
 
-    def _rules(self, facts: Facts, partition: Rows) -> RowRules:
+    def _rules(self, facts: Facts, partition: RowPartition) -> RowRules:
         inside, *across = self._groups()
         own = facts.workload.precision.gradient_dtype(facts.workload.dtype)
         return RowRules(
@@ -578,10 +583,10 @@ class PerParameter(Strategy):
             self.offload == "cpu",
         )
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         partition, units = facts.once("units", lambda: self._dealt(facts))
         rules, tags = self._rules(facts, partition), count()
-        yield Scale(self.weight_by_shard)
+        yield ScaleLoss(self.weight_by_shard)
         walk = RowWalk(facts, partition, units, rules, tags)
         for micro in range(step.num_micro_steps):
             yield from walk.run(micro, micro == step.num_micro_steps - 1)
@@ -647,7 +652,7 @@ class HSDP(PerParameter):
     def _groups(self) -> tuple[Group, ...]:
         return (SHARD, REPLICATE)
 
-    def _rules(self, facts: Facts, partition: Rows) -> RowRules:
+    def _rules(self, facts: Facts, partition: RowPartition) -> RowRules:
         return super()._rules(facts, partition)._replace(across_last=self.all_reduce == "last")
 
     def setup(self, facts: Facts) -> Ops:

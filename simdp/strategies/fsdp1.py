@@ -18,21 +18,21 @@ from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.spec import Bool, Int
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import (
     AllReduce,
-    Fill,
+    FillBucket,
     Free,
     NewGroup,
     Open,
     ReduceScatter,
     Release,
-    Scale,
+    ScaleLoss,
     Shard,
     Update,
     Wait,
 )
-from simdp.steps.partition import Bucket, Group, Kept, Partition
+from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart
 from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import (
     Low,
@@ -45,9 +45,9 @@ from simdp.strategies.base import (
     unit_bucket,
 )
 from simdp.strategies.fsdp import REPLICATE, SHARD, unequal
-from simdp.strategies.unit_names import Module, Units, chosen, unknown_unit
+from simdp.strategies.unit_names import UnitModules, Units, chosen, unknown_unit
 from simdp.workload import Workload
-from simdp.workload.layers.base import Graph
+from simdp.workload.layers.base import ModelGraph
 
 # Units --------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class Unit(NamedTuple):
     has_backward: bool = True
 
 
-class Rules(NamedTuple):
+class UnitRules(NamedTuple):
     """What of an FSDP's options decides when units come and go.
 
     Attributes
@@ -108,7 +108,7 @@ class Rules(NamedTuple):
     reduce_dtype: str | None = None
 
 
-def units_in_use(graph: Graph, modules: Sequence[Module]) -> list[Unit]:
+def units_in_use(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[Unit]:
     """Find when each unit is needed; the root, which comes first, is needed throughout forward.
 
     Parameters
@@ -164,7 +164,7 @@ class UnitWalk:
         facts: Facts,
         partition: Partition,
         units: Sequence[Unit],
-        rules: Rules,
+        rules: UnitRules,
         tags: Tags,
     ) -> None:
         self.facts, self.partition, self.units = facts, partition, list(units)
@@ -254,7 +254,7 @@ class UnitWalk:
                 self.facts, self.partition, unit, self.rules.reduce_dtype
             )
             yield Open(self.buckets[unit])
-        yield Fill(self.buckets[unit], name, self.facts.world_size)
+        yield FillBucket(self.buckets[unit], name, self.facts.world_size)
 
     def _after_backward(self, number: int) -> Ops:
         for place, unit in enumerate(self.back):
@@ -365,7 +365,7 @@ class FSDP1(Strategy):
         """Who owns what, and when each unit is needed."""
         modules = chosen(facts.graph, self.units)
         parameters = [module.parameters for module in modules]
-        kept = Kept(weights=False, gradients=False)
+        kept = ReplicatedPart(weights=False, gradients=False)
         partition = Partition(facts.parameters, parameters, self._ranks(facts), kept)
         return partition, units_in_use(facts.graph, modules)
 
@@ -381,10 +381,10 @@ class FSDP1(Strategy):
         partition, _ = facts.once("units", lambda: self._dealt(facts))
         yield Shard(partition)
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         partition, units = facts.once("units", lambda: self._dealt(facts))
         inside, *across = self._groups()
-        rules = Rules(
+        rules = UnitRules(
             self.sharding_strategy in ("FULL_SHARD", "HYBRID_SHARD"),
             self.backward_prefetch,
             self.forward_prefetch,
@@ -394,7 +394,7 @@ class FSDP1(Strategy):
             self.reduce_dtype,
         )
         tags = count()
-        yield Scale(self.weight_by_shard)
+        yield ScaleLoss(self.weight_by_shard)
         for micro in range(step.num_micro_steps):
             yield from UnitWalk(facts, partition, units, rules, tags).run(micro)
         yield from agree(facts, tags, inside)

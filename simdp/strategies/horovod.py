@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple, Self
 from pydantic import model_validator
 
 from simdp.spec import Bandwidth, Bool, Bytes, Seconds, problem
-from simdp.steps.facts import Facts, Ops, StateTensor, Step, num_trainable, trainable
-from simdp.steps.ops import Reserve, Scale, Update
+from simdp.steps.facts import Facts, Ops, StateTensor, StepContext, num_trainable, trainable
+from simdp.steps.ops import Reserve, ScaleLoss, Update
 from simdp.steps.partition import MiB
 from simdp.steps.passes import backward, forward, send
 from simdp.strategies.base import Strategy, copies_charged, uneven
@@ -59,7 +59,7 @@ FAST_NETWORK = sqrt(10e9 / 8 * 56e9 / 8)
 """Bandwidth of a node from which on 56 Gbit/s are nearer than 10, as ratios [bytes/s]."""
 
 
-class Group(NamedTuple):
+class FusionGroup(NamedTuple):
     """Gradients that travel together.
 
     Attributes
@@ -89,7 +89,7 @@ def next_cycle(ready: float, cycle_time: float) -> float:
 
 def fused(
     ready: Sequence[float], nbytes: Sequence[float], threshold: float, cycle_time: float
-) -> list[Group]:
+) -> list[FusionGroup]:
     """Fuse as Horovod does, whose background thread looks for work once per cycle.
 
     Of those that are ready in a cycle, the first and those that follow it travel together, as long
@@ -110,14 +110,14 @@ def fused(
     ----------
     Horovod 0.19, horovod/common/controller.cc, FuseResponses; docs/tensor-fusion.rst.
     """
-    groups: list[Group] = []
+    groups: list[FusionGroup] = []
     held = 0.0
     for number, (instant, size) in enumerate(zip(ready, nbytes, strict=True)):
         launch = next_cycle(instant, cycle_time)
         fits = groups and groups[-1].launch == launch and held + size <= threshold
         first = groups.pop().members.start if fits else number
         held = held + size if fits else size
-        groups.append(Group(range(first, number + 1), launch))
+        groups.append(FusionGroup(range(first, number + 1), launch))
     return groups
 
 
@@ -273,8 +273,8 @@ class Horovod(Strategy):
             return compressed + self.fusion_threshold
         return compressed + float(elements * self._itemsize(facts.itemsize))
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
-        yield Scale(self.weight_by_shard)
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
+        yield ScaleLoss(self.weight_by_shard)
         last = step.num_micro_steps - 1
         for micro in range(last + 1):
             yield from forward(facts, micro)
@@ -285,7 +285,7 @@ class Horovod(Strategy):
             yield from self._reduced_backward(facts, step, last)
         yield Update()
 
-    def _reduced_backward(self, facts: Facts, step: Step, micro: int) -> Ops:
+    def _reduced_backward(self, facts: Facts, step: StepContext, micro: int) -> Ops:
         messages = self.messages(facts, step)
         reducer = Reducer(facts, messages, count(), after=facts.world_size)
         yield from reducer.backward(micro, self.overlap)
@@ -293,7 +293,7 @@ class Horovod(Strategy):
             yield from reducer.mark_ready(name)
         yield from reducer.finish()
 
-    def messages(self, facts: Facts, step: Step) -> list[Message]:
+    def messages(self, facts: Facts, step: StepContext) -> list[Message]:
         """What the current step sends, in order."""
         names = [*facts.ready_order, *facts.unused]
         times = step.ready_times(step.num_micro_steps - 1)

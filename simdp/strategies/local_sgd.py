@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
-from simdp.steps.facts import Facts, Ops, Step, num_trainable
-from simdp.steps.ops import AllReduce, Average, Copy, Hold, NewGroup, Scale, Update, Wait
+from simdp.steps.facts import Facts, Ops, StepContext, num_trainable
+from simdp.steps.ops import AllReduce, Average, Copy, Hold, NewGroup, ScaleLoss, Update, Wait
 from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.base import (
@@ -24,7 +24,7 @@ from simdp.strategies.base import (
     unequal_groups,
     uneven,
 )
-from simdp.strategies.comm_hooks import CommHook, Sending, Sent
+from simdp.strategies.comm_hooks import CommHook, Sending, SentBucket
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 
@@ -89,7 +89,7 @@ class _InSubgroup(CommHook):
     ) -> Sending:
         tag = next(tags)
         yield AllReduce(tag, label, bucket.nbytes, bucket, wait, group=self.group)
-        return Sent((tag,))
+        return SentBucket((tag,))
 
 
 class LocalSGD(Strategy):
@@ -260,7 +260,7 @@ class LocalSGD(Strategy):
         yield from self._ddp().setup(facts)
         yield from self._groups(facts)
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         if step.before(self.warmup_steps) or self.subgroup != "none":
             hook = None
             if not step.before(self.warmup_steps):
@@ -269,14 +269,14 @@ class LocalSGD(Strategy):
             yield from self._ddp(hook).train_step(facts, step)
             yield from self._averaged(facts, step)
             return
-        yield Scale(self.weight_by_shard)
+        yield ScaleLoss(self.weight_by_shard)
         for micro in range(step.num_micro_steps):
             yield from forward(facts, micro)
             yield from backward(facts, micro)
         yield Update(self._learning(facts, step))
         yield from self._averaged(facts, step)
 
-    def _learning(self, facts: Facts, step: Step) -> tuple[bool, ...]:
+    def _learning(self, facts: Facts, step: StepContext) -> tuple[bool, ...]:
         """Who has samples, and does not just wait for the weights of the others."""
         active, who = step.active(), facts.quorum.participants
         if who is None:
@@ -285,7 +285,7 @@ class LocalSGD(Strategy):
             one and counts for one, counts in zip(active, who.counted.tolist(), strict=True)
         )
 
-    def _averaged(self, facts: Facts, step: Step) -> Ops:
+    def _averaged(self, facts: Facts, step: StepContext) -> Ops:
         """Average the weights, if this is the step of a period that does."""
         given = self.averager_warmup_steps
         warmup = self.warmup_steps if given is None else given

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Int, problem
-from simdp.steps.facts import Facts, Ops, Step
-from simdp.steps.ops import Scale
+from simdp.steps.facts import Facts, Ops, StepContext
+from simdp.steps.ops import ScaleLoss
 from simdp.steps.passes import backward, forward
 from simdp.strategies.base import Strategy, uneven
 from simdp.workload import Workload
@@ -103,9 +103,9 @@ class ParameterServer(Strategy):
         """Nothing that a worker would do by itself: the engine lets it pull the first weights."""
         yield from ()
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         """What a worker does between a pull and a push."""
-        yield Scale(by_shard=False)
+        yield ScaleLoss(by_shard=False)
         for micro in range(step.num_micro_steps):
             yield from forward(facts, micro)
             yield from backward(facts, micro)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 from simdp.errors import shown
 from simdp.spec import problem
 from simdp.workload import Workload
-from simdp.workload.layers.base import Graph
+from simdp.workload.layers.base import ModelGraph
 
 SHOWN = 8
 """Modules that a message lists."""
@@ -32,7 +32,7 @@ Units = Annotated[
 ]
 
 
-def names_of(graph: Graph, units: Units) -> tuple[str, ...]:
+def names_of(graph: ModelGraph, units: Units) -> tuple[str, ...]:
     """Names of the modules that are units, but for the root."""
     if isinstance(units, tuple):
         paths = list(dict.fromkeys(_paths(graph)))
@@ -40,7 +40,7 @@ def names_of(graph: Graph, units: Units) -> tuple[str, ...]:
     return () if units == "whole" else tuple(block.name for block in graph.blocks)
 
 
-def _paths(graph: Graph) -> Iterator[str]:
+def _paths(graph: ModelGraph) -> Iterator[str]:
     """Names of all modules that hold parameters."""
     for parameter in graph.parameters:
         parts = parameter.name.split(".")[:-1]
@@ -60,7 +60,7 @@ def _matching(asked: str, paths: Sequence[str]) -> list[str]:
     ]
 
 
-class Module(NamedTuple):
+class UnitModules(NamedTuple):
     """Modules that are a unit.
 
     Attributes
@@ -82,7 +82,7 @@ class Module(NamedTuple):
     stays: bool = False
 
 
-def chosen(graph: Graph, units: Units) -> list[Module]:
+def chosen(graph: ModelGraph, units: Units) -> list[UnitModules]:
     """Find the units of a model, the root first.
 
     torchtitan makes units of what is used before all blocks, and of what is used behind them;
@@ -91,9 +91,9 @@ def chosen(graph: Graph, units: Units) -> list[Module]:
     root, *blocks = graph.modules(names_of(graph, units))
     users = _users(graph)
     inner = [
-        Module(b.name, b.parameters, b.calls[0], b.calls[-1])
+        UnitModules(b.name, b.parameters, b.calls[0], b.calls[-1])
         if any(users.get(name) for name in b.parameters)
-        else Module(b.name, b.parameters, -1, -1)
+        else UnitModules(b.name, b.parameters, -1, -1)
         for b in blocks
     ]
     outside = {name: users[name] for name in root.parameters if name in users}
@@ -104,23 +104,23 @@ def chosen(graph: Graph, units: Units) -> list[Module]:
         if len(before) + len(behind) == len(outside):
             inner = [*_around(graph, outside, before, False), *inner]
             inner += _around(graph, outside, behind, True)
-            return [Module("root", (), -1, -1, True), *inner]
+            return [UnitModules("root", (), -1, -1, True), *inner]
     last = len(graph.calls) - 1 if outside else -1
-    return [Module("root", root.parameters, min(last, 0), last, True), *inner]
+    return [UnitModules("root", root.parameters, min(last, 0), last, True), *inner]
 
 
 def _around(
-    graph: Graph, users: Mapping[str, Sequence[int]], names: Sequence[str], stays: bool
-) -> list[Module]:
+    graph: ModelGraph, users: Mapping[str, Sequence[int]], names: Sequence[str], stays: bool
+) -> list[UnitModules]:
     """A unit of what is used before all blocks, or behind them, if there is something."""
     if not names:
         return []
     calls = sorted({call for name in names for call in users[name]})
     label = ", ".join(dict.fromkeys(graph.calls[call].layer.name for call in calls))
-    return [Module(label, tuple(names), calls[0], calls[-1], stays)]
+    return [UnitModules(label, tuple(names), calls[0], calls[-1], stays)]
 
 
-def _users(graph: Graph) -> dict[str, list[int]]:
+def _users(graph: ModelGraph) -> dict[str, list[int]]:
     """Calls that each parameter is used in, in their order."""
     found: dict[str, list[int]] = {}
     for number, call in enumerate(graph.calls):

@@ -23,12 +23,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Bytes, Int, problem
-from simdp.steps.facts import Facts, Ops, Step, trainable
+from simdp.steps.facts import Facts, Ops, StepContext, trainable
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
     Broadcast,
-    Fill,
+    FillBucket,
     Free,
     GatherTogether,
     Hold,
@@ -36,13 +36,13 @@ from simdp.steps.ops import (
     KeepSums,
     ReduceTogether,
     Reserve,
-    Scale,
+    ScaleLoss,
     Shard,
     Unless,
     Update,
     Wait,
 )
-from simdp.steps.partition import BUCKET_CAP_NBYTES, Bucket, Kept, Partition, least_loaded
+from simdp.steps.partition import BUCKET_CAP_NBYTES, Bucket, Partition, ReplicatedPart, least_loaded
 from simdp.steps.passes import AtCall, Tags, backward, forward, send_all, send_buffers
 from simdp.strategies.base import Strategy, agree, deal_buckets, step_in_pieces, uneven
 from simdp.strategies.ddp import DDP
@@ -115,7 +115,7 @@ class IpgBuckets:
         here = self.home[name]
         if here > self.num_sent:
             yield from self._send()
-        yield Fill(self.buckets[here], name, self.facts.world_size)
+        yield FillBucket(self.buckets[here], name, self.facts.world_size)
 
     def finish(self) -> Ops:
         """Reduce what is left, and wait for all."""
@@ -223,19 +223,19 @@ def refuse_torchs(has_cap: bool, overlap: bool) -> None:
         )
 
 
-def deal_flat(facts: Facts, kept: Kept) -> Partition:
+def deal_flat(facts: Facts, kept: ReplicatedPart) -> Partition:
     """Deal all parameters, one after the other, in equal pieces."""
     whole = [[parameter.name for parameter in trainable(facts)]]
     return Partition(trainable(facts), whole, np.arange(facts.world_size)[None, :], kept)
 
 
-def step_of_deepspeed(facts: Facts, step: Step, partition: Partition, how: DeepSpeed) -> Ops:
+def step_of_deepspeed(facts: Facts, step: StepContext, partition: Partition, how: DeepSpeed) -> Ops:
     """One step of stage 1, or of stage 2 where gradients are not kept whole.
 
     Stage 2 reduces after every micro-step, stage 1 after the last one.
     """
     tags, last = count(), step.num_micro_steps - 1
-    yield Scale(how.by_shard)
+    yield ScaleLoss(how.by_shard)
     for micro in range(last + 1):
         yield from forward(facts, micro)
         if partition.kept.gradients and micro < last:
@@ -282,7 +282,7 @@ def _gather(facts: Facts, partition: Partition, at_once: int, tags: Tags) -> Ops
 
 # Zero1 --------------------------------------------------------------------------------------------
 
-WHOLE = Kept(weights=True, gradients=True)
+WHOLE = ReplicatedPart(weights=True, gradients=True)
 
 
 class Zero1(Strategy):
@@ -394,7 +394,7 @@ class Zero1(Strategy):
         yield from self._ddp.setup(facts)
         yield Shard(facts.once("partition", lambda: self._dealt(facts)))
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         partition, tags = facts.once("partition", lambda: self._dealt(facts)), count()
         if self.communication == "deepspeed":
             yield from step_of_deepspeed(facts, step, partition, DeepSpeed.of(self))
@@ -436,7 +436,7 @@ def _owners(facts: Facts) -> dict[str, int]:
 
 # Zero2 --------------------------------------------------------------------------------------------
 
-KEPT = Kept(weights=True, gradients=False)
+KEPT = ReplicatedPart(weights=True, gradients=False)
 
 
 class Zero2(Strategy):
@@ -512,7 +512,7 @@ class Zero2(Strategy):
         yield from DDP().setup(facts)
         yield Shard(self._dealt(facts))
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         partition = self._dealt(facts)
         if self.communication == "deepspeed":
             yield from step_of_deepspeed(facts, step, partition, DeepSpeed.of(self))
@@ -549,7 +549,7 @@ class Use(NamedTuple):
     own: tuple[int, ...]
 
 
-class Trace(NamedTuple):
+class UseTrace(NamedTuple):
     """Uses of a micro-step, and which of them belongs to a call of forward, and of backward."""
 
     uses: list[Use]
@@ -557,14 +557,14 @@ class Trace(NamedTuple):
     backward: dict[int, int]
 
 
-def trace_of(facts: Facts, partition: Partition) -> Trace:
+def trace_of(facts: Facts, partition: Partition) -> UseTrace:
     """Find the uses of parameters in a micro-step; what is computed again needs them too."""
     calls = facts.graph.calls
     own = [
         tuple(sorted({partition.unit_of[p.name] for p in call.layer.parameters()}))
         for call in calls
     ]
-    found = Trace([], {}, {})
+    found = UseTrace([], {}, {})
     for call in range(len(calls)):
         if own[call]:
             found.forward[call] = len(found.uses)
@@ -608,7 +608,7 @@ class Fetcher:
         self,
         facts: Facts,
         partition: Partition,
-        trace: Trace,
+        trace: UseTrace,
         is_known: bool,
         rules: FetchRules,
         persistent: frozenset[int],
@@ -795,10 +795,10 @@ class Zero3(Strategy):
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
 
-    def _dealt(self, facts: Facts) -> tuple[Partition, Trace]:
-        def deal() -> tuple[Partition, Trace]:
+    def _dealt(self, facts: Facts) -> tuple[Partition, UseTrace]:
+        def deal() -> tuple[Partition, UseTrace]:
             units = [[parameter.name] for parameter in facts.parameters]
-            ranks, kept = np.arange(facts.world_size)[None, :], Kept(False, False)
+            ranks, kept = np.arange(facts.world_size)[None, :], ReplicatedPart(False, False)
             partition = Partition(facts.parameters, units, ranks, kept)
             return partition, trace_of(facts, partition)
 
@@ -835,10 +835,10 @@ class Zero3(Strategy):
             yield together(facts, partition, units, tag, self.keeps_parameters_on_host)
             yield Wait((tag,))
 
-    def train_step(self, facts: Facts, step: Step) -> Ops:
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
         partition, _ = self._dealt(facts)
         tags, units = count(), self._persistent(partition)
-        yield Scale(self.weight_by_shard)
+        yield ScaleLoss(self.weight_by_shard)
         for micro in range(step.num_micro_steps):
             is_known = bool(micro) or not step.reduced_before(1)
             yield from self._micro_step(facts, micro, is_known, tags)

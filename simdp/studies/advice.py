@@ -14,7 +14,7 @@ from simdp.engine.simulate import is_quick, step_metrics
 from simdp.results.metrics import steady_step_time
 from simdp.results.result import Advice, Result
 from simdp.scenario import Scenario
-from simdp.studies.variants import Change, around_stragglers, shortened, with_settings
+from simdp.studies.variants import VariantChange, around_stragglers, shortened, with_settings
 
 STEPS = 3
 """A step to warm up, and two that count."""
@@ -76,7 +76,7 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
     now = _first_steps(scenario, result) or _samples_per_second(short)
     if now is None:
         return None
-    best: dict[str, tuple[float, Change]] = {}
+    best: dict[str, tuple[float, VariantChange]] = {}
     tried = 0
     for change in changes:
         found = _samples_per_second(with_settings(short, raw, change.settings()))
@@ -111,39 +111,39 @@ def _samples_per_second(scenario: Scenario | None) -> float | None:
     return None if found is None else found["throughput_samples_per_s"]
 
 
-def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[Change]:
+def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantChange]:
     """What may be worth a try."""
     workload, strategy = scenario.workload, scenario.strategy
     if workload.microbatch is not None and isinstance(workload.grad_accum, int):
         more = workload.grad_accum * TIMES
         but = f"a step of {TIMES} x the samples"
-        yield Change("accumulate", "workload.grad_accum", more, but)
+        yield VariantChange("accumulate", "workload.grad_accum", more, but)
     if strategy.kind == "ddp":
         yield from _of_ddp(scenario, metrics["bucket_bytes"] or [])
     played = not scenario.collectives.cost_of("all_reduce").timed
     if played and scenario.cluster.world_size <= MAX_PLANNED_RANKS:
         for kind in ALGORITHMS:
             if kind != scenario.collectives.all_reduce.kind:
-                yield Change("algorithm", "collectives.all_reduce", kind)
+                yield VariantChange("algorithm", "collectives.all_reduce", kind)
 
 
-def _of_ddp(scenario: Scenario, buckets: list[float]) -> Iterator[Change]:
+def _of_ddp(scenario: Scenario, buckets: list[float]) -> Iterator[VariantChange]:
     workload, strategy = scenario.workload, scenario.strategy
     if not getattr(strategy, "overlap", True):
-        yield Change("overlap", "strategy.overlap", True)
+        yield VariantChange("overlap", "strategy.overlap", True)
     hook = getattr(strategy, "comm_hook", None)
     if getattr(hook, "kind", None) == "none" and workload.gradient_itemsize > 2:
         devices = scenario.cluster.devices()
         low = "bf16" if all("bfloat16" in device.peak for device in devices) else "fp16"
-        yield Change("hook", "strategy.comm_hook", low, "gradients are rounded")
+        yield VariantChange("hook", "strategy.comm_hook", low, "gradients are rounded")
     cap = getattr(strategy, "bucket_cap", None)
     cap = DEFAULT_CAP if cap is None else cap
     if len(buckets) > 1:
         larger = cap * TIMES if cap else DEFAULT_CAP
-        yield Change("bucket", "strategy.bucket_cap", _mebibytes(larger))
+        yield VariantChange("bucket", "strategy.bucket_cap", _mebibytes(larger))
     if len(buckets) <= TIMES and cap:
         smaller = max(min(cap, sum(buckets)) / (2 * TIMES), 2**16)
-        yield Change("bucket", "strategy.bucket_cap", _mebibytes(smaller))
+        yield VariantChange("bucket", "strategy.bucket_cap", _mebibytes(smaller))
 
 
 def _mebibytes(nbytes: float) -> str:

@@ -138,7 +138,7 @@ def sweep_collective(
     dtype: str = "float",
     name: str = "cluster",
     measured: NcclLog | None = None,
-    split: Split | None = None,
+    split: GroupSplit | None = None,
     known: Sequence[Known] = (),
     base: Path = Path(),
 ) -> CollectiveStudy:
@@ -190,14 +190,14 @@ def sweep_collective(
     return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
 
 
-class Split(NamedTuple):
+class GroupSplit(NamedTuple):
     """Process groups of ranks: those of equal ``rank % value``, or of equal ``rank // value``."""
 
     rule: Literal["mod", "div"]
     value: int
 
     @classmethod
-    def parse(cls, text: str) -> Split:
+    def parse(cls, text: str) -> GroupSplit:
         """Read ``"mod 8"``, as NCCL_TESTS_SPLIT of nccl-tests is written.
 
         Raises
@@ -214,7 +214,7 @@ class Split(NamedTuple):
         return cls(rule, int(match[2]))
 
 
-def _bench(cluster: Cluster, split: Split | None) -> Bench:
+def _bench(cluster: Cluster, split: GroupSplit | None) -> Bench:
     if split is None:
         return Bench(cluster)
     try:
@@ -224,7 +224,7 @@ def _bench(cluster: Cluster, split: Split | None) -> Bench:
 
 
 def _check(
-    served_by: Algorithm | Cost, collective: str, bench: Bench, root: int, split: Split | None
+    served_by: Algorithm | Cost, collective: str, bench: Bench, root: int, split: GroupSplit | None
 ) -> None:
     if isinstance(served_by, Cost):
         _check_knows(served_by, collective, bench.planner.cluster, split)
@@ -252,7 +252,7 @@ def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
         raise ScenarioError([f"--algorithm {algorithm.kind}: with {ranks}: {wrong}."])
 
 
-def _check_knows(cost: Cost, collective: str, cluster: Cluster, split: Split | None) -> None:
+def _check_knows(cost: Cost, collective: str, cluster: Cluster, split: GroupSplit | None) -> None:
     wrong = cost.problem_with(collective, wiring_of(cluster))
     if wrong is None and split is not None:
         wrong = "knows no process groups; leave --split out, or name an algorithm"
@@ -498,7 +498,7 @@ def answer(request: Request) -> CollectiveStudy:
     name, clusters = load_clusters(request.cluster, world_sizes)
     base = cluster_file(request.cluster).parent
     known = machine_calibration(clusters[0].machine, base)
-    split = None if request.split is None else Split.parse(request.split)
+    split = None if request.split is None else GroupSplit.parse(request.split)
     if split is not None:
         name = f"{name} split {split.rule} {split.value}"
     return sweep_collective(

@@ -39,7 +39,7 @@ from simdp.spec import one_of
 from simdp.strategies import STRATEGIES, AnyStrategy
 from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.executor import Failed, executor_for, in_order
-from simdp.studies.many import Asked, simulated
+from simdp.studies.many import PointRequest, simulated
 from simdp.studies.store import Store
 from simdp.workload.models import MODEL
 
@@ -340,11 +340,11 @@ def _no_strategy(key: str, value: Any) -> list[str]:
 
 
 def _played(
-    points: Sequence[tuple[Raw, Raw]], base: Path, play: Callable[[list[Asked]], Outcomes]
+    points: Sequence[tuple[Raw, Raw]], base: Path, play: Callable[[list[PointRequest]], Outcomes]
 ) -> tuple[list[ComparedPoint], list[str]]:
     """Play every point that can be; raise what is wrong with all of them if none can."""
     compared, scenarios, notes = _made(points, base)
-    asked = [Asked(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
+    asked = [PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
     _play([compared[number] for number in scenarios], asked, play(asked))
     if not any(point.metrics for point in compared):
         raise ScenarioError(_wrong_with_all(compared))
@@ -401,7 +401,9 @@ def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
 # Playing ------------------------------------------------------------------------------------------
 
 
-def _play(points: Sequence[ComparedPoint], asked: Sequence[Asked], outcomes: Outcomes) -> None:
+def _play(
+    points: Sequence[ComparedPoint], asked: Sequence[PointRequest], outcomes: Outcomes
+) -> None:
     """Fill points in, each when it is its turn, so that no more weights are here than must be."""
     first: Weights | None = None
     for point, one, found in zip(points, asked, in_order(outcomes, len(points)), strict=True):

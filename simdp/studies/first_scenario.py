@@ -17,10 +17,10 @@ from simdp.scenario import Scenario
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.fits import fitting
 from simdp.studies.methods import (
-    Asked,
+    FitsRequest,
     Method,
-    Place,
     Raw,
+    TrainingNodes,
     checked_here,
     known_value,
     place_of,
@@ -35,7 +35,7 @@ ADAPTER_KEYS = {
 """Keys of a workload that trains adapters, and what they do."""
 
 
-def first_scenario(asked: Asked, file: Path) -> str:
+def first_scenario(asked: FitsRequest, file: Path) -> str:
     """Write a scenario that passes ``check``, fits, and gives what ``fits`` has of its row.
 
     Parameters
@@ -76,7 +76,7 @@ def first_scenario(asked: Asked, file: Path) -> str:
     return _in_words(asked, place, raw, row, found, file)
 
 
-def _best(asked: Asked) -> tuple[FittingRow, Fitting]:
+def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
     """The row that is written; training all weights on the GPUs comes before offload."""
     tried: list[Fitting] = []
     refused: ScenarioError | None = None
@@ -97,7 +97,7 @@ def _best(asked: Asked) -> tuple[FittingRow, Fitting]:
     raise ScenarioError([_nothing_fits(asked, tried)])
 
 
-def _nothing_fits(asked: Asked, tried: list[Fitting]) -> str:
+def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     """Say how close one comes, and what to do."""
     rows = [row for found in tried for row in found.rows]
     least = min(rows, key=lambda row: row.peak_memory_bytes)
@@ -114,7 +114,7 @@ def _nothing_fits(asked: Asked, tried: list[Fitting]) -> str:
     )
 
 
-def _sizes(raw: Raw, place: Place) -> list[int]:
+def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
     """Numbers of ranks up to the largest: part of a node, then whole nodes, by doubling.
 
     Those that the scenario cannot have, such as a torus of two, are passed over, and those on which
@@ -148,7 +148,7 @@ def _may_fit(scenario: Scenario) -> bool:
 
 
 def _in_words(
-    asked: Asked, place: Place, raw: Raw, row: FittingRow, found: Fitting, file: Path
+    asked: FitsRequest, place: TrainingNodes, raw: Raw, row: FittingRow, found: Fitting, file: Path
 ) -> str:
     """The scenario as YAML, with its comments."""
     workload, size = raw["workload"], raw["cluster"]["world_size"]
@@ -204,7 +204,7 @@ def _in_words(
     return "\n".join(lines) + "\n"
 
 
-def _head(asked: Asked, place: Place, raw: Raw, file: Path) -> Iterator[str]:
+def _head(asked: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
     """The question, and what answers it."""
     size, sizes = raw["cluster"]["world_size"], raw.get("sweep", {}).get("cluster.world_size")
     pictures = "scaling.png, timeline.png" if sizes else "timeline.png"
@@ -219,7 +219,7 @@ def _head(asked: Asked, place: Place, raw: Raw, file: Path) -> Iterator[str]:
     yield from _line("name", raw["name"])
 
 
-def _cluster(place: Place, raw: Raw, file: Path) -> Iterator[str]:
+def _cluster(place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
     """The cluster, and how it is written without a machine's name."""
     yield "cluster:"
     machine = place.cluster.get("machine")

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from simdp.engine.compute import Times
 from simdp.engine.outcome import price_date, rates
-from simdp.engine.phases import EDGE, Line, lines_by_phase
+from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
 from simdp.reports.captions import nbytes
@@ -37,10 +37,10 @@ from simdp.studies.answers import interval_of
 from simdp.studies.methods import (
     METHODS,
     RECOMPUTE,
-    Asked,
+    FitsRequest,
     Method,
-    Place,
     Raw,
+    TrainingNodes,
     known_choice,
     known_value,
     methods,
@@ -78,7 +78,7 @@ NEARLY_THE_BEST = 0.95
 """Of the fastest row's rate: of those that reach so much, ``init`` writes the simplest."""
 
 
-def fitting(asked: Asked, has_times: bool = True) -> Fitting:
+def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
     """Try every method.
 
     Parameters
@@ -125,7 +125,7 @@ def fitting(asked: Asked, has_times: bool = True) -> Fitting:
     )
 
 
-def check(asked: Asked, place: Place) -> Any:
+def check(asked: FitsRequest, place: TrainingNodes) -> Any:
     """Check all that is asked for but the place; return the precision that is meant.
 
     Raises
@@ -178,7 +178,7 @@ def _worth_a_row(trials: Sequence[_Trial]) -> list[_Trial]:
     return kept[enough[-1] :] if enough else kept
 
 
-def _nothing_to_try(asked: Asked) -> str:
+def _nothing_to_try(asked: FitsRequest) -> str:
     chosen = {"--method": asked.method, "--strategy": asked.strategy}
     given = ", ".join(f"{option} {value}" for option, value in chosen.items() if value)
     return f"{given}: {asked.title} cannot be trained so; leave one of them out."
@@ -201,7 +201,7 @@ def _one_of(trials: Sequence[_Trial]) -> _Trial:
 
 
 def _least_rows(
-    asked: Asked, place: Place, precision: Any, stacks: Callable[[int], _Stacks]
+    asked: FitsRequest, place: TrainingNodes, precision: Any, stacks: Callable[[int], _Stacks]
 ) -> Iterator[tuple[FittingRow, _Trial]]:
     """For each strategy and method a row at the least number of devices that it fits on.
 
@@ -231,7 +231,7 @@ def _least_rows(
         yield min(rows, key=lambda pair: _worth(pair[0]))
 
 
-def _sizes(place: Place) -> Iterator[int]:
+def _sizes(place: TrainingNodes) -> Iterator[int]:
     """Numbers of devices: a part of a node, then whole nodes."""
     yield from range(1, place.per_node + 1)
     if place.is_networked:
@@ -302,7 +302,7 @@ class _Stacks:
         How long compute takes, by all that it depends on.
     """
 
-    def __init__(self, asked: Asked, place: Place, precision: Any, gpus: int) -> None:
+    def __init__(self, asked: FitsRequest, place: TrainingNodes, precision: Any, gpus: int) -> None:
         self.asked, self.precision, self.gpus = asked, precision, gpus
         wanted = next((group[0] for group in methods(asked, precision)), None)
         if wanted is None:
@@ -365,7 +365,7 @@ class _Trial:
         return joint_problems(cluster, whole.workload, whole.strategy, lambda *_: True)
 
     @cached_property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[MemoryLine]:
         """Memory by samples of a micro-batch, at every operation that may be the peak."""
         short = [self._of(scenario) for scenario in self.stacks.short]
         return list(lines_of_depth(self.whole, short, self.stacks.depth))
@@ -476,7 +476,7 @@ class _Trial:
         return row if ends is None else replace(row, low_s=ends[0], high_s=ends[1])
 
 
-def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[Line]:
+def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[MemoryLine]:
     """Memory by samples of a micro-batch, at every operation that may be the peak.
 
     Parameters
@@ -496,7 +496,7 @@ def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> It
     for phase, line in fewer.items():
         if phase in more:
             one, two = ((1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2))
-            yield Line.through(one, two)
+            yield MemoryLine.through(one, two)
 
 
 def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
@@ -512,7 +512,7 @@ def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
     return fewer.owners is None and set(fewer.units) < set(more.units) and len(units) == 1
 
 
-def _largest(lines: Sequence[Line], room: float) -> int:
+def _largest(lines: Sequence[MemoryLine], room: float) -> int:
     """The most samples that fit; 1 where none do.
 
     Beyond `EXACT_BATCHES` only numbers of four binary digits: 18, 20, 22, ... 36, 40, 44.
@@ -537,7 +537,7 @@ NUM_STEPS = 2
 """Everything that a rank keeps is there by the second step."""
 
 
-class Need(NamedTuple):
+class MemoryNeed(NamedTuple):
     """What a scenario would need with other settings.
 
     Attributes
@@ -555,7 +555,7 @@ class Need(NamedTuple):
     fits: bool
 
 
-def what_fits(scenario: Scenario) -> list[Need]:
+def what_fits(scenario: Scenario) -> list[MemoryNeed]:
     """Try less memory for the same training: recomputation, shards, smaller micro-batches.
 
     Parameters
@@ -637,7 +637,7 @@ def _is_whole(scenario: Scenario, memory: Mapping[str, int]) -> bool:
     return sum(memory[part] for part in parts) > room
 
 
-def _tried(scenario: Scenario) -> Iterator[Need | None]:
+def _tried(scenario: Scenario) -> Iterator[MemoryNeed | None]:
     recompute: dict[str, Any] = {}
     if scenario.workload.recompute == "none" and not scenario.workload.model.timed:
         recompute = {"workload.recompute": "blocks"}
@@ -651,7 +651,7 @@ def _tried(scenario: Scenario) -> Iterator[Need | None]:
     yield _smaller(scenario)
 
 
-def _smaller(scenario: Scenario) -> Need | None:
+def _smaller(scenario: Scenario) -> MemoryNeed | None:
     """The largest micro-batch that fits, of those that come from halving; or one sample."""
     size, found = scenario.workload.microbatch, None
     least = _need(scenario, "microbatch: 1", {"workload.microbatch": 1}) if size else None
@@ -663,14 +663,14 @@ def _smaller(scenario: Scenario) -> Need | None:
     return found
 
 
-def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> Need | None:
+def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> MemoryNeed | None:
     """What a scenario needs with these settings; None where it cannot have them."""
     changed = variant(scenario, settings, NUM_STEPS)
     if changed is None:
         return None
     ledger = memory_needed(changed)
     peaks = ledger.peak.tolist()
-    return Need(words, max(peaks), fits(changed.cluster, peaks))
+    return MemoryNeed(words, max(peaks), fits(changed.cluster, peaks))
 
 
 # Presets ------------------------------------------------------------------------------------------

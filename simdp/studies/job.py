@@ -16,14 +16,14 @@ from simdp.engine.job.account import PARTS
 from simdp.engine.job.planning import guarded_mttf_of, mttf_of, planned
 from simdp.engine.job.policies import policy_for
 from simdp.engine.job.run import JobRun, Outcome
-from simdp.engine.job.training import Plan
+from simdp.engine.job.training import JobPlan
 from simdp.engine.outcome import price_date
 from simdp.errors import ScenarioError
-from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
+from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
 from simdp.results.metrics import bill, energy_range
 from simdp.results.result import Result
 from simdp.scenario import Scenario
-from simdp.studies.executor import Executor, executor_for
+from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
 
 RUNS, BLOCK = 1000, 25
@@ -86,17 +86,17 @@ def job(
         for number, (chosen, point) in enumerate(points):
             done = partial(_told, progress, number * runs, len(points) * runs)
             trained = _trained(point) if train else None
-            ask = Asked(runs, until, executor, store, done)
+            ask = JobRequest(runs, until, executor, store, done)
             study.points.append(replace(_job(point, chosen, ask), trained=trained))
     return study
 
 
-class Asked(NamedTuple):
+class JobRequest(NamedTuple):
     """What is asked of each point, and who plays it."""
 
     runs: int
     until: float | None
-    executor: Executor
+    executor: PointExecutor
     store: Store | None
     progress: Callable[[int], None]
 
@@ -115,7 +115,7 @@ def _trained(point: Scenario) -> Result:
     return train_through(point, history_of(point))
 
 
-def _job(point: Scenario, chosen: dict[str, Any], asked: Asked) -> Job:
+def _job(point: Scenario, chosen: dict[str, Any], asked: JobRequest) -> JobRuns:
     if point.workload.mode == "inference":
         raise ScenarioError(
             ["workload.mode: a job trains, and inference does not; leave mode out."]
@@ -125,7 +125,7 @@ def _job(point: Scenario, chosen: dict[str, Any], asked: Asked) -> Job:
     return _summed(point, plan, chosen, outcomes, asked.until, _strip(plan))
 
 
-def _ensemble(plan: Plan, point: Scenario, asked: Asked) -> list[Outcome]:
+def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome]:
     """All runs, block by block, in their order."""
     runs = asked.runs
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
@@ -140,7 +140,7 @@ def _ensemble(plan: Plan, point: Scenario, asked: Asked) -> list[Outcome]:
     return found
 
 
-def _play(plan: Plan, block: Block) -> list[Outcome]:
+def _play(plan: JobPlan, block: Block) -> list[Outcome]:
     """A block of runs."""
     first, count = block
     found = []
@@ -150,7 +150,7 @@ def _play(plan: Plan, block: Block) -> list[Outcome]:
     return found
 
 
-def _strip(plan: Plan) -> list[Stretch]:
+def _strip(plan: JobPlan) -> list[JobStretch]:
     """The first run, once more, with what happened when."""
     run = JobRun(plan, 0, keeps_strip=True)
     run.play(policy_for(run))
@@ -159,12 +159,12 @@ def _strip(plan: Plan) -> list[Stretch]:
 
 def _summed(
     point: Scenario,
-    plan: Plan,
+    plan: JobPlan,
     chosen: dict[str, Any],
     outcomes: Sequence[Outcome],
     until: float | None,
-    strip: list[Stretch],
-) -> Job:
+    strip: list[JobStretch],
+) -> JobRuns:
     finishes = [one.finish for one in outcomes]
     times, parts = np.array(finishes), np.array([one.parts for one in outcomes])
     queued = np.array([one.queued for one in outcomes])
@@ -173,7 +173,7 @@ def _summed(
     states = _states(plan, times, parts, np.array([one.node_seconds for one in outcomes]))
     spent, between = bill(plan.rates, *states), energy_range(plan.rates, *states)
     low, high = np.quantile(times, [0.05, 0.95]).tolist()
-    return Job(
+    return JobRuns(
         set=chosen,
         runs=len(outcomes),
         goodput=Spread.of((productive / times).tolist()),
@@ -196,7 +196,7 @@ def _summed(
 
 
 def _states(
-    plan: Plan, times: Floats, parts: Floats, node_seconds: Floats
+    plan: JobPlan, times: Floats, parts: Floats, node_seconds: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """How long devices are busy, wait and rest in runs [s]; they rest while nothing is trained.
 
@@ -213,7 +213,7 @@ def _spread(values: Floats | None) -> Spread | None:
     return None if values is None else Spread.of(values.tolist())
 
 
-def _assumed(point: Scenario, plan: Plan) -> dict[str, Any]:
+def _assumed(point: Scenario, plan: JobPlan) -> dict[str, Any]:
     """Figures behind the runs, which the scenario does not say itself."""
     mttf, saving = mttf_of(plan), plan.savings[-1] if plan.savings else None
     guarded = guarded_mttf_of(plan) if saving else mttf

@@ -22,7 +22,7 @@ from simdp.results.trace import Trace, TraceToCome, arrays_of, trace_of
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import Raw
 from simdp.studies.answers import interval_of, recorder_of
-from simdp.studies.executor import Done, Executor, Failed, in_order
+from simdp.studies.executor import CompletedItem, Failed, PointExecutor, in_order
 from simdp.studies.store import Store, key_of_plain
 
 Progress = Callable[[int, int], None]
@@ -44,7 +44,7 @@ MAX_KEPT = 64 * 2**20
 """Bytes of arrays of a point; what has more is not kept, and played again when it is asked for."""
 
 
-class Asked(NamedTuple):
+class PointRequest(NamedTuple):
     """A point, the clock that was asked for, and what is kept of it, as for `simulate_all`."""
 
     point: Scenario
@@ -71,7 +71,7 @@ class Plain(NamedTuple):
 def simulate_all(
     points: Sequence[Scenario],
     *,
-    executor: Executor,
+    executor: PointExecutor,
     store: Store | None = None,
     progress: Progress | None = None,
     fabric: Fabric = "auto",
@@ -106,15 +106,17 @@ def simulate_all(
     if keep_trace is None or isinstance(keep_trace, bool):
         keep_trace = [keep_trace] * len(points)
     asked = [
-        Asked(point, fabric, keep, interval="any" if keep and interval == "cheap" else interval)
+        PointRequest(
+            point, fabric, keep, interval="any" if keep and interval == "cheap" else interval
+        )
         for point, keep in zip(points, keep_trace, strict=True)
     ]
     return list(in_order(simulated(asked, executor, store, progress), len(asked)))
 
 
 def simulated(
-    asked: Sequence[Asked],
-    executor: Executor,
+    asked: Sequence[PointRequest],
+    executor: PointExecutor,
     store: Store | None = None,
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, Result | Failed]]:
@@ -142,7 +144,7 @@ def simulated(
     for place, outcome in executor.each(play, [asked[number] for number in waiting]):
         number = waiting[place]
         found: Result | Failed
-        if isinstance(outcome, Done):
+        if isinstance(outcome, CompletedItem):
             plain = outcome.value
             if store is not None and plain.can_be_kept:
                 store.put(keys[number], *plain)
@@ -155,12 +157,12 @@ def simulated(
         yield number, found
 
 
-def _key(asked: Asked, raw: Raw) -> str:
+def _key(asked: PointRequest, raw: Raw) -> str:
     """What tells points apart; whoever looks at the trace may have another clock play."""
     return key_of_plain(raw, asked.point.base, *asked[1:])
 
 
-def play(asked: Asked) -> Plain:
+def play(asked: PointRequest) -> Plain:
     """Play a point, wherever this is called, and lay the result out as plain data."""
     heard = None if asked.interval == "none" else recorder_of(asked.point)
     result = simulate(
@@ -187,7 +189,7 @@ def play(asked: Asked) -> Plain:
     return Plain(value, arrays or None)
 
 
-def taken(store: Store, key: str, asked: Asked, raw: Raw) -> Result | None:
+def taken(store: Store, key: str, asked: PointRequest, raw: Raw) -> Result | None:
     """A point that is done already; None where there is none, or what is kept is damaged."""
     value = store.get(key)
     if value is None:
@@ -200,7 +202,7 @@ def taken(store: Store, key: str, asked: Asked, raw: Raw) -> Result | None:
 
 
 def result_of(
-    asked: Asked, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
+    asked: PointRequest, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
 ) -> Result:
     """Make a result of plain data again; ``raw`` is its scenario as resolved.
 

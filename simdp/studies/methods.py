@@ -75,7 +75,7 @@ OWN_LINK, OWN_NETWORK = "pcie4-x16", "100gbe"
 Raw = dict[str, Any]
 
 
-class Asked(NamedTuple):
+class FitsRequest(NamedTuple):
     """What ``python -m simdp fits`` and ``init`` are given.
 
     Attributes
@@ -119,7 +119,7 @@ class Asked(NamedTuple):
         return str(self.model["kind"] if isinstance(self.model, dict) else self.model)
 
 
-class Place(NamedTuple):
+class TrainingNodes(NamedTuple):
     """Nodes that a model is trained on.
 
     Attributes
@@ -268,7 +268,9 @@ def _machines_with(device: str) -> list[str]:
     return [name for *_, name in sorted(found)]
 
 
-def place_of(machine: str | None, device: str | None, node_size: int | None = None) -> Place:
+def place_of(
+    machine: str | None, device: str | None, node_size: int | None = None
+) -> TrainingNodes:
     """Find the nodes that are meant.
 
     Raises
@@ -287,12 +289,12 @@ def place_of(machine: str | None, device: str | None, node_size: int | None = No
     if node_size is not None and node_size != figures.get("devices_per_node", 1):
         cluster["devices_per_node"] = figures["devices_per_node"] = node_size
     if machine is not None:
-        return Place(Path(name).stem, cluster, figures, None)
+        return TrainingNodes(Path(name).stem, cluster, figures, None)
     nodes = f"; nodes of {node_size}" if node_size else ""
-    return Place(name, cluster, figures, f"links as in {name}: {describe(name)}{nodes}")
+    return TrainingNodes(name, cluster, figures, f"links as in {name}: {describe(name)}{nodes}")
 
 
-def _own_nodes(device: str, node_size: int) -> Place:
+def _own_nodes(device: str, node_size: int) -> TrainingNodes:
     """Nodes of a device that no machine has."""
     figures: Raw = {
         "devices_per_node": node_size,
@@ -305,7 +307,7 @@ def _own_nodes(device: str, node_size: int) -> Place:
         f"nodes of {node_size} x {device}, {OWN_LINK} in a node and one {OWN_NETWORK} card between "
         "nodes, since no machine of the catalogue has such devices"
     )
-    return Place(device, dict(figures), figures, assumed)
+    return TrainingNodes(device, dict(figures), figures, assumed)
 
 
 class Method(NamedTuple):
@@ -352,7 +354,7 @@ class Method(NamedTuple):
         return {"strategy": self.strategy, **keys}
 
 
-def methods(asked: Asked, precision: Any) -> Iterator[tuple[Method, ...]]:
+def methods(asked: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
     """The methods that are tried: each group has the same one with more and more recomputation.
 
     Parameters
@@ -368,7 +370,7 @@ def methods(asked: Asked, precision: Any) -> Iterator[tuple[Method, ...]]:
             yield tuple(Method(name, strategy, precision, kind, **more) for kind in kinds)
 
 
-def _ways(asked: Asked, name: str) -> Iterator[tuple[Any, Raw]]:
+def _ways(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
     """Strategies of a method, and keys of a workload beside them."""
     more: Raw = {}
     if name in ("lora", "qlora"):
@@ -411,7 +413,7 @@ def _adapters(model: Any, in_4_bits: bool) -> Raw | None:
     return {"lora": {"targets": list(targets)}, "quantized": {"targets": sorted(ends)}}
 
 
-def raw_of(asked: Asked, place: Place, gpus: int, method: Method) -> Raw:
+def raw_of(asked: FitsRequest, place: TrainingNodes, gpus: int, method: Method) -> Raw:
     """A method's scenario without a batch and without data."""
     model = asked.model
     if asked.sequence_length is not None:

@@ -102,7 +102,7 @@ WHERE = "#/definitions/"
 Marker = one_of | from_catalogue | Quantity
 
 
-class Generator(GenerateJsonSchema):
+class SchemaGenerator(GenerateJsonSchema):
     """Schemas of Specs with what their docstrings say, and defaults as a file would give them.
 
     Members of a family may hold each other, and every quantity of a dimension is alike, so that
@@ -489,7 +489,7 @@ def _generated() -> Described:
         families = [marker for marker in known.values() if isinstance(marker, one_of)]
         members = (member for each in families for member in each.table.values())
         specs: list[type[Spec]] = [Scenario, *members]
-        generator = Generator()
+        generator = SchemaGenerator()
         references, definitions = generator.generate_definitions(
             [(spec, "validation", core(spec)) for spec in specs]
         )

@@ -22,10 +22,10 @@ from pydantic import TypeAdapter, ValidationError
 import simdp
 from simdp.arrays import Array
 from simdp.files import fingerprint, put_npz
-from simdp.files.records import Record, Records
+from simdp.files.records import RecordFile, StoredRecord
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import named_files
-from simdp.studies.executor import Done, Executor, Failed
+from simdp.studies.executor import CompletedItem, Failed, PointExecutor
 
 # Store --------------------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class Store:
         is_file = path.is_file() or (path.suffix and not path.is_dir())
         self.path = path if is_file else path / FILE
         self.go_on, self.num_found = go_on, 0
-        self._records = Records(self.path)
+        self._records = RecordFile(self.path)
 
     @property
     def num_other(self) -> int:
@@ -115,7 +115,7 @@ class Store:
             stream = io.BytesIO()
             put_npz(arrays, stream)
             more = stream.getvalue()
-        record = Record(zlib.compress(json.dumps(value).encode(), 1), more)
+        record = StoredRecord(zlib.compress(json.dumps(value).encode(), 1), more)
         self._records.put(key, simdp.__version__, record)
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ def done_in_order(
     function: Callable[[T], R],
     items: Sequence[T],
     *,
-    executor: Executor,
+    executor: PointExecutor,
     keep: Keep[T, R] | None = None,
 ) -> Iterator[R]:
     """Do many things of any kind; results come in the order of the items.
@@ -211,7 +211,7 @@ def done_in_order(
             place, outcome = next(outcomes)
             number = waiting[place]
             found[number] = outcome if isinstance(outcome, Failed) else outcome.value
-            if keep is not None and isinstance(outcome, Done):
+            if keep is not None and isinstance(outcome, CompletedItem):
                 keep.put(items[number], outcome.value)
         one = found.pop(wanted)
         if isinstance(one, Failed):

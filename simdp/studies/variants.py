@@ -265,7 +265,7 @@ MEASURED_STEPS = 1
 """Steps by whose speeds the next ones are cut."""
 
 
-class Change(NamedTuple):
+class VariantChange(NamedTuple):
     """What is tried: a key, its value, and what else it does; ``family`` shows one of its kind.
 
     ``beside`` are other keys that go with it, ``said`` what it is called, if not by its key.
@@ -288,7 +288,7 @@ class Change(NamedTuple):
         return f"{self.said or f'{self.key}: {written(self.value)}'}{but}"
 
 
-def around_stragglers(scenario: Scenario) -> Iterator[Change]:
+def around_stragglers(scenario: Scenario) -> Iterator[VariantChange]:
     """What may be worth a try, where the scenario says who is slow.
 
     Parameters
@@ -314,16 +314,16 @@ def around_stragglers(scenario: Scenario) -> Iterator[Change]:
         met = [pair for pair in pairs if tuple(pair) not in ring.avoid]  # type: ignore[attr-defined]
         if met:
             kept = [list(pair) for pair in ring.avoid]  # type: ignore[attr-defined]
-            yield Change("avoid", "collectives.all_reduce.avoid", kept + met)
+            yield VariantChange("avoid", "collectives.all_reduce.avoid", kept + met)
     weighs = getattr(scenario.strategy, "weight_by_shard", None)
     if workload.global_batch is not None and workload.rebalance is None and weighs is not None:
         rule = {"every": MEASURED_STEPS}
         beside = {} if weighs else {"strategy.weight_by_shard": True}
         but = "" if weighs else "with strategy.weight_by_shard: true"
-        yield Change("rebalance", "workload.rebalance", rule, but, beside)
+        yield VariantChange("rebalance", "workload.rebalance", rule, but, beside)
 
 
-def evictions(scenario: Scenario) -> Iterator[Change]:
+def evictions(scenario: Scenario) -> Iterator[VariantChange]:
     """Leave out a node that a straggler is on, where there are others.
 
     Parameters
@@ -348,7 +348,7 @@ def evictions(scenario: Scenario) -> Iterator[Change]:
             beside["cluster.inter_node.link"] = [*links[:node], *links[node + 1 :]]
         left = cluster.world_size - m
         said, but = f"without node {node}", f"{left} ranks"
-        yield Change("evict", "cluster.world_size", left, but, beside, said)
+        yield VariantChange("evict", "cluster.world_size", left, but, beside, said)
 
 
 def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:

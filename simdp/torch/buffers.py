@@ -22,7 +22,7 @@ from simdp.arrays import Array
 from simdp.collectives import Collectives
 from simdp.distributed.launch import BACKENDS
 from simdp.engine.programs.groups import additions
-from simdp.engine.programs.records import Asked
+from simdp.engine.programs.records import CallSignature
 from simdp.errors import ProgramError
 
 # Buffers ------------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ def op_of(opts: Any) -> Any:
     return getattr(opts, "reduceOp", opts)
 
 
-def message(name: str, memory: Buffer, whom: str, tag: int) -> Asked:
+def message(name: str, memory: Buffer, whom: str, tag: int) -> CallSignature:
     """A message, as reports have it."""
     dtype = str(memory.dtype).removeprefix("torch.")
-    return Asked(name, dtype, (memory.size,), whom + (f", tag={tag}" if tag else ""))
+    return CallSignature(name, dtype, (memory.size,), whom + (f", tag={tag}" if tag else ""))
 
 
 def flat_tensors(works: Sequence[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from simdp.rng import stream
-from simdp.torch.ranks import Part, Rank, current
+from simdp.torch.ranks import Rank, RankLocal, current
 
 # Generators ---------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ FRESH = 67280421310721
 """What torch's generator is seeded with in a fresh process, in every one."""
 
 
-class Generators(Part):
+class Generators(RankLocal):
     """Each rank's generators, default dtype and flags of determinism."""
 
     @contextmanager
@@ -88,7 +88,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 """Folders of what is installed, which may lie in a script's folder."""
 
 
-class Modules(Part):
+class Modules(RankLocal):
     """Each rank's modules from the folder of its script."""
 
     def __init__(self) -> None:

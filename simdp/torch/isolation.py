@@ -36,10 +36,10 @@ from torch.utils.data import IterDataPipe, _utils, dataloader, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo, _generate_state
 
 from simdp.distributed.launch import BACKENDS
-from simdp.engine.programs.records import NOTHING, Asked, Handle
+from simdp.engine.programs.records import NOTHING, CallSignature, Handle
 from simdp.errors import ProgramError
 from simdp.torch.process_groups import Virtual
-from simdp.torch.ranks import Part, Rank, asking, current
+from simdp.torch.ranks import Rank, RankLocal, asking, current
 
 # Worlds -------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ NAMES = (
 """Variables of torch's module."""
 
 
-class Worlds(Part):
+class Worlds(RankLocal):
     """Each rank's groups."""
 
     @contextmanager
@@ -138,7 +138,9 @@ def _made(options: Any, backend_options: Any = None) -> Virtual:
     label = "default" if first else f"{options.group_id} (ranks {', '.join(map(str, ranks))})"
     groups = {kind: runtime.group(label, ranks, name) for kind, name in served.items()}
     names = sorted(set(served.values()))
-    call = Asked("init_process_group" if first else "new_group", more=f"backend={','.join(names)}")
+    call = CallSignature(
+        "init_process_group" if first else "new_group", more=f"backend={','.join(names)}"
+    )
     group = next(iter(groups.values()))
     runtime.wait(group.issue(rank.rank, rank.settle(), call, NOTHING, None, blocked=True))
     return Virtual(rank, groups, ",".join(names))
@@ -172,7 +174,7 @@ def keep_what_is_freed() -> None:
 # Processes ----------------------------------------------------------------------------------------
 
 
-class Processes(Part):
+class ProcessState(RankLocal):
     """Each rank's ``os.environ``, ``sys.argv``, ``__main__`` and ``sys.excepthook``.
 
     ``os.environ`` stays the same object, whose contents change, so that whoever has it sees those
@@ -283,7 +285,7 @@ LOOKS = "looks"
 """Under which a rank keeps how often it has looked."""
 
 
-class Clocks(Part):
+class Clocks(RankLocal):
     """The functions of `time`, which modules that were imported before may still have."""
 
     @contextmanager
@@ -337,7 +339,7 @@ def _sleeping(real: Callable[[float], None]) -> Callable[[float], None]:
 # Loading ------------------------------------------------------------------------------------------
 
 
-class Loading(Part):
+class Loading(RankLocal):
     """DataLoaders with workers."""
 
     @contextmanager
@@ -574,7 +576,7 @@ class VirtualStore(dist.Store):
         for key in keys:
             if key not in self._shelf.values:
                 rank.settle()
-                asked = Asked("store.get", more=repr(key))
+                asked = CallSignature("store.get", more=repr(key))
                 handle = Handle(rank.rank, asked, lambda: f"at {self._address} for it to be set")
                 self._shelf.waiting.setdefault(key, []).append(handle)
                 rank.runtime.wait(handle)
@@ -613,7 +615,7 @@ class VirtualStore(dist.Store):
         return VirtualStore(self._address)
 
 
-class Stores(Part):
+class Stores(RankLocal):
     """Torch's ways to meet, and the classes of its stores."""
 
     @contextmanager

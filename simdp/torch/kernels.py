@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     nbytes: float = 0.0
 
 
-class Launched(NamedTuple):
+class OperatorKernels(NamedTuple):
     """What an operator launches.
 
     Attributes
@@ -382,10 +382,12 @@ WORK = {
 
 # Launched -----------------------------------------------------------------------------------------
 
-NOTHING = Launched()
+NOTHING = OperatorKernels()
 
 
-def launched_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Launched:
+def launched_by(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> OperatorKernels:
     """Say what an operator launches.
 
     Parameters
@@ -418,8 +420,8 @@ def launched_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: A
         kernels = (moved([*read, *made], WORK.get(name, 1.0) * count),)
     if name in PRODUCTS:
         policy, count_of = PRODUCTS[name]
-        return Launched(kernels, policy, count_of(args, out))
-    return Launched(kernels, "wide" if name in WIDE else "promote")
+        return OperatorKernels(kernels, policy, count_of(args, out))
+    return OperatorKernels(kernels, "wide" if name in WIDE else "promote")
 
 
 def _reduces(given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:

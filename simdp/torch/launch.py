@@ -38,9 +38,9 @@ from simdp.errors import ProgramError, ScenarioError, SimdpError
 from simdp.files import read_text
 from simdp.torch.cuda.part import Devices
 from simdp.torch.generators import Generators, Modules
-from simdp.torch.isolation import Clocks, Loading, Processes, Stores, Worlds
+from simdp.torch.isolation import Clocks, Loading, ProcessState, Stores, Worlds
 from simdp.torch.process_groups import Futures
-from simdp.torch.ranks import PARTS, Part, Rank, become, current
+from simdp.torch.ranks import PARTS, Rank, RankLocal, become, current
 from simdp.torch.spawning import KEY, Spawning, together
 
 # Compilers ----------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def _real() -> Any:
     return import_module(NAME)
 
 
-class Compilers(Part):
+class Compilers(RankLocal):
     """The compiler, if nobody has imported it so far."""
 
     @contextmanager
@@ -133,7 +133,7 @@ SHARED = ("PartialState", "AcceleratorState", "GradientState")
 LIBRARY_NAME = "libraries"
 
 
-class Libraries(Part):
+class Libraries(RankLocal):
     """Each rank's content of these dictionaries; the library may be imported at any time."""
 
     @contextmanager
@@ -208,7 +208,7 @@ class RankError(ProgramError):
     """What a rank raised, told with the rank."""
 
 
-class Code(NamedTuple):
+class ScriptCode(NamedTuple):
     """What is run as ``__main__``.
 
     Attributes
@@ -232,7 +232,7 @@ class Code(NamedTuple):
     folder: str
 
 
-def script(path: Path) -> Code:
+def script(path: Path) -> ScriptCode:
     """Read a script.
 
     Raises
@@ -243,10 +243,12 @@ def script(path: Path) -> Code:
         If it is not Python.
     """
     text = read_text(path, "a script is Python")
-    return Code(path.stem, _compiled(text, str(path)), str(path), None, str(path.parent.resolve()))
+    return ScriptCode(
+        path.stem, _compiled(text, str(path)), str(path), None, str(path.parent.resolve())
+    )
 
 
-def module(name: str) -> Code:
+def module(name: str) -> ScriptCode:
     """Find a module, as ``python -m`` does.
 
     Raises
@@ -270,7 +272,9 @@ def module(name: str) -> Code:
             "be imported from here."
         )
     text = read_text(Path(spec.origin), "a module is Python")
-    return Code(name.rpartition(".")[2], _compiled(text, spec.origin), spec.origin, spec, folder)
+    return ScriptCode(
+        name.rpartition(".")[2], _compiled(text, spec.origin), spec.origin, spec, folder
+    )
 
 
 def _compiled(text: str, path: str) -> CodeType:
@@ -283,7 +287,7 @@ def _compiled(text: str, path: str) -> CodeType:
 
 
 def run(
-    code: Code,
+    code: ScriptCode,
     where: Where,
     arguments: Sequence[str] = (),
     seed: int = 0,
@@ -338,7 +342,9 @@ def run(
             MODULES.folder = None
 
 
-def _prepared(code: Code, marks: Sequence[Mapping[str, str | None]]) -> Callable[[Rank], None]:
+def _prepared(
+    code: ScriptCode, marks: Sequence[Mapping[str, str | None]]
+) -> Callable[[Rank], None]:
     """Give each rank its ``__main__`` and its marks."""
 
     def prepare(rank: Rank) -> None:
@@ -517,7 +523,7 @@ MODULES = Modules()
 
 PARTS[:] = [
     Compilers(),
-    Processes(),
+    ProcessState(),
     MODULES,
     Clocks(),
     Generators(),

@@ -26,8 +26,8 @@ from torch.distributed import Work as TorchWork
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from simdp.engine.programs.groups import Group
-from simdp.engine.programs.records import NOTHING, Asked, Given, Handle
+from simdp.engine.programs.groups import ProgramGroup
+from simdp.engine.programs.records import NOTHING, CallArguments, CallSignature, Handle
 from simdp.errors import ProgramError
 from simdp.torch.buffers import (
     Buffer,
@@ -42,7 +42,7 @@ from simdp.torch.buffers import (
     reduce_into,
     reduction,
 )
-from simdp.torch.ranks import Part, Rank, asking, current
+from simdp.torch.ranks import Rank, RankLocal, asking, current
 
 # Works --------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def _pump(future: Any, block: bool) -> None:
 _DONE = torch._C.Future.done
 
 
-class Futures(Part):
+class Futures(RankLocal):
     """Torch's futures, whose waiting lets other ranks go on."""
 
     @contextmanager
@@ -264,7 +264,7 @@ def _pieces(buffer: Buffer, n: int) -> list[Any]:
 def all_reduce(how: Reduction) -> Exchange:
     """Reduce on all ranks; several tensors of a rank as one, which they are for gloo."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         inputs = [Joined(each.inputs) for each in given]
         reduce_into("all_reduce", inputs, [each.array for each in inputs], how)
         for each in inputs:
@@ -299,7 +299,7 @@ class Joined:
 def reduce(how: Reduction, root: int) -> Exchange:
     """Reduce on one rank; the others keep what they have."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         inputs: list[Any] = [each.inputs[0] for each in given]
         reduce_into("reduce", inputs, [inputs[root].array], how, root)
 
@@ -309,7 +309,7 @@ def reduce(how: Reduction, root: int) -> Exchange:
 def reduce_scatter(how: Reduction) -> Exchange:
     """Reduce as an all_reduce does, of which every rank keeps its piece."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         inputs: list[Any] = [each.inputs[0] for each in given]
         whole = np.empty_like(inputs[0].array)
         reduce_into("all_reduce", inputs, [whole], how)
@@ -322,7 +322,7 @@ def reduce_scatter(how: Reduction) -> Exchange:
 def reduce_scatter_list(how: Reduction) -> Exchange:
     """Reduce a tensor of each list on each rank."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         found = []
         for place, each in enumerate(given):
             inputs: list[Any] = [other.inputs[place] for other in given]
@@ -337,7 +337,7 @@ def reduce_scatter_list(how: Reduction) -> Exchange:
 def broadcast(root: int) -> Exchange:
     """Copy the root's."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         source: Any = given[root].inputs[0]
         for place, each in enumerate(given):
             if place != root:
@@ -346,7 +346,7 @@ def broadcast(root: int) -> Exchange:
     return carry
 
 
-def all_gather(given: Sequence[Given]) -> None:
+def all_gather(given: Sequence[CallArguments]) -> None:
     """Copy all ranks' to all of them, into one tensor or into one for each rank."""
     inputs: list[Any] = [each.inputs[0] for each in given]
     for each in given:
@@ -362,7 +362,7 @@ def all_gather(given: Sequence[Given]) -> None:
 def gather(root: int) -> Exchange:
     """Copy all ranks' to the root."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         for output, each in zip(given[root].outputs, given, strict=True):
             target: Any = output
             source: Any = each.inputs[0]
@@ -374,7 +374,7 @@ def gather(root: int) -> Exchange:
 def scatter(root: int) -> Exchange:
     """Copy a piece of the root's to each rank."""
 
-    def carry(given: Sequence[Given]) -> None:
+    def carry(given: Sequence[CallArguments]) -> None:
         for each, piece in zip(given, given[root].inputs, strict=True):
             source: Any = piece
             _output(each).array[...] = source.array
@@ -382,7 +382,7 @@ def scatter(root: int) -> Exchange:
     return carry
 
 
-def all_to_all(given: Sequence[Given]) -> None:
+def all_to_all(given: Sequence[CallArguments]) -> None:
     """Copy a piece of every rank's to each rank."""
     sent: list[list[Any]] = [[_array(piece).copy() for piece in each.inputs] for each in given]
     for place, each in enumerate(given):
@@ -394,7 +394,7 @@ def _array(buffer: Any) -> Any:
     return buffer.array
 
 
-def _output(given: Given) -> Any:
+def _output(given: CallArguments) -> Any:
     return given.outputs[0]
 
 
@@ -433,7 +433,7 @@ class Virtual(dist.ProcessGroup):
         As the script named it.
     """
 
-    def __init__(self, rank: Rank, groups: dict[str, Group], backend: str) -> None:
+    def __init__(self, rank: Rank, groups: dict[str, ProgramGroup], backend: str) -> None:
         self._group = next(iter(groups.values()))
         self._place, self._size = self._group.place[rank.rank], len(self._group.ranks)
         super().__init__(self._place, self._size)
@@ -501,7 +501,7 @@ class Virtual(dist.ProcessGroup):
 
     # How a call is made -------------------------------------------------------------------------
 
-    def _timed(self, tensor: Any) -> Group:
+    def _timed(self, tensor: Any) -> ProgramGroup:
         """Find what times a call on a tensor."""
         if len(self._groups) > 1:
             return self._groups.get(device_type(tensor), self._group)
@@ -523,11 +523,11 @@ class Virtual(dist.ProcessGroup):
         rank, first = self._member, (*inputs, *outputs)[0]
         clock, self._calls = rank.issue(), self._calls + 1
         dtype = str(first.dtype).removeprefix("torch.")
-        asked = Asked(name, dtype, (first.size,) if shape is None else shape, more)
-        given = Given(cast(Any, inputs), cast(Any, outputs))
+        asked = CallSignature(name, dtype, (first.size,) if shape is None else shape, more)
+        given = CallArguments(cast(Any, inputs), cast(Any, outputs))
         real = first.real
 
-        def carried(given: Sequence[Given]) -> None:
+        def carried(given: Sequence[CallArguments]) -> None:
             if real:
                 exchange(given)
 
@@ -706,7 +706,7 @@ class Virtual(dist.ProcessGroup):
         """Wait until all ranks have come here."""
         rank = self._member
         clock, self._calls = rank.issue(), self._calls + 1
-        handle = self._group.issue(rank.rank, clock, Asked("barrier"), NOTHING, "barrier")
+        handle = self._group.issue(rank.rank, clock, CallSignature("barrier"), NOTHING, "barrier")
         return Work(rank, [handle], [torch.zeros(0)])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:

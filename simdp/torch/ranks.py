@@ -175,7 +175,7 @@ def become(rank: Rank | None) -> None:
 # Parts --------------------------------------------------------------------------------------------
 
 
-class Part:
+class RankLocal:
     """One thing that each rank has for itself; what a part needs not, it leaves as it is here."""
 
     def installed(self) -> AbstractContextManager[None]:
@@ -195,5 +195,5 @@ class Part:
         """Clear away after a rank, in the rank's thread, when its script is over."""
 
 
-PARTS: list[Part] = []
+PARTS: list[RankLocal] = []
 """All of them; who comes first is installed first, and leaves last."""

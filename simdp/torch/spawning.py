@@ -25,7 +25,7 @@ from simdp.distributed.launch import ProgramResult
 from simdp.errors import ProgramError
 from simdp.files import read_text
 from simdp.results.trace import Trace
-from simdp.torch.ranks import PARTS, Part, Rank, asking, become, current
+from simdp.torch.ranks import PARTS, Rank, RankLocal, asking, become, current
 
 KEY, STARTED = "spawned", "started"
 """Under which a rank keeps the programs that it has started, and processes that are to run."""
@@ -51,7 +51,7 @@ class Context:
         return self._pids
 
 
-class Copies:
+class SentCopies:
     """What is sent to processes, each of which gets its own; the memory of tensors is shared.
 
     Parameters
@@ -104,7 +104,7 @@ def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
     return found if callable(found) else fn
 
 
-class Spawning(Part):
+class Spawning(RankLocal):
     """What starts processes.
 
     Parameters
@@ -161,7 +161,7 @@ class Spawning(Part):
         if not isinstance(nprocs, int) or nprocs < 1:
             raise ProgramError(f"{START}: nprocs is {nprocs!r}; give a number >= 1.")
         name = getattr(fn, "__name__", "spawn")
-        sent = Copies(args)
+        sent = SentCopies(args)
         fresh = start_method != "fork"
 
         def body(child: Rank) -> Any:

@@ -32,11 +32,11 @@ from simdp.traces.rows import (
     OP,
     RUNTIME,
     SYNC,
-    Collectives,
-    Kernels,
     RankTrace,
-    Steps,
+    TraceCollectives,
     TraceGroup,
+    TraceKernels,
+    TraceSteps,
     listed,
     mapping,
     nanoseconds,
@@ -81,9 +81,9 @@ class Noticed(NamedTuple):
 
 def remarks_of(
     noticed: Noticed,
-    steps: Steps,
-    kernels: Kernels,
-    collectives: Collectives,
+    steps: TraceSteps,
+    kernels: TraceKernels,
+    collectives: TraceCollectives,
     groups: Mapping[str, TraceGroup],
 ) -> list[str]:
     """Say what is missing, sampled or odd."""
@@ -142,7 +142,7 @@ def _is_all(words: str) -> bool:
     return number.isdecimal() and which in ("0", f"0 ... {int(number) - 1}") and number != "0"
 
 
-def _of_kernels(noticed: Noticed, kernels: Kernels) -> Iterator[str]:
+def _of_kernels(noticed: Noticed, kernels: TraceKernels) -> Iterator[str]:
     if noticed.without_device:
         yield (
             "No device is in it: the outermost operators of each thread stand in for kernels, "
@@ -287,8 +287,8 @@ def _trace(
 
 
 def _on_device(
-    file: File, steps: Steps, groups: dict[str, TraceGroup], origin: int
-) -> tuple[Kernels, list[sent.Sent]]:
+    file: File, steps: TraceSteps, groups: dict[str, TraceGroup], origin: int
+) -> tuple[TraceKernels, list[sent.SentBytes]]:
     """Kernels and collectives of a trace with a device."""
     names = file.gathered.names.listed()
     kernels = kernels_of(file.device, file.host, names, steps, origin)
@@ -302,8 +302,8 @@ def _on_device(
 
 
 def _on_host(
-    file: File, steps: Steps, groups: dict[str, TraceGroup], origin: int
-) -> tuple[Kernels, list[sent.Sent]]:
+    file: File, steps: TraceSteps, groups: dict[str, TraceGroup], origin: int
+) -> tuple[TraceKernels, list[sent.SentBytes]]:
     """Kernels and collectives of a trace without a device: what stands in for them."""
     names, host, notes = file.gathered.names.listed(), file.host, file.gathered.notes
     calls = calls_of(notes)
@@ -325,7 +325,7 @@ def _machine(head: Mapping[str, Any]) -> str | None:
     return said if isinstance(said, str) and is_ours(head) else None
 
 
-def _device_name(head: Mapping[str, Any], kernels: Kernels) -> str | None:
+def _device_name(head: Mapping[str, Any], kernels: TraceKernels) -> str | None:
     """Name the device that the kernels ran on."""
     devices = [mapping(entry) for entry in listed(head.get("deviceProperties"))]
     used = int(kernels.device[0]) if len(kernels) else -1

@@ -20,11 +20,11 @@ from simdp.traces.rows import (
     OP,
     RUNTIME,
     SYNC,
-    Collectives,
     HostEvents,
-    Kernels,
-    Steps,
+    TraceCollectives,
     TraceGroup,
+    TraceKernels,
+    TraceSteps,
     whole,
 )
 
@@ -148,7 +148,7 @@ def named(codes: Ints, names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
     return tuple(names[code] for code in kept.tolist()), at.astype(np.int64)
 
 
-def steps_of(host: Table, names: Sequence[str], origin: int) -> Steps:
+def steps_of(host: Table, names: Sequence[str], origin: int) -> TraceSteps:
     """Find the steps among host events in order; of several with one number, the first."""
     numbers = {
         code: int(name.removeprefix(STEP))
@@ -159,14 +159,14 @@ def steps_of(host: Table, names: Sequence[str], origin: int) -> Steps:
     for row in np.flatnonzero(np.isin(host["name"], list(numbers))).tolist():
         found.setdefault(numbers[int(host["name"][row])], row)
     rows = np.array(sorted(found.values()), dtype=np.int64)
-    return Steps(
+    return TraceSteps(
         np.array([numbers[int(code)] for code in host["name"][rows]], dtype=np.int64),
         seconds(host["start"][rows], origin),
         seconds(host["end"][rows], origin),
     )
 
 
-def step_at(steps: Steps, at: Floats) -> Ints:
+def step_at(steps: TraceSteps, at: Floats) -> Ints:
     """Index of the step that holds each instant; -1 for none, and for nan."""
     if not len(steps):
         return np.full(len(at), -1, dtype=np.int64)
@@ -175,7 +175,7 @@ def step_at(steps: Steps, at: Floats) -> Ints:
     return np.where(held, found, -1).astype(np.int64)
 
 
-def host_of(host: Table, names: Sequence[str], steps: Steps, origin: int) -> HostEvents:
+def host_of(host: Table, names: Sequence[str], steps: TraceSteps, origin: int) -> HostEvents:
     """Make the columns of host events in order."""
     start = seconds(host["start"], origin)
     kept, name = named(host["name"], names)
@@ -195,8 +195,8 @@ def launches_of(device: Table, host: Table) -> Ints:
 
 
 def kernels_of(
-    device: Table, host: Table, names: Sequence[str], steps: Steps, origin: int
-) -> Kernels:
+    device: Table, host: Table, names: Sequence[str], steps: TraceSteps, origin: int
+) -> TraceKernels:
     """Make the columns of device events in order.
 
     Where no host call is in the trace at all, as in our own, the events say their step.
@@ -217,7 +217,7 @@ def kernels_of(
         at = np.minimum(np.searchsorted(steps.number, device["said_step"]), len(steps) - 1)
         step = np.where(steps.number[at] == device["said_step"], at, -1).astype(np.int64)
     kept, name = named(device["name"], names)
-    return Kernels(
+    return TraceKernels(
         names=kept,
         name=name,
         kind=device["kind"],
@@ -297,11 +297,13 @@ def _left(host: Table, row: int, calls: list[tuple[int, int]]) -> list[tuple[int
     return [(row, a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
 
 
-def standing_kernels(table: Table, names: Sequence[str], steps: Steps, origin: int) -> Kernels:
+def standing_kernels(
+    table: Table, names: Sequence[str], steps: TraceSteps, origin: int
+) -> TraceKernels:
     """Make the columns of what stands in for kernels: each is launched as it starts."""
     start = seconds(table["start"], origin)
     kept, name = named(table["name"], names)
-    return Kernels(
+    return TraceKernels(
         names=kept,
         name=name,
         kind=table["kind"],
@@ -332,7 +334,7 @@ PEERS = {"send": "Dst Rank", "recv": "Src Rank"}
 _WAY = re.compile(r":(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 
 
-class Call(NamedTuple):
+class HostCall(NamedTuple):
     """A call of the host, with all notes that lie in it, the outermost first.
 
     Attributes
@@ -366,16 +368,16 @@ class Fields(NamedTuple):
     protocol: str
 
 
-def calls_of(notes: Iterable[Note]) -> list[Call]:
+def calls_of(notes: Iterable[Note]) -> list[HostCall]:
     """Join the notes of each call, sorted by thread and start; those of backends are left out."""
-    found: list[Call] = []
+    found: list[HostCall] = []
     host = [note for note in notes if not note.name.startswith(BACKENDS)]
     for note in sorted(host, key=lambda note: (note.thread, note.start, -note.end)):
         last = found[-1] if found else None
         if last and last.thread == note.thread and note.end <= last.end:
             last.notes.append(note)
         else:
-            found.append(Call(note.start, note.end, note.thread, [note]))
+            found.append(HostCall(note.start, note.end, note.thread, [note]))
     return [call for call in found if any(map(note_name, call.notes))]
 
 
@@ -531,7 +533,7 @@ SUBSTITUTES = {"all_reduce": ("reduce_scatter",)}
 """What a backend without a device carries out by another collective."""
 
 
-class Sent(NamedTuple):
+class SentBytes(NamedTuple):
     """A collective.
 
     Attributes
@@ -567,7 +569,7 @@ class Finder:
         Of the trace.
     """
 
-    def __init__(self, calls: Sequence[Call], groups: dict[str, TraceGroup]) -> None:
+    def __init__(self, calls: Sequence[HostCall], groups: dict[str, TraceGroup]) -> None:
         self.used: set[int] = set()
         self._calls = calls
         self._of: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
@@ -580,7 +582,7 @@ class Finder:
             fields = fields_of(calls[number].notes, {}, "", groups)
             self._waiting[fields.name].append((number, fields))
 
-    def at(self, instant: int, thread: int) -> Call | None:
+    def at(self, instant: int, thread: int) -> HostCall | None:
         """Give the call of a thread that holds an instant, which is then used."""
         starts, numbers = self._of.get(thread, ([], []))
         place = bisect_right(starts, instant) - 1
@@ -589,7 +591,7 @@ class Finder:
         self.used.add(numbers[place])
         return self._calls[numbers[place]]
 
-    def before(self, note: Note, wanted: Fields) -> tuple[Call, Fields] | None:
+    def before(self, note: Note, wanted: Fields) -> tuple[HostCall, Fields] | None:
         """Give the first unused call of the same size that an event carries out.
 
         It began before the event ended, and is of the same collective, or of one that the backend
@@ -610,7 +612,7 @@ class Finder:
         self.used.add(number)
         return self._calls[number], self._waiting[name].pop(place)[1]
 
-    def unused(self) -> list[Call]:
+    def unused(self) -> list[HostCall]:
         """Give the calls that nothing was found for."""
         return [call for number, call in enumerate(self._calls) if number not in self.used]
 
@@ -630,7 +632,7 @@ def of_kernels(
     steps: Ints,
     finder: Finder,
     groups: dict[str, TraceGroup],
-) -> list[Sent]:
+) -> list[SentBytes]:
     """One collective for each kernel that communicates.
 
     Parameters
@@ -659,14 +661,14 @@ def of_kernels(
         fields = fields_of(notes, said.get(row, {}), names[int(device["name"][row])], groups)
         enqueued = call.start if call else begun
         start, end = int(device["start"][row]), int(device["end"][row])
-        found.append(Sent(fields, row, start, end, enqueued, int(steps[row])))
+        found.append(SentBytes(fields, row, start, end, enqueued, int(steps[row])))
     return found
 
 
 def of_backends(
     notes: Sequence[Note], kernels: Mapping[tuple[int, int, int], int], finder: Finder,
     groups: dict[str, TraceGroup],
-) -> list[Sent]:  # fmt: skip
+) -> list[SentBytes]:  # fmt: skip
     """One collective for each event of a backend without a device.
 
     Parameters
@@ -691,19 +693,19 @@ def of_backends(
             fields = fields._replace(out_elements=call[1].out_elements)
         kernel = kernels.get((note.start, note.end, note.thread), -1)
         enqueued = call[0].start if call else None
-        found.append(Sent(fields, kernel, note.start, note.end, enqueued))
+        found.append(SentBytes(fields, kernel, note.start, note.end, enqueued))
     return found
 
 
-def of_calls(finder: Finder, groups: dict[str, TraceGroup]) -> list[Sent]:
+def of_calls(finder: Finder, groups: dict[str, TraceGroup]) -> list[SentBytes]:
     """Collectives that were called, but left nothing else: those of one rank do."""
     return [
-        Sent(fields_of(call.notes, {}, "", groups), -1, call.start, call.end, call.start)
+        SentBytes(fields_of(call.notes, {}, "", groups), -1, call.start, call.end, call.start)
         for call in finder.unused()
     ]
 
 
-def collectives_of(sent: Sequence[Sent], steps: Steps, origin: int) -> Collectives:
+def collectives_of(sent: Sequence[SentBytes], steps: TraceSteps, origin: int) -> TraceCollectives:
     """Make the columns."""
     sent = sorted(sent, key=lambda one: (one.start, one.end))
     names = tuple(sorted({one.fields.name for one in sent}))
@@ -721,7 +723,7 @@ def collectives_of(sent: Sequence[Sent], steps: Steps, origin: int) -> Collectiv
     )
     step = step_at(steps, enqueued)
     known = np.array([one.step for one in sent], dtype=np.int64)
-    return Collectives(
+    return TraceCollectives(
         names=names,
         name=np.array([names.index(one.fields.name) for one in sent], dtype=np.int64),
         kernel=np.array([one.kernel for one in sent], dtype=np.int64),

@@ -17,9 +17,9 @@ from simdp.traces.rows import (
     RUNTIME,
     SET,
     SYNC,
-    Names,
+    IntTable,
+    NameTable,
     Places,
-    Rows,
     nanoseconds,
     whole,
 )
@@ -255,9 +255,9 @@ class Gathered:
     """
 
     def __init__(self) -> None:
-        self.names, self.places = Names(), Places()
-        self.host = Rows("name", "kind", "start", "end", "thread", "correlation", "pid")
-        self.device = Rows(
+        self.names, self.places = NameTable(), Places()
+        self.host = IntTable("name", "kind", "start", "end", "thread", "correlation", "pid")
+        self.device = IntTable(
             "name", "kind", "start", "end", "stream", "device", "correlation", "nbytes", "pid",
             "said_step",
         )  # fmt: skip

@@ -19,7 +19,7 @@ from simdp.arrays import Array, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Collectives:
+class TraceCollectives:
     """Collectives and messages of a rank, sorted by their start.
 
     Attributes
@@ -87,7 +87,7 @@ KERNEL_KINDS = ("compute", "communication", "copy", "set", "sync")
 
 
 @dataclass(frozen=True, eq=False)
-class Kernels:
+class TraceKernels:
     """Device events, sorted by their start.
 
     Attributes
@@ -201,7 +201,7 @@ class TraceGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class TraceSteps:
     """The steps of a rank, by its host: one per ``ProfilerStep#N``, in order.
 
     Attributes
@@ -259,9 +259,9 @@ class RankTrace:
     device_name: str | None
     groups: dict[str, TraceGroup]
     origin_ns: int
-    steps: Steps
-    kernels: Kernels
-    collectives: Collectives
+    steps: TraceSteps
+    kernels: TraceKernels
+    collectives: TraceCollectives
     host: HostEvents
     remarks: tuple[str, ...]
     machine: str | None = None
@@ -278,7 +278,7 @@ FAR = 2**62
 _NUMBER = re.compile(r"-?\d+$")
 
 
-class Rows:
+class IntTable:
     """A table of whole numbers that grows.
 
     Parameters
@@ -320,7 +320,7 @@ class Rows:
         }
 
 
-class Names:
+class NameTable:
     """Texts by numbers, each kept once."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ def unpacked(stream: IO[bytes], packed: bool) -> IO[bytes]:
     return cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if packed else stream
 
 
-class Window:
+class TextWindow:
     """The part of a text file that is being looked at.
 
     Attributes
@@ -189,7 +189,7 @@ class Events:
         self.head: dict[str, Any] = {}
         self.remarks: list[str] = []
         self.num_events, self.num_numbered = 0, 0
-        self._window, self._where = Window(stream), where
+        self._window, self._where = TextWindow(stream), where
         self._num_junk, self._first_junk = 0, 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

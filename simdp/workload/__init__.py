@@ -28,7 +28,7 @@ from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.incompatible import for_training_only, misfits
 from simdp.workload.input import Host, Input
-from simdp.workload.layers.base import Graph
+from simdp.workload.layers.base import ModelGraph
 from simdp.workload.lora import Lora, Quantized
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import MODEL, AnyModel, in_layers
@@ -53,7 +53,7 @@ OF_GRAPH = {"attention", "frozen", "lora", "mode", "model", "quantized", "sync_b
 OF_GRAPH |= {"dtype", "precision"}  # into which 4-bit weights are packed
 """Keys that the graph depends on."""
 
-_MADE: deque[tuple[tuple[Any, ...], Graph]] = deque(maxlen=8)  # with all that they depend on
+_MADE: deque[tuple[tuple[Any, ...], ModelGraph]] = deque(maxlen=8)  # with all that they depend on
 
 __all__ = ["Workload"]
 
@@ -339,7 +339,7 @@ class Workload(Dealing):
         return copied
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> ModelGraph:
         """The model's graph, with adapters, what is frozen, attention and batch norms as asked for.
 
         In inference it is that of the model after training.
@@ -351,7 +351,7 @@ class Workload(Dealing):
         _MADE.append((of, self._graph()))
         return _MADE[-1][1]
 
-    def _graph(self) -> Graph:
+    def _graph(self) -> ModelGraph:
         graph = self.model.graph
         if self.quantized is not None:
             from simdp.workload.transforms import in_4_bits  # brings the layers along

@@ -78,7 +78,7 @@ SCATTER = 0.1
 scatter: up to 8.5 % in the traces of Sia (SOSP 2023; ResNet-50, 163 and 200 samples on one RTX)."""
 
 
-class MeasuredStep(Spec):
+class MeasuredStepTime(Spec):
     """What one device needed for one step.
 
     Attributes
@@ -119,7 +119,7 @@ class FromMeasurements(Compute):
     """
 
     kind: Literal["measured"] = "measured"
-    points: list[MeasuredStep] = Field(min_length=1)
+    points: list[MeasuredStepTime] = Field(min_length=1)
     forward_fraction: Float = Field(1 / 3, gt=0, lt=1)
 
     without_data: ClassVar[bool] = True
@@ -145,7 +145,7 @@ class FromMeasurements(Compute):
                     )
         return self
 
-    def of_device(self, name: str | None) -> list[MeasuredStep]:
+    def of_device(self, name: str | None) -> list[MeasuredStepTime]:
         """The points that hold for a device, by rising microbatch; none where all are of others."""
         own = [p for p in self.points if p.device is not None and p.device == name]
         return _sorted(own or (p for p in self.points if p.device is None))
@@ -156,7 +156,7 @@ def is_contradiction(smaller: float, larger: float) -> bool:
     return larger < (1 - SCATTER) * smaller
 
 
-def _sorted(points: Iterable[MeasuredStep]) -> list[MeasuredStep]:
+def _sorted(points: Iterable[MeasuredStepTime]) -> list[MeasuredStepTime]:
     return sorted(points, key=lambda point: point.microbatch)
 
 

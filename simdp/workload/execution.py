@@ -14,7 +14,7 @@ from simdp.arrays import Array
 from simdp.workload.layers.base import (
     PAUSE,
     Exchange,
-    Graph,
+    ModelGraph,
     Parameters,
     Pass,
     Synchronised,
@@ -26,7 +26,7 @@ Kept = list[Any]
 """What each call keeps from forward for backward."""
 
 
-def call_dtypes(graph: Graph, precision: Precision, dtype: str) -> tuple[str, ...]:
+def call_dtypes(graph: ModelGraph, precision: Precision, dtype: str) -> tuple[str, ...]:
     """Dtype in which each call runs.
 
     Parameters
@@ -68,7 +68,7 @@ class Widened(NamedTuple):
     mixes: int | None
 
 
-def widened(graph: Graph, units: Sequence[str], low: str, full: str) -> Widened:
+def widened(graph: ModelGraph, units: Sequence[str], low: str, full: str) -> Widened:
     """Follow values out of modules, and into others.
 
     Parameters
@@ -104,7 +104,7 @@ def widened(graph: Graph, units: Sequence[str], low: str, full: str) -> Widened:
     return Widened(tuple(dtypes), tuple(leaves), entering, mixes)
 
 
-class Executor:
+class GraphExecutor:
     """Runs a graph's calls, rounding what goes in and out of those that run in 16 bit.
 
     Rounded values stay in arrays of the full dtype: NumPy's 16-bit products are far slower.
@@ -119,7 +119,7 @@ class Executor:
         Of the arrays.
     """
 
-    def __init__(self, graph: Graph, dtypes: Sequence[str], dtype: str) -> None:
+    def __init__(self, graph: ModelGraph, dtypes: Sequence[str], dtype: str) -> None:
         self.graph, self.dtype = graph, dtype
         self.low = [None if name == dtype else name for name in dtypes]
         last = {v: number for number, call in enumerate(graph.calls) for v in call.inputs}

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
-from simdp.workload.layers.base import Graph, Kept, Value
+from simdp.workload.layers.base import Kept, ModelGraph, Value
 from simdp.workload.models import Model
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.transforms import kept_of
@@ -136,7 +136,7 @@ def recomputed(workload: Workload) -> list[Rerun]:
     return sorted(runs, key=lambda run: run.calls.start)
 
 
-def _stored(graph: Graph, calls: tuple[int, ...], recompute: str) -> frozenset[int]:
+def _stored(graph: ModelGraph, calls: tuple[int, ...], recompute: str) -> frozenset[int]:
     if recompute == "blocks":
         return frozenset()
     costly = {number: graph.calls[number].layer.costly for number in calls}
@@ -173,7 +173,7 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     return found
 
 
-_KNOWN: deque[tuple[Graph, Model, tuple[Any, ...], Lifetimes]] = deque(maxlen=16)
+_KNOWN: deque[tuple[ModelGraph, Model, tuple[Any, ...], Lifetimes]] = deque(maxlen=16)
 """Those of the last micro-batches, with all that they depend on: strategies share them."""
 
 

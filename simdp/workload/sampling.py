@@ -373,7 +373,7 @@ def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts(Sequence[Ints]):
+class SampleParts(Sequence[Ints]):
     """What each rank is given of an order: ``parts[r]`` are the sample indices of rank r.
 
     Parameters
@@ -389,7 +389,7 @@ class Parts(Sequence[Ints]):
     sizes: Ints
 
     @classmethod
-    def even(cls, order: Ints, world_size: int) -> Parts:
+    def even(cls, order: Ints, world_size: int) -> SampleParts:
         """Cut an order into parts of equal length."""
         each = len(order) // world_size
         return cls(order, each * np.arange(world_size), np.full(world_size, each))
@@ -401,14 +401,14 @@ class Parts(Sequence[Ints]):
         begin = self.begins[rank]
         return self.order[begin : begin + self.sizes[rank]]
 
-    def cut(self, begin: Ints | int, length: Ints | int) -> Parts:
+    def cut(self, begin: Ints | int, length: Ints | int) -> SampleParts:
         """The piece of each part that begins at a place in it, or what there is of the piece."""
         begin = np.minimum(begin, self.sizes)
-        return Parts(self.order, self.begins + begin, np.minimum(length, self.sizes - begin))
+        return SampleParts(self.order, self.begins + begin, np.minimum(length, self.sizes - begin))
 
-    def only(self, wanted: Bools) -> Parts:
+    def only(self, wanted: Bools) -> SampleParts:
         """The parts of some ranks; the others get nothing."""
-        return Parts(self.order, self.begins, np.where(wanted, self.sizes, 0))
+        return SampleParts(self.order, self.begins, np.where(wanted, self.sizes, 0))
 
     def largest(self, values: Ints) -> Ints:
         """Largest value of each part's samples, shape `(world_size,)`; 0 where there are none."""
@@ -429,10 +429,10 @@ class Parts(Sequence[Ints]):
         return found
 
 
-def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> Parts:
+def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> SampleParts:
     """Deal an epoch's order out in contiguous parts of given sizes, one per rank."""
     sizes = np.array(samples_per_rank)
-    return Parts(order, np.cumsum(sizes) - sizes, sizes)
+    return SampleParts(order, np.cumsum(sizes) - sizes, sizes)
 
 
 def chunk_sizes(num_samples: int, parts: int) -> list[int]:
@@ -500,14 +500,14 @@ class StepBatches:
         Who takes part; None: all ranks do, and all count.
     """
 
-    micro: list[Parts]
+    micro: list[SampleParts]
     sizes: Ints
     closes_epoch: bool = False
     epoch: int = 0
     participants: Participants | None = None
 
     @classmethod
-    def of(cls, micro: list[Parts]) -> StepBatches:
+    def of(cls, micro: list[SampleParts]) -> StepBatches:
         """Count the samples of each rank in each micro-step."""
         return cls(micro, np.stack([parts.sizes for parts in micro]))
 
@@ -544,7 +544,7 @@ def kinds_of(
 
 
 def steps_from_microbatches(
-    per_rank: Ints | Parts,
+    per_rank: Ints | SampleParts,
     microbatch: int,
     accumulate: int | list[int],
     drops: Incomplete | bool = None,
@@ -564,8 +564,8 @@ def steps_from_microbatches(
     """
     sizes = accumulate if isinstance(accumulate, list) else [microbatch] * accumulate
     step = sum(sizes)
-    if not isinstance(per_rank, Parts):
-        per_rank = Parts.even(np.ascontiguousarray(per_rank).reshape(-1), len(per_rank))
+    if not isinstance(per_rank, SampleParts):
+        per_rank = SampleParts.even(np.ascontiguousarray(per_rank).reshape(-1), len(per_rank))
     begins = np.cumsum(sizes) - sizes
     for begin in range(0, int(per_rank.sizes.max()), step):
         parts = per_rank.cut(begin, step)
@@ -613,10 +613,12 @@ def steps_from_global_batches(
             return
         shard = -(-len(batch) // world_size)
         whole = np.full(world_size, len(batch))
-        shards = Parts(batch, np.zeros_like(whole), whole).cut(shard * np.arange(world_size), shard)
+        shards = SampleParts(batch, np.zeros_like(whole), whole).cut(
+            shard * np.arange(world_size), shard
+        )
         if sizes is not None:
             each = sizes(number, len(batch))
-            shards = Parts(batch, np.cumsum(each) - each, each)
+            shards = SampleParts(batch, np.cumsum(each) - each, each)
         if isinstance(accumulate, list):
             ends = np.cumsum(accumulate)
             micro = [
@@ -788,7 +790,7 @@ class Dealing(Spec):
                 order, self.global_batch, world_size, accumulate, bool(drops), sizes
             )
         if self.samples_per_rank is not None:
-            per_rank: Ints | Parts = uneven_sampler(order, self.samples_per_rank)
+            per_rank: Ints | SampleParts = uneven_sampler(order, self.samples_per_rank)
         else:
             cuts = drops.sampler if isinstance(drops, DropLast) else drops
             per_rank = distributed_sampler(order, world_size, cuts)
@@ -851,7 +853,7 @@ class Dealing(Spec):
         nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
         if self.global_batch is not None:
             return self.steps_of_epoch(nobody, world_size, step)
-        dealt = Parts.even(nobody, world_size)
+        dealt = SampleParts.even(nobody, world_size)
         return steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
 
     @property

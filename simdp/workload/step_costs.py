@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.workload import Workload
-from simdp.workload.layers.base import Graph, Shape
+from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.optimizers.base import Optimizer, launches_over_lists
 
 # Step costs ---------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ Sizes = Mapping[str, int]
 """Elements of each parameter, by name."""
 
 
-class Device(Protocol):
+class DeviceRates(Protocol):
     """What of a device counts here."""
 
     @property
@@ -122,13 +122,13 @@ def optimizer_flops(workload: Workload, elements: Sizes | None = None) -> float:
     return sum(workload.optimizer.for_parameter(name).flops(shapes[name]) for name in names)
 
 
-def matrix_dtype(workload: Workload, devices: Sequence[Device]) -> str:
+def matrix_dtype(workload: Workload, devices: Sequence[DeviceRates]) -> str:
     """What these are computed in: bfloat16, as torch's Muon does, on devices that know it."""
     known = all(OF_MATRICES in device.peak for device in devices)
     return OF_MATRICES if known else workload.dtype
 
 
-def time_beside_compute(workload: Workload, microbatch: int, device: Device) -> float:
+def time_beside_compute(workload: Workload, microbatch: int, device: DeviceRates) -> float:
     """Time that a step of one device takes beside forward and backward.
 
     Parameters
@@ -185,13 +185,13 @@ class Flops(NamedTuple):
     products: float
 
 
-def forward_flops(graph: Graph, inputs: Sequence[Shape]) -> Flops:
+def forward_flops(graph: ModelGraph, inputs: Sequence[Shape]) -> Flops:
     """FLOPs of forward on one sample whose inputs have these shapes."""
     found = flops_of_calls(graph, inputs)
     return Flops(sum(one.total for one in found), sum(one.products for one in found))
 
 
-def passes(graph: Graph, number: int) -> int:
+def passes(graph: ModelGraph, number: int) -> int:
     """How often a call's products run in training: forward, for its input, and for its weights.
 
     What is frozen needs no gradient of weights, and no gradient of an input with nothing learned
@@ -206,7 +206,7 @@ def passes(graph: Graph, number: int) -> int:
     return 1 + learns + any(graph.needs[number])
 
 
-def flops_of_calls(graph: Graph, inputs: Sequence[Shape]) -> list[Flops]:
+def flops_of_calls(graph: ModelGraph, inputs: Sequence[Shape]) -> list[Flops]:
     """FLOPs of forward, call by call; as `forward_flops`."""
     flowing, found = graph.shapes(inputs), list[Flops]()
     for call in graph.calls:

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 from simdp.workload.layers import Kernel, Layer, Parameter
 from simdp.workload.layers.attention import Attention, Implementation
-from simdp.workload.layers.base import Call, Graph, Kept, Shape, Synchronised, Value, constant
+from simdp.workload.layers.base import Call, Kept, ModelGraph, Shape, Synchronised, Value, constant
 from simdp.workload.layers.batchnorm import BatchNorm, SyncBatchNorm
 from simdp.workload.layers.embedding import EmbeddingTable
 from simdp.workload.layers.linear import Linear, QuantizedLinear, TransposedLinear
@@ -34,7 +34,7 @@ from simdp.workload.lora import Lora, Quantized
 # Evaluation ---------------------------------------------------------------------------------------
 
 
-def evaluated(graph: Graph) -> Graph:
+def evaluated(graph: ModelGraph) -> ModelGraph:
     """Let every layer do what it does after training, and drop calls that serve training alone.
 
     Dropout lets everything through, batch norm uses its running statistics, and auxiliary outputs,
@@ -58,7 +58,7 @@ def evaluated(graph: Graph) -> Graph:
     )
 
 
-def _needed(graph: Graph, output: Value) -> list[int]:
+def _needed(graph: ModelGraph, output: Value) -> list[int]:
     """Numbers of the calls that a value comes from, in their order."""
     first = len(graph.inputs)
     found: set[int] = set()
@@ -84,14 +84,14 @@ def ends_match(name: str, targets: Sequence[str]) -> bool:
     return bool(matching([*targets, *(f"*.{target}" for target in targets)], [name]))
 
 
-def with_frozen(graph: Graph, patterns: Sequence[str]) -> Graph:
+def with_frozen(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
     """Freeze the parameters of a graph that match, beside those that are frozen already."""
     found = matching(patterns, [parameter.name for parameter in graph.parameters])
     return replace(graph, frozen=graph.frozen | found)
 
 
 def backward_kernels(
-    graph: Graph, number: int, inputs: Sequence[Shape], itemsize: int
+    graph: ModelGraph, number: int, inputs: Sequence[Shape], itemsize: int
 ) -> list[Kernel]:
     """Kernels of a call's backward, without those that only frozen parameters would need.
 
@@ -125,7 +125,7 @@ def backward_kernels(
     return list((Counter(kernels) - Counter(spared)).elements())
 
 
-def kept_of(graph: Graph, number: int, inputs: Sequence[Shape], itemsize: int) -> Kept:
+def kept_of(graph: ModelGraph, number: int, inputs: Sequence[Shape], itemsize: int) -> Kept:
     """What a call keeps for backward, without what only frozen parameters would need.
 
     A product needs its input for its weight's gradient alone, and a call through which no gradient
@@ -142,7 +142,7 @@ def kept_of(graph: Graph, number: int, inputs: Sequence[Shape], itemsize: int) -
     return layer.kept(inputs, itemsize)
 
 
-def learned_elements(graph: Graph, number: int) -> int:
+def learned_elements(graph: ModelGraph, number: int) -> int:
     """Elements of a call's parameters that are not frozen."""
     learned = set(graph.learned(number))
     layer = graph.calls[number].layer
@@ -167,7 +167,7 @@ def is_target(layer: Layer, targets: Sequence[str]) -> TypeGuard[Adapted]:
     return isinstance(layer, Linear | TransposedLinear) and ends_match(layer.name, targets)
 
 
-def adapted(graph: Graph, lora: Lora) -> Graph:
+def adapted(graph: ModelGraph, lora: Lora) -> ModelGraph:
     """Add adapters to a graph, and freeze the parameters that it has had."""
     adapters = {
         id(layer): (layer, _Adapter(layer, lora))
@@ -229,7 +229,7 @@ class _Adapter:
 # Sync batchnorm -----------------------------------------------------------------------------------
 
 
-def synchronised(graph: Graph) -> Graph:
+def synchronised(graph: ModelGraph) -> ModelGraph:
     """Make every batch norm of a graph a SyncBatchNorm with the same tensors."""
     other: dict[int, Layer] = {}
     for layer in graph.registered:
@@ -251,7 +251,7 @@ def can_be_stored(layer: Layer, targets: Sequence[str]) -> TypeGuard[Linear]:
     return isinstance(layer, Linear) and ends_match(layer.name, targets)
 
 
-def in_4_bits(graph: Graph, chosen: Quantized, itemsize: int) -> Graph:
+def in_4_bits(graph: ModelGraph, chosen: Quantized, itemsize: int) -> ModelGraph:
     """Store the weights of some linear layers of a graph in 4 bits.
 
     Parameters
@@ -276,7 +276,7 @@ def in_4_bits(graph: Graph, chosen: Quantized, itemsize: int) -> Graph:
     )
 
 
-def stored_weights(graph: Graph) -> list[str]:
+def stored_weights(graph: ModelGraph) -> list[str]:
     """Names of the weights that are stored in 4 bits."""
     layers = [layer for layer in graph.registered if isinstance(layer, QuantizedLinear)]
     return [layer.parameters()[0].name for layer in layers]
@@ -285,7 +285,7 @@ def stored_weights(graph: Graph) -> list[str]:
 # Attention ----------------------------------------------------------------------------------------
 
 
-def in_kernels(graph: Graph, implementation: Implementation) -> Graph:
+def in_kernels(graph: ModelGraph, implementation: Implementation) -> ModelGraph:
     """Make every attention of a graph one of this kind, with the same numbers."""
     other: dict[int, Layer] = {
         id(call.layer): call.layer.model_copy(update={"implementation": implementation})
@@ -310,7 +310,7 @@ ALONE = (AveragePool, BatchNorm, EmbeddingTable, Synchronised, TimedLayer, Upsam
 """Layers besides products that are kernels of their own."""
 
 
-class Chain(NamedTuple):
+class FusedChain(NamedTuple):
     """Calls that one kernel works off.
 
     Attributes
@@ -328,7 +328,7 @@ class Chain(NamedTuple):
     writes: tuple[Value, ...]
 
 
-def chains(graph: Graph) -> list[Chain]:
+def chains(graph: ModelGraph) -> list[FusedChain]:
     """Find the chains of a model's blocks, in the order of their last calls.
 
     Two calls are in one chain if one takes what the other makes, and no path from one to the other
@@ -363,11 +363,11 @@ def _fuses(layer: Layer) -> bool:
     return layer.autocast != "lower" and not isinstance(layer, ALONE)
 
 
-def _chain(graph: Graph, calls: list[int], takers: dict[Value, set[int]]) -> Chain:
+def _chain(graph: ModelGraph, calls: list[int], takers: dict[Value, set[int]]) -> FusedChain:
     inside = set(calls)
     made = [Value(len(graph.inputs) + number) for number in calls]
     taken = dict.fromkeys(value for number in calls for value in graph.calls[number].inputs)
-    return Chain(
+    return FusedChain(
         tuple(calls),
         tuple(value for value in taken if value not in made),
         tuple(value for value in made if takers.get(value, inside) - inside),
@@ -390,7 +390,7 @@ class Fused:
         The chain of each call that is in one.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: ModelGraph) -> None:
         self._graph, self.chains = graph, chains(graph)
         self.of = {number: chain for chain in self.chains for number in chain.calls}
 

@@ -13,7 +13,7 @@ from simdp.errors import ScenarioError
 from simdp.files import read_npz, read_tensors
 from simdp.rng import stream
 from simdp.workload.layers import Buffer, Parameter
-from simdp.workload.layers.base import Graph
+from simdp.workload.layers.base import ModelGraph
 from simdp.workload.models import Model
 from simdp.workload.models.base import PLAIN, FileNames
 from simdp.workload.torch_generator import TorchGenerator
@@ -26,7 +26,7 @@ OTHER_RANK = re.compile(r"rank\d+/")
 
 
 def drawn(
-    model: Model, graph: Graph, dtype: str, seed: int, rank: int, known: Collection[str] = ()
+    model: Model, graph: ModelGraph, dtype: str, seed: int, rank: int, known: Collection[str] = ()
 ) -> dict[str, Array]:
     """Draw a rank's parameters; buffers start as torch's do. Those that are ``known`` are left out.
 
@@ -67,7 +67,7 @@ def as_torch(model: Model, dtype: str, seed: int) -> dict[str, Array]:
 
 def loaded(
     path: Path,
-    graph: Graph,
+    graph: ModelGraph,
     dtype: str,
     names: FileNames = PLAIN,
     optional: Collection[str] = (),
@@ -118,7 +118,7 @@ def _fresh(buffer: Buffer, dtype: str) -> Array:
 
 
 def problem_with(
-    path: Path, graph: Graph, names: FileNames = PLAIN, optional: Collection[str] = ()
+    path: Path, graph: ModelGraph, names: FileNames = PLAIN, optional: Collection[str] = ()
 ) -> str | None:
     """Say how a checkpoint differs from the model, the first differences by name; or None.
 

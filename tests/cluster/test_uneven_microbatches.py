@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.cluster.stragglers import Lognormal
+from simdp.cluster.stragglers import LognormalStraggler
 from simdp.rng import stream
 from simdp.scenario import checked
 
@@ -33,7 +33,7 @@ def spread(stage, fixed=0.0):
 
 
 def factors(stage, fixed=0.0):
-    chosen = Lognormal(sigma=spread(stage, fixed), draws=MICROBATCHES)
+    chosen = LognormalStraggler(sigma=spread(stage, fixed), draws=MICROBATCHES)
     drawn = np.array(
         [chosen.slowdown(k, RANKS, stream(0, "straggler", 0, k)) for k in range(STEPS)]
     )
@@ -75,7 +75,7 @@ def test_a_part_that_is_alike_and_a_heavier_tail_make_up_for_the_rest(stage):
 
 
 def test_the_mean_of_one_draw_is_the_draw():
-    one, as_ever = Lognormal(sigma=0.3, draws=1), Lognormal(sigma=0.3)
+    one, as_ever = LognormalStraggler(sigma=0.3, draws=1), LognormalStraggler(sigma=0.3)
     for step in range(5):
         drawn = [each.slowdown(step, 4, stream(7, "straggler", 0, step)) for each in (one, as_ever)]
         assert (drawn[0] == drawn[1]).all()
@@ -83,7 +83,7 @@ def test_the_mean_of_one_draw_is_the_draw():
 
 def test_more_draws_spread_by_the_root_of_their_number():
     def deviation(draws):
-        chosen = Lognormal(sigma=0.2, draws=draws)
+        chosen = LognormalStraggler(sigma=0.2, draws=draws)
         return chosen.slowdown(0, 20_000, stream(0, "straggler", 0, 0)).std()
 
     assert deviation(1) / deviation(16) == pytest.approx(4, rel=0.03)

@@ -26,7 +26,7 @@ from simdp.collectives.hierarchical import HierarchicalAllReduce
 from simdp.collectives.plans import prove
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
 
 pytestmark = pytest.mark.slow
@@ -191,7 +191,7 @@ def test_channels_share_their_link_fairly_so_that_a_ring_takes_its_closed_form(
     made = member("all_reduce", ring_all_reduce(n, channels))
     where, expected = cluster(n, topology), ring_all_reduce_time(8e6, n, ALPHA, BETA)
     expected += 2 * (n - 1) * ALPHA * (topology == "switch")  # a link to the switch, one from it
-    assert shared_link(Network(where), [made.plan(n, 8e6)]) is not None
+    assert shared_link(NetworkRoutes(where), [made.plan(n, 8e6)]) is not None
     assert durations(where, made.plan(n, 8e6), 8e6) == pytest.approx([expected], rel=1e-12)
 
 

@@ -9,9 +9,9 @@ from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.ring import num_rings, ring_orders
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Wait
+from simdp.engine.clocks.transfers import FabricJob
+from simdp.engine.network import NetworkRoutes
+from simdp.engine.ops import ClockWait, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.phrases import problems
 from simdp.results.trace import TraceBuilder
@@ -195,8 +195,8 @@ def test_eight_rings_use_eight_network_cards():
     def seconds(channels):
         plan = FAMILIES["all_reduce"]["multi_ring"](channels=channels).plan(layout, 64e6)
         trace = TraceBuilder()
-        job = Job(Network(where), {0: [plan]}, Slowdown(where, 0), trace)
-        EventFabric([job]).play([iter([Launch(0, "x", 0, plan, 64e6, False), Wait((0,))])])
+        job = FabricJob(NetworkRoutes(where), {0: [plan]}, Slowdown(where, 0), trace)
+        EventFabric([job]).play([iter([Launch(0, "x", 0, plan, 64e6, False), ClockWait((0,))])])
         return trace.build().end.max()
 
     # One card of each node carries everything, or each of eight an eighth of it.

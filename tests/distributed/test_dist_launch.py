@@ -13,7 +13,7 @@ import simdp.distributed as dist
 from simdp.distributed.launch import find, run_script
 from simdp.errors import ProgramError, ScenarioError
 from simdp.reports import theme
-from simdp.reports.plots.timeline import Timeline
+from simdp.reports.plots.timeline import TimelinePlot
 
 
 def no_rank_is_left():
@@ -543,7 +543,7 @@ def test_a_picture_is_called_by_its_program_and_names_no_step(box):
     study = dist.launch(busy, 4, cluster=box).study(one_lane=True)
     with theme.style():
         _, (ax,) = theme.new_figure(1, 4)
-        Timeline().draw(study, ax)
+        TimelinePlot().draw(study, ax)
     words = [ax.get_xlabel(), *(text.get_text() for text in ax.texts)]
     assert ax.get_title(loc="left") == "Timeline of busy"
     assert not [word for word in words if "step" in word]

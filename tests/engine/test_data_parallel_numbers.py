@@ -12,7 +12,7 @@ from test_identities import BATCH_NORM, CONVOLUTIONS, EINSUM, GELU, MLP, TRANSFO
 
 from simdp.engine.rebalancing import pieces
 from simdp.engine.replicas import Replicas
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.shards import Scattered
 from simdp.scenario import checked
 
@@ -143,8 +143,8 @@ def test_running_statistics_are_those_of_device_0s_pieces():
     result = play("data_parallel", 3, **more)
     raw = scenario("single", 1, **more)
     point = checked(raw, Path())
-    inputs = Samples(point).arrays["x"]
-    weights = Replicas(point, Samples(point)).weights[0]
+    inputs = BatchSamples(point).arrays["x"]
+    weights = Replicas(point, BatchSamples(point)).weights[0]
     mean = np.zeros(5)
     for begin in (0, 12):
         hidden = inputs[begin : begin + 4] @ weights["l1.weight"].T + weights["l1.bias"]
@@ -194,7 +194,7 @@ def test_parameters_that_nothing_uses_get_a_gradient_of_zero():
         "layers": [{"name": "l1", "kind": "linear", "in_features": 5, "out_features": 2}],
     }
     point = checked(scenario("data_parallel", 2, model=model), Path())
-    replicas = Replicas(point, Samples(point))
+    replicas = Replicas(point, BatchSamples(point))
     replicas.shapes["idle"] = (3,)
     replicas.weights[0]["idle"] = replicas.weights[1]["idle"] = np.ones(3)
     scattered = Scattered(replicas)
@@ -209,7 +209,7 @@ def test_targets_that_do_not_count_leave_nothing_to_learn():
     for loss_in_forward in (False, True):
         strategy = {"kind": "data_parallel", "loss_in_forward": loss_in_forward}
         point = checked(scenario(strategy, 2, **more), Path())
-        replicas = Replicas(point, Samples(point))
+        replicas = Replicas(point, BatchSamples(point))
         replicas.samples.arrays["y"][:4] = 0  # those of device 0
         scattered = Scattered(replicas)
         scattered.forward([np.arange(4), np.arange(4, 8)], keeps=True)

@@ -23,11 +23,11 @@ from simdp.collectives.tree import TreeAllReduce, TreeReduce
 from simdp.engine.clocks import vector as recurrences
 from simdp.engine.clocks import vector as rings
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
+from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Connections, Network
+from simdp.engine.network import Connections, NetworkRoutes
 from simdp.engine.network.traffic import shared_link
-from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.ops import ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ScenarioError
 from simdp.results.trace import TraceBuilder
@@ -74,15 +74,15 @@ def cluster(world_size, topology="full_mesh", **more):
 def calls(plan, nbytes, delays, record=True):
     """Ranks work for a while, take part in a collective, and again."""
     for number, seconds in enumerate(delays):
-        yield Work(0, "forward", "work", np.asarray(seconds, dtype=float))
+        yield ComputeWork(0, "forward", "work", np.asarray(seconds, dtype=float))
         yield Launch(0, f"call {number}", number, plan, nbytes, record)
-        yield Wait((number,))
+        yield ClockWait((number,))
 
 
 def play(fabric, where, plan, nbytes, delays):
-    trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
+    trace, network, slowdown = TraceBuilder(), NetworkRoutes(where), Slowdown(where, 0)
     if fabric == "event":
-        job = Job(network, {0: [plan]}, slowdown, trace)
+        job = FabricJob(network, {0: [plan]}, slowdown, trace)
         EventFabric([job]).play([calls(plan, nbytes, delays)])
     else:
         VectorFabric(network, slowdown, trace).play(calls(plan, nbytes, delays))
@@ -91,7 +91,9 @@ def play(fabric, where, plan, nbytes, delays):
 
 def alone(where, plan):
     """The event fabric of one job with one plan."""
-    return EventFabric([Job(Network(where), {0: [plan]}, Slowdown(where, 0), TraceBuilder())])
+    return EventFabric(
+        [FabricJob(NetworkRoutes(where), {0: [plan]}, Slowdown(where, 0), TraceBuilder())]
+    )
 
 
 def duration(fabric, where, plan, nbytes):
@@ -180,7 +182,7 @@ def test_both_clocks_agree_under_random_delays(family, kind, nodes, local_size, 
     algorithm = algorithm_for(family, kind, where, slices=slices)
     assume(algorithm is not None)
     plan = algorithm.plan(layout(where), nbytes, root % where.world_size)
-    assume(shared_link(Network(where), [plan]) is None)
+    assume(shared_link(NetworkRoutes(where), [plan]) is None)
     agree(where, plan, nbytes, late(random, 3, where.world_size))
 
 
@@ -222,7 +224,7 @@ def test_both_clocks_agree_behind_switches_where_no_link_is_shared(
     assume(algorithm is not None)
     nbytes = float(random.integers(0, 3_000_000))
     plan = algorithm.plan(layout(where), nbytes)
-    assert shared_link(Network(where), [plan]) is None
+    assert shared_link(NetworkRoutes(where), [plan]) is None
     agree(where, plan, nbytes, late(random, 2, where.world_size))
 
 
@@ -230,7 +232,7 @@ def test_both_clocks_agree_behind_switches_where_no_link_is_shared(
 def test_these_share_no_link_behind_a_switch(family, kind):
     where = switches(8, 8) if kind == "nvls" else switches(16, 4)
     plan = FAMILIES[family][kind]().plan(layout(where), 1e6)
-    assert shared_link(Network(where), [plan]) is None
+    assert shared_link(NetworkRoutes(where), [plan]) is None
 
 
 # Rings in closed form ----------------------------------------------------------------------------
@@ -252,7 +254,7 @@ def test_a_ring_in_closed_form_ends_as_round_by_round(kind, nodes, local_size, s
         return
     is_rooted = kind is RingBroadcast
     plan = kind(slices=slices).plan(layout(where), 3e6, seed % where.world_size * is_rooted)
-    fabric = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
+    fabric = VectorFabric(NetworkRoutes(where), Slowdown(where, 0), TraceBuilder())
     enter = late(random, 1, where.world_size)[0]
     record = Launch(0, "x", 0, plan, 3e6, True)
     expected = fabric.times(plan, 3e6, enter, record)  # to record, it must go through the rounds
@@ -297,7 +299,7 @@ def test_a_chain_of_several_speeds_ends_as_chunk_by_chunk(n, groups, num_chunks,
     places = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
     empty = np.empty(0)
     connections = Connections(places, empty, empty, empty, time, empty)
-    pace = recurrences.Pace(time / 2, time / 2)
+    pace = recurrences.TransferPace(time / 2, time / 2)
     found = rings.chain(num_chunks, connections, pace, enter)
     expected, came = enter.copy(), np.zeros((num_chunks, groups))
     for p in range(n - 1):
@@ -316,7 +318,7 @@ def test_rings_of_sixteen_thousand_ranks_need_no_rounds(monkeypatch):
     racks = {"topology": {"kind": "fat_tree", "levels": 3, "ports_per_leaf": 16}, "link": "ib-hdr"}
     tree = cluster(16_384, "switch", devices_per_node=8, inter_node={**racks, "links_per_node": 8})
     for where in (cluster(16_384, "ring"), switches(16_384, 8), tree):
-        clock = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
+        clock = VectorFabric(NetworkRoutes(where), Slowdown(where, 0), TraceBuilder())
         plan = RingAllReduce().plan(layout(where), 25e6)
         assert clock.times(plan, 25e6, late_ranks).min() > late_ranks.max()
         plan = RingBroadcast().plan(layout(where), 25e6, 3)
@@ -326,7 +328,7 @@ def test_rings_of_sixteen_thousand_ranks_need_no_rounds(monkeypatch):
 def test_equal_collectives_with_equal_arrivals_are_computed_once(monkeypatch):
     where, calls_made = cluster(8, "switch"), []
     plan = FAMILIES["all_reduce"]["halving_doubling"]().plan(layout(where), 1e6)
-    fabric = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder())
+    fabric = VectorFabric(NetworkRoutes(where), Slowdown(where, 0), TraceBuilder())
     real = recurrences.by_rank
     monkeypatch.setattr(recurrences, "by_rank", lambda *args: calls_made.append(1) or real(*args))
     enter = np.arange(8) * 2.0**-20
@@ -345,12 +347,12 @@ def test_two_streams_of_a_job_share_a_link_and_then_do_not():
     """Two rings of one job at once: each gets half of every link until the shorter one is done."""
     where, n = cluster(4, "ring"), 4
     plan = RingAllReduce().plan(n, 4e6)
-    trace, network = TraceBuilder(), Network(where)
-    job = Job(network, {0: [plan], 1: [plan]}, Slowdown(where, 0), trace)
+    trace, network = TraceBuilder(), NetworkRoutes(where)
+    job = FabricJob(network, {0: [plan], 1: [plan]}, Slowdown(where, 0), trace)
     script = [
         Launch(0, "a", 0, plan, 4e6, False, 0),
         Launch(0, "b", 1, plan, 4e6, False, 1),
-        Wait((0, 1)),
+        ClockWait((0, 1)),
     ]
     EventFabric([job]).play([iter(script)])
     both = trace.build().end.max()
@@ -369,12 +371,12 @@ def test_two_jobs_meet_on_the_network_between_nodes(nbytes):
     plan = RingAllReduce().plan(2, nbytes)
     traces = [TraceBuilder(), TraceBuilder()]
     jobs = [
-        Job(Network(where, np.array(ranks)), {0: [plan]}, Slowdown(half, 0), trace)
+        FabricJob(NetworkRoutes(where, np.array(ranks)), {0: [plan]}, Slowdown(half, 0), trace)
         for ranks, trace in zip(([0, 2], [1, 3]), traces, strict=True)
     ]
     scripts = [
-        iter([Launch(0, "x", 0, plan, 8e6, False), Wait((0,))]),
-        iter([Launch(0, "x", 0, plan, nbytes, False), Wait((0,))]),
+        iter([Launch(0, "x", 0, plan, 8e6, False), ClockWait((0,))]),
+        iter([Launch(0, "x", 0, plan, nbytes, False), ClockWait((0,))]),
     ]
     EventFabric(jobs).play(scripts)
     first, second = (trace.build().end.max() for trace in traces)
@@ -524,7 +526,7 @@ def one_rank(ops):
 def test_a_deadlock_names_each_waiting_rank_and_what_it_waits_for():
     where, plan = cluster(3), RingAllReduce().plan(3, 3e3)
     fabric = alone(where, plan)
-    join = [Launch(0, "bucket 0", 0, plan, 3e3, False), Wait((0,))]
+    join = [Launch(0, "bucket 0", 0, plan, 3e3, False), ClockWait((0,))]
     with pytest.raises(DeadlockError) as caught:
         fabric.play_each([[one_rank(join), one_rank(join), one_rank([])]])
     assert caught.value.waiting == [
@@ -539,7 +541,7 @@ def test_ranks_that_call_in_different_orders_deadlock_and_say_so():
     fabric = alone(where, plan)
     a, b = (Launch(0, name, i, plan, 2e3, False) for i, name in enumerate("ab"))
     with pytest.raises(DeadlockError) as caught:
-        fabric.play_each([[one_rank([a, b, Wait((1,))]), one_rank([b, a, Wait((0,))])]])
+        fabric.play_each([[one_rank([a, b, ClockWait((1,))]), one_rank([b, a, ClockWait((0,))])]])
     assert caught.value.waiting == [
         "rank 0 waits in all_reduce 'b', behind all_reduce 'a'",
         "rank 1 waits in all_reduce 'a', behind all_reduce 'b'",
@@ -552,14 +554,14 @@ def test_waiting_for_what_a_rank_never_launched_is_a_deadlock(others):
     fabric = alone(where, plan)
     first = [Launch(0, "x", 7, plan, 2e3, False)] if others else []
     with pytest.raises(DeadlockError) as caught:
-        fabric.play_each([[one_rank(first), one_rank([Wait((7,))])]])
+        fabric.play_each([[one_rank(first), one_rank([ClockWait((7,))])]])
     assert caught.value.waiting == ["rank 1 waits for a collective that it never launched"]
     assert str(caught.value) == f"deadlock: {caught.value.waiting[0]}"
 
 
 def test_a_wrong_input_found_while_ranks_play_keeps_its_lines():
     def script():
-        yield Work(0, "forward", "x", np.zeros(2))
+        yield ComputeWork(0, "forward", "x", np.zeros(2))
         raise ScenarioError(["data.npz: is gone.", "more.npz: is gone."])
 
     where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
@@ -577,7 +579,7 @@ def test_a_transfer_to_a_rank_that_never_enters_is_a_deadlock():
     plan = Plan("broadcast", 3, 1, 0, lambda: iter(rounds), even_offsets(1))
     where = cluster(3)
     fabric = alone(where, plan)
-    join = [Launch(0, "x", 0, plan, 1e3, False), Wait((0,))]
+    join = [Launch(0, "x", 0, plan, 1e3, False), ClockWait((0,))]
     # Rank 1 never enters: rank 0's first transfer cannot start.
     with pytest.raises(DeadlockError, match="rank 0 waits in broadcast 'x' for rank 1 to enter"):
         fabric.play_each([[one_rank(join), one_rank([]), one_rank(join)]])
@@ -586,7 +588,7 @@ def test_a_transfer_to_a_rank_that_never_enters_is_a_deadlock():
 def test_vector_fabric_handles_thousands_of_ranks_in_little_memory():
     where = cluster(4096, "ring")
     plan = RingAllReduce().plan(4096, 25e6)
-    end = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder()).times(
+    end = VectorFabric(NetworkRoutes(where), Slowdown(where, 0), TraceBuilder()).times(
         plan, 25e6, np.zeros(4096)
     )
     expected = closed_forms.ring_all_reduce_time(25e6, 4096, ALPHA, 1 / BANDWIDTH)

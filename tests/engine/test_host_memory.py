@@ -10,7 +10,7 @@ from for_each import for_each
 from benchmarks import memory
 from simdp.engine import threads
 from simdp.engine.replicas import Replicas
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.simulate import simulate
 
 SMALLER = {
@@ -77,7 +77,7 @@ def test_a_resident_set_grows_by_what_the_model_says():
 
 def test_room_for_gradients_is_there_from_the_first_backward_on():
     scenario = memory.scenario("mlp", **SMALLER["mlp"])
-    replicas = Replicas(scenario, Samples(scenario))
+    replicas = Replicas(scenario, BatchSamples(scenario))
     assert replicas._own == [{}] * scenario.cluster.world_size
     room = replicas._room(1)
     assert [array.shape for array in room.values()] == list(replicas.shapes.values())

@@ -8,7 +8,7 @@ from for_each import for_each
 from small_scenario import CLUSTER
 
 from simdp.engine.outcome import launched
-from simdp.results.memory import WHOLE, Sent, kernels_of
+from simdp.results.memory import WHOLE, CollectiveTraffic, kernels_of
 from simdp.scenario import checked
 
 
@@ -75,25 +75,30 @@ def test_an_optimizer_launches_a_kernel_for_each_tensor_unless_it_is_fused():
 @for_each(
     ("strategy", "collectives", "name", "sent"),
     [
-        ("ddp", {}, "all_reduce bucket 0", Sent("ring", "simple", "", "float32")),
+        ("ddp", {}, "all_reduce bucket 0", CollectiveTraffic("ring", "simple", "", "float32")),
         (
             "ddp",
             {"all_reduce": "tree"},
             "all_reduce bucket 0",
-            Sent("tree", "simple", "", "float32"),
+            CollectiveTraffic("tree", "simple", "", "float32"),
         ),
-        ("ddp", {"cost": "nccl"}, "all_reduce bucket 0", Sent("ring", "ll", "", "float32")),
+        (
+            "ddp",
+            {"cost": "nccl"},
+            "all_reduce bucket 0",
+            CollectiveTraffic("ring", "ll", "", "float32"),
+        ),
         (
             {"kind": "ddp", "comm_hook": "fp16"},
             {},
             "all_reduce bucket 0",
-            Sent("ring", "simple", "", "float16"),
+            CollectiveTraffic("ring", "simple", "", "float16"),
         ),
         (
             {"kind": "hsdp", "shard_size": 2},
             {},
             "reduce_scatter",
-            Sent("ring", "simple", "shard", "f"),
+            CollectiveTraffic("ring", "simple", "shard", "f"),
         ),
     ],
 )

@@ -9,7 +9,7 @@ from small_scenario import CLUSTER
 import simdp
 from simdp.engine.compute.call_times import CallTimes
 from simdp.engine.compute.roofline import Roofline
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
@@ -58,7 +58,7 @@ def test_every_language_model_has_samples_of_unequal_length(model):
     short = {"kind": "uniform", "min": 4, "max": 96}
     chosen = scenario(keys, {"lengths": short, "num_samples": 64}, steps=2)
     full = scenario(keys, {"lengths": {"kind": "fixed", "length": 96}}, steps=2)
-    samples = Samples(chosen)
+    samples = BatchSamples(chosen)
     for batches in chosen.workload.batches(4, chosen.seed, chosen.base):
         shapes, which = samples.shapes(batches.micro[0])
         for part, number in zip(batches.micro[0], which, strict=True):
@@ -129,7 +129,7 @@ def packed(to=256, lengths=DRAWN, strategy="ddp", how="bfd", **options):
 
 def works(chosen):
     """Seconds of every call, of each kind, on one rank for one micro-batch of each step."""
-    samples = Samples(chosen)
+    samples = BatchSamples(chosen)
     times = CallTimes(chosen.workload, Roofline([chosen.cluster.device], 4))
     for batches in chosen.workload.batches(4, chosen.seed, chosen.base):
         parts = batches.micro[0]

@@ -11,8 +11,8 @@ from small_scenario import CLUSTER
 import simdp
 from simdp.collectives import FAMILIES
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
-from simdp.engine.network import Network
+from simdp.engine.clocks.transfers import FabricJob
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import ACTIVITIES, TraceBuilder
 from simdp.scenario.placement import layout
@@ -49,7 +49,7 @@ def late(seed):
 
 def event_ends(where, plan, nbytes, enter):
     """When each rank is through with a collective on the event fabric."""
-    job = Job(Network(where), {0: [plan]}, Slowdown(where, 0), TraceBuilder())
+    job = FabricJob(NetworkRoutes(where), {0: [plan]}, Slowdown(where, 0), TraceBuilder())
     EventFabric([job]).play([calls([(plan, nbytes)], [enter])])
     return [job.calls[0].end[rank] for rank in range(where.world_size)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simdp.engine.phases import EDGE, Line, lines_by_phase
+from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed
 from simdp.scenario import Scenario, checked
 
@@ -42,7 +42,7 @@ def stack(strategy: str, recompute: str, depth: int, microbatch: int) -> Scenari
 
 
 def test_a_line_says_what_each_sample_adds() -> None:
-    line = Line.through(3.0, 5.0)
+    line = MemoryLine.through(3.0, 5.0)
     assert [line.at(samples) for samples in (0, 1, 2, 10)] == [1.0, 3.0, 5.0, 21.0]
     assert (-line).at(10) == -21.0
 

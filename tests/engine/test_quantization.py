@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 import simdp
 from simdp.engine.compression import average, quantized
 from simdp.engine.payload import FlatBuffers
-from simdp.steps.ops import Code
+from simdp.steps.ops import EncodeBucket
 from simdp.steps.partition import Bucket
 
 HOOKS = ["quantization_pertensor", "quantization_perchannel"]
 
 
 def code(size, row=None):
-    return Code(Bucket(("w",), size, "float32", 4.0 * size), row, "bucket 0")
+    return EncodeBucket(Bucket(("w",), size, "float32", 4.0 * size), row, "bucket 0")
 
 
 def by_hand(values):

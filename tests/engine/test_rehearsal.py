@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from simdp.engine.interpreters.costs import MAX_REHEARSED, Piece, Rehearsals, piece, rehearse
-from simdp.engine.ops import Work
+from simdp.engine.interpreters.costs import MAX_REHEARSED, Rehearsals, WorkPiece, piece, rehearse
+from simdp.engine.ops import ComputeWork
 from simdp.steps import ops
 
 SECONDS = np.array([1.0, 2.0])
@@ -13,7 +13,7 @@ NOTHING = np.zeros(2)
 
 
 def work(activity):
-    return Work(0, activity, activity, SECONDS)
+    return ComputeWork(0, activity, activity, SECONDS)
 
 
 def charged(activities, owed=NOTHING):
@@ -59,7 +59,7 @@ def test_a_plan_is_work_in_pieces_between_what_must_be_read_anew():
     first, update, last = rehearse(plan, cost)
     assert read == [plan[0], plan[1], plan[3]]
     assert update is plan[2]
-    assert {type(first), type(last)} == {Piece}
+    assert {type(first), type(last)} == {WorkPiece}
     assert (len(first.seconds), len(last.seconds)) == (2, 1)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from small_scenario import CLUSTER
 
 import simdp
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.scenario import checked
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Pass
-from simdp.workload.sampling import Parts, uneven_sampler
+from simdp.workload.sampling import SampleParts, uneven_sampler
 
 TRANSFORMER = {
     "kind": "transformer",
@@ -85,7 +85,7 @@ every_model = pytest.mark.parametrize("model", MODELS)
 
 def shapes(samples, part):
     """Shapes of the inputs of one rank's samples."""
-    (found,), _ = samples.shapes(Parts(part, np.array([0]), np.array([len(part)])))
+    (found,), _ = samples.shapes(SampleParts(part, np.array([0]), np.array([len(part)])))
     return found
 
 
@@ -106,7 +106,7 @@ def scenario(model, keys=None, dataset=None, numerics=True, **options):
 def known(model):
     """A model's scenario and its samples, made once."""
     chosen = scenario(model)
-    return chosen.workload, Samples(chosen)
+    return chosen.workload, BatchSamples(chosen)
 
 
 # Cutting -----------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def drained(script):
 def learned(chosen, part, inputs, target):
     """Loss and gradients of the first rank's weights on a batch."""
     workload, graph = chosen.workload, chosen.workload.graph
-    executor = Executor(graph, call_dtypes(graph, workload.precision, "float64"), "float64")
+    executor = GraphExecutor(graph, call_dtypes(graph, workload.precision, "float64"), "float64")
     run = Pass(parameters=workload.initial_weights(0, 0, chosen.base), samples=part)
     (output,), kept = drained(executor.forward(run, inputs))
     value, slope = workload.loss.value_and_grad(output, target)
@@ -134,7 +134,7 @@ def learned(chosen, part, inputs, target):
 @every_model
 def test_cutting_changes_no_loss_and_no_gradient(model):
     chosen = scenario(model)
-    samples, shorter = Samples(chosen), 0
+    samples, shorter = BatchSamples(chosen), 0
     for part in np.split(np.arange(24), 6):
         whole = [samples.arrays[name][part] for name in chosen.workload.graph.inputs]
         cut = samples.inputs(part)
@@ -182,7 +182,7 @@ def test_every_rank_has_the_shapes_of_its_own_samples(model, sizes, seed):
 @every_model
 def test_shapes_are_known_without_the_arrays(model):
     _, samples = known(model)
-    timed = Samples(scenario(model, numerics=False))
+    timed = BatchSamples(scenario(model, numerics=False))
     assert timed.arrays == {}
     for part in np.split(np.arange(96), 24):
         assert shapes(timed, part) == shapes(samples, part)
@@ -203,7 +203,7 @@ def test_a_rank_without_samples_has_the_full_shapes(model):
 def test_samples_of_one_length_without_a_padding_token_are_not_cut(model):
     padding = {"pad_id": None} if model == "language model" else {}
     chosen = scenario(model, padding, {"min_length": None})
-    samples, part = Samples(chosen), np.arange(3)
+    samples, part = BatchSamples(chosen), np.arange(3)
     assert samples.lengths == {}
     assert samples.inputs(part)[0].shape == (3, 20)
     assert shapes(samples, part) == ((20,),)

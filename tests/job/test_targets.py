@@ -9,7 +9,7 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.job.targets import BENCHMARKS, TARGETS, AnyTarget, Need, describe, table_of
+from simdp.job.targets import BENCHMARKS, TARGETS, AnyTarget, SamplesNeeded, describe, table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 IMAGES = 1_281_167
@@ -55,7 +55,7 @@ def test_no_target_at_all_and_unknown_ones_are_refused():
 
 
 def test_epochs_and_samples_need_what_they_say():
-    assert target({"epochs": 90}).need(256, IMAGES) == Need(90 * IMAGES)
+    assert target({"epochs": 90}).need(256, IMAGES) == SamplesNeeded(90 * IMAGES)
     assert target({"epochs": 1.5, "num_samples": 100}).need(256, 0).mean == 150
     assert target({"samples": 1e9}).need(256, 0).mean == 1e9
     assert target({"samples": 1000}).need(256, 0).steps(256) == 4
@@ -100,7 +100,7 @@ def test_every_table_rises_in_batch_and_has_a_source(name):
 
 def test_a_table_is_linear_in_between_and_silent_beyond():
     found = target({"benchmark": "resnet"})
-    assert found.need(4096, 0) == Need(40 * IMAGES, 1.0541 * IMAGES, 10)
+    assert found.need(4096, 0) == SamplesNeeded(40 * IMAGES, 1.0541 * IMAGES, 10)
     assert found.need(6144, 0).mean == pytest.approx(41 * IMAGES)
     said = found.problem_with(256, 0)
     assert "resnet has been run with batches of 1632 to 67840, not of 256" in said
@@ -118,18 +118,18 @@ def test_more_samples_are_needed_beyond_the_critical_batch():
 
 
 def test_draws_have_the_quantiles_that_are_told():
-    need = Need(100.0, 5.0, runs=10)
+    need = SamplesNeeded(100.0, 5.0, runs=10)
     drawn = need.draw(np.random.Generator(np.random.PCG64(0)), 200_000)
     for p in (0.05, 0.5, 0.9, 0.95):
         assert (drawn <= need.quantile(p)).mean() == pytest.approx(p, abs=3e-3)
     assert need.quantile(0.95) == pytest.approx(100 + 5 * 1.8331 * np.sqrt(1.1), rel=1e-4)
-    assert Need(100.0, 5.0).quantile(0.95) == pytest.approx(100 + 5 * 1.64485, rel=1e-5)
-    known = Need(100.0, 5.0).draw(np.random.Generator(np.random.PCG64(0)), 10_000)
+    assert SamplesNeeded(100.0, 5.0).quantile(0.95) == pytest.approx(100 + 5 * 1.64485, rel=1e-5)
+    known = SamplesNeeded(100.0, 5.0).draw(np.random.Generator(np.random.PCG64(0)), 10_000)
     assert known.std() == pytest.approx(5.0, rel=0.03)
 
 
 def test_nothing_is_left_to_luck_where_nothing_is_known_of_it():
-    need = Need(100.0)
+    need = SamplesNeeded(100.0)
     assert need.quantile(0.9) == 100.0
     assert need.draw(np.random.Generator(np.random.PCG64(0)), 3).tolist() == [100.0] * 3
     assert need.seconds(10.0) == {"mean": 10.0, "p5": 10.0, "p50": 10.0, "p90": 10.0, "p95": 10.0}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simdp.probes import device
-from simdp.probes.layers import Event, backward_of, forward_of
+from simdp.probes.layers import LayerEvent, backward_of, forward_of
 
 
 def test_percentiles_are_quantities():
@@ -21,22 +21,30 @@ def test_noise_is_how_much_rounds_differ():
 
 
 def test_forward_goes_from_call_to_call():
-    calls = [Event("a", "call", 0.5), Event("b", "call", 2.0), Event("c", "call", 3.0)]
+    calls = [
+        LayerEvent("a", "call", 0.5),
+        LayerEvent("b", "call", 2.0),
+        LayerEvent("c", "call", 3.0),
+    ]
     assert forward_of(calls, 7.0) == {"a": 2.0, "b": 1.0, "c": 4.0}
 
 
 def test_a_layer_that_is_called_twice_takes_both_times():
-    calls = [Event("a", "call", 0.0), Event("b", "call", 2.0), Event("a", "call", 3.0)]
+    calls = [
+        LayerEvent("a", "call", 0.0),
+        LayerEvent("b", "call", 2.0),
+        LayerEvent("a", "call", 3.0),
+    ]
     assert forward_of(calls, 7.0) == {"a": 6.0, "b": 1.0}
 
 
 def test_backward_goes_from_output_to_output_and_is_cut_where_gradients_are_ready():
     events = [
-        Event("b", "output", 11.0),
-        Event("b", "ready", 12.0),
-        Event("b", "ready", 13.0),
-        Event("a", "output", 15.0),
-        Event("a", "ready", 18.0),
+        LayerEvent("b", "output", 11.0),
+        LayerEvent("b", "ready", 12.0),
+        LayerEvent("b", "ready", 13.0),
+        LayerEvent("a", "output", 15.0),
+        LayerEvent("a", "ready", 18.0),
     ]
     to_weight, to_input = backward_of(events, 10.0, 20.0)
     assert to_weight == {"b": 3.0, "a": 3.0}
@@ -46,18 +54,18 @@ def test_backward_goes_from_output_to_output_and_is_cut_where_gradients_are_read
 
 def test_gradients_that_come_after_their_layers_turn_are_ready_at_its_end():
     events = [
-        Event("b", "output", 11.0),
-        Event("b", "ready", 12.0),
-        Event("a", "output", 15.0),
-        Event("b", "ready", 16.0),
-        Event("a", "ready", 18.0),
+        LayerEvent("b", "output", 11.0),
+        LayerEvent("b", "ready", 12.0),
+        LayerEvent("a", "output", 15.0),
+        LayerEvent("b", "ready", 16.0),
+        LayerEvent("a", "ready", 18.0),
     ]
     assert backward_of(events, 10.0, 20.0) == ({"b": 5.0, "a": 3.0}, {"b": 0.0, "a": 2.0})
 
 
 def test_foreign_is_what_others_used_of_all_cores(monkeypatch):
     monkeypatch.setattr(device.os, "cpu_count", lambda: 4)
-    before, after = device.Usage(10.0, 1.0, 100.0), device.Usage(12.0, 2.0, 105.0)
+    before, after = device.CpuUsage(10.0, 1.0, 100.0), device.CpuUsage(12.0, 2.0, 105.0)
     assert device.foreign(before, after, own=3.0) == (5.0 - 3.0) / 2.0 / 4
     assert device.foreign(before, after, own=6.0) == 0.0
 

@@ -190,10 +190,10 @@ def test_collectives_writes_a_log_that_reads_back(tmp_path):
 
 
 def test_a_rank_that_fails_is_named_in_one_line():
-    from simdp.probes.arguments import Place, launch
+    from simdp.probes.arguments import RankPlacement, launch
 
     with pytest.raises(ProbeError, match=r"^rank [01] failed: TypeError: .*callable.*$"):
-        launch("no job", None, 2, Place("gloo", "cpu", 1, 1))
+        launch("no job", None, 2, RankPlacement("gloo", "cpu", 1, 1))
 
 
 def leave(here, settings):
@@ -201,28 +201,28 @@ def leave(here, settings):
 
 
 def test_a_rank_that_is_ended_is_named_in_one_line():
-    from simdp.probes.arguments import Place, launch
+    from simdp.probes.arguments import RankPlacement, launch
 
     with pytest.raises(ProbeError, match=r"^rank 0 was ended: .*exit code 3$"):
-        launch(leave, None, 1, Place("gloo", "cpu", 1, 1))
+        launch(leave, None, 1, RankPlacement("gloo", "cpu", 1, 1))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_said():
-    from simdp.probes.arguments import Place, launch
+    from simdp.probes.arguments import RankPlacement, launch
 
     with pytest.raises(ProbeError, match="torch finds no GPU here; write --device cpu"):
-        launch("no job", None, 1, Place("gloo", "cuda", 1, 1))
+        launch("no job", None, 1, RankPlacement("gloo", "cuda", 1, 1))
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
-    from simdp.probes.arguments import Place, check_devices
+    from simdp.probes.arguments import RankPlacement, check_devices
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    check_devices(4, Place("gloo", "cuda", 4, 1))
+    check_devices(4, RankPlacement("gloo", "cuda", 4, 1))
     with pytest.raises(ProbeError) as caught:
-        check_devices(4, Place("gloo", "cuda", 2, 1))
+        check_devices(4, RankPlacement("gloo", "cuda", 2, 1))
     assert str(caught.value) == (
         "--world-sizes: 4 ranks on 1 GPUs, each of which takes 2; write --ranks-per-device, with "
         "--backend gloo."
@@ -230,9 +230,9 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 
 def test_torchrun_with_too_few_ranks_is_refused(monkeypatch):
-    from simdp.probes.arguments import Place, launch
+    from simdp.probes.arguments import RankPlacement, launch
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ProbeError, match="asks for 4 ranks, but torchrun started 2; write"):
-        launch("no job", None, 4, Place("gloo", "cpu", 1, 1))
+        launch("no job", None, 4, RankPlacement("gloo", "cpu", 1, 1))

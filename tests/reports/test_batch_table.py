@@ -6,12 +6,12 @@ import pytest
 from rich.console import Console
 
 from simdp.reports.answers import MAX_ROWS, batch_table
-from simdp.results.result import Piece
+from simdp.results.result import MicrobatchPiece
 
 
 def step(number, sizes, micro_steps=1):
     return [
-        Piece(number, micro, rank, ((size, 5),) if size else (), (size, 2))
+        MicrobatchPiece(number, micro, rank, ((size, 5),) if size else (), (size, 2))
         for micro in range(micro_steps)
         for rank, size in enumerate(sizes)
     ]

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from simdp.reports.plan_table import MAX_FRONT, table
-from simdp.results.plan import Option, Plan
+from simdp.results.plan import Option, PlanResult
 
 
 def option(number, **more):
@@ -28,7 +28,7 @@ def text(found):
 
 def plan(best, **more):
     limits = {"deadline": 3600.0, "budget": 100.0, "memory": 8e10}
-    return Plan("0", {"name": "x"}, "cheapest", limits, None, {}, best, best, **more)
+    return PlanResult("0", {"name": "x"}, "cheapest", limits, None, {}, best, best, **more)
 
 
 def test_it_shows_the_best_the_front_and_why():

@@ -3,10 +3,10 @@
 import numpy as np
 
 from simdp.reports.table import rows_of
-from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Call, TraceBuilder
+from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, CallSize, TraceBuilder
 
 RANKS = np.arange(2)
-CALL = Call("all_reduce", 8.0, 2)
+CALL = CallSize("all_reduce", 8.0, 2)
 
 
 def instants(*seconds):

@@ -12,7 +12,7 @@ import simdp
 from simdp.reports import table
 from simdp.reports.page import KINDS, write
 from simdp.reports.shown import TABLES
-from simdp.results.plan import Option, Plan
+from simdp.results.plan import Option, PlanResult
 from simdp.results.result import Inline, Result, Study
 
 FAST = {"numerics": False, "workload.steps": 3}
@@ -80,7 +80,7 @@ def test_every_document_with_a_page_shows_itself():
 
 def test_a_plan_shows_its_table():
     option = Option({"strategy": "fsdp"}, 0.1, 3600.0, 12.0, None, 8e9, why="It is the cheapest.")
-    plan = Plan("0.1.0", {"name": "box"}, "cheapest", {}, None, {}, (option,), (option,))
+    plan = PlanResult("0.1.0", {"name": "box"}, "cheapest", {}, None, {}, (option,), (option,))
     assert "fsdp" in plan.summary()
     assert "It is the cheapest." in plan.summary()
     assert "<iframe " in plan._repr_html_()

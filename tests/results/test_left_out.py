@@ -5,7 +5,7 @@ import json
 import pytest
 from measured_times import row, step, validation
 
-from simdp.results.validation import LeftOut, Place
+from simdp.results.validation import HeldOutPoint, LeftOut
 
 
 def left_out():
@@ -19,13 +19,13 @@ def left_out():
     ]
     rows = [row(2**27, 1.0, 1.5), row(2**10, 1.0, 1.1)]
     of_points = [
-        Place("a", True, 0.1),
-        Place("a", True, 0.21),
-        Place("a", False, 0.3),
-        Place(None, False, 0.4),
-        Place("b", True, 0.5),
+        HeldOutPoint("a", True, 0.1),
+        HeldOutPoint("a", True, 0.21),
+        HeldOutPoint("a", False, 0.3),
+        HeldOutPoint(None, False, 0.4),
+        HeldOutPoint("b", True, 0.5),
     ]
-    of_rows = [Place("a", True, 1.2), Place("a", True, 1.0)]
+    of_rows = [HeldOutPoint("a", True, 1.2), HeldOutPoint("a", True, 1.0)]
     return LeftOut("model", validation(points, rows), tuple(of_points), tuple(of_rows))
 
 
@@ -60,5 +60,5 @@ def test_a_summary_is_of_what_is_predicted_and_json_has_every_point():
 
 def test_an_interval_that_reaches_zero_has_no_width():
     point = step(0.1, 0.11, low=0.0)
-    (fold,) = LeftOut("nodes", validation([point]), (Place("a", True, 0.1),), ()).folds
+    (fold,) = LeftOut("nodes", validation([point]), (HeldOutPoint("a", True, 0.1),), ()).folds
     assert fold.width is None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simdp.errors import ScenarioError
-from simdp.results.plan import Option, Plan
+from simdp.results.plan import Option, PlanResult
 
 FAST = Option(
     {"cluster.machine": "dgx-h100", "strategy": {"kind": "ddp"}}, 0.1, 60.0, 4.0, 1.0, 3e9
@@ -26,8 +26,10 @@ NAMED = [
 
 def plan(**changed):
     limits = {"deadline": 3600.0}
-    start = Plan("0.1.0", {"name": "x"}, "cheapest", limits, None, {}, (CHEAP, FAST), (FAST, CHEAP))
-    return Plan(**{**vars(start), **changed})
+    start = PlanResult(
+        "0.1.0", {"name": "x"}, "cheapest", limits, None, {}, (CHEAP, FAST), (FAST, CHEAP)
+    )
+    return PlanResult(**{**vars(start), **changed})
 
 
 def test_its_file_has_the_fixed_fields():
@@ -43,7 +45,7 @@ def test_its_file_reads_back(tmp_path, nearest):
     found = plan(nearest=nearest, notes=("a note",))
     path = tmp_path / "plan.json"
     path.write_text(found.to_json())
-    assert Plan.load(path) == found
+    assert PlanResult.load(path) == found
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"simdp": "0.1.0", "best": 3}'])
@@ -51,7 +53,7 @@ def test_another_file_is_refused_in_a_line(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ScenarioError, match=r"is not a plan\.json of simdp"):
-        Plan.load(path)
+        PlanResult.load(path)
 
 
 def test_options_are_told_once():

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from simdp.results.metrics import busy_times, slowest
-from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Block
+from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, SpanBlock
 
 
 def block(activity, step, length, lane=COMPUTE_LANE, ranks=(0, 1, 2, 3)):
     ranks, start = np.array(ranks), np.full(len(ranks), 2.0 * step)
-    return Block(ranks, step, lane, ACTIVITIES.index(activity), 0, start, start + length, 0.0)
+    return SpanBlock(ranks, step, lane, ACTIVITIES.index(activity), 0, start, start + length, 0.0)
 
 
 def test_work_is_what_the_compute_stream_does_but_for_waiting():

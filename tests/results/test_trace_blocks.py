@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.results import trace
-from simdp.results.trace import Block, blocks_by_turn, columns_of, is_everyone, stacks
+from simdp.results.trace import SpanBlock, blocks_by_turn, columns_of, is_everyone, stacks
 
 KEYS = ("step", "lane", "activity", "name")
 
@@ -16,7 +16,7 @@ KEYS = ("step", "lane", "activity", "name")
 def block(ranks, step=0, lane=0, activity=0, name=0, start=0.0, length=1.0, nbytes=0.0):
     ranks = np.array(ranks, dtype=np.int64)
     begin = np.full(len(ranks), start)
-    return Block(ranks, step, lane, activity, name, begin, begin + length, nbytes)
+    return SpanBlock(ranks, step, lane, activity, name, begin, begin + length, nbytes)
 
 
 def spans(some):

@@ -14,9 +14,9 @@ from simdp.cli import run_command_line
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import simulate
 from simdp.engine.clocks.clock import OtherJob, clock_for
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.ops import ClockWait, ComputeWork, Launch
 from simdp.engine.simulate import neighbours_of
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
@@ -165,7 +165,7 @@ def test_who_is_slowed_by_a_neighbours_neighbour_plays_with_both():
     pair, slowdown = RingAllReduce().plan(2, 1e6), Slowdown(cluster(2), 0)
 
     def routed(*ranks):
-        return Network(where, np.array(ranks))
+        return NetworkRoutes(where, np.array(ranks))
 
     others = [
         OtherJob(routed(*ranks), [pair], slowdown, iter(()), Traffic())
@@ -224,13 +224,13 @@ def test_a_neighbour_that_takes_no_time_ends(monkeypatch):
     """It would begin again for ever, at one instant."""
     plan = RingAllReduce().plan(2, 0.0)
     idle = [
-        Work(0, "forward", "x", np.zeros(2)),
+        ComputeWork(0, "forward", "x", np.zeros(2)),
         Launch(0, "x", 0, plan, 0.0, False),
-        Wait((0,)),
+        ClockWait((0,)),
     ]
     monkeypatch.setattr(simulate, "Run", lambda *_: SimpleNamespace(script=lambda: iter(idle)))
     assert list(simulate._endless(None, None, None)) == idle
-    at_work = Work(0, "forward", "x", np.array([0.0, 1e-3]))
+    at_work = ComputeWork(0, "forward", "x", np.array([0.0, 1e-3]))
     for takes_time in (at_work, Launch(0, "x", 0, plan, 8.0, False)):
         idle[0] = takes_time
         again = [op for _, op in zip(range(9), simulate._endless(None, None, None), strict=False)]

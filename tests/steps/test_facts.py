@@ -5,7 +5,7 @@ import pytest
 from small_workload import LINEAR, NUM_SAMPLES, workload
 
 from simdp.cluster import Overheads
-from simdp.steps.facts import Exchanged, Facts, Step
+from simdp.steps.facts import Exchanged, Facts, StepContext
 from simdp.steps.partition import Bucket
 
 NORM = {"name": "bn", "kind": "batch_norm1d", "num_features": 3}
@@ -20,7 +20,7 @@ def facts(world_size=4, nominal=None, **options):
 def step(number=0, kind=0, num_samples=NUM_SAMPLES, **options):
     found = facts(**options)
     kinds, _ = found.workload.kinds_of_steps(4, num_samples)
-    return Step(found, number, kinds[kind])
+    return StepContext(found, number, kinds[kind])
 
 
 # The run -----------------------------------------------------------------------------------------
@@ -164,6 +164,6 @@ def test_nominal_times_are_asked_for_by_micro_step():
 
     found = facts(nominal=Known(), grad_accum=2)
     kinds, _ = found.workload.kinds_of_steps(4, NUM_SAMPLES)
-    asked = Step(found, 0, kinds[0])
+    asked = StepContext(found, 0, kinds[0])
     assert asked.ready_times(1) == (2.0, 3.0)
     assert asked.asked == {("nominal_times", 1): (2.0, 3.0)}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.steps.partition import Kept, Partition, least_loaded
+from simdp.steps.partition import Partition, ReplicatedPart, least_loaded
 from simdp.workload.layers.base import Parameter, constant
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "g10_zero.json").read_text())
-PIECES = Kept(weights=False, gradients=False)
+PIECES = ReplicatedPart(weights=False, gradients=False)
 
 
 def tensors(shapes):

@@ -12,8 +12,17 @@ from small_workload import NUM_SAMPLES, ops_of, program, workload
 
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.ops import AllGather, AllReduce, Average, Broadcast, Free, Open, Release, Split
-from simdp.steps.program import LATE, MAX_PLANS, Called, Program
+from simdp.steps.ops import (
+    AllGather,
+    AllReduce,
+    Average,
+    Broadcast,
+    Free,
+    Open,
+    Release,
+    SplitBucket,
+)
+from simdp.steps.program import LATE, MAX_PLANS, CollectiveCall, Program
 from simdp.strategies.comm_hooks.compression import PowerSGD
 from simdp.strategies.ddp import DDP
 from simdp.strategies.local_sgd import LocalSGD
@@ -201,7 +210,9 @@ def test_a_run_calls_what_its_program_says_and_nothing_else(given):
             ranks = tuple(map(tuple, launch.groups.tolist()))
             group = named.get(ranks, ranks[0])
         if launch.plan.collective not in ("scatter", "gather"):  # copies, of no library
-            found.add(Called(launch.plan.collective, launch.plan.root, group, launch.nbytes))
+            found.add(
+                CollectiveCall(launch.plan.collective, launch.plan.root, group, launch.nbytes)
+            )
     everyone = tuple(range(run.world_size))
     announced = {
         called._replace(group=None) if called.group == everyone else called
@@ -277,8 +288,8 @@ def test_the_last_step_of_an_epoch_is_found_wherever_a_run_ends(length, roots):
 def test_the_steady_step_is_long_after_the_first_and_may_lie_beyond_the_run():
     hook = PowerSGD(start_step=10**6, min_compression_rate=0.1)
     found = program(DDP(comm_hook=hook), workload(steps=3))
-    assert not any(ops_of(plan, Split) for plan in found.plans)
-    assert ops_of(found.steady, Split)
+    assert not any(ops_of(plan, SplitBucket) for plan in found.plans)
+    assert ops_of(found.steady, SplitBucket)
     assert found.keeps_errors
     assert found.steady is found.plan(LATE + 5, batches_of(workload()))
 

@@ -3,7 +3,7 @@
 import numpy as np
 from small_workload import NUM_SAMPLES, ops_of, workload
 
-from simdp.steps.ops import AllReduce, Broadcast, Fill, NewGroup, Quorum, Update
+from simdp.steps.ops import AllReduce, Broadcast, FillBucket, NewGroup, Quorum, Update
 from simdp.steps.program import Program
 from simdp.strategies.ddp import DDP
 from simdp.workload.sampling import Participants
@@ -34,7 +34,7 @@ def test_ddp_sums_over_those_that_take_part_and_divides_by_those_that_count():
     assert list(found.setup) == [NewGroup("quorum", ((0, 2, 3),), 0)]
     (sums,) = {op.group for op in ops_of(found.steady, AllReduce)}
     assert sums == "quorum"
-    assert {op.divisor for op in ops_of(found.steady, Fill)} == {2.0}
+    assert {op.divisor for op in ops_of(found.steady, FillBucket)} == {2.0}
     assert list(ops_of(found.steady, Update)) == [Update((True, False, True, True))]
     assert found.groups[0].collectives == ("all_reduce",)
 
@@ -43,4 +43,4 @@ def test_backup_ranks_take_part_and_do_not_count():
     found = Program.of(DDP(backup_ranks=1), workload(), 4, NUM_SAMPLES)
     assert ops_of(found.setup, Broadcast)
     assert {op.group for op in ops_of(found.steady, AllReduce)} == {None}
-    assert {op.divisor for op in ops_of(found.steady, Fill)} == {3.0}
+    assert {op.divisor for op in ops_of(found.steady, FillBucket)} == {3.0}

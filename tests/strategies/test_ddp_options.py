@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from small_workload import LINEAR, program, workload
 
 import simdp
-from simdp.steps.ops import AllReduce, Backward, Fill
+from simdp.steps.ops import AllReduce, Backward, FillBucket
 from simdp.steps.program import flat
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
@@ -63,9 +63,9 @@ def test_a_static_graph_has_one_bucket_in_its_first_two_steps():
 
 def test_its_first_step_reduces_after_backward_behind_the_map():
     first, second, *_ = steps({"kind": "ddp", "static_graph": True})
-    order = [type(op) for op in first if isinstance(op, AllReduce | Fill | Backward)]
-    assert order.index(AllReduce) < order.index(Fill)
-    assert [type(op) for op in second if isinstance(op, Fill | Backward)][-1] is Fill
+    order = [type(op) for op in first if isinstance(op, AllReduce | FillBucket | Backward)]
+    assert order.index(AllReduce) < order.index(FillBucket)
+    assert [type(op) for op in second if isinstance(op, FillBucket | Backward)][-1] is FillBucket
 
 
 def test_reductions_within_a_step_count_too():
@@ -82,7 +82,7 @@ def test_a_static_graph_finds_what_is_unused_once():
         [op for op in plan if getattr(op, "label", "") == "used parameters"] for plan in found.plans
     ]
     assert sum(map(len, maps)) == 1
-    fills = [op.name for op in flat(found.steady) if isinstance(op, Fill)]
+    fills = [op.name for op in flat(found.steady) if isinstance(op, FillBucket)]
     assert fills[:2] == ["idle.weight", "idle.bias"]
 
 
@@ -110,7 +110,7 @@ def test_delayed_gradients_are_in_no_bucket_and_sent_with_the_gradient_that_is_h
     assert late.bucket.names == ("layers.2.weight", "layers.2.bias")
     buckets = [name for op in plan if isinstance(op, AllReduce) for name in op.bucket.names]
     assert len(buckets) == len(set(buckets)) == 6
-    filled = [op.name for op in plan[: plan.index(late)] if isinstance(op, Fill)]
+    filled = [op.name for op in plan[: plan.index(late)] if isinstance(op, FillBucket)]
     assert filled == ["layers.2.bias", "layers.2.weight", "layers.1.bias"]
 
 

@@ -8,7 +8,7 @@ from simdp.strategies.horovod import (
     BENCHMARK_NBYTES,
     PUBLISHED,
     SMALLEST_MESSAGE,
-    Group,
+    FusionGroup,
     fused,
     line_through,
     merged,
@@ -52,15 +52,19 @@ def test_a_tick_is_never_early_and_less_than_a_cycle_late(ready, cycle_time):
 def test_gradients_of_one_cycle_are_fused_and_sent_at_its_end():
     ready = [0.2 * MS, 0.7 * MS, 1.4 * MS, 1.9 * MS, 4.1 * MS]
     assert fused(ready, [10.0] * 5, threshold=100.0, cycle_time=1 * MS) == [
-        Group(range(2), 1 * MS),
-        Group(range(2, 4), 2 * MS),
-        Group(range(4, 5), 5 * MS),
+        FusionGroup(range(2), 1 * MS),
+        FusionGroup(range(2, 4), 2 * MS),
+        FusionGroup(range(4, 5), 5 * MS),
     ]
 
 
 def test_a_fused_message_fits_in_the_threshold():
     groups = fused([0.5] * 5, [40.0, 60.0, 1.0, 99.0, 2.0], threshold=100.0, cycle_time=1.0)
-    assert groups == [Group(range(2), 1.0), Group(range(2, 4), 1.0), Group(range(4, 5), 1.0)]
+    assert groups == [
+        FusionGroup(range(2), 1.0),
+        FusionGroup(range(2, 4), 1.0),
+        FusionGroup(range(4, 5), 1.0),
+    ]
 
 
 def test_what_exceeds_the_threshold_travels_alone():
@@ -70,12 +74,12 @@ def test_what_exceeds_the_threshold_travels_alone():
 
 def test_a_threshold_of_nothing_fuses_nothing():
     groups = fused([0.1, 0.2, 0.3], [8.0] * 3, threshold=0.0, cycle_time=1.0)
-    assert groups == [Group(range(number, number + 1), 1.0) for number in range(3)]
+    assert groups == [FusionGroup(range(number, number + 1), 1.0) for number in range(3)]
 
 
 def test_without_cycles_only_what_is_ready_at_once_is_fused():
     groups = fused([0.1, 0.1, 0.2], [8.0] * 3, threshold=100.0, cycle_time=0.0)
-    assert groups == [Group(range(2), 0.1), Group(range(2, 3), 0.2)]
+    assert groups == [FusionGroup(range(2), 0.1), FusionGroup(range(2, 3), 0.2)]
 
 
 gradients = st.lists(st.tuples(st.floats(0, 1), st.integers(1, 50)), min_size=1, max_size=30)

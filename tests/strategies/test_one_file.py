@@ -8,7 +8,7 @@ from every_strategy import run_of, scenario
 from for_each import for_each
 
 import simdp
-from simdp.steps.ops import AllReduce, Fill, Scale, Take, Update, Wait
+from simdp.steps.ops import AllReduce, FillBucket, ScaleLoss, Take, Update, Wait
 from simdp.steps.passes import backward, forward, send_all
 from simdp.strategies import STRATEGIES
 from simdp.strategies.base import Strategy
@@ -30,13 +30,13 @@ class AllAtOnce(Strategy):
         yield from send_all(facts, facts.parameters, "parameters", 0, count())
 
     def train_step(self, facts, step):
-        yield Scale(by_shard=False)
+        yield ScaleLoss(by_shard=False)
         for micro in range(step.num_micro_steps):
             yield from forward(facts, micro)
             yield from backward(facts, micro)
         bucket = facts.bucket(facts.ready_order)
         for name in bucket.names:
-            yield Fill(bucket, name, facts.world_size)
+            yield FillBucket(bucket, name, facts.world_size)
         yield AllReduce(0, "gradients", bucket.nbytes, bucket)
         yield Wait((0,))
         yield Take(bucket)

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 from small_workload import facts_of, ops_of, step_of
 
-from simdp.steps.ops import AllReduce, Backward, Fill, Take, Update, Wait
+from simdp.steps.ops import AllReduce, Backward, FillBucket, Take, Update, Wait
 from simdp.strategies.ddp import DDP, Apex, Message, Reducer
 from simdp.strategies.horovod import Horovod
 
@@ -23,7 +23,7 @@ def line(op):
         case Backward(_, call) if call < len(FACTS.graph.calls):
             (name,) = FACTS.graph.ready_at[call]
             return f"ready {name}"
-        case Fill(_, name, divisor, is_copied):
+        case FillBucket(_, name, divisor, is_copied):
             return f"fill {name} / {divisor}{' copied' * is_copied}"
         case AllReduce():
             return f"send {''.join(op.bucket.names)} after {op.wait * 1e3:g} ms as {op.tag}"
@@ -78,7 +78,7 @@ def test_without_overlap_nothing_is_sent_before_the_end():
 def test_unused_parameters_are_ready_with_the_first_hook():
     facts = facts_of(dict.fromkeys("cbad", 10), "abc", "d")
     reducer = Reducer(facts, [Message(facts.bucket(tuple("ad")))], count(), unused="d")
-    assert [op.name for op in ops_of(reducer.mark_ready("a"), Fill)] == ["d", "a"]
+    assert [op.name for op in ops_of(reducer.mark_ready("a"), FillBucket)] == ["d", "a"]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_unused_parameters_are_ready_with_the_first_hook():
 )
 def test_ddp_divides_before_the_sum_and_the_others_after_it(strategy, before, after):
     plan = list(strategy.train_step(FACTS, step_of(FACTS)))
-    assert {op.divisor for op in ops_of(plan, Fill)} == {before}
+    assert {op.divisor for op in ops_of(plan, FillBucket)} == {before}
     assert {op.divisor for op in ops_of(plan, Take)} == {after}
     assert plan[-1] == Update()

@@ -8,7 +8,7 @@ from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError
 from simdp.results.collective import NcclLog, NcclRow
 from simdp.studies.collective import (
-    Split,
+    GroupSplit,
     known_collective,
     make_algorithm,
     short_name,
@@ -219,7 +219,9 @@ def test_groups_on_the_same_rail_share_the_network_card_and_groups_in_a_node_do_
     cluster, ring = Cluster.model_validate(raw), make_algorithm("all_reduce", "ring")
 
     def seconds(rule, value):
-        study = sweep_collective("all_reduce", [ring], [cluster], [10**9], split=Split(rule, value))
+        study = sweep_collective(
+            "all_reduce", [ring], [cluster], [10**9], split=GroupSplit(rule, value)
+        )
         return study.curves[0].world_size, study.curves[0].points[0].seconds
 
     assert seconds("mod", 4) == (2, pytest.approx(4 * 0.1, rel=1e-9))
@@ -231,7 +233,7 @@ def test_auto_chooses_for_a_group():
     raw = {"world_size": 8, "device": "a100-sxm4-80gb", "topology": "full_mesh", "link": "nvlink3"}
     cluster, auto = Cluster.model_validate(raw), make_algorithm("all_reduce", "auto")
     whole = sweep_collective("all_reduce", [auto], [cluster], [2**26])
-    pairs = sweep_collective("all_reduce", [auto], [cluster], [2**26], split=Split("mod", 4))
+    pairs = sweep_collective("all_reduce", [auto], [cluster], [2**26], split=GroupSplit("mod", 4))
     assert pairs.curves[0].points[0].candidates.keys() >= {"ring", "direct"}
     assert pairs.curves[0].points[0].seconds != whole.curves[0].points[0].seconds
 
@@ -241,13 +243,13 @@ def test_auto_chooses_for_a_group():
     [("mod 8", ("mod", 8)), ("DIV 2", ("div", 2)), ("%4", ("mod", 4)), ("/ 16", ("div", 16))],
 )
 def test_a_split_is_read_as_nccl_tests_writes_it(text, expected):
-    assert Split.parse(text) == expected
+    assert GroupSplit.parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["8", "mod", "and 7", "mod -1", ""])
 def test_a_split_that_is_none_is_refused(text):
     with pytest.raises(ScenarioError) as caught:
-        Split.parse(text)
+        GroupSplit.parse(text)
     assert caught.value.problems == [
         f"--split {text}: is no rule; write mod 8 (equal rank % 8) or div 8 (rank // 8)."
     ]
@@ -259,5 +261,5 @@ def test_groups_must_be_equally_large(value):
     ring = make_algorithm("all_reduce", "ring")
     with pytest.raises(ScenarioError) as caught:
         clusters = [Cluster.model_validate(raw)]
-        sweep_collective("all_reduce", [ring], clusters, [8], split=Split("mod", value))
+        sweep_collective("all_reduce", [ring], clusters, [8], split=GroupSplit("mod", value))
     assert caught.value.problems == [f"--split mod {value}: {value} does not divide 8 ranks."]

@@ -16,7 +16,7 @@ from simdp.scenario.overrides import override_all
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.answers import interval_of
 from simdp.studies.fits import fitting
-from simdp.studies.methods import Asked, Method, machine_with, place_of, raw_of, with_data
+from simdp.studies.methods import FitsRequest, Method, machine_with, place_of, raw_of, with_data
 
 SMALL = {"kind": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 8, "n_positions": 128}
 LLAMA = {
@@ -32,7 +32,7 @@ LLAMA = {
 }
 
 
-def scenario_of(asked: Asked, row: FittingRow) -> Scenario:
+def scenario_of(asked: FitsRequest, row: FittingRow) -> Scenario:
     """The scenario that a row stands for, made of its settings and checked from the start."""
     place = place_of(asked.machine, asked.device, asked.node_size)
     plain = Method("full", "ddp", "full", "none")
@@ -44,7 +44,7 @@ def scenario_of(asked: Asked, row: FittingRow) -> Scenario:
 def test_rows_say_what_a_run_of_the_same_scenario_says(
     model: Any, gpus: int, microbatch: int
 ) -> None:
-    asked = Asked(model, gpus, machine="dgx-h100", microbatch=microbatch)
+    asked = FitsRequest(model, gpus, machine="dgx-h100", microbatch=microbatch)
     found = fitting(asked)
     kinds = ["ddp", "zero1", "zero2", "zero3", "fsdp", *["hsdp"] * (gpus > 8)]
     tried = {(row.strategy, row.recompute) for row in found.rows if row.method == "full"}
@@ -69,7 +69,7 @@ def test_rows_say_what_a_run_of_the_same_scenario_says(
 
 
 def test_memory_of_as_many_samples_as_fit_is_that_of_a_run() -> None:
-    asked = Asked(LLAMA, 8, machine="dgx-h100")
+    asked = FitsRequest(LLAMA, 8, machine="dgx-h100")
     found = fitting(asked)
     assert max(row.microbatch for row in found.rows) > 8
     for row in found.rows:
@@ -90,18 +90,18 @@ source: {cluster: an example}
 def test_devices_without_16_bit_train_in_full_precision(tmp_path: Path) -> None:
     machine = tmp_path / "old.yaml"
     machine.write_text(OLD)
-    found = fitting(Asked(SMALL, 2, machine=str(machine), microbatch=1))
+    found = fitting(FitsRequest(SMALL, 2, machine=str(machine), microbatch=1))
     assert {row.settings["workload.precision"] for row in found.rows} == {"full"}
 
 
 def test_a_model_without_blocks_has_nothing_to_compute_again() -> None:
     einsum = {"kind": "einsum", "equation": "bd,df->bf", "d": 8, "f": 4}
-    found = fitting(Asked(einsum, 2, machine="dgx-h100", microbatch=4))
+    found = fitting(FitsRequest(einsum, 2, machine="dgx-h100", microbatch=4))
     assert {row.recompute for row in found.rows} == {"none"}
 
 
 def test_the_best_comes_first_and_what_does_not_fit_last() -> None:
-    found = fitting(Asked("gpt2-medium", 2, device="t4-16gb", microbatch=4, method="full"))
+    found = fitting(FitsRequest("gpt2-medium", 2, device="t4-16gb", microbatch=4, method="full"))
     rates = [row.tokens_per_s for row in found.rows]
     fitting_rates = [rate for rate in rates if rate is not None]
     assert 0 < len(fitting_rates) < len(rates)
@@ -113,7 +113,7 @@ def test_the_best_comes_first_and_what_does_not_fit_last() -> None:
 
 def test_one_step_of_the_batch_further_would_not_fit() -> None:
     """Every number of samples up to 16 is tried, then those of four binary digits."""
-    asked = Asked("gpt2-medium", 2, device="t4-16gb", strategy="ddp", method="full")
+    asked = FitsRequest("gpt2-medium", 2, device="t4-16gb", strategy="ddp", method="full")
     found = fitting(asked)
     batches = [row.microbatch for row in found.rows if row.fits]
     assert any(batch & (batch - 1) for batch in batches)  # between powers of two
@@ -127,7 +127,7 @@ def test_one_step_of_the_batch_further_would_not_fit() -> None:
 
 def test_what_is_beside_tensors_decides_what_is_tight(tmp_path: Path) -> None:
     """A device that has room for the tensors alone is too small, and one that may do is tight."""
-    peak = fitting(Asked(SMALL, 2, machine="dgx-h100", microbatch=4, strategy="ddp")).rows[0]
+    peak = fitting(FitsRequest(SMALL, 2, machine="dgx-h100", microbatch=4, strategy="ddp")).rows[0]
     least, most = beside_tensors(peak.peak_memory_bytes, 2)
     assert 0.5e9 < least < 0.7e9
     assert 2.5e9 < most < 3e9
@@ -140,7 +140,7 @@ def test_what_is_beside_tensors_decides_what_is_tight(tmp_path: Path) -> None:
             f"TFLOP/s}}, memory: {memory:.3f} MB, memory_bandwidth: 240 GB/s}}\n"
             "  topology: ring\n  link: pcie3-x16\nsource: {cluster: an example}\n"
         )
-        asked = Asked(
+        asked = FitsRequest(
             SMALL,
             2,
             machine=str(machine),
@@ -157,7 +157,7 @@ def test_what_is_beside_tensors_decides_what_is_tight(tmp_path: Path) -> None:
 
 
 def test_all_rows_train_in_one_precision_which_can_be_chosen() -> None:
-    asked = Asked(SMALL, 2, machine="dgx-h100", microbatch=1, recompute="blocks")
+    asked = FitsRequest(SMALL, 2, machine="dgx-h100", microbatch=1, recompute="blocks")
     for chosen, words in ((None, "mixed bfloat16"), ("amp", "amp bfloat16"), ("full", "full")):
         found = fitting(asked._replace(precision=chosen))
         assert found.precision == words
@@ -167,7 +167,7 @@ def test_all_rows_train_in_one_precision_which_can_be_chosen() -> None:
 
 
 def test_the_least_number_of_gpus_is_the_first_that_fits() -> None:
-    asked = Asked("gpt2-xl", None, device="t4-16gb", node_size=4, strategy="fsdp")
+    asked = FitsRequest("gpt2-xl", None, device="t4-16gb", node_size=4, strategy="fsdp")
     asked = asked._replace(method="full")
     (row,) = fitting(asked).rows
     assert row.gpus > 1
@@ -178,23 +178,25 @@ def test_the_least_number_of_gpus_is_the_first_that_fits() -> None:
 
 
 def test_what_fits_on_no_number_of_gpus_is_said_at_the_largest() -> None:
-    asked = Asked("gpt2-xl", None, device="t4-16gb", strategy="ddp", method="full")
+    asked = FitsRequest("gpt2-xl", None, device="t4-16gb", strategy="ddp", method="full")
     (row,) = fitting(asked).rows
     assert (row.state, row.gpus) == ("no", 1024)
 
 
 def test_more_recomputation_than_the_largest_batch_needs_is_left_out() -> None:
-    rows = fitting(Asked(SMALL, 2, machine="dgx-h100", method="full")).rows
+    rows = fitting(FitsRequest(SMALL, 2, machine="dgx-h100", method="full")).rows
     assert {(row.recompute, row.microbatch) for row in rows} == {("none", 256)}
 
 
 def test_less_recomputation_than_what_does_not_fit_is_left_out() -> None:
-    rows = fitting(Asked("llama3-8b", 8, machine="dgx-h100", method="full", strategy="ddp")).rows
+    rows = fitting(
+        FitsRequest("llama3-8b", 8, machine="dgx-h100", method="full", strategy="ddp")
+    ).rows
     assert [(row.recompute, row.state) for row in rows] == [("blocks", "no")]
 
 
 def test_nodes_of_another_size_are_those_of_a_scenario() -> None:
-    asked = Asked("vit-b", 8, device="l40s-48gb", node_size=4, strategy="ddp", method="full")
+    asked = FitsRequest("vit-b", 8, device="l40s-48gb", node_size=4, strategy="ddp", method="full")
     found = fitting(asked)
     assert found.assumed == (
         "links as in l40s-roce: 2 x l40s-48gb per node, roce-100g between nodes; nodes of 4"
@@ -206,14 +208,16 @@ def test_nodes_of_another_size_are_those_of_a_scenario() -> None:
 
 def test_a_device_of_no_machine_needs_a_node_size() -> None:
     with pytest.raises(ScenarioError, match=r"--device l4-24gb: no machine .* add --node-size 8"):
-        fitting(Asked("gpt2", 8, device="l4-24gb"))
-    found = fitting(Asked(SMALL, 16, device="l4-24gb", node_size=8, strategy="ddp", method="full"))
+        fitting(FitsRequest("gpt2", 8, device="l4-24gb"))
+    found = fitting(
+        FitsRequest(SMALL, 16, device="l4-24gb", node_size=8, strategy="ddp", method="full")
+    )
     assert found.assumed is not None
     assert found.assumed.startswith("nodes of 8 x l4-24gb, pcie4-x16 in a node and one 100gbe card")
 
 
 def test_a_model_that_is_no_stack_is_followed_as_a_whole() -> None:
-    found = fitting(Asked("resnet18-cifar", 2, machine="dgx-h100", microbatch=16))
+    found = fitting(FitsRequest("resnet18-cifar", 2, machine="dgx-h100", microbatch=16))
     assert {row.method for row in found.rows} == {"full", "offload"}
     assert all(row.fits for row in found.rows)
     assert found.rows[0].tokens_per_s is None
@@ -221,7 +225,9 @@ def test_a_model_that_is_no_stack_is_followed_as_a_whole() -> None:
 
 
 def test_a_device_brings_the_links_of_a_machine_and_says_so() -> None:
-    asked = Asked(SMALL, 8, device="a100-sxm4-80gb", microbatch=1, strategy="ddp", method="full")
+    asked = FitsRequest(
+        SMALL, 8, device="a100-sxm4-80gb", microbatch=1, strategy="ddp", method="full"
+    )
     found = fitting(asked)
     assert found.assumed is not None
     assert found.assumed.startswith("links as in dgx-a100: 8 x a100-sxm4-80gb")
@@ -230,7 +236,7 @@ def test_a_device_brings_the_links_of_a_machine_and_says_so() -> None:
 
 
 def test_several_nodes_also_try_hsdp() -> None:
-    asked = Asked(SMALL, 8, machine="dgx-h100", microbatch=1, recompute="none", method="full")
+    asked = FitsRequest(SMALL, 8, machine="dgx-h100", microbatch=1, recompute="none", method="full")
     one, two = ({row.strategy for row in fitting(asked._replace(gpus=n)).rows} for n in (8, 16))
     assert two - one == {"hsdp"}
 
@@ -238,26 +244,26 @@ def test_several_nodes_also_try_hsdp() -> None:
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        (Asked("gpt2", 8), "--device, --machine: neither given; give one of them."),
+        (FitsRequest("gpt2", 8), "--device, --machine: neither given; give one of them."),
         (
-            Asked("gpt2", 8, "dgx-h100", "t4-16gb"),
+            FitsRequest("gpt2", 8, "dgx-h100", "t4-16gb"),
             "--device, --machine: both given; give one of them.",
         ),
         (
-            Asked("gpt2", 8, "dgx-h100", recompute="some"),
+            FitsRequest("gpt2", 8, "dgx-h100", recompute="some"),
             "--recompute: unknown recompute 'some'; known: none, selective, blocks.",
         ),
         (
-            Asked("resnet18", 8, "dgx-h100", method="lora"),
+            FitsRequest("resnet18", 8, "dgx-h100", method="lora"),
             "--method lora: resnet18 cannot be trained so; leave one of them out.",
         ),
         (
-            Asked("gpt2", 12, "dgx-h100"),
+            FitsRequest("gpt2", 12, "dgx-h100"),
             "--gpus 12: dgx-h100 has nodes of 8; give 1 to 8, or whole nodes.",
         ),
     ],
 )
-def test_what_does_not_go_together_is_named(asked: Asked, line: str) -> None:
+def test_what_does_not_go_together_is_named(asked: FitsRequest, line: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         fitting(asked)
     assert caught.value.problems == [line]
@@ -265,9 +271,9 @@ def test_what_does_not_go_together_is_named(asked: Asked, line: str) -> None:
 
 def test_unknown_names_are_named() -> None:
     with pytest.raises(ScenarioError, match=r"MODEL: unknown model 'gpt2-medum'.*'gpt2-medium'"):
-        fitting(Asked("gpt2-medum", 8, "dgx-h100"))
+        fitting(FitsRequest("gpt2-medum", 8, "dgx-h100"))
     with pytest.raises(ScenarioError, match="--device: unknown device 'h100'"):
-        fitting(Asked("gpt2", 8, device="h100"))
+        fitting(FitsRequest("gpt2", 8, device="h100"))
 
 
 def test_a_device_of_no_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 from simdp.engine import simulate as engine
 from simdp.errors import DeadlockError
 from simdp.studies import many
-from simdp.studies.executor import Failed, Here
-from simdp.studies.executor.base import Processes
+from simdp.studies.executor import Failed, SerialExecutor
+from simdp.studies.executor.base import ProcessExecutor
 from simdp.studies.many import simulate_all
 from simdp.studies.store import Store
 
@@ -29,7 +29,7 @@ def same(ones, others):
 
 
 def test_a_point_is_what_it_is_alone(points):
-    with Here() as here:
+    with SerialExecutor() as here:
         found = simulate_all(points, executor=here, keep_trace=[False, False, None, True])
     alone = [engine.simulate(point, keep_trace=True) for point in points]
     for one in alone[:2]:
@@ -41,9 +41,9 @@ def test_a_point_is_what_it_is_alone(points):
 
 @pytest.mark.slow
 def test_any_executor_and_the_store_give_the_same(points, tmp_path):
-    with Here() as here, Store(tmp_path) as store:
+    with SerialExecutor() as here, Store(tmp_path) as store:
         serial = simulate_all(points, executor=here, store=store, keep_trace=True)
-    with Processes(2) as two:
+    with ProcessExecutor(2) as two:
         same(simulate_all(points, executor=two, keep_trace=True), serial)
         with Store(tmp_path, go_on=True) as store:
             same(simulate_all(points, executor=two, store=store, keep_trace=True), serial)
@@ -57,22 +57,22 @@ def test_a_point_that_fails_leaves_the_others_alone(points, tmp_path, monkeypatc
         return engine.simulate(point, **options)
 
     monkeypatch.setattr(many, "simulate", failing)
-    with Here() as here, Store(tmp_path) as store:
+    with SerialExecutor() as here, Store(tmp_path) as store:
         found = simulate_all(points, executor=here, store=store)
     assert isinstance(found[1], Failed)
     assert found[1].reason == "deadlock: rank 0 waits"
     assert [one.world_size for one in found if not isinstance(one, Failed)] == [1, 3, 4]
     monkeypatch.undo()
-    with Here() as here, Store(tmp_path, go_on=True) as store:
+    with SerialExecutor() as here, Store(tmp_path, go_on=True) as store:
         again = simulate_all(points, executor=here, store=store)
         assert store.num_found == 3  # what failed may not fail again
     assert again[1].world_size == 2
 
 
 def test_progress_counts_what_the_store_had(points, tmp_path):
-    with Here() as here, Store(tmp_path) as store:
+    with SerialExecutor() as here, Store(tmp_path) as store:
         simulate_all(points[:2], executor=here, store=store)
     seen = []
-    with Here() as here, Store(tmp_path, go_on=True) as store:
+    with SerialExecutor() as here, Store(tmp_path, go_on=True) as store:
         simulate_all(points, executor=here, store=store, progress=lambda *of: seen.append(of))
     assert seen == [(2, 4), (3, 4), (4, 4)]

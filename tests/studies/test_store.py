@@ -11,7 +11,7 @@ import pytest
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.files.records import Records
+from simdp.files.records import RecordFile
 from simdp.studies.store import FILE, Store, key_of
 
 
@@ -146,7 +146,7 @@ def test_a_place_that_cannot_be_written_to_is_an_error_in_a_line(tmp_path):
     with pytest.raises(ScenarioError, match="cannot be written to"):
         Store(tmp_path / "file" / "points").put("a", {})
     with pytest.raises(ScenarioError, match="is a folder"):
-        Records(tmp_path)
+        RecordFile(tmp_path)
 
 
 def test_keys_tell_all_apart_that_a_point_depends_on(load, tmp_path):

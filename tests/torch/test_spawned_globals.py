@@ -7,12 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simdp.errors import ProgramError  # noqa: E402
-from simdp.torch.spawning import Copies  # noqa: E402
+from simdp.torch.spawning import SentCopies  # noqa: E402
 
 
 def test_each_process_gets_a_copy_and_shares_tensors():
     args, tensor = argparse.Namespace(rank=0), torch.zeros(3)
-    sent = Copies((args, tensor))
+    sent = SentCopies((args, tensor))
     (one, first), (other, second) = sent.made(), sent.made()
     one.rank = 5
     assert other.rank == args.rank == 0
@@ -22,4 +22,4 @@ def test_each_process_gets_a_copy_and_shares_tensors():
 
 def test_what_no_process_can_get_is_refused():
     with pytest.raises(ProgramError, match="args cannot be sent to a process"):
-        Copies((lambda: None,))
+        SentCopies((lambda: None,))

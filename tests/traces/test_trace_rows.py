@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from for_each import for_each
 
-from simdp.traces.rows import BLOCK, Names, Places, Rows, nanoseconds, whole
+from simdp.traces.rows import BLOCK, IntTable, NameTable, Places, nanoseconds, whole
 
 
 @for_each(
@@ -53,7 +53,7 @@ def test_whole_numbers_or_none(written, number):
 
 
 def test_rows_are_packed_in_blocks_and_keep_their_order():
-    rows = Rows("a", "b")
+    rows = IntTable("a", "b")
     for i in range(2 * BLOCK + 3):
         rows.add((i, -i))
     assert len(rows) == 2 * BLOCK + 3
@@ -61,11 +61,11 @@ def test_rows_are_packed_in_blocks_and_keep_their_order():
     assert columns["a"].tolist() == list(range(2 * BLOCK + 3))
     assert (columns["b"] == -columns["a"]).all()
     assert columns["a"].dtype == np.int64
-    assert Rows("a").arrays()["a"].shape == (0,)
+    assert IntTable("a").arrays()["a"].shape == (0,)
 
 
 def test_names_and_places_have_numbers():
-    names, places = Names(), Places()
+    names, places = NameTable(), Places()
     assert [names.code(name) for name in "abca"] == [0, 1, 2, 0]
     assert names.listed() == ("a", "b", "c")
     written = [7, "7", "stream 7", "main", "other", "main", 2**70, -1]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from layer_checks import buffers_of, differences
 from small_layers import Product, Scale, ScaleIn32, Sum
 
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import GraphBuilder, Pass
 from simdp.workload.layers.batchnorm import BatchNorm1d, SyncBatchNorm
 from simdp.workload.precision import Amp, Full, Mixed, rounded
@@ -28,7 +28,7 @@ def play(script):
 
 def run_through(graph, weights, inputs, slopes=None, precision=FULL, dtype="float64"):
     """Outputs and gradients of a graph; every slope is 1 unless given."""
-    executor = Executor(graph, call_dtypes(graph, precision, dtype), dtype)
+    executor = GraphExecutor(graph, call_dtypes(graph, precision, dtype), dtype)
     run = Pass({name: np.asarray(value, dtype=dtype) for name, value in weights.items()})
     outputs, kept = play(executor.forward(run, inputs))
     if slopes is None:
@@ -144,7 +144,7 @@ def test_a_layer_that_the_loss_does_not_see_gets_no_gradient_and_stops_nobody():
 def test_a_second_pass_adds_to_the_gradients_of_the_first():
     graph = GraphBuilder("x")
     built = graph.build(graph.call(scale("a"), graph.input("x")))
-    executor = Executor(built, ["float64"], "float64")
+    executor = GraphExecutor(built, ["float64"], "float64")
     run = Pass({"a": np.array(2.0)})
     for x in (1.0, 10.0):
         outputs, kept = play(executor.forward(run, [np.array([[x]])]))
@@ -238,7 +238,7 @@ def test_ranks_that_exchange_statistics_equal_one_rank_with_all_samples():
     for layer in layers:
         graph = GraphBuilder("x")
         h = graph.call(layer, graph.call(scale("a"), graph.input("x")))
-        built.append(Executor(graph.build(h), ["float64"] * 2, "float64"))
+        built.append(GraphExecutor(graph.build(h), ["float64"] * 2, "float64"))
     weights["a"] = np.array(1.5)
 
     alone = Pass(weights, buffers=buffers_of(layers[0]))

@@ -8,7 +8,7 @@ from layer_checks import differences
 
 from simdp.engine.compute.call_times import call_kernels
 from simdp.workload import Workload
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Kept, Pass
 from simdp.workload.lifetimes import lifetimes, recomputed
 from simdp.workload.losses import LOSSES
@@ -157,7 +157,7 @@ def test_gradients_are_those_of_finite_differences_and_of_frozen_ones_there_are_
     rng = np.random.default_rng(0)
     weights = {p.name: rng.standard_normal(p.shape) for p in graph.parameters}
     x, target = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
-    executor = Executor(graph, call_dtypes(graph, workload().precision, "float64"), "float64")
+    executor = GraphExecutor(graph, call_dtypes(graph, workload().precision, "float64"), "float64")
     loss = LOSSES["mse"]()
 
     def play(script):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simdp.workload.sampling import Participants, Parts, StepBatches
+from simdp.workload.sampling import Participants, SampleParts, StepBatches
 
 ROLES = Participants(("counted", "late", "absent", "counted", "silent"))
 
@@ -29,7 +29,7 @@ def test_nobody_late_changes_no_time_of_those_that_are_there():
 
 
 def test_a_step_of_some_ranks_keeps_their_samples():
-    batches = StepBatches.of([Parts.even(np.arange(8), 4), Parts.even(np.arange(4), 4)])
+    batches = StepBatches.of([SampleParts.even(np.arange(8), 4), SampleParts.even(np.arange(4), 4)])
     some = batches.only(np.array([True, False, True, False]))
     assert [[part.tolist() for part in parts] for parts in some.micro] == [
         [[0, 1], [], [4, 5], []],

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.workload.sampling import (
-    Parts,
+    SampleParts,
     StepBatches,
     chunk_sizes,
     distributed_sampler,
@@ -81,7 +81,7 @@ def used(steps):
 
 
 def test_a_step_counts_its_samples():
-    step = StepBatches.of([Parts(np.array([3, 4, 5]), np.array([0, 2]), np.array([2, 1]))])
+    step = StepBatches.of([SampleParts(np.array([3, 4, 5]), np.array([0, 2]), np.array([2, 1]))])
     assert step.sizes.tolist() == [[2, 1]]
 
 

@@ -18,14 +18,14 @@ from benchmarks.leaderboard.folds import Asked, folds
 from benchmarks.leaderboard.gather import SCENARIOS
 from benchmarks.leaderboard.points import Point, Points, put
 from simdp.errors import ScenarioError
-from simdp.results.validation import Comparison
+from simdp.results.validation import TimeComparison
 from simdp.studies.validate import validate
 from simdp.studies.validate.folds import By
 from simdp.studies.validate.leave_out import leave_out
 
 FILE = Path(__file__).parents[1] / "answers.json"
 
-Found = Iterator[tuple[Comparison, bool]]
+Found = Iterator[tuple[TimeComparison, bool]]
 """Steps, then sizes of collectives, and whether each counts."""
 
 Progress = Callable[[str], None]

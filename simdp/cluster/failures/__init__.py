@@ -14,7 +14,7 @@ from simdp.spec import Spec, one_of
 Effect = Literal["fail", "hang", "leave", "join", "drain"]
 
 
-class Event(NamedTuple):
+class FailureEvent(NamedTuple):
     """Something that happens to nodes at an instant.
 
     Attributes
@@ -63,7 +63,7 @@ class Failures(Spec):
     @abstractmethod
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
-    ) -> Iterator[Event]:
+    ) -> Iterator[FailureEvent]:
         """Draw the events of a run, in rising time.
 
         Parameters
@@ -99,14 +99,14 @@ FAILURES: Family[Failures] = Family(
     Failures,
     __name__,
     {
-        "empirical": "rates:Empirical",
+        "empirical": "rates:EmpiricalFailures",
         "exponential": "rates:Exponential",
         "maintenance": "events:Maintenance",
         "spot": "events:Spot",
-        "trace": "events:Trace",
+        "trace": "events:TraceFailures",
         "weibull": "rates:Weibull",
     },
 )
 AnyFailures = Annotated[Failures, one_of("failure", FAILURES)]
 
-__all__ = ["FAILURES", "AnyFailures", "Event", "Failures"]
+__all__ = ["FAILURES", "AnyFailures", "FailureEvent", "Failures"]

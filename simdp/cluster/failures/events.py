@@ -12,12 +12,12 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from simdp.cluster.failures import Effect, Event, Failures
+from simdp.cluster.failures import Effect, FailureEvent, Failures
 from simdp.cluster.failures.rates import BLOCK, at, lines_of, number, numbers
 from simdp.cluster.stragglers import rounded
 from simdp.errors import unknown_name
 from simdp.spec import Bool, Float, Int, PositiveSeconds, problem
-from simdp.tables import Line
+from simdp.tables import TableLine
 from simdp.units import format_quantity
 
 # Maintenance --------------------------------------------------------------------------------------
@@ -67,13 +67,13 @@ class Maintenance(Failures):
 
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
-    ) -> Iterator[Event]:
+    ) -> Iterator[FailureEvent]:
         size = min(self.nodes or num_nodes, num_nodes)
         for window in count(1):
             first = (window - 1) * size
             nodes = tuple(sorted(node % num_nodes for node in range(first, first + size)))
             effect: Literal["drain", "fail"] = "drain" if self.announced else "fail"
-            yield Event(window * self.every, effect, self.called(), nodes, self.duration)
+            yield FailureEvent(window * self.every, effect, self.called(), nodes, self.duration)
 
 
 # Spot ---------------------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ class Spot(Failures):
 
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
-    ) -> Iterator[Event]:
+    ) -> Iterator[FailureEvent]:
         changes = self._traced if self._counts else self._by_chance
         for time, effect, nodes in changes(num_nodes, random):
-            yield Event(time, effect, self.called(), tuple(sorted(nodes)), 0.0)
+            yield FailureEvent(time, effect, self.called(), tuple(sorted(nodes)), 0.0)
 
     def _traced(self, num_nodes: int, random: np.random.Generator) -> Iterator[Change]:
         """Follow the trace."""
@@ -239,7 +239,7 @@ MAX_HITS = 2**20
 """Nodes that all events of a file hit together, each as often as it is hit."""
 
 
-class Trace(Failures):
+class TraceFailures(Failures):
     """``{kind: trace, path: events.csv}``: events from a file, the same in every run.
 
     The columns are ``time_s`` and ``node``: a number from 0, a range such as ``4-7``, or ``job``
@@ -256,10 +256,10 @@ class Trace(Failures):
     kind: Literal["trace"] = "trace"
     path: str
 
-    _events: tuple[Event, ...] = PrivateAttr(default=())
+    _events: tuple[FailureEvent, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
-    def _read(self, info: ValidationInfo) -> Trace:
+    def _read(self, info: ValidationInfo) -> TraceFailures:
         """Read the file; its path starts from ``base`` of the validation's context."""
         if not self._events:
             path = Path((info.context or {}).get("base", "")) / self.path
@@ -279,14 +279,14 @@ class Trace(Failures):
 
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
-    ) -> Iterator[Event]:
+    ) -> Iterator[FailureEvent]:
         for event in self._events:
             nodes = tuple(node for node in event.nodes if node < num_nodes)
             if nodes or not event.nodes:
                 yield event._replace(nodes=nodes)
 
 
-def _event(path: Path, line: Line, cause: str) -> Event:
+def _event(path: Path, line: TableLine, cause: str) -> FailureEvent:
     cells = line.cells
     repair = number(path, line, "repair_s") if cells.get("repair_s") else 0.0
     known: tuple[Effect, ...] = get_args(Effect)
@@ -300,10 +300,12 @@ def _event(path: Path, line: Line, cause: str) -> Event:
     if repair and (not nodes or effect in ("leave", "join")):
         why = f"nodes that {effect}" if nodes else "the job, which loses no node"
         raise at(path, line, f"repair_s is not used of {why}; leave it empty.")
-    return Event(number(path, line, "time_s"), effect, cells.get("cause") or cause, nodes, repair)
+    return FailureEvent(
+        number(path, line, "time_s"), effect, cells.get("cause") or cause, nodes, repair
+    )
 
 
-def _nodes(path: Path, line: Line) -> tuple[int, ...]:
+def _nodes(path: Path, line: TableLine) -> tuple[int, ...]:
     cell = line.cells["node"]
     match = re.fullmatch(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", cell, re.ASCII)
     if cell == JOB:
@@ -326,7 +328,9 @@ class _Last(NamedTuple):
 _NEVER = _Last(-1.0, 0, 0.0)
 
 
-def _apart(path: Path, lines: list[Line], events: Iterable[Event]) -> Iterator[Event]:
+def _apart(
+    path: Path, lines: list[TableLine], events: Iterable[FailureEvent]
+) -> Iterator[FailureEvent]:
     """Pass on events, but none that goes back in time or hits a node that is away."""
     last, before, hits = dict[int, _Last](), lines[0], 0
     for line, event in zip(lines, events, strict=True):
@@ -351,7 +355,7 @@ def _apart(path: Path, lines: list[Line], events: Iterable[Event]) -> Iterator[E
         yield event
 
 
-def _clash(node: int, event: Event, known: _Last) -> str | None:
+def _clash(node: int, event: FailureEvent, known: _Last) -> str | None:
     """Say why an event cannot hit a node, to which something else happened last."""
     has_left, joins = known.until == float("inf"), event.effect == "join"
     hit = f"node {node} is hit at {event.time:.12g} s, but it"

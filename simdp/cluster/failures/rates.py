@@ -25,13 +25,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster.failures import Effect, Event, Failures
+from simdp.cluster.failures import Effect, FailureEvent, Failures
 from simdp.cluster.stragglers import rounded
 from simdp.errors import ScenarioError, shown
 from simdp.files import read_text
 from simdp.percent import Percent
 from simdp.spec import Bool, Float, Int, PositiveSeconds, Seconds, form_of, problem
-from simdp.tables import Line, parse_cell, parse_lines
+from simdp.tables import TableLine, parse_cell, parse_lines
 from simdp.units import NUMBER_PATTERN, format_percent, format_quantity
 
 # Rate ---------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Hazard(Failures):
 
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
-    ) -> Iterator[Event]:
+    ) -> Iterator[FailureEvent]:
         rates = self._rates(self.num_units(num_nodes, devices_per_node), random)
         alone, summed = np.ones(1), np.cumsum(rates)
         effects: tuple[Effect, Effect] = ("fail", "hang")
@@ -201,7 +201,7 @@ class Hazard(Failures):
             if self.per == "cluster":
                 units = chosen(summed, shares)
             yield from map(
-                Event,
+                FailureEvent,
                 times.tolist(),
                 [effects[hangs] for hangs in (silent < self.hang).tolist()],
                 repeat(self.called()),
@@ -420,7 +420,7 @@ class Weibull(Renewal):
 # Tables -------------------------------------------------------------------------------------------
 
 
-def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[Line]:
+def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[TableLine]:
     """Read a table, as `parse_lines` does; what is wrong is raised as a validator's problem."""
     try:
         return parse_lines(read_text(path, "a table is CSV"), str(path), required, optional)
@@ -428,12 +428,12 @@ def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) 
         raise problem(str(error)) from None
 
 
-def numbers(path: Path, lines: Sequence[Line], column: str) -> list[float]:
+def numbers(path: Path, lines: Sequence[TableLine], column: str) -> list[float]:
     """Read a column of numbers of 0 or more."""
     return [number(path, line, column) for line in lines]
 
 
-def number(path: Path, line: Line, column: str) -> float:
+def number(path: Path, line: TableLine, column: str) -> float:
     """Read a number of 0 or more."""
     try:
         return parse_cell(column, line.cells[column])
@@ -441,7 +441,7 @@ def number(path: Path, line: Line, column: str) -> float:
         raise at(path, line, str(error)) from None
 
 
-def at(path: Path, line: Line, message: str) -> PydanticCustomError:
+def at(path: Path, line: TableLine, message: str) -> PydanticCustomError:
     """The problem with a line of a file."""
     return problem(f"{path}:{line.number}: {message}")
 
@@ -449,7 +449,7 @@ def at(path: Path, line: Line, message: str) -> PydanticCustomError:
 # Empirical ----------------------------------------------------------------------------------------
 
 
-class Empirical(Renewal):
+class EmpiricalFailures(Renewal):
     """``{kind: empirical, quantiles: [45 min, 75 min]}``: gaps between failures as observed.
 
     Attributes
@@ -469,7 +469,7 @@ class Empirical(Renewal):
     _parts: tuple[tuple[float, float], ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
-    def _read(self, info: ValidationInfo) -> Empirical:
+    def _read(self, info: ValidationInfo) -> EmpiricalFailures:
         """Cut the gaps into parts of equal weight; a path starts from the context's ``base``."""
         if self._parts:
             return self

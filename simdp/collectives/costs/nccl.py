@@ -161,7 +161,7 @@ def _file() -> Mapping[str, Any]:
 # Ways ---------------------------------------------------------------------------------------------
 
 
-class Way(NamedTuple):
+class AlgorithmTraffic(NamedTuple):
     """What an algorithm does to serve a collective.
 
     Attributes
@@ -180,17 +180,19 @@ class Way(NamedTuple):
     inter_sent: float
 
 
-def _ring(w: Wiring, rounds: int) -> Way:
+def _ring(w: Wiring, rounds: int) -> AlgorithmTraffic:
     """``rounds`` times around: two for an all_reduce, one for each of its halves."""
     steps, inter = rounds * (w.world_size - 1), rounds * (w.num_nodes - 1)
     sent = steps / w.world_size
-    return Way(steps - inter, inter, sent * (w.local_size > 1), sent * (w.num_nodes > 1))
+    return AlgorithmTraffic(
+        steps - inter, inter, sent * (w.local_size > 1), sent * (w.num_nodes > 1)
+    )
 
 
-def _chain(w: Wiring) -> Way:
+def _chain(w: Wiring) -> AlgorithmTraffic:
     """A pipeline through every rank, as NCCL's rings serve broadcast and reduce."""
     inter = w.num_nodes - 1
-    return Way(w.world_size - 1 - inter, inter, w.local_size > 1, w.num_nodes > 1)
+    return AlgorithmTraffic(w.world_size - 1 - inter, inter, w.local_size > 1, w.num_nodes > 1)
 
 
 def _across_trees(w: Wiring) -> float:
@@ -202,39 +204,41 @@ def _across_trees(w: Wiring) -> float:
     return {1: 0.0, 2: 1.0}.get(w.num_nodes, 2.0)
 
 
-def _tree(w: Wiring) -> Way:
+def _tree(w: Wiring) -> AlgorithmTraffic:
     """A double binary tree of nodes, each node a chain; up, then down."""
     across = 2.0 * int(log2(w.num_nodes))
-    return Way(2 * (w.local_size - 1), across, 2.0 * (w.local_size > 1), _across_trees(w))
+    return AlgorithmTraffic(
+        2 * (w.local_size - 1), across, 2.0 * (w.local_size > 1), _across_trees(w)
+    )
 
 
-def _nvls_all_reduce(w: Wiring) -> Way | None:
+def _nvls_all_reduce(w: Wiring) -> AlgorithmTraffic | None:
     """The switch adds: a device hands in the buffer, and gives out its share of the sums."""
     if w.local_size == 1:
         return None
     sent = (w.local_size + 1) / w.local_size
-    return Way(1, 2.0 * int(log2(w.num_nodes)), sent, _across_trees(w))
+    return AlgorithmTraffic(1, 2.0 * int(log2(w.num_nodes)), sent, _across_trees(w))
 
 
-def _nvls_half(w: Wiring) -> Way | None:
+def _nvls_half(w: Wiring) -> AlgorithmTraffic | None:
     """Within one node only, as across nodes NCCL needs switches that add there too."""
     if w.num_nodes > 1:
         return None
-    return Way(1, 0, (w.local_size - 1) / w.local_size, 0)
+    return AlgorithmTraffic(1, 0, (w.local_size - 1) / w.local_size, 0)
 
 
-def _all_to_all(w: Wiring) -> Way:
+def _all_to_all(w: Wiring) -> AlgorithmTraffic:
     n, m = w.world_size, w.local_size
-    return Way(m - 1, n - m, (m - 1) / n, m * (n - m) / n)
+    return AlgorithmTraffic(m - 1, n - m, (m - 1) / n, m * (n - m) / n)
 
 
-def _rooted(w: Wiring) -> Way:
+def _rooted(w: Wiring) -> AlgorithmTraffic:
     """Gather and scatter: the root's node carries what the others have."""
     n, m = w.world_size, w.local_size
-    return Way(m - 1, n - m, (m - 1) / n, (n - m) / n)
+    return AlgorithmTraffic(m - 1, n - m, (m - 1) / n, (n - m) / n)
 
 
-def _neighbours(w: Wiring) -> Way:
+def _neighbours(w: Wiring) -> AlgorithmTraffic:
     """Every rank sends to the next: between nodes by one card of each.
 
     To one peer of several a card sends half as fast: 40 H100 on 10 nodes got 25 of 50 GB/s with
@@ -242,10 +246,10 @@ def _neighbours(w: Wiring) -> Way:
     """
     several = w.num_nodes > 1
     sent = several * max(w.cards, 1) * (2 if w.num_nodes > 2 else 1)
-    return Way(not several, several, w.local_size > 1, sent)
+    return AlgorithmTraffic(not several, several, w.local_size > 1, sent)
 
 
-Making = Callable[[Wiring], Way | None]
+Making = Callable[[Wiring], AlgorithmTraffic | None]
 
 WAYS: dict[str, dict[str, Making]] = {
     "all_gather": {"ring": lambda w: _ring(w, 1), "nvls": _nvls_half},
@@ -289,7 +293,7 @@ TREE_OVER_RING = {
 """Published hops of trees over those of rings."""
 
 
-class Choice(NamedTuple):
+class ProtocolChoice(NamedTuple):
     """What serves a collective.
 
     Attributes
@@ -355,7 +359,7 @@ class Hops(Spec):
     inter: AnyHopTimes = HopTimes()
 
 
-class Shares(Spec):
+class BandwidthShares(Spec):
     """Share of a bandwidth that payload gets, by protocol.
 
     Attributes
@@ -370,7 +374,7 @@ class Shares(Spec):
     simple: Efficiency | None = None
 
 
-AnyShares = Annotated[Shares, BeforeValidator(_one_for_all, Efficiency | Shares)]
+AnyShares = Annotated[BandwidthShares, BeforeValidator(_one_for_all, Efficiency | BandwidthShares)]
 
 
 class Efficiencies(Spec):
@@ -384,8 +388,8 @@ class Efficiencies(Spec):
         Of the bandwidth of a node's network cards.
     """
 
-    intra: AnyShares = Shares()
-    inter: AnyShares = Shares()
+    intra: AnyShares = BandwidthShares()
+    inter: AnyShares = BandwidthShares()
 
 
 class NcclCost(Cost):
@@ -459,7 +463,7 @@ class NcclCost(Cost):
     host_bandwidth: Bandwidth | None = None
 
     @cached_property
-    def known(self) -> dict[tuple[str, float, Wiring], Choice]:
+    def known(self) -> dict[tuple[str, float, Wiring], ProtocolChoice]:
         """What was asked before, up to `MAX_KNOWN`; no part of the value."""
         return {}
 
@@ -471,7 +475,7 @@ class NcclCost(Cost):
             return None
         return f"cost nccl has no algorithm for {collective}; add ring to its algorithms"
 
-    def choice(self, collective: str, nbytes: float, wiring: Wiring) -> Choice:
+    def choice(self, collective: str, nbytes: float, wiring: Wiring) -> ProtocolChoice:
         """Tell which algorithm and protocol serve a collective, and its time.
 
         Arguments as for `seconds`.
@@ -492,16 +496,16 @@ class NcclCost(Cost):
             found = self.known[key] = min(every, key=lambda choice: choice.seconds)
         return found
 
-    def choices(self, collective: str, nbytes: float, wiring: Wiring) -> Iterator[Choice]:
+    def choices(self, collective: str, nbytes: float, wiring: Wiring) -> Iterator[ProtocolChoice]:
         """Everything that could serve a collective, and how long each would take."""
         if wiring.world_size == 1:
-            yield Choice("none", "none", 0.0)
+            yield ProtocolChoice("none", "none", 0.0)
             return
         for algorithm, protocol, way in self.ways(collective, wiring):
             seconds = self._time(algorithm, protocol, way, nbytes, wiring)
-            yield Choice(algorithm, protocol, seconds)
+            yield ProtocolChoice(algorithm, protocol, seconds)
 
-    def ways(self, collective: str, wiring: Wiring) -> Iterator[tuple[str, str, Way]]:
+    def ways(self, collective: str, wiring: Wiring) -> Iterator[tuple[str, str, AlgorithmTraffic]]:
         """Algorithms and protocols that may serve a collective, and what each sends."""
         for algorithm, making in WAYS[collective].items():
             if algorithm != "p2p" and algorithm not in self.algorithms:
@@ -511,7 +515,7 @@ class NcclCost(Cost):
                 for protocol in ("simple",) if algorithm == "nvls" else self.protocols:
                     yield algorithm, protocol, way
 
-    def way(self, collective: str, nbytes: float, wiring: Wiring) -> Way:
+    def way(self, collective: str, nbytes: float, wiring: Wiring) -> AlgorithmTraffic:
         """What the algorithm sends that serves a collective; arguments and errors as `choice`."""
         chosen = self.choice(collective, nbytes, wiring).algorithm
         return next(way for name, _, way in self.ways(collective, wiring) if name == chosen)
@@ -548,7 +552,9 @@ class NcclCost(Cost):
         shared = self.two_nodes if wiring.num_nodes == 2 else 1.0
         return self.flow_bandwidth * self.flows_per_pair * shared * PAYLOAD[protocol]
 
-    def _time(self, algorithm: str, protocol: str, way: Way, nbytes: float, w: Wiring) -> float:
+    def _time(
+        self, algorithm: str, protocol: str, way: AlgorithmTraffic, nbytes: float, w: Wiring
+    ) -> float:
         latency = way.intra_hops * self.hop_time("intra", algorithm, protocol, w.intra_alpha)
         latency += way.inter_hops * self.hop_time("inter", algorithm, protocol, w.inter_alpha)
         share = self.tree_efficiency if algorithm == "tree" else 1.0

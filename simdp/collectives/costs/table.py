@@ -29,7 +29,7 @@ STANDS_FOR = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class CollectiveTable:
     """The times of one collective.
 
     Attributes
@@ -80,7 +80,7 @@ class TableCost(Cost):
     kind: Literal["table"] = "table"
     path: str
 
-    _tables: dict[str, Measured] | None = PrivateAttr(default=None)
+    _tables: dict[str, CollectiveTable] | None = PrivateAttr(default=None)
 
     def settled(self, base: Path) -> Self:
         file = base / self.path
@@ -105,7 +105,7 @@ class TableCost(Cost):
         floor = table.floor * (log2(n) / log2(m) - 1)
         return table.at(nbytes * wanted / _sent(name, m)) + floor
 
-    def _serving(self, collective: str) -> tuple[str, Measured]:
+    def _serving(self, collective: str) -> tuple[str, CollectiveTable]:
         if self._tables is None:
             raise ValueError(f"{self.path} has not been read; call settled with its folder first")
         if collective in self._tables:
@@ -121,7 +121,7 @@ def _sent(collective: str, world_size: int) -> float:
     return factor
 
 
-def _measured(log: NcclLog) -> Measured:
+def _measured(log: NcclLog) -> CollectiveTable:
     if log.world_size is None:
         raise ScenarioError(
             [f"{log.path}: does not tell its number of ranks; add a line such as # nranks: 8."]
@@ -131,6 +131,6 @@ def _measured(log: NcclLog) -> Measured:
             [f"{log.path}: is a log of one rank, which sends nothing; give one of two or more."]
         )
     rows = log.rows
-    return Measured(
+    return CollectiveTable(
         log.world_size, tuple(float(r.nbytes) for r in rows), tuple(r.seconds for r in rows)
     )

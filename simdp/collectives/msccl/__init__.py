@@ -29,14 +29,14 @@ import numpy as np
 from pydantic import PrivateAttr
 
 from simdp.collectives.base import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
-    Gather,
-    Reduce,
-    ReduceScatter,
-    Scatter,
+    AllGatherAlgorithm,
+    AllReduceAlgorithm,
+    AllToAllAlgorithm,
+    BroadcastAlgorithm,
+    GatherAlgorithm,
+    ReduceAlgorithm,
+    ReduceScatterAlgorithm,
+    ScatterAlgorithm,
     Simple,
 )
 from simdp.collectives.msccl.program import (
@@ -44,8 +44,8 @@ from simdp.collectives.msccl.program import (
     TAKES_APART,
     Act,
     Acts,
-    Place,
-    Program,
+    BufferPlace,
+    MscclProgram,
     acts_of,
     pairs_of,
     read_program,
@@ -72,7 +72,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class MscclAlgorithm:
     """An algorithm in rounds.
 
     Attributes
@@ -90,7 +90,7 @@ class Schedule:
     rounds: list[Round]
 
 
-def schedule(program: Program, where: str) -> Schedule:
+def schedule(program: MscclProgram, where: str) -> MscclAlgorithm:
     """Put a program into rounds.
 
     Raises
@@ -118,7 +118,7 @@ class _Scheduler:
         Sends and the receives that take them.
     """
 
-    def __init__(self, program: Program, acts: Acts, pairs: list[tuple[Act, Act]]) -> None:
+    def __init__(self, program: MscclProgram, acts: Acts, pairs: list[tuple[Act, Act]]) -> None:
         self.program, self.acts, self.pairs = program, acts, pairs
         self.root = self._find_root()
         self.output, self.scratch, self.first_free = self._lay_out()
@@ -146,7 +146,7 @@ class _Scheduler:
         most = max((gpu.num_scratch for gpu in program.gpus), default=0)
         return (0 if program.in_place else chunks), behind, behind + most
 
-    def slot(self, rank: int, place: Place) -> int:
+    def slot(self, rank: int, place: BufferPlace) -> int:
         """The chunk of the plan that a place stands for."""
         program, (buffer, offset) = self.program, place
         if buffer == "s":
@@ -158,7 +158,7 @@ class _Scheduler:
             return own + offset
         return self.output + offset
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> MscclAlgorithm:
         everything = [act for found in self.acts.values() for act in found]
         for act in everything:
             self._note_accesses(act)
@@ -173,11 +173,11 @@ class _Scheduler:
         last = max((move.turn for move in self.moves), default=0)
         self._bring_home(last + 1)
         num_scratch = max(self.used.values()) - self.program.num_chunks
-        return Schedule(self.root, num_scratch, list(self._rounds()))
+        return MscclAlgorithm(self.root, num_scratch, list(self._rounds()))
 
     # What reads and writes where, if every act does so in its own turn -----------------------
 
-    def _slots(self, act: Act, place: Place) -> range:
+    def _slots(self, act: Act, place: BufferPlace) -> range:
         first = self.slot(act.rank, place)
         return range(first, first + act.step.count)
 
@@ -320,7 +320,7 @@ class Loaded:
 
     num_ranks: int
     num_chunks: int
-    schedule: Schedule
+    schedule: MscclAlgorithm
 
 
 @lru_cache(maxsize=16)
@@ -417,33 +417,33 @@ class Msccl(Simple):
             yield transfers._replace(src=src, dst=dst)
 
 
-class MscclAllGather(Msccl, AllGather):
+class MscclAllGather(Msccl, AllGatherAlgorithm):
     """An all_gather from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclAllReduce(Msccl, AllReduce):
+class MscclAllReduce(Msccl, AllReduceAlgorithm):
     """An all_reduce from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclAllToAll(Msccl, AllToAll):
+class MscclAllToAll(Msccl, AllToAllAlgorithm):
     """An all_to_all from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclBroadcast(Msccl, Broadcast):
+class MscclBroadcast(Msccl, BroadcastAlgorithm):
     """A broadcast from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclGather(Msccl, Gather):
+class MscclGather(Msccl, GatherAlgorithm):
     """A gather from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclReduce(Msccl, Reduce):
+class MscclReduce(Msccl, ReduceAlgorithm):
     """A reduce from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclReduceScatter(Msccl, ReduceScatter):
+class MscclReduceScatter(Msccl, ReduceScatterAlgorithm):
     """A reduce_scatter from an XML file of msccl-tools; see `Msccl`."""
 
 
-class MscclScatter(Msccl, Scatter):
+class MscclScatter(Msccl, ScatterAlgorithm):
     """A scatter from an XML file of msccl-tools; see `Msccl`."""

@@ -50,7 +50,7 @@ MAX_CHUNKS = 2**16
 """Far above any algorithm's, so that a slip of the pen does not fill the memory."""
 
 
-class Place(NamedTuple):
+class BufferPlace(NamedTuple):
     """Chunks of a rank: buffer ``i``, ``o`` or ``s`` (scratch), and the first of them."""
 
     buffer: str
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class ThreadStep:
     """One step of a thread block.
 
     Attributes
@@ -79,33 +79,33 @@ class Step:
 
     line: int
     kind: Kind
-    source: Place
-    target: Place
+    source: BufferPlace
+    target: BufferPlace
     count: int
     after: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
-class Block:
+class ThreadBlock:
     """A thread block: its steps run one after the other, with at most two peers."""
 
     line: int
     send: int
     recv: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[ThreadStep, ...]
 
 
 @dataclass(frozen=True)
 class Gpu:
     """The thread blocks of a rank by their numbers, and how many scratch chunks they need."""
 
-    blocks: dict[int, Block]
+    blocks: dict[int, ThreadBlock]
     num_scratch: int
 
 
 @dataclass(frozen=True)
-class Program:
+class MscclProgram:
     """A whole algorithm.
 
     Attributes
@@ -130,7 +130,7 @@ class Program:
         """Chunks of one rank's piece, where every rank has one."""
         return self.num_chunks // len(self.gpus)
 
-    def steps(self) -> Iterator[tuple[int, int, int, Step]]:
+    def steps(self) -> Iterator[tuple[int, int, int, ThreadStep]]:
         """Every step, with its rank, thread block and number."""
         for rank, gpu in enumerate(self.gpus):
             for block in sorted(gpu.blocks):
@@ -138,7 +138,7 @@ class Program:
                     yield rank, block, number, step
 
 
-def read_program(text: str, where: str, collective: str) -> Program:
+def read_program(text: str, where: str, collective: str) -> MscclProgram:
     """Read an algorithm from the text of its file.
 
     Parameters
@@ -204,7 +204,7 @@ class _Reader:
                 raise self.wrong(element.line, reason)
         return parent.children
 
-    def program(self, top: XmlElement) -> Program:
+    def program(self, top: XmlElement) -> MscclProgram:
         if top.name != "algo":
             raise self.wrong(
                 top.line, f"<{top.name}> is no MSCCL algorithm; it begins with <algo>."
@@ -229,7 +229,7 @@ class _Reader:
             if rank not in gpus:
                 raise self.wrong(top.line, f"has no <gpu> {rank}, but ngpus {self.num_ranks}.")
         each = [self.gpu(gpus[rank], rank) for rank in range(self.num_ranks)]
-        return Program(self.collective, self.num_chunks, in_place, each)
+        return MscclProgram(self.collective, self.num_chunks, in_place, each)
 
     def _cut_by_rank(self) -> bool:
         return self.collective in (*TAKES_APART, *PUTS_TOGETHER, "all_to_all")
@@ -249,7 +249,7 @@ class _Reader:
         self._check_waits(element, blocks)
         return Gpu(blocks, sizes["s"])
 
-    def block(self, element: XmlElement, rank: int, sizes: dict[str, int]) -> Block:
+    def block(self, element: XmlElement, rank: int, sizes: dict[str, int]) -> ThreadBlock:
         peers = []
         for key in ("send", "recv"):
             peer = self.number(element, key, -1, self.num_ranks - 1)
@@ -261,11 +261,11 @@ class _Reader:
             for number, step in enumerate(self.children(element, "step"))
         )
         channel = self.number(element, "chan", 0, MAX_CHUNKS)
-        return Block(element.line, peers[0], peers[1], channel, steps)
+        return ThreadBlock(element.line, peers[0], peers[1], channel, steps)
 
     def step(
         self, element: XmlElement, number: int, peers: list[int], sizes: dict[str, int]
-    ) -> Step:
+    ) -> ThreadStep:
         given = self.text(element, "type")
         if given not in KINDS:
             raise self.wrong(element.line, unknown_name("step type", given, KINDS))
@@ -284,11 +284,11 @@ class _Reader:
         before = self.number(element, "deps", -1, MAX_CHUNKS)
         self.number(element, "hasdep", 0, 1)
         after = (block, before) if block >= 0 else None
-        return Step(element.line, kind, source, target, count, after)
+        return ThreadStep(element.line, kind, source, target, count, after)
 
     def place(
         self, element: XmlElement, side: str, used: bool, count: int, sizes: dict[str, int]
-    ) -> Place:
+    ) -> BufferPlace:
         buffer = self.text(element, f"{side}buf")
         if buffer not in sizes:
             raise self.wrong(element.line, unknown_name(f"{side}buf", buffer, sorted(sizes)))
@@ -299,9 +299,9 @@ class _Reader:
                 f"the <gpu> has {buffer}_chunks {sizes[buffer]}."
             )
             raise self.wrong(element.line, reason)
-        return Place(buffer, offset)
+        return BufferPlace(buffer, offset)
 
-    def _check_waits(self, gpu: XmlElement, blocks: dict[int, Block]) -> None:
+    def _check_waits(self, gpu: XmlElement, blocks: dict[int, ThreadBlock]) -> None:
         """Steps that are waited for exist, and announce that they are done."""
         announced = {
             int(block.attributes["id"]): [
@@ -348,7 +348,7 @@ class Act:
     rank: int
     block: int
     number: int
-    step: Step
+    step: ThreadStep
     role: Literal["in", "out", "home"]
     turn: int = 0
 
@@ -367,7 +367,7 @@ Acts = dict[tuple[int, int, int], list[Act]]
 """The acts of each step, by its rank, thread block and number."""
 
 
-def acts_of(program: Program) -> Acts:
+def acts_of(program: MscclProgram) -> Acts:
     """Take every step apart."""
     found: Acts = {}
     for rank, block, number, step in program.steps():
@@ -380,7 +380,7 @@ def acts_of(program: Program) -> Acts:
     return found
 
 
-def pairs_of(program: Program, acts: Acts, where: str) -> list[tuple[Act, Act]]:
+def pairs_of(program: MscclProgram, acts: Acts, where: str) -> list[tuple[Act, Act]]:
     """Match sends and receives of each connection in their order.
 
     Raises

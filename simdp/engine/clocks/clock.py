@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 from simdp.cluster import Overheads
 from simdp.collectives import Plan
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Routed, Traffic, common_link, shared_link
 from simdp.engine.ops import ClockOp, Launch
 from simdp.engine.slowdown import Slowdown
@@ -62,7 +62,7 @@ class OtherJob(NamedTuple):
         How its compute and collectives slow each other down.
     """
 
-    network: Network
+    network: NetworkRoutes
     plans: Plans
     slowdown: Slowdown
     script: Iterator[ClockOp]
@@ -90,7 +90,7 @@ class Clock:
 
     fabric: str
     why: str
-    network: Network
+    network: NetworkRoutes
     plans: Plans
     slowdown: Slowdown
     trace: TraceBuilder
@@ -104,12 +104,12 @@ class Clock:
             script = self._sized(iter(script))
         if self.fabric == "event":
             from simdp.engine.clocks.event import EventFabric  # and SimPy with it
-            from simdp.engine.clocks.transfers import Job
+            from simdp.engine.clocks.transfers import FabricJob
 
             plans = _by_stream(self.plans)
-            mine = Job(self.network, plans, self.slowdown, self.trace, self.overheads)
+            mine = FabricJob(self.network, plans, self.slowdown, self.trace, self.overheads)
             others = [
-                Job(
+                FabricJob(
                     other.network,
                     _by_stream(other.plans),
                     other.slowdown,
@@ -151,7 +151,7 @@ def _num_events(op: ClockOp, num_ranks: int) -> int:
 
 
 def clock_for(
-    network: Network,
+    network: NetworkRoutes,
     plans: Plans,
     slowdown: Slowdown,
     trace: TraceBuilder,
@@ -217,7 +217,7 @@ def _all(plans: Plans) -> list[Plan]:
     return [plan for several in _by_stream(plans).values() for plan in several]
 
 
-def _shared(network: Network, streams: Mapping[int, Sequence[Plan]]) -> int | None:
+def _shared(network: NetworkRoutes, streams: Mapping[int, Sequence[Plan]]) -> int | None:
     """Find a link that two transfers of one job may use at the same time."""
     before: list[Plan] = []
     for plans in streams.values():

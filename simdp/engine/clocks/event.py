@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simdp.engine.clocks.flows import Links, Loop, Pace
-from simdp.engine.clocks.transfers import Call, Job, Transfers
+from simdp.engine.clocks.flows import EventLoop, FlowLinks, SlowedClock
+from simdp.engine.clocks.transfers import CollectiveTimes, FabricJob, Transfers
 from simdp.engine.clocks.vector import (
     feed,
     record_collective,
     record_meeting,
     record_transfers,
 )
-from simdp.engine.ops import ClockOp, Feed, Hold, Launch, Meet, Wait, Work
+from simdp.engine.ops import (
+    ClockBarrier,
+    ClockOp,
+    ClockWait,
+    ComputeWork,
+    Feed,
+    Launch,
+    MemoryChange,
+)
 from simdp.errors import DeadlockError
 from simdp.results.trace import COMPUTE_LANE
 
@@ -34,15 +42,15 @@ class EventFabric:
         `Transfers`, or one that watches them.
     """
 
-    def __init__(self, jobs: Sequence[Job], transfers: type[Transfers] = Transfers) -> None:
-        self.jobs, self.loop = jobs, Loop()
-        self.transfers = transfers(self.loop, Links(self.loop, jobs[0].network.cluster))
+    def __init__(self, jobs: Sequence[FabricJob], transfers: type[Transfers] = Transfers) -> None:
+        self.jobs, self.loop = jobs, EventLoop()
+        self.transfers = transfers(self.loop, FlowLinks(self.loop, jobs[0].network.cluster))
         for job in jobs:
             for stream, plans in job.plans.items():
                 for plan in plans:
                     self.transfers.lay(plan, job.network, (job, stream))
             if job.overheads.compute_slowdown:
-                job.paces = [Pace(self.loop) for _ in range(job.world_size)]
+                job.paces = [SlowedClock(self.loop) for _ in range(job.world_size)]
         self.transfers.wires.find_owners()
 
     # Playing -----------------------------------------------------------------------------------
@@ -77,15 +85,17 @@ class EventFabric:
             raise DeadlockError(first.explain())
 
     def _run(
-        self, job: Job, rank: int, script: Iterable[ClockOp]
+        self, job: FabricJob, rank: int, script: Iterable[ClockOp]
     ) -> Generator[simpy.Event, Any, None]:
         """One rank: a run of work is one timeout, after which it has to do with others again."""
         clock, who, loop = 0.0, np.array([rank]), self.loop
         for op in script:
-            if clock > loop.now and (job.paces or isinstance(op, Launch | Wait | Meet)):
+            if clock > loop.now and (
+                job.paces or isinstance(op, Launch | ClockWait | ClockBarrier)
+            ):
                 yield loop.until(clock)
             match op:
-                case Work():
+                case ComputeWork():
                     seconds = op.seconds[rank : rank + 1]
                     if job.paces and seconds[0]:
                         there = yield job.paces[rank].timeout(float(seconds[0]))
@@ -96,13 +106,13 @@ class EventFabric:
                     clock = end
                 case Launch():
                     self._submit(job, rank, op, clock)
-                case Wait():
+                case ClockWait():
                     clock = yield from self._wait(job, rank, op, clock)
-                case Meet():
+                case ClockBarrier():
                     clock = yield self._meet(job, rank, op, clock)
                 case Feed():
                     clock = float(feed(job.trace, op, np.array([clock]), who)[0])
-                case Hold():
+                case MemoryChange():
                     nbytes = op.nbytes
                     if not isinstance(nbytes, np.ndarray) or len(nbytes) != job.world_size:
                         nbytes = np.broadcast_to(nbytes, job.world_size)
@@ -112,7 +122,7 @@ class EventFabric:
             yield loop.until(clock)
 
     def _wait(
-        self, job: Job, rank: int, op: Wait, clock: float
+        self, job: FabricJob, rank: int, op: ClockWait, clock: float
     ) -> Generator[simpy.Event, Any, float]:
         """Let a rank wait for collectives; return when it goes on [s]."""
         for number in op.calls:
@@ -131,7 +141,7 @@ class EventFabric:
             clock = max(clock, end)
         return clock
 
-    def _meet(self, job: Job, rank: int, op: Meet, clock: float) -> simpy.Event:
+    def _meet(self, job: FabricJob, rank: int, op: ClockBarrier, clock: float) -> simpy.Event:
         """Note that a rank has come; the last one lets all go on at the latest clock."""
         event = self.loop.event()
         job.came[rank] = (clock, event)
@@ -144,7 +154,7 @@ class EventFabric:
             job.came = {}
         return event
 
-    def _submit(self, job: Job, rank: int, op: Launch, ready: float) -> None:
+    def _submit(self, job: FabricJob, rank: int, op: Launch, ready: float) -> None:
         """Queue a collective on one of the rank's communication streams."""
         if op.call not in job.calls:
             everyone, line = range(job.world_size), (job, op.stream)
@@ -160,7 +170,7 @@ class EventFabric:
         if len(queue) == 1:
             self._begin(job, rank, op.stream)
 
-    def _begin(self, job: Job, rank: int, stream: int) -> None:
+    def _begin(self, job: FabricJob, rank: int, stream: int) -> None:
         call, ready = job.queue(rank, stream)[0]
         free = job.stream_free.get((rank, stream), 0.0)
         for number in call.op.after:
@@ -171,11 +181,11 @@ class EventFabric:
             free = max(free, end_of_other)
         self.loop.at(max(ready, free) + call.op.message, self._enter, job, call, rank)
 
-    def _enter(self, job: Job, call: Call, rank: int, now: float) -> None:
+    def _enter(self, job: FabricJob, call: CollectiveTimes, rank: int, now: float) -> None:
         job.slow_down(rank, 1)
         self.transfers.come(call, rank, now)
 
-    def _finish(self, job: Job, call: Call, rank: int, now: float) -> None:
+    def _finish(self, job: FabricJob, call: CollectiveTimes, rank: int, now: float) -> None:
         """Let a rank leave a collective: it is done with all its transfers."""
         job.slow_down(rank, -1)
         stream = call.op.stream
@@ -189,7 +199,7 @@ class EventFabric:
         for other in job.held_back.pop((call.op.call, rank), ()):
             self._begin(job, rank, other)
 
-    def _record(self, job: Job, call: Call) -> None:
+    def _record(self, job: FabricJob, call: CollectiveTimes) -> None:
         op = call.op
         ready, enter, end = (
             np.array([instants[rank] for rank in call.ranks])

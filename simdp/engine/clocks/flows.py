@@ -22,8 +22,8 @@ from simpy.events import NORMAL, EventPriority
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
-from simdp.collectives import Part
-from simdp.engine.network import Network
+from simdp.collectives import SubPlan
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import (
     SAME,
     fair_rates,
@@ -78,7 +78,7 @@ class Moment(simpy.Timeout):
         Its turn there.
     """
 
-    def __init__(self, loop: Loop, instant: float, turn: EventPriority) -> None:
+    def __init__(self, loop: EventLoop, instant: float, turn: EventPriority) -> None:
         self.turn = turn
         super().__init__(loop, Until(instant, loop.now), instant)
 
@@ -89,7 +89,7 @@ def call_back(event: simpy.Event, act: Callable[[simpy.Event], Any]) -> None:
     event.callbacks.append(act)
 
 
-class Loop(simpy.Environment):
+class EventLoop(simpy.Environment):
     """An environment of SimPy's that also takes instants."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Loop(simpy.Environment):
 # Pace ---------------------------------------------------------------------------------------------
 
 
-class Pace:
+class SlowedClock:
     """What takes some seconds of this time takes ``slow`` times as many of the loop's.
 
     When the pace changes, what is under way gets a new end.
@@ -160,7 +160,7 @@ class Pace:
         The factor by which everything takes longer now.
     """
 
-    def __init__(self, loop: Loop, changed: Callable[[], object] | None = None) -> None:
+    def __init__(self, loop: EventLoop, changed: Callable[[], object] | None = None) -> None:
         self._loop, self._changed = loop, changed
         self.slow = 1.0
         self._own, self._since = loop.now, loop.now  # its own instant, and the loop's
@@ -227,9 +227,9 @@ class Flows:
         self._links = np.zeros((1, 64), dtype=np.int64)
         self._left = np.empty(64)
         self._rate = np.zeros(64)
-        self._flows: list[tuple[int, Any, Ints, Pace | None]] = []  # the first is a number
+        self._flows: list[tuple[int, Any, Ints, SlowedClock | None]] = []  # the first is a number
         self._joined = 0
-        self._joining: list[tuple[Ints, float, Any, Pace | None]] = []
+        self._joining: list[tuple[Ints, float, Any, SlowedClock | None]] = []
         self._any_pace = False
         self._updated, self._next_end = 0.0, np.inf
 
@@ -243,7 +243,7 @@ class Flows:
         """Of a link [bytes/s]."""
         return self._bandwidth[position]
 
-    def join(self, links: Ints, nbytes: float, token: Any, pace: Pace | None = None) -> None:
+    def join(self, links: Ints, nbytes: float, token: Any, pace: SlowedClock | None = None) -> None:
         """Let a flow over links at some positions begin at the next `settle`.
 
         One that is slowed down keeps its share of the links, and makes less of it.
@@ -344,7 +344,7 @@ Arrived = Callable[..., object]
 """Told its arguments and the instant at which the last byte is there [s]."""
 
 
-class Links:
+class FlowLinks:
     """The links of a cluster.
 
     Parameters
@@ -355,7 +355,7 @@ class Links:
         Whose links.
     """
 
-    def __init__(self, loop: Loop, cluster: Cluster) -> None:
+    def __init__(self, loop: EventLoop, cluster: Cluster) -> None:
         self.loop, self._cluster = loop, cluster
         self._flows = Flows()
         self._position: dict[int, int] = {}
@@ -412,7 +412,7 @@ class Links:
         nbytes: float,
         arrived: Arrived,
         *args: Any,
-        pace: Pace | None = None,
+        pace: SlowedClock | None = None,
     ) -> None:
         """Let bytes flow from now on, and call somebody when all are there; else as `flow`.
 
@@ -493,7 +493,7 @@ class Wires:
         Of each connection.
     """
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: FlowLinks) -> None:
         self._links = links
         self._lines: dict[Hashable, Numbers] = {}
         self._overtaken: list[bool] = []
@@ -502,9 +502,9 @@ class Wires:
         self.own: list[bool] = []
         self.route: list[Route] = []
         self._ends: list[tuple[int, int]] = []
-        self._at: dict[Network, Figures] = {}
+        self._at: dict[NetworkRoutes, Figures] = {}
 
-    def at(self, network: Network, step: int) -> Figures:
+    def at(self, network: NetworkRoutes, step: int) -> Figures:
         """What the connections of a network cost in a step."""
         there = network.at(step)
         if there is network:
@@ -517,7 +517,7 @@ class Wires:
             self._at[there] = Figures(alpha.tolist(), bandwidth.tolist(), routes)
         return self._at[there]
 
-    def lay(self, line: Hashable, network: Network, part: Part, num_ranks: int) -> Numbers:
+    def lay(self, line: Hashable, network: NetworkRoutes, part: SubPlan, num_ranks: int) -> Numbers:
         """Number the connections of a part.
 
         Parameters

@@ -16,10 +16,10 @@ import simpy
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
-from simdp.collectives import Part, Plan
+from simdp.collectives import Plan, SubPlan
 from simdp.collectives.plans import Round, expand
-from simdp.engine.clocks.flows import Figures, Links, Loop, Pace, Wires
-from simdp.engine.network import Network
+from simdp.engine.clocks.flows import EventLoop, Figures, FlowLinks, SlowedClock, Wires
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import beside
 from simdp.engine.ops import Launch
 from simdp.engine.slowdown import Slowdown
@@ -68,7 +68,7 @@ class Dependencies:
     """
 
     def __init__(
-        self, part: Part, connection: Mapping[tuple[int, int, int], int], num_ranks: int
+        self, part: SubPlan, connection: Mapping[tuple[int, int, int], int], num_ranks: int
     ) -> None:
         self.num_ranks = num_ranks
         self.src: list[int] = []
@@ -105,7 +105,7 @@ class Dependencies:
             gate_of.update(opened)
 
     def _list(
-        self, part: Part, transfers: Round, connection: Mapping[tuple[int, int, int], int]
+        self, part: SubPlan, transfers: Round, connection: Mapping[tuple[int, int, int], int]
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Number the transfers of a round in every group; say where they leave and land."""
         groups = len(part.members)
@@ -205,7 +205,7 @@ class Groups:
     """
 
     def __init__(
-        self, op: Launch, ranks: Sequence[int], slow: float, pace: Callable[[], Pace]
+        self, op: Launch, ranks: Sequence[int], slow: float, pace: Callable[[], SlowedClock]
     ) -> None:
         self._members = [list(ranks)] if op.groups is None else op.groups.tolist()
         self._of = {rank: group for group, several in enumerate(self._members) for rank in several}
@@ -214,7 +214,7 @@ class Groups:
         self._paces = [pace() for _ in self._members] if slow else []
         self.num_waiting = 0
 
-    def come(self, rank: int) -> tuple[Sequence[int], Pace | None]:
+    def come(self, rank: int) -> tuple[Sequence[int], SlowedClock | None]:
         """Let a rank come; return the ranks of its group, if that is complete, and their pace."""
         group = self._of.get(rank)
         if group is None:
@@ -227,7 +227,7 @@ class Groups:
             pace.change(self._slow)
         return self._members[group], pace
 
-    def pace_of(self, vertex: int) -> Pace:
+    def pace_of(self, vertex: int) -> SlowedClock:
         """The pace of what a rank, or a switch, sends; switches serve no groups but all ranks."""
         return self._paces[self._of.get(vertex, 0)]
 
@@ -238,7 +238,7 @@ class Groups:
             pace.change(1.0)
 
 
-class Call:
+class CollectiveTimes:
     """When each rank came and went.
 
     Parameters
@@ -268,7 +268,7 @@ class Call:
         ranks: Sequence[int],
         needs: Sequence[Dependencies],
         groups: Groups | None = None,
-        left: Callable[[Call, int, float], None] | None = None,
+        left: Callable[[CollectiveTimes, int, float], None] | None = None,
     ) -> None:
         self.op, self.ranks, self.groups, self._left_by = op, ranks, groups, left
         chunk = op.nbytes / op.plan.num_chunks
@@ -332,7 +332,7 @@ class Call:
         """Drop what was needed while under way; the ends are still to be waited for."""
         self.legs, self.groups, self._unmet, self._left = [], None, {}, {}
 
-    def reason(self, rank: int, ahead: Call) -> str:
+    def reason(self, rank: int, ahead: CollectiveTimes) -> str:
         """Say what a rank waits for that cannot go on.
 
         Parameters
@@ -357,10 +357,10 @@ class Call:
 
 # Transfers ----------------------------------------------------------------------------------------
 
-Left = Callable[[Call, int, float], None]
+Left = Callable[[CollectiveTimes, int, float], None]
 """Told of each rank that leaves a collective, and when [s]."""
 
-Where = tuple[Call, Leg]
+Where = tuple[CollectiveTimes, Leg]
 
 
 class Transfers:
@@ -374,7 +374,7 @@ class Transfers:
         Over which they go.
     """
 
-    def __init__(self, loop: Loop, links: Links) -> None:
+    def __init__(self, loop: EventLoop, links: FlowLinks) -> None:
         self.loop, self.links, self.wires = loop, links, Wires(links)
         self._needs: dict[tuple[Hashable, Plan], list[Dependencies]] = {}
 
@@ -382,11 +382,11 @@ class Transfers:
         self,
         op: Launch,
         ranks: Sequence[int],
-        network: Network,
+        network: NetworkRoutes,
         line: Hashable,
         left: Left | None = None,
         slow: float = 0.0,
-    ) -> Call:
+    ) -> CollectiveTimes:
         """Prepare a collective, which begins on each rank when that comes (`come`).
 
         Parameters
@@ -407,15 +407,17 @@ class Transfers:
         timed = op.seconds is not None
         needs = [] if timed else self._dependencies(op.plan, network, line)
         groups = Groups(op, ranks, slow, self._pace) if timed or slow else None
-        call = Call(op, ranks, needs, groups, left)
+        call = CollectiveTimes(op, ranks, needs, groups, left)
         if not timed:
             call.figures = self.wires.at(network, op.step)
         return call
 
-    def _pace(self) -> Pace:
-        return Pace(self.loop, self.links.share_anew)
+    def _pace(self) -> SlowedClock:
+        return SlowedClock(self.loop, self.links.share_anew)
 
-    def _dependencies(self, plan: Plan, network: Network, line: Hashable) -> list[Dependencies]:
+    def _dependencies(
+        self, plan: Plan, network: NetworkRoutes, line: Hashable
+    ) -> list[Dependencies]:
         if (line, plan) not in self._needs:
             n = plan.world_size
             self._needs[line, plan] = [
@@ -424,12 +426,12 @@ class Transfers:
             ]
         return self._needs[line, plan]
 
-    def lay(self, plan: Plan, network: Network, line: Hashable) -> None:
+    def lay(self, plan: Plan, network: NetworkRoutes, line: Hashable) -> None:
         """Lay the connections of a plan; see `Wires.lay`."""
         for part, number in zip(plan.everything, lines_of(plan), strict=True):
             self.wires.lay((line, number), network, part, plan.world_size)
 
-    def come(self, call: Call, rank: int, now: float) -> None:
+    def come(self, call: CollectiveTimes, rank: int, now: float) -> None:
         """Let a rank begin with a collective, now."""
         legs = call.come(rank, now)
         if call.groups is not None:
@@ -439,7 +441,9 @@ class Transfers:
                 return
         self._enter(call, legs, rank, now)
 
-    def _time(self, call: Call, ranks: Sequence[int], pace: Pace | None, now: float) -> None:
+    def _time(
+        self, call: CollectiveTimes, ranks: Sequence[int], pace: SlowedClock | None, now: float
+    ) -> None:
         """Let ranks, if they are all of their group, be done when the collective's time is over."""
         seconds = 0.0 if len(call.ranks) == 1 else call.op.seconds or 0.0
         for rank in ranks:
@@ -448,7 +452,7 @@ class Transfers:
             else:
                 pace.after(seconds, call.finish, rank)
 
-    def _enter(self, call: Call, legs: list[Leg], rank: int, now: float) -> None:
+    def _enter(self, call: CollectiveTimes, legs: list[Leg], rank: int, now: float) -> None:
         for leg in legs:
             if not leg.touching.get(rank):
                 self._leave(call, leg, rank, now)
@@ -459,7 +463,7 @@ class Transfers:
                 if not pending[i]:
                     self._start((call, leg), i, now)
 
-    def _leave(self, call: Call, leg: Leg, rank: int, now: float) -> None:
+    def _leave(self, call: CollectiveTimes, leg: Leg, rank: int, now: float) -> None:
         entered = call.leave(rank, leg)
         if entered is None:
             call.finish(rank, now)
@@ -546,7 +550,7 @@ def lines_of(plan: Plan) -> list[int]:
 NONE = Overheads()
 
 
-class Job:
+class FabricJob:
     """What the event fabric knows of a job; its ranks are numbered from 0.
 
     Parameters
@@ -566,7 +570,7 @@ class Job:
 
     def __init__(
         self,
-        network: Network,
+        network: NetworkRoutes,
         plans: Mapping[int, Sequence[Plan]],
         slowdown: Slowdown,
         trace: TraceBuilder,
@@ -575,19 +579,21 @@ class Job:
         self.network, self.slowdown, self.trace = network, slowdown, trace
         self.world_size = slowdown.world_size
         self.plans, self.overheads = plans, overheads
-        self.paces: list[Pace] = []  # of the ranks' compute, if anything slows it down
+        self.paces: list[SlowedClock] = []  # of the ranks' compute, if anything slows it down
         self.under_way = [0] * self.world_size  # collectives, on each rank
-        self.launched: dict[int, list[Call]] = {}  # by stream, if compute slows them down
+        self.launched: dict[
+            int, list[CollectiveTimes]
+        ] = {}  # by stream, if compute slows them down
         self._waited: dict[tuple[int, int], int] = {}
-        self.calls: dict[int, Call] = {}
-        self.blocked: dict[int, Call] = {}
+        self.calls: dict[int, CollectiveTimes] = {}
+        self.blocked: dict[int, CollectiveTimes] = {}
         self.came: dict[int, tuple[float, simpy.Event]] = {}  # to a meeting under way
-        self._queues: dict[tuple[int, int], deque[tuple[Call, float]]] = {}
+        self._queues: dict[tuple[int, int], deque[tuple[CollectiveTimes, float]]] = {}
         self.stream_free: dict[tuple[int, int], float] = {}
         self.held_back: dict[tuple[int, int], list[int]] = {}
         """Of a collective and a rank that has not left it: streams whose next one waits for it."""
 
-    def queue(self, rank: int, stream: int) -> deque[tuple[Call, float]]:
+    def queue(self, rank: int, stream: int) -> deque[tuple[CollectiveTimes, float]]:
         """Collectives that wait on a rank's stream, the one under way first."""
         return self._queues.setdefault((rank, stream), deque())
 
@@ -622,7 +628,7 @@ class Job:
         listed = ", ".join(absent[:8]) + (" ..." if len(absent) > 8 else "")
         return f"rank{'s' if len(absent) > 1 else ''} {listed}"
 
-    def stuck(self) -> list[Call]:
+    def stuck(self) -> list[CollectiveTimes]:
         """Collectives that not every rank has left."""
         return [call for call in self.calls.values() if not call.is_done]
 

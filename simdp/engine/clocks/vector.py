@@ -23,25 +23,34 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Overheads
-from simdp.collectives import Part, Plan
+from simdp.collectives import Plan, SubPlan
 from simdp.engine.clocks.streams import Streams
-from simdp.engine.network import Connections, Network, Turn
+from simdp.engine.network import Connections, NetworkRoutes, RoundTransfers
 from simdp.engine.network.lockstep import REPEATING, Lockstep
-from simdp.engine.ops import ClockOp, Feed, Hold, Launch, Meet, Stretch, Wait, Work
+from simdp.engine.ops import (
+    ClockBarrier,
+    ClockOp,
+    ClockWait,
+    ComputeWork,
+    Feed,
+    FusedWork,
+    Launch,
+    MemoryChange,
+)
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import (
     COMM_LANE,
     COMPUTE_LANE,
     FIRST_SEND_LANE,
     FIRST_STREAM_LANE,
-    Call,
+    CallSize,
     TraceBuilder,
 )
 
 # Recurrences --------------------------------------------------------------------------------------
 
 
-class Recorder(Protocol):
+class TransferRecorder(Protocol):
     """Takes the transfers of one round as they are found."""
 
     def __call__(self, pair: Ints, start: Floats, end: Floats, count: int | Ints) -> None:
@@ -49,7 +58,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Pace:
+class TransferPace:
     """What a transfer of a part costs.
 
     Attributes
@@ -64,7 +73,7 @@ class Pace:
     per_chunk: Floats
     each: Sequence[Floats] = ()
 
-    def of(self, number: int, turn: Turn) -> Floats:
+    def of(self, number: int, turn: RoundTransfers) -> Floats:
         """Time of each transfer of a round, shape `(num_transfers, num_groups)` [s]."""
         if self.each:
             return self.each[number]
@@ -81,7 +90,7 @@ def _meet(done: Floats, places: Ints, end: Floats, once: bool) -> None:
         np.maximum.at(done, places, end)
 
 
-def _take_turns(turn: Turn, start: Floats, time: Floats) -> Floats:
+def _take_turns(turn: RoundTransfers, start: Floats, time: Floats) -> Floats:
     """When transfers end; several on one connection move ``start`` behind each other."""
     end: Floats = start + time
     if len(turn.in_line) > 1:
@@ -93,7 +102,9 @@ def _take_turns(turn: Turn, start: Floats, time: Floats) -> Floats:
     return end
 
 
-def by_rank(turns: list[Turn], pace: Pace, enter: Floats, record: Recorder | None) -> Floats:
+def by_rank(
+    turns: list[RoundTransfers], pace: TransferPace, enter: Floats, record: TransferRecorder | None
+) -> Floats:
     """Round by round: a transfer starts when both its ranks are through with earlier rounds.
 
     Parameters
@@ -124,12 +135,12 @@ def by_rank(turns: list[Turn], pace: Pace, enter: Floats, record: Recorder | Non
 
 
 def by_chunk(
-    turns: list[Turn],
+    turns: list[RoundTransfers],
     plan: Plan,
     connections: Connections,
-    pace: Pace,
+    pace: TransferPace,
     enter: Floats,
-    record: Recorder | None,
+    record: TransferRecorder | None,
 ) -> Floats:
     """Chunk by chunk: remember when each came to each place, and when each connection is free.
 
@@ -152,7 +163,7 @@ def by_chunk(
     return done
 
 
-def _several(turn: Turn) -> tuple[Ints, Ints, Ints, Ints]:
+def _several(turn: RoundTransfers) -> tuple[Ints, Ints, Ints, Ints]:
     """Each chunk of each transfer: the transfer, where the chunk leaves and lands, and begins."""
     counts = np.broadcast_to(turn.count, turn.src.shape)
     each = np.repeat(np.arange(len(counts)), counts)
@@ -161,7 +172,7 @@ def _several(turn: Turn) -> tuple[Ints, Ints, Ints, Ints]:
     return each, turn.chunk[each] + within, turn.to[each] + within, begins
 
 
-def _wait_for_chunks(start: Floats, arrived: Floats, turn: Turn) -> None:
+def _wait_for_chunks(start: Floats, arrived: Floats, turn: RoundTransfers) -> None:
     if isinstance(turn.count, int) and turn.count == 1:
         np.maximum(start, arrived[turn.src, turn.chunk], out=start)
         return
@@ -170,7 +181,7 @@ def _wait_for_chunks(start: Floats, arrived: Floats, turn: Turn) -> None:
     np.maximum(start, latest, out=start)
 
 
-def _arrive(arrived: Floats, turn: Turn, end: Floats) -> None:
+def _arrive(arrived: Floats, turn: RoundTransfers, end: Floats) -> None:
     if isinstance(turn.count, int) and turn.count == 1:
         places = turn.dst * arrived.shape[1] + turn.to
         _meet(arrived.reshape(-1, arrived.shape[2]), places, end, turn.once)
@@ -189,7 +200,11 @@ MAX_SPEEDS = 16
 
 
 def ring(
-    plan: Plan, connections: Connections, pace: Pace, enter: Floats, record: Recorder | None
+    plan: Plan,
+    connections: Connections,
+    pace: TransferPace,
+    enter: Floats,
+    record: TransferRecorder | None,
 ) -> Floats:
     """Every round as the first; in closed form where one is known.
 
@@ -206,7 +221,9 @@ def ring(
     return done
 
 
-def _round_by_round(plan: Plan, time: Floats, first: Floats, record: Recorder | None) -> Floats:
+def _round_by_round(
+    plan: Plan, time: Floats, first: Floats, record: TransferRecorder | None
+) -> Floats:
     """T[q] = max(T[q - 1] here, T[q - slices] on the connection before) + time."""
     pair, n = np.arange(len(first)), len(first)
     start, end = first, first + time
@@ -326,7 +343,9 @@ def _latest(values: Floats, n: int) -> Floats:
 # Chains: connection p begins where connection p - 1 ends ------------------------------------------
 
 
-def chain(num_chunks: int, connections: Connections, pace: Pace, enter: Floats) -> Floats | None:
+def chain(
+    num_chunks: int, connections: Connections, pace: TransferPace, enter: Floats
+) -> Floats | None:
     """A pipeline of chunks along a chain, in closed form; None where there are many speeds.
 
     Walking back from the last chunk on connection p, a way leads over the connections before it to
@@ -408,7 +427,7 @@ class VectorFabric:
 
     def __init__(
         self,
-        network: Network,
+        network: NetworkRoutes,
         slowdown: Slowdown,
         trace: TraceBuilder,
         fixed: bool = False,
@@ -417,8 +436,8 @@ class VectorFabric:
         self.network, self.slowdown, self.trace, self.fixed = network, slowdown, trace, fixed
         self.overheads = overheads
         self._now = network  # as its links are in the step of the collective that is played
-        self._lockstep: dict[tuple[Plan, Network], Lockstep] = {}
-        self._known: dict[tuple[Plan, Network, float, bytes], Floats] = {}
+        self._lockstep: dict[tuple[Plan, NetworkRoutes], Lockstep] = {}
+        self._known: dict[tuple[Plan, NetworkRoutes, float, bytes], Floats] = {}
 
     def play(self, script: Iterator[ClockOp]) -> None:
         """Charge the time of everything that the script yields."""
@@ -433,33 +452,33 @@ class VectorFabric:
         )
         for op in script if n <= FINE_RANKS else merged(script):
             match op:
-                case Stretch() if self.slowdown.has_stops or not streams.are_free(clock):
+                case FusedWork() if self.slowdown.has_stops or not streams.are_free(clock):
                     for work in op.works():
                         clock = self._work(work, ranks, clock, streams)
-                case Stretch():
+                case FusedWork():
                     clock = self._stretch(op, ranks, clock)
-                case Work():
+                case ComputeWork():
                     clock = self._work(op, ranks, clock, streams)
                 case Launch():
                     streams.launch(op, clock)
-                case Wait():
+                case ClockWait():
                     clock = streams.wait(op.calls, clock)
-                case Meet():
+                case ClockBarrier():
                     last = np.full(n, clock.max())
                     record_meeting(self.trace, op, clock, last)
                     clock = last
                 case Feed():
                     clock = feed(self.trace, op, clock, ranks)
-                case Hold():
+                case MemoryChange():
                     self.trace.hold(ranks, op.step, op.part, clock, op.nbytes)
 
-    def _work(self, op: Work, ranks: Ints, clock: Floats, streams: Streams) -> Floats:
+    def _work(self, op: ComputeWork, ranks: Ints, clock: Floats, streams: Streams) -> Floats:
         """Charge work beside what is under way; tell when it is done [s]."""
         end = self.slowdown.finish(clock, streams.stretched(clock, op.seconds), ranks)
         self.trace.add(ranks, op.step, COMPUTE_LANE, op.activity, op.name, clock, end, op.nbytes)
         return end
 
-    def _stretch(self, op: Stretch, ranks: Ints, clock: Floats) -> Floats:
+    def _stretch(self, op: FusedWork, ranks: Ints, clock: Floats) -> Floats:
         """Charge work in one piece, as if it came bit by bit; work of one kind is one span."""
         ends = np.add.accumulate(np.concatenate([clock[None], op.seconds]))
         first, last = 0, len(op.activities)
@@ -529,7 +548,7 @@ class VectorFabric:
         self,
         plan: Plan,
         number: int,
-        part: Part,
+        part: SubPlan,
         chunk_nbytes: float,
         begin: Floats,
         op: Launch | None,
@@ -557,19 +576,23 @@ class VectorFabric:
         left[members[are_ranks]] = done[are_ranks]
         return left
 
-    def _pace(self, plan: Plan, number: int, connections: Connections, chunk_nbytes: float) -> Pace:
+    def _pace(
+        self, plan: Plan, number: int, connections: Connections, chunk_nbytes: float
+    ) -> TransferPace:
         if not self.fixed:
-            return Pace(connections.alpha, chunk_nbytes / connections.bandwidth)
+            return TransferPace(connections.alpha, chunk_nbytes / connections.bandwidth)
         here = plan, self._now
         if here not in self._lockstep:
             self._lockstep[here] = Lockstep(self._now, plan)
         whole = chunk_nbytes / len(plan.everything[number].spread)
         each = self._lockstep[here].times(number, whole)
         if plan.everything[number].plan.order in REPEATING:
-            return Pace(each[0], np.zeros_like(each[0]))
-        return Pace(connections.alpha, np.zeros_like(connections.alpha), each)
+            return TransferPace(each[0], np.zeros_like(each[0]))
+        return TransferPace(connections.alpha, np.zeros_like(connections.alpha), each)
 
-    def _recorder(self, op: Launch, connections: Connections, chunk_nbytes: float) -> Recorder:
+    def _recorder(
+        self, op: Launch, connections: Connections, chunk_nbytes: float
+    ) -> TransferRecorder:
         def record(pair: Ints, start: Floats, end: Floats, count: int | Ints) -> None:
             src, dst = connections.src[pair].reshape(-1), connections.dst[pair].reshape(-1)
             nbytes = np.broadcast_to(np.reshape(count, (-1, 1)) * chunk_nbytes, start.shape)
@@ -582,23 +605,23 @@ class VectorFabric:
 
 def merged(script: Iterator[ClockOp]) -> Iterator[ClockOp]:
     """Join work of one kind that nothing comes between; nobody looks at memory that closely."""
-    held: Work | None = None
+    held: ComputeWork | None = None
     first = ""
     for op in script:
-        if isinstance(op, Hold):
+        if isinstance(op, MemoryChange):
             continue
-        alike = isinstance(op, Work) and held is not None
+        alike = isinstance(op, ComputeWork) and held is not None
         if alike and (op.step, op.activity) == (held.step, held.activity):  # type: ignore[union-attr]
-            assert isinstance(op, Work)
+            assert isinstance(op, ComputeWork)
             assert held is not None
             name = f"{first} ... {op.name}"
             seconds, nbytes = held.seconds + op.seconds, held.nbytes + op.nbytes
-            held = Work(op.step, op.activity, name, seconds, nbytes)
+            held = ComputeWork(op.step, op.activity, name, seconds, nbytes)
             continue
         if held is not None:
             yield held
-        held = op if isinstance(op, Work) else None
-        first = op.name if isinstance(op, Work) else ""
+        held = op if isinstance(op, ComputeWork) else None
+        first = op.name if isinstance(op, ComputeWork) else ""
         if held is None:
             yield op
     if held is not None:
@@ -614,7 +637,7 @@ def feed(trace: TraceBuilder, op: Feed, clock: Floats, ranks: Ints) -> Floats:
     return end if (end > clock).any() else clock
 
 
-def record_meeting(trace: TraceBuilder, op: Meet, came: Floats, last: Floats) -> None:
+def record_meeting(trace: TraceBuilder, op: ClockBarrier, came: Floats, last: Floats) -> None:
     """Add the spans of ranks that wait for the last one to come [s]."""
     ranks = np.flatnonzero(last > came)
     if len(ranks):
@@ -678,5 +701,5 @@ def record_collective(
     if op.groups is not None and op.groups.size < len(ranks):
         ranks = np.sort(op.groups, axis=None)
         begin, end, sent, ready = begin[ranks], end[ranks], sent[ranks], ready[ranks]
-    call = Call(op.plan.collective, op.nbytes, together)
+    call = CallSize(op.plan.collective, op.nbytes, together)
     trace.add(ranks, op.step, lane, "comm", name, begin, end, sent, call, ready)

@@ -15,19 +15,19 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.engine.compute.roofline import Roofline, roofline_of
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.scenario import Scenario
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes, widened
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.attention import Attention
-from simdp.workload.layers.base import Graph, Shape, Value
+from simdp.workload.layers.base import ModelGraph, Shape, Value
 from simdp.workload.layers.batchnorm import BatchNormSettings
 from simdp.workload.layers.tensor_ops import Add
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
-from simdp.workload.sampling import Parts
-from simdp.workload.transforms import Chain, Fused, backward_kernels, kept_of, learned_elements
+from simdp.workload.sampling import SampleParts
+from simdp.workload.transforms import Fused, FusedChain, backward_kernels, kept_of, learned_elements
 
 # Beside -------------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class Flow(NamedTuple):
     ran: Sequence[str]
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> ModelGraph:
         """The model's."""
         return self.workload.graph
 
@@ -222,7 +222,7 @@ class Flowing(NamedTuple):
         Bytes per element of each value.
     """
 
-    graph: Graph
+    graph: ModelGraph
     shapes: Sequence[Shape]
     itemsizes: Sequence[int]
 
@@ -261,12 +261,12 @@ def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list
     return found
 
 
-def _forward(chain: Chain, flops: float, flowing: Flowing, fused: Fused) -> list[Kernel]:
+def _forward(chain: FusedChain, flops: float, flowing: Flowing, fused: Fused) -> list[Kernel]:
     moved = sum(map(flowing.nbytes, (*chain.reads, *chain.writes)))
     return [Kernel(flops, moved, sum(_learned(flowing, number) for number in chain.calls))]
 
 
-def _backward(chain: Chain, flops: float, flowing: Flowing, fused: Fused) -> list[Kernel]:
+def _backward(chain: FusedChain, flops: float, flowing: Flowing, fused: Fused) -> list[Kernel]:
     graph, learning = flowing.graph, list[Kernel]()
     needed, below = dict[Value, None](), dict[Value, Value]()
     taken = {value for number in chain.calls for value in graph.calls[number].inputs}
@@ -391,7 +391,7 @@ MIN_ENTRIES = 4
 """Results that are kept however large: forward and backward of two kinds of micro-batches."""
 
 
-class Kernels(NamedTuple):
+class KernelColumns(NamedTuple):
     """Kernels of all calls as arrays of equal length; the loss counts as one more call.
 
     Attributes
@@ -443,7 +443,7 @@ class CallTimes:
         self._is_fused = np.array([*fused, False])
         attends = [call.layer.kind in ATTENTION for call in self.graph.calls]
         self._attends = self._is_fused | np.array([*attends, False])
-        self._kernels: dict[tuple[str, Shapes], Kernels] = {}
+        self._kernels: dict[tuple[str, Shapes], KernelColumns] = {}
         self._seconds: dict[Hashable, Columns] = {}
 
     def seconds(
@@ -577,12 +577,12 @@ class CallTimes:
         busy = self._alone(kernels, rank, float(batch))
         return kernels.call, self._before(activity, kernels.call, busy, rank), busy
 
-    def _of_rank(self, activity: str, kernels: Kernels, rank: int, batch: float) -> Floats:
+    def _of_rank(self, activity: str, kernels: KernelColumns, rank: int, batch: float) -> Floats:
         seconds = self._alone(kernels, rank, batch)
         seconds += self._before(activity, kernels.call, seconds, rank)
         return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
 
-    def _alone(self, kernels: Kernels, rank: int, batch: float) -> Floats:
+    def _alone(self, kernels: KernelColumns, rank: int, batch: float) -> Floats:
         """What each kernel takes on the device."""
         flops = np.array(
             [
@@ -613,7 +613,7 @@ class CallTimes:
         """Dtypes that calls run in."""
         return list(dict.fromkeys(self.call_dtypes))
 
-    def _kernels_of(self, activity: str, inputs: Shapes) -> Kernels:
+    def _kernels_of(self, activity: str, inputs: Shapes) -> KernelColumns:
         key = (activity, inputs)
         if key not in self._kernels:
             listed, known = [], self.dtypes()
@@ -622,7 +622,7 @@ class CallTimes:
                 listed += [(number, dtype, *kernel) for kernel in kernels]
             columns = np.array(listed, dtype=float).T
             call, dtypes = columns[:2].astype(np.int64)
-            keep(self._kernels, key, Kernels(call, dtypes, *columns[2:]), columns.size)
+            keep(self._kernels, key, KernelColumns(call, dtypes, *columns[2:]), columns.size)
         return self._kernels[key]
 
 
@@ -811,13 +811,13 @@ def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
     alone = scenario.model_copy(update={"numerics": False})
     workload, n = scenario.workload, scenario.cluster.world_size
     roofline = roofline_of(scenario.cluster)
-    times, samples = CallTimes(workload, roofline), Samples(alone)
+    times, samples = CallTimes(workload, roofline), BatchSamples(alone)
     again = sorted({call for run in recomputed(workload) for call in run.again})
     first = int(workload.num_steps(n, scenario.base) > 1)
     batches = next(islice(workload.batches(n, scenario.seed, scenario.base), first, None))
     seconds, flops = dict.fromkeys(PARTS[:-1], 0.0), dict.fromkeys(PARTS[:-1], 0.0)
 
-    def add(activity: str, parts: Parts, calls: list[int] | None = None) -> None:
+    def add(activity: str, parts: SampleParts, calls: list[int] | None = None) -> None:
         found = times.by_kind(activity, parts.sizes, samples.looked_at(parts), calls)
         for kind, (lasted, done) in found.items():
             part = kind if calls is None else "recompute"
@@ -837,7 +837,9 @@ def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
     return {part: (seconds[part], flops[part]) for part in seconds}
 
 
-def _accumulating(times: CallTimes, roofline: Any, parts: Parts, samples: Samples) -> float:
+def _accumulating(
+    times: CallTimes, roofline: Any, parts: SampleParts, samples: BatchSamples
+) -> float:
     """What additions to gradients of an earlier micro-step take on all ranks together [s]."""
     without = times.seconds("backward", parts.sizes, *samples.looked_at(parts))
     with_them = with_accumulation(without, times.workload, roofline)

@@ -133,7 +133,7 @@ class MeasuredTimes:
 # Profile times ------------------------------------------------------------------------------------
 
 
-class Factors(NamedTuple):
+class DeviceFactors(NamedTuple):
     """What a device's times are multiplied by: of products, and of memory traffic."""
 
     products: float
@@ -242,22 +242,22 @@ class ProfileTimes:
         return found
 
 
-def factors(workload: Workload, device: Device) -> Factors:
+def factors(workload: Workload, device: Device) -> DeviceFactors:
     """How much longer a device takes than the one that a profile was measured on."""
     spec = workload.compute
     if not isinstance(spec, FromProfile):
-        return Factors(1.0, 1.0)
+        return DeviceFactors(1.0, 1.0)
     return scaling(spec, workload.dtype, device)
 
 
-def scaling(spec: FromProfile, dtype: str, device: Device) -> Factors:
+def scaling(spec: FromProfile, dtype: str, device: Device) -> DeviceFactors:
     """As `factors`, of a profile whose products are of this dtype unless it says another one."""
     if is_measured_on(spec, device):
-        return Factors(1.0, 1.0)
+        return DeviceFactors(1.0, 1.0)
     measured = Device.model_validate(DEVICES.figures(spec.device or ""))
     dtype = spec.dtype or dtype
     old, new = (each.rate(_known(each, dtype)) for each in (measured, device))
-    return Factors(old / new, measured.memory_rate / device.memory_rate)
+    return DeviceFactors(old / new, measured.memory_rate / device.memory_rate)
 
 
 def told_update(workload: Workload, roofline: Roofline) -> Floats | None:

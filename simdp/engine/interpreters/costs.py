@@ -18,7 +18,7 @@ from simdp.arrays import Bools, Floats
 from simdp.collectives import Plan as Transfers
 from simdp.collectives.direct import copies_from, copies_to
 from simdp.engine import compression
-from simdp.engine.compression import Kernel
+from simdp.engine.compression import CompressionKernels
 from simdp.engine.compression import seconds as kernels_seconds
 from simdp.engine.compute import Times
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
@@ -27,16 +27,16 @@ from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import Amount, Footprint
 from simdp.engine.interpreters.records import Shapes, Stepping
 from simdp.engine.launcher import Launcher
+from simdp.engine.ops import ClockBarrier, ClockWait, ComputeWork, Feed, FusedWork
 from simdp.engine.ops import ClockOp as Played
-from simdp.engine.ops import Feed, Meet, Stretch, Wait, Work
-from simdp.engine.samples import Pipeline, Samples
+from simdp.engine.samples import BatchSamples, Pipeline
 from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy, Op
 from simdp.steps.partition import Group
-from simdp.steps.program import Called, Plan, Program, called_by
+from simdp.steps.program import CollectiveCall, Plan, Program, called_by
 from simdp.workload import Workload
 from simdp.workload.sampling import StepBatches
 from simdp.workload.step_costs import optimizer_nbytes_moved, update_seconds
@@ -72,7 +72,7 @@ def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: A
 
 def update_works(
     step: int, stepping: Stepping, amounts: Amounts, roofline: Roofline, host: float
-) -> Iterator[Work]:
+) -> Iterator[ComputeWork]:
     """Work of an update: what moves bytes in memory, the device's or the host's.
 
     Parameters
@@ -90,12 +90,12 @@ def update_works(
     """
     scaled, moved, beside = amounts
 
-    def work(name: str, nbytes: Amount, active: Amount, longer: Amount = 0.0) -> Work:
+    def work(name: str, nbytes: Amount, active: Amount, longer: Amount = 0.0) -> ComputeWork:
         if host:
             busy = nbytes / host * np.ones(len(stepping.active))
         else:
             busy = roofline.moving(nbytes) + longer
-        return Work(step, "update", name, busy * active, float(np.max(nbytes)))
+        return ComputeWork(step, "update", name, busy * active, float(np.max(nbytes)))
 
     if np.any(scaled):
         yield work("gradients", scaled, stepping.active)
@@ -111,7 +111,7 @@ MAX_REHEARSED = 64
 """Steps that are kept; padded batches have ever new shapes."""
 
 
-class Piece(NamedTuple):
+class WorkPiece(NamedTuple):
     """Work that nothing comes between, before anything slows it down.
 
     Attributes
@@ -131,23 +131,23 @@ class Piece(NamedTuple):
     is_slowed: Bools
     first: int
 
-    def charged(self, step: int, factors: Floats, owed: Floats) -> Stretch:
+    def charged(self, step: int, factors: Floats, owed: Floats) -> FusedWork:
         """What it takes in a step."""
         seconds = np.where(self.is_slowed, self.seconds * factors, self.seconds)
         if owed.any() and self.first >= 0:
             seconds[self.first] += owed
-        return Stretch(step, self.activities, seconds)
+        return FusedWork(step, self.activities, seconds)
 
 
-Rehearsed = list[Piece | Op]
+Rehearsed = list[WorkPiece | Op]
 """A step: work in pieces, and operations to be read between them."""
 
 
-def piece(works: list[Work]) -> Piece:
+def piece(works: list[ComputeWork]) -> WorkPiece:
     """Put work together."""
     activities = tuple(work.activity for work in works)
     passes = [i for i, name in enumerate(activities) if name in ("forward", "backward")]
-    return Piece(
+    return WorkPiece(
         activities,
         np.array([work.seconds for work in works]),
         np.array([name in SLOWED for name in activities])[:, None],
@@ -156,8 +156,17 @@ def piece(works: list[Work]) -> Piece:
 
 
 WORK_ALONE = frozenset(
-    {ops.Forward, ops.Backward, ops.Tail, ops.Copy, ops.Fill, ops.Take, ops.Split, ops.Join}
-    | {ops.Rounding, ops.Select, ops.AddSelected, ops.Done, ops.Hold, ops.Scale}
+    {
+        ops.Forward,
+        ops.Backward,
+        ops.Tail,
+        ops.Copy,
+        ops.FillBucket,
+        ops.Take,
+        ops.SplitBucket,
+        ops.Join,
+    }
+    | {ops.Rounding, ops.Select, ops.AddSelected, ops.MicrobatchDone, ops.Hold, ops.ScaleLoss}
     | {ops.Open, ops.Release, ops.Unshard, ops.Free}
     | {ops.KeepSums, ops.Observe, ops.Quantize, ops.Dequantize, HostCopy}
     | {ops.CallHook, ops.EndHook}
@@ -175,7 +184,7 @@ def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehears
     cost : callable
         Tells what an operation costs that nothing slows down.
     """
-    found, works = list[Piece | Op](), list[Work]()
+    found, works = list[WorkPiece | Op](), list[ComputeWork]()
     for op in plan:
         if type(op) in WORK_ALONE:
             works += cost(op)
@@ -262,7 +271,7 @@ class Costs:
         launcher: Launcher,
         times: Times,
         roofline: Roofline,
-        samples: Samples,
+        samples: BatchSamples,
         footprint: Footprint,
         shapes: Shapes,
     ) -> None:
@@ -297,7 +306,7 @@ class Costs:
             ops.Copy: self._copy,
             ops.Unshard: self._copy,
             HostCopy: self._host_copy,
-            ops.Fill: self._fill,
+            ops.FillBucket: self._fill,
             ops.Take: self._take,
             ops.Wait: self._wait,
             ops.Meet: self._meet,
@@ -353,7 +362,7 @@ class Costs:
         self._factors, self._owed = factors, owed
         return found
 
-    def charged(self, part: Piece) -> Stretch:
+    def charged(self, part: WorkPiece) -> FusedWork:
         """What a piece of work takes in the current step."""
         stretch = part.charged(self._step, self._factors, self._owed)
         if part.first >= 0:
@@ -371,14 +380,14 @@ class Costs:
             self._columns[activity, micro] = found
         return self._columns[activity, micro]
 
-    def _work(self, activity: str, number: int, times: Columns) -> Work:
+    def _work(self, activity: str, number: int, times: Columns) -> ComputeWork:
         seconds = times.of(number) * self._factors
         if self._owed.any():  # pauses come with the first work of a step
             seconds, self._owed = seconds + self._owed, np.zeros(self._world_size)
-        return Work(self._step, activity, self._times.names[number], seconds)
+        return ComputeWork(self._step, activity, self._times.names[number], seconds)
 
-    def _host(self, name: str, seconds: float) -> Work:
-        return Work(self._step, "host", name, seconds * self._factors)
+    def _host(self, name: str, seconds: float) -> ComputeWork:
+        return ComputeWork(self._step, "host", name, seconds * self._factors)
 
     def _feed(self, samples: Floats) -> Cost:
         if self._pipeline:
@@ -435,8 +444,8 @@ class Costs:
         told = beside_told(self._workload, roofline, moved, beside)
         return kept.moved_by_scaling(), moved, told
 
-    def _copied(self, name: str, nbytes: float) -> Work:
-        return Work(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)
+    def _copied(self, name: str, nbytes: float) -> ComputeWork:
+        return ComputeWork(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)
 
     def _slowest_copy(self, nbytes: float) -> float:
         return float(self._roofline.moving(nbytes).max())
@@ -446,9 +455,9 @@ class Costs:
 
     def _host_copy(self, op: HostCopy) -> Cost:
         seconds = np.full(self._world_size, self._cluster.host.copying(op.nbytes))
-        yield Work(self._step, "copy", op.name, seconds, op.nbytes)
+        yield ComputeWork(self._step, "copy", op.name, seconds, op.nbytes)
 
-    def _fill(self, op: ops.Fill) -> Cost:
+    def _fill(self, op: ops.FillBucket) -> Cost:
         if self._overheads.hook:
             yield self._host("hook", self._overheads.hook)
         if op.is_copied:
@@ -471,7 +480,7 @@ class Costs:
         root: int = 0,
         **told: Any,
     ) -> Cost:
-        called = Called(collective, root, group, nbytes)
+        called = CollectiveCall(collective, root, group, nbytes)
         self._program.require(called, self._launcher.stream_of(group))
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
@@ -479,7 +488,7 @@ class Costs:
         launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **told)
         yield launch
         if tag is None:
-            yield Wait((launch.call,))
+            yield ClockWait((launch.call,))
         else:
             self._tags[tag] = launch.call
 
@@ -507,21 +516,21 @@ class Costs:
     def _wait(self, op: ops.Wait) -> Cost:
         calls = tuple(self._tags[tag] for tag in op.tags if tag in self._tags)
         if calls:
-            yield Wait(calls)
+            yield ClockWait(calls)
 
     def _meet(self, op: ops.Meet) -> Cost:
-        yield Meet(self._step)
+        yield ClockBarrier(self._step)
 
     # Compression ---------------------------------------------------------------------------------
 
-    def _kernel_seconds(self, kernels: Iterable[Kernel]) -> Floats:
+    def _kernel_seconds(self, kernels: Iterable[CompressionKernels]) -> Floats:
         dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
         return kernels_seconds(kernels, self._roofline, dtype)
 
-    def _compress(self, name: str, kernels: Iterable[Kernel]) -> Work:
-        return Work(self._step, "compress", name, self._kernel_seconds(kernels))
+    def _compress(self, name: str, kernels: Iterable[CompressionKernels]) -> ComputeWork:
+        return ComputeWork(self._step, "compress", name, self._kernel_seconds(kernels))
 
-    def _delay(self, before: ops.Unpack | ops.Turn | HostCopy | None) -> float:
+    def _delay(self, before: ops.Unpack | ops.OrthogonalizeBucket | HostCopy | None) -> float:
         """What a collective's stream is busy with before it begins, on the slowest device [s]."""
         if before is None:
             return 0.0
@@ -544,7 +553,7 @@ class Costs:
         if plan.num_transfers:
             launch = self._launcher.copy(self._step, plan, nbytes, label)
             yield launch
-            yield Wait((launch.call,))
+            yield ClockWait((launch.call,))
 
     def _scatter(self, op: ops.Scatter) -> Cost:
         sizes = self._batches.sizes[op.micro]
@@ -566,7 +575,7 @@ class Costs:
         pieces, nbytes = self._shapes.gathered(op.micro, op.losses)
         yield from self._copies(copies_from(op.root, pieces), nbytes, "output gradients")
 
-    def _loss_work(self, activity: str, micro: int, root: int) -> Work:
+    def _loss_work(self, activity: str, micro: int, root: int) -> ComputeWork:
         """Let a rank work on the loss of the whole micro-batch."""
         parts = self._batches.micro[micro]
         found, which = self._samples.shapes(parts)

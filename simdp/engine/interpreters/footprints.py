@@ -14,7 +14,7 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.scenario import Scenario
 from simdp.steps.facts import Facts, trainable
-from simdp.steps.partition import Partition, Rows
+from simdp.steps.partition import Partition, RowPartition
 from simdp.strategies.memory import update_temporaries
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
@@ -178,7 +178,7 @@ class InPieces(Footprint):
 
     @property
     def _casts(self) -> bool:
-        return isinstance(self._dealt, Rows) or super()._casts
+        return isinstance(self._dealt, RowPartition) or super()._casts
 
     def parameters(self) -> Amount:
         if self._dealt.kept.weights:
@@ -203,7 +203,7 @@ class InPieces(Footprint):
     def gradient(self, name: str) -> Amount:
         if self._dealt.kept.gradients:
             return super().gradient(name)
-        if isinstance(self._dealt, Rows):
+        if isinstance(self._dealt, RowPartition):
             return self.room([self._dealt.lengths[name] * self.workload.itemsize])
         return self.facts.sizes[name] * self.facts.itemsize / self._dealt.num_places
 

@@ -21,7 +21,7 @@ from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import Facts
 from simdp.steps.ops import AllGather, Free, GatherTogether, Open, Release, Unshard
-from simdp.steps.partition import Bucket, Group, Partition, Rows
+from simdp.steps.partition import Bucket, Group, Partition, RowPartition
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes, recomputed
@@ -31,7 +31,7 @@ from simdp.workload.sampling import StepBatches
 # Tensors ------------------------------------------------------------------------------------------
 
 
-class Tensors:
+class TensorMemory:
     """Counts bytes, once for equal micro-batches.
 
     Parameters
@@ -102,7 +102,7 @@ class UnitMemory:
 
     def __init__(self, facts: Facts, partition: Partition | None, footprint: Footprint) -> None:
         self._facts, self._dealt, self._footprint = facts, partition, footprint
-        self._rows = partition if isinstance(partition, Rows) else None
+        self._rows = partition if isinstance(partition, RowPartition) else None
         self._held: dict[int, list[float]] = {}
         self._parts: dict[int, float] = {}
         self._own: set[str] = set()
@@ -197,7 +197,7 @@ class UnitMemory:
 PLACES = {part: place for place, part in enumerate(MEMORY_PARTS)}
 
 
-class Ledger:
+class MemoryLedger:
     """Running totals of every part of every rank's memory, and what its peak was made of.
 
     Ranks that have always kept the same share a column, so that a thousand equal ranks cost as much
@@ -297,7 +297,7 @@ class Ledger:
 OBSERVED_STEPS = 2
 
 
-class Memory:
+class MemoryInterpreter:
     """What every rank keeps.
 
     Parameters
@@ -320,7 +320,7 @@ class Memory:
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
         self._scenario, self._program, self._facts = scenario, program, program.facts
         self._world_size, self._shapes = scenario.cluster.world_size, shapes
-        self.ledger = Ledger(self._world_size)
+        self.ledger = MemoryLedger(self._world_size)
         self.footprint = footprint_of(scenario, program.facts, program.partition)
         self._units = UnitMemory(program.facts, program.partition, self.footprint)
         self._one_process = scenario.strategy.one_process
@@ -334,7 +334,7 @@ class Memory:
         self._passing = 0.0
         self._left: Stage | None = None
         self._borrowed: dict[str, Amount] = {}
-        self._tensors = Tensors(self.footprint)
+        self._tensors = TensorMemory(self.footprint)
         self._before: dict[type[Any], Callable[[Any], Taken]] = {
             ops.Forward: self._before_forward,
             ops.Backward: self._before_backward,
@@ -356,7 +356,7 @@ class Memory:
             ops.Forward: self._after_forward,
             ops.Exchange: self._exchange,
             ops.Backward: self._after_backward,
-            ops.Done: self._done,
+            ops.MicrobatchDone: self._done,
             ops.Update: self._after_update,
             ops.Hold: self._hold,
             ops.ReduceScatter: self._reduce_scatter,
@@ -509,7 +509,7 @@ class Memory:
         self._passing = self._of_gradients(again)
         yield "temporary", self._passing
 
-    def _done(self, op: ops.Done) -> Taken:
+    def _done(self, op: ops.MicrobatchDone) -> Taken:
         if self._facts.is_inference:
             yield from self._let_go(op.micro)
             return

@@ -16,11 +16,11 @@ import numpy as np
 from simdp.arrays import Array, Floats
 from simdp.engine import payload
 from simdp.engine.compression import Compressed
-from simdp.engine.interpreters.records import Records, Stepping
+from simdp.engine.interpreters.records import RecordsInterpreter, Stepping
 from simdp.engine.launcher import Launcher, mean_losses
 from simdp.engine.payload import FlatBuffers
 from simdp.engine.replicas import Replicas, Walk
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.shards import RowShards, Scattered, Shards
 from simdp.engine.slowdown import squares
 from simdp.engine.state import State
@@ -28,13 +28,13 @@ from simdp.engine.trainer import Plateau
 from simdp.results.metrics import Squares
 from simdp.scenario import Scenario
 from simdp.steps import ops
-from simdp.steps.partition import Bucket, Rows
+from simdp.steps.partition import Bucket, RowPartition
 from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
 
 
-class Numbers(Records):
+class Numbers(RecordsInterpreter):
     """The arrays of all ranks, step by step.
 
     Parameters
@@ -52,7 +52,7 @@ class Numbers(Records):
     replicas: Replicas
 
     def __init__(
-        self, scenario: Scenario, program: Program, launcher: Launcher, samples: Samples
+        self, scenario: Scenario, program: Program, launcher: Launcher, samples: BatchSamples
     ) -> None:
         super().__init__(scenario, program)
         self._launcher, self._program = launcher, program
@@ -72,9 +72,9 @@ class Numbers(Records):
             ops.Batch: self._batch,
             ops.Forward: self._forward,
             ops.Backward: self._backward,
-            ops.Scale: self._scale,
+            ops.ScaleLoss: self._scale,
             ops.Open: self._open,
-            ops.Fill: self._fill,
+            ops.FillBucket: self._fill,
             ops.Take: self._take,
             ops.AllReduce: self._all_reduce,
             ops.ReduceScatter: self._reduce_scatter,
@@ -145,7 +145,7 @@ class Numbers(Records):
         ready = self.replicas.graph.ready_at
         return max((number for number, names in enumerate(ready) if names), default=-1)
 
-    def _scale(self, op: ops.Scale) -> None:
+    def _scale(self, op: ops.ScaleLoss) -> None:
         sizes = self._batches.sizes.astype(float)
         # How many things each loss averages.
         target, count = self.replicas.samples.target, self._workload.loss.count
@@ -252,7 +252,7 @@ class Numbers(Records):
     def _open(self, op: ops.Open) -> None:
         self._made[op.bucket] = self._pieces.bucket(op.bucket)
 
-    def _fill(self, op: ops.Fill) -> None:
+    def _fill(self, op: ops.FillBucket) -> None:
         views = self._flat(op.bucket).views(op.name)
         self.replicas.fill(views, op.name, op.divisor, op.bucket.is_compressed)
         if (who := self._batches.participants) is not None:  # others have earlier averages at most
@@ -263,7 +263,7 @@ class Numbers(Records):
         self.replicas.empty(self._flat(op.bucket), op.divisor)
 
     def _all_reduce(self, op: ops.AllReduce) -> None:
-        if isinstance(op.before, ops.Turn):
+        if isinstance(op.before, ops.OrthogonalizeBucket):
             self._compressed.turn(op.before)
         if op.bucket is None:
             return
@@ -306,7 +306,7 @@ class Numbers(Records):
 
     def _shard(self, op: ops.Shard) -> None:
         dealt = op.partition
-        made = RowShards if isinstance(dealt, Rows) else Shards
+        made = RowShards if isinstance(dealt, RowPartition) else Shards
         self._shards = self.replicas.shards = made(self.replicas, dealt)  # type: ignore[arg-type]
 
     def _unshard(self, op: ops.Unshard) -> None:

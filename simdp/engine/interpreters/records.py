@@ -12,7 +12,7 @@ import numpy as np
 from simdp.arrays import Array, Floats, Ints
 from simdp.engine.launcher import StepRecord
 from simdp.engine.replicas import Replicas
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
@@ -42,7 +42,7 @@ class Stepping(NamedTuple):
     taken: Floats
 
 
-class Records(ABC):
+class RecordsInterpreter(ABC):
     """A reader that says what became of the numbers.
 
     Parameters
@@ -153,7 +153,7 @@ class Records(ABC):
 # Past ---------------------------------------------------------------------------------------------
 
 
-class Past(Records):
+class Past(RecordsInterpreter):
     """Tells of steps that were done before a run stopped.
 
     Parameters
@@ -195,7 +195,7 @@ class Shapes:
         Whether the loss is work of its own.
     """
 
-    def __init__(self, scenario: Scenario, samples: Samples, has_loss: bool) -> None:
+    def __init__(self, scenario: Scenario, samples: BatchSamples, has_loss: bool) -> None:
         self._workload, self._samples, self.has_loss = scenario.workload, samples, has_loss
         self._batches: StepBatches | None = None
 
@@ -249,7 +249,7 @@ class Shapes:
 # Forecast -----------------------------------------------------------------------------------------
 
 
-class Forecast(Records):
+class Forecast(RecordsInterpreter):
     """Knows which updates injected faults will keep from changing anything."""
 
     def __init__(self, scenario: Scenario, program: Program) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simdp.results.job import BADPUT, Stretch
+from simdp.results.job import BADPUT, JobStretch
 
 PARTS = ("productive", *BADPUT)
 """Every second of a job is in one of these."""
 
 
-class Shares(NamedTuple):
+class TimeShares(NamedTuple):
     """What time of training goes to: shares of it, or seconds.
 
     Attributes
@@ -24,11 +24,11 @@ class Shares(NamedTuple):
     straggler: float = 0.0
     other: float = 0.0
 
-    def plus(self, others: Shares, factor: float) -> Shares:
+    def plus(self, others: TimeShares, factor: float) -> TimeShares:
         """Add others times a factor."""
         a, b, c, d = self
         p, q, r, s = others
-        return Shares(a + factor * p, b + factor * q, c + factor * r, d + factor * s)
+        return TimeShares(a + factor * p, b + factor * q, c + factor * r, d + factor * s)
 
 
 class Account:
@@ -52,20 +52,20 @@ class Account:
     def __init__(self, keeps_strip: bool = False) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.queued = 0.0
-        self.strip: list[Stretch] | None = [] if keeps_strip else None
+        self.strip: list[JobStretch] | None = [] if keeps_strip else None
 
     def add(self, part: str, start: float, seconds: float) -> None:
         """Note time that is all of one part."""
         self.seconds[part] += seconds
         self._note(part, start, start + seconds)
 
-    def train(self, start: float, seconds: float, shares: Shares) -> None:
+    def train(self, start: float, seconds: float, shares: TimeShares) -> None:
         """Note time of steps."""
         self._share(seconds, shares)
         self._note("training", start, start + seconds)
 
     def cycles(
-        self, start: float, count: int, training: float, saving: float, shares: Shares
+        self, start: float, count: int, training: float, saving: float, shares: TimeShares
     ) -> None:
         """Note cycles of training and a checkpoint."""
         self._share(count * training, shares)
@@ -75,7 +75,7 @@ class Account:
             self._note("training", begin, begin + training)
             self._note("checkpoint_save", begin + training, begin + training + saving)
 
-    def lose(self, done: Shares, since: float) -> None:
+    def lose(self, done: TimeShares, since: float) -> None:
         """Take back time of steps that have to be done again, all of them after an instant [s]."""
         parts = self.seconds
         for part, seconds in zip(done._fields, done, strict=True):
@@ -83,7 +83,7 @@ class Account:
         parts["lost_work"] += sum(done)
         self._mark_lost(since)
 
-    def _share(self, seconds: float, shares: Shares) -> None:
+    def _share(self, seconds: float, shares: TimeShares) -> None:
         parts = self.seconds
         productive, data, straggler, other = shares
         parts["productive"] += seconds * productive
@@ -98,11 +98,11 @@ class Account:
             what, start, end = strip[place]
             if what == "training" and start < since:
                 strip[place : place + 1] = [
-                    Stretch(what, start, since),
-                    Stretch("lost", since, end),
+                    JobStretch(what, start, since),
+                    JobStretch("lost", since, end),
                 ]
             elif what == "training":
-                strip[place] = Stretch("lost", start, end)
+                strip[place] = JobStretch("lost", start, end)
 
     def _note(self, what: str, start: float, end: float) -> None:
         strip = self.strip
@@ -110,4 +110,4 @@ class Account:
             return
         if strip and strip[-1].what == what and strip[-1].end == start:
             start = strip.pop().start
-        strip.append(Stretch(what, start, end))
+        strip.append(JobStretch(what, start, end))

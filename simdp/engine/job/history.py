@@ -26,7 +26,7 @@ from simdp.engine.clocks.clock import Fabric
 from simdp.engine.job.planning import planned
 from simdp.engine.job.policies import policy_for
 from simdp.engine.job.run import JobRun
-from simdp.engine.job.training import Mark
+from simdp.engine.job.training import ProgressMark
 from simdp.engine.payload import without_repeats
 from simdp.engine.run import Run
 from simdp.engine.simulate import simulate_segment
@@ -77,7 +77,7 @@ class Attempt(NamedTuple):
     silent: tuple[int, ...] = ()
 
 
-class Restart(NamedTuple):
+class RestartEvent(NamedTuple):
     """All ranks stop while a step is under way, and go on from the last checkpoint.
 
     Attributes
@@ -166,7 +166,7 @@ class History:
         return Participants(tuple(roles))
 
     @classmethod
-    def restarted(cls, num_steps: int, every: int, restarts: Sequence[Restart]) -> History:
+    def restarted(cls, num_steps: int, every: int, restarts: Sequence[RestartEvent]) -> History:
         """All ranks go back to the last checkpoint, whenever something fails.
 
         So does torchrun, also with other numbers of nodes, and when one joins.
@@ -239,7 +239,7 @@ class History:
             If an event is of no step or no group, or has nobody to be of; or if there are too few
             groups to go on.
         """
-        made = _Groups(num_steps, num_groups, min_groups, fixed, period)
+        made = _GroupHistory(num_steps, num_groups, min_groups, fixed, period)
         for number, event in enumerate(events):
             wrong = made.add(event)
             if wrong:
@@ -248,7 +248,7 @@ class History:
         return cls(tuple(made.attempts), num_groups)
 
 
-class _Groups:
+class _GroupHistory:
     """Replica groups, event by event; arguments as of `History.of_groups`."""
 
     def __init__(
@@ -664,7 +664,7 @@ class _Recorded:
         self.world_size: int | None = None
         self.absent, self.back = frozenset[int](), frozenset[int]()
 
-    def history(self, marks: Sequence[Mark], num_steps: int) -> History:
+    def history(self, marks: Sequence[ProgressMark], num_steps: int) -> History:
         """Read all marks of a run."""
         for mark in marks:
             self.go_on(mark.steps)

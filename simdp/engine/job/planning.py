@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.cluster.failures import Event
-from simdp.engine.job.account import Shares
+from simdp.cluster.failures import FailureEvent
+from simdp.engine.job.account import TimeShares
 from simdp.engine.job.policies import policy_for, worst
 from simdp.engine.job.run import JobRun, events, expected_mttf
-from simdp.engine.job.training import WORST, Length, Pace, Plan, Saving, length_of
+from simdp.engine.job.training import WORST, JobPlan, Length, Saving, TrainingPace, length_of
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.job import checkpoint
-from simdp.job.checkpoint import Checkpoint, Copies
+from simdp.job.checkpoint import Checkpoint, InMemoryCopies
 from simdp.job.recovery import RECOVERY, Elastic, Migrate, ReplicaGroups
 from simdp.results.metrics import BUSY, WAITING
 from simdp.scenario import Scenario
@@ -116,7 +116,7 @@ def savings(scenario: Scenario, in_steps: Callable[[float], int], every: int) ->
     return (*(_copies(level, what, in_steps) for level in checkpoint.levels), on_storage)
 
 
-def _copies(level: Copies, what: Written, in_steps: Callable[[float], int]) -> Saving:
+def _copies(level: InMemoryCopies, what: Written, in_steps: Callable[[float], int]) -> Saving:
     every = level.every if isinstance(level.every, int) else in_steps(level.every)
     time = level.write if level.bandwidth is None else what.per_node / level.bandwidth
     assert time is not None
@@ -143,7 +143,7 @@ class Paces(NamedTuple):
         Shares of a step on all nodes in which devices compute, and wait in collectives.
     """
 
-    by_nodes: dict[int, Pace]
+    by_nodes: dict[int, TrainingPace]
     busy: float
     waiting: float
 
@@ -170,8 +170,8 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
         metrics = _steady(of := _on(scenario, size))
         step: float = metrics["step_time_s"]
         parts, whole = _parts(of, step), step + quorum
-        shares = Shares(*(part / whole for part in (step - sum(parts), *parts, quorum)))
-        found[size] = Pace(whole, shares, headway)
+        shares = TimeShares(*(part / whole for part in (step - sum(parts), *parts, quorum)))
+        found[size] = TrainingPace(whole, shares, headway)
         if size == most:
             busy, waiting = (sum(metrics[key] for key in keys) / whole for keys in (BUSY, WAITING))
     return Paces(found, busy, waiting)
@@ -271,7 +271,7 @@ FINE, REACH = 7, 1.6
 """Intervals tried at last, and the factor within which they are of the best of those before."""
 
 
-def mttf_of(plan: Plan) -> float:
+def mttf_of(plan: JobPlan) -> float:
     """Mean time between failures of all nodes of a job without spares [s]; inf where none fails.
 
     By the rates, or where there are none by what happens in some runs.
@@ -295,7 +295,7 @@ def mttf_of(plan: Plan) -> float:
     return total / count if count else inf
 
 
-def guarded_mttf_of(plan: Plan) -> float:
+def guarded_mttf_of(plan: JobPlan) -> float:
     """Mean time between failures after which a job loads the checkpoint of the last kind [s].
 
     Only these are what it guards against; inf where there are none. After all others the job goes
@@ -306,7 +306,7 @@ def guarded_mttf_of(plan: Plan) -> float:
     return mttf / share if share else inf
 
 
-def _share_guarded(plan: Plan) -> float:
+def _share_guarded(plan: JobPlan) -> float:
     """Loads of the last kind of checkpoint per failure, by what happens in some runs."""
     recovery, kept = plan.recovery, plan.savings[:-1]
     always = not isinstance(recovery, Elastic | Migrate | ReplicaGroups)
@@ -316,7 +316,7 @@ def _share_guarded(plan: Plan) -> float:
     moved = recovery.share if isinstance(recovery, Migrate) else 0.0
     count, loads = 0, 0.0
     for run in range(SOME_RUNS):
-        groups = _Groups(plan) if isinstance(recovery, ReplicaGroups) else None
+        groups = _GroupState(plan) if isinstance(recovery, ReplicaGroups) else None
         drawn = events(plan.failures, plan.num_nodes, plan.devices_per_node, plan.seed, run)
         for event in islice(drawn, MANY_EVENTS // SOME_RUNS):
             returns = isinstance(recovery, Elastic) and recovery.up == "at_once"
@@ -332,17 +332,17 @@ def _share_guarded(plan: Plan) -> float:
     return loads / count if count else 1.0
 
 
-class _Groups:
+class _GroupState:
     """Replica groups of a job: which of them are out, and until when."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JobPlan) -> None:
         spec = plan.recovery
         assert isinstance(spec, ReplicaGroups)
         self._spec, self._num = spec, plan.num_nodes // spec.group_nodes
         self._out: dict[int, float] = {}
         self._back = spec.rescheduling + spec.restart + plan.heal
 
-    def are_all_out(self, event: Event) -> bool:
+    def are_all_out(self, event: FailureEvent) -> bool:
         """Take the groups of an event out; whether none is left, so that all start again."""
         self._out = {group: end for group, end in self._out.items() if end > event.time}
         noticing = self._spec.hang_timeout if event.effect == "hang" else self._spec.detection
@@ -356,7 +356,7 @@ class _Groups:
         return True
 
 
-def by_rule(rule: str, plan: Plan) -> int:
+def by_rule(rule: str, plan: JobPlan) -> int:
     """Steps between checkpoints by a rule.
 
     Parameters
@@ -382,12 +382,12 @@ def by_rule(rule: str, plan: Plan) -> int:
     return steps if rule != "simulated" else best_of(plan, steps, mttf_of(plan))
 
 
-def in_steps(seconds: float, plan: Plan) -> int:
+def in_steps(seconds: float, plan: JobPlan) -> int:
     """A time of training in steps, one at least."""
     return max(round(seconds / plan.pace.step), 1)
 
 
-def best_of(plan: Plan, start: int, mttf: float) -> int:
+def best_of(plan: JobPlan, start: int, mttf: float) -> int:
     """Steps between checkpoints with which a job, or the first part of it, is done soonest.
 
     All intervals meet the same failures. From where it starts it is halved, or doubled, while that
@@ -438,7 +438,7 @@ def best_of(plan: Plan, start: int, mttf: float) -> int:
     return max(round(exp(top)), 1)
 
 
-def _mean_time(plan: Plan) -> float:
+def _mean_time(plan: JobPlan) -> float:
     """Of some runs [s]; inf where one gets nowhere."""
     total = 0.0
     for number in range(TRIED_RUNS):
@@ -453,7 +453,7 @@ def _mean_time(plan: Plan) -> float:
 # Planning -----------------------------------------------------------------------------------------
 
 
-def planned(scenario: Scenario) -> Plan:
+def planned(scenario: Scenario) -> JobPlan:
     """Simulate a step, and work out all times of a job.
 
     Parameters
@@ -469,7 +469,7 @@ def planned(scenario: Scenario) -> Plan:
     cluster, length = scenario.cluster, length_of(scenario)
     recovery = scenario.recovery or RECOVERY["restart"].model_validate({})
     steps = paces(scenario, length.counts_samples)
-    plan = Plan(
+    plan = JobPlan(
         length,
         (),
         steps.by_nodes,
@@ -488,7 +488,7 @@ def planned(scenario: Scenario) -> Plan:
         return plan
     every = checkpoint.every
 
-    def with_every(steps: int) -> Plan:
+    def with_every(steps: int) -> JobPlan:
         return replace(plan, savings=savings(scenario, lambda t: in_steps(t, plan), steps))
 
     if isinstance(every, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simdp.cluster.failures import Event
+from simdp.cluster.failures import FailureEvent
 from simdp.engine.job.run import JobRun
 from simdp.job.recovery import Elastic, Migrate, Recovery, ReplicaGroups, Spares
 from simdp.rng import stream
@@ -13,7 +13,7 @@ NOTICED = ("drain", "join")
 """Effects that nobody has to find out about."""
 
 
-def worst(event: Event) -> str:
+def worst(event: FailureEvent) -> str:
     """What an event takes, of `simdp.engine.job.training.WORST`."""
     return ("process", "node", "nodes")[min(len(event.nodes), 2)]
 
@@ -35,7 +35,7 @@ class Restarting:
         """Start the job."""
         self._restart(self.run.pause("startup", self.spec.restart))
 
-    def react(self, event: Event) -> None:
+    def react(self, event: FailureEvent) -> None:
         """Do what an event asks for that hit the job while it trained."""
         hit = self._save_first() if event.effect == "drain" else None
         if not self.run.training.is_done:
@@ -48,13 +48,13 @@ class Restarting:
         """Hear of nodes that stand by; say whether training is to be stopped for them."""
         return False
 
-    def _restart(self, event: Event | None) -> None:
+    def _restart(self, event: FailureEvent | None) -> None:
         """Try until nothing comes between."""
         while event is not None:
             event = self._attempt(event, self.run.training.roll_back(worst(event)))
         self._resumed()
 
-    def _attempt(self, event: Event, load: float) -> Event | None:
+    def _attempt(self, event: FailureEvent, load: float) -> FailureEvent | None:
         """Start all processes after an event; what came between, if anything did."""
         run, spec = self.run, self.spec
         return (
@@ -64,7 +64,7 @@ class Restarting:
             or run.pause("checkpoint_restore", load)
         )
 
-    def _find_nodes(self) -> Event | None:
+    def _find_nodes(self) -> FailureEvent | None:
         self._wait()
         return self.run.pause("recovery", self.spec.rescheduling, is_queue=True)
 
@@ -84,14 +84,14 @@ class Restarting:
     def _resumed(self) -> None:
         """Set out again."""
 
-    def _noticing(self, event: Event) -> float:
+    def _noticing(self, event: FailureEvent) -> float:
         """How long until it is known what happened [s]."""
         if event.effect in NOTICED:
             return 0.0
         spec: Recovery = self.spec
         return spec.hang_timeout if event.effect == "hang" else spec.detection
 
-    def _save_first(self) -> Event | None:
+    def _save_first(self) -> FailureEvent | None:
         """Finish the step and write a checkpoint, before nodes are set free; what hit meanwhile."""
         run, training = self.run, self.run.training
         if not training.savings:
@@ -111,7 +111,7 @@ class Restarting:
 class WithSpares(Restarting):
     """Nodes that stand by take the places of those that are lost."""
 
-    def _find_nodes(self) -> Event | None:
+    def _find_nodes(self) -> FailureEvent | None:
         run, nodes, spec = self.run, self.run.nodes, self.spec
         swapped = nodes.claim() > 0
         if self._wait():
@@ -129,7 +129,7 @@ class WithFewer(Restarting):
 
     def at_save(self) -> None:
         hit = self.run.pause("checkpoint_save", self.run.training.unwritten())
-        self._restart(hit or Event(self.run.training.now, "join", "more nodes", (), 0.0))
+        self._restart(hit or FailureEvent(self.run.training.now, "join", "more nodes", (), 0.0))
 
     def returned(self, nodes: list[int]) -> bool:
         if self._size(self.run.nodes.used + len(self.run.nodes.idle)) <= self._running:
@@ -139,7 +139,7 @@ class WithFewer(Restarting):
         self.run.training.stops_at_save = True
         return False
 
-    def _find_nodes(self) -> Event | None:
+    def _find_nodes(self) -> FailureEvent | None:
         run = self.run
         if self._wait():
             return run.pause("recovery", self.spec.rescheduling, is_queue=True)
@@ -171,8 +171,8 @@ class InGroups(Restarting):
         self._out: dict[int, int] = {}  # groups that do not take part, and their last alarm
         self._num_alarms = 0
 
-    def react(self, event: Event) -> None:
-        hit: Event | None = event
+    def react(self, event: FailureEvent) -> None:
+        hit: FailureEvent | None = event
         while hit is not None:
             if not hit.nodes:
                 self._restart(hit)
@@ -212,7 +212,7 @@ class InGroups(Restarting):
     def _has_quorum(self) -> bool:
         return bool(self._num_groups - len(self._out) >= self.spec.min_replicas)
 
-    def _heal(self, group: int, event: Event | None) -> None:
+    def _heal(self, group: int, event: FailureEvent | None) -> None:
         """Take a group out, and set when it is back, if all its nodes are there."""
         self._num_alarms += 1
         self._out[group] = mine = self._num_alarms
@@ -252,8 +252,8 @@ class Moving(Restarting):
         super().__init__(run)
         self._random = stream(run.plan.seed, "migrate", run.number)
 
-    def react(self, event: Event) -> None:
-        hit: Event | None = event
+    def react(self, event: FailureEvent) -> None:
+        hit: FailureEvent | None = event
         while hit is not None:
             if not hit.nodes or not self._can_move(hit):
                 self._restart(hit)
@@ -262,7 +262,7 @@ class Moving(Restarting):
                 self.run.training.drop_step()
             hit = self.run.pause("recovery", self._noticing(hit) + self.spec.migration)
 
-    def _can_move(self, event: Event) -> bool:
+    def _can_move(self, event: FailureEvent) -> bool:
         return event.effect == "drain" or self._random.random() < self.spec.share
 
 

@@ -8,9 +8,9 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from simdp.cluster.failures import Event, Failures
+from simdp.cluster.failures import FailureEvent, Failures
 from simdp.engine.job.account import PARTS, Account
-from simdp.engine.job.training import Plan, Training
+from simdp.engine.job.training import JobPlan, JobTraining
 from simdp.errors import ScenarioError
 from simdp.rng import stream
 
@@ -19,7 +19,7 @@ from simdp.rng import stream
 
 def events(
     failures: Sequence[Failures], num_nodes: int, devices_per_node: int, seed: int, run: int
-) -> Iterator[Event]:
+) -> Iterator[FailureEvent]:
     """Play all processes of failures side by side.
 
     Parameters
@@ -174,7 +174,7 @@ class Policy(Protocol):
     def begin(self) -> None:
         """Start the job."""
 
-    def react(self, event: Event) -> None:
+    def react(self, event: FailureEvent) -> None:
         """Do what an event asks for that hit the job while it trained."""
 
     def at_save(self) -> None:
@@ -213,13 +213,13 @@ class JobRun:
         Events that hit the job so far.
     """
 
-    def __init__(self, plan: Plan, number: int, keeps_strip: bool = False) -> None:
+    def __init__(self, plan: JobPlan, number: int, keeps_strip: bool = False) -> None:
         spec = plan.recovery
         self.plan, self.number = plan, number
         self.account = Account(keeps_strip)
         self.nodes = Nodes(plan.num_nodes, spec.num_spares or 0)
         num_steps = plan.length.drawn(plan.seed, number)
-        self.training = Training(num_steps, plan.savings, plan.pace, self.account)
+        self.training = JobTraining(num_steps, plan.savings, plan.pace, self.account)
         self.num_failures = 0
         self._replaces = spec.num_spares is None
         self._events = self._drawn()
@@ -228,7 +228,7 @@ class JobRun:
         self._in_vain, self._best = 0, (-1, -1)
         self._policy: Policy | None = None
 
-    def _drawn(self) -> Iterator[Event]:
+    def _drawn(self) -> Iterator[FailureEvent]:
         plan = self.plan
         if not plan.failures:
             return iter(())
@@ -279,7 +279,7 @@ class JobRun:
         self._num_alarms += 1
         heappush(self._alarms, Alarm(time, self._num_alarms, node, call))
 
-    def pause(self, part: str, seconds: float, is_queue: bool = False) -> Event | None:
+    def pause(self, part: str, seconds: float, is_queue: bool = False) -> FailureEvent | None:
         """Let time pass in which nothing is trained.
 
         Parameters
@@ -304,7 +304,7 @@ class JobRun:
             self._pass(until, part, is_queue)
         return event
 
-    def wait(self, ready: Callable[[], bool]) -> Event | None:
+    def wait(self, ready: Callable[[], bool]) -> FailureEvent | None:
         """Wait for nodes, until there are enough or something hits the job, which comes back.
 
         Raises
@@ -335,7 +335,7 @@ class JobRun:
 
     # What happens ---------------------------------------------------------------------------------
 
-    def _take(self, part: str | None = None, is_queue: bool = False) -> Event | None:
+    def _take(self, part: str | None = None, is_queue: bool = False) -> FailureEvent | None:
         """Let the next thing happen; what hits the job comes back.
 
         Parameters
@@ -361,7 +361,7 @@ class JobRun:
             self._look_for_headway()
         return event if hits else None
 
-    def _send_away(self, event: Event) -> None:
+    def _send_away(self, event: FailureEvent) -> None:
         """Nodes that are lost for a while; where there always is another one, none is."""
         lost = event.nodes or (range(self.nodes.total) if event.repair else ())
         if self._replaces or not lost or not (event.repair or event.effect == "leave"):
@@ -371,7 +371,7 @@ class JobRun:
         for node in lost if until < inf else ():
             self._set(until, node, None)
 
-    def _ring(self, alarm: Alarm) -> Event | None:
+    def _ring(self, alarm: Alarm) -> FailureEvent | None:
         if alarm.call is not None:
             alarm.call()
             return None
@@ -379,9 +379,9 @@ class JobRun:
         if not self.nodes.due(alarm.node, alarm.time):
             return None  # it was taken away again
         back = self.nodes.give(alarm.time, [alarm.node])
-        return self._back(Event(alarm.time, "join", "repair", (), 0.0), back)
+        return self._back(FailureEvent(alarm.time, "join", "repair", (), 0.0), back)
 
-    def _back(self, event: Event, nodes: list[int]) -> Event | None:
+    def _back(self, event: FailureEvent, nodes: list[int]) -> FailureEvent | None:
         assert self._policy is not None
         return event if nodes and self._policy.returned(nodes) else None
 

@@ -14,12 +14,12 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from simdp.cluster.failures import Failures
-from simdp.engine.job.account import Account, Shares
+from simdp.engine.job.account import Account, TimeShares
 from simdp.engine.outcome import need_of
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.job.recovery import Recovery
-from simdp.job.targets import Need
+from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import Rates
 from simdp.rng import stream
 from simdp.scenario import Scenario
@@ -33,7 +33,7 @@ WORST = ("process", "node", "nodes")
 """What a failure takes: processes alone, one node, several; each takes what those before it do."""
 
 
-class Pace(NamedTuple):
+class TrainingPace(NamedTuple):
     """How training goes on so many nodes.
 
     Attributes
@@ -47,7 +47,7 @@ class Pace(NamedTuple):
     """
 
     step: float
-    shares: Shares = Shares(1.0)
+    shares: TimeShares = TimeShares(1.0)
     headway: float = 1.0
 
 
@@ -75,7 +75,7 @@ class Saving(NamedTuple):
     survives: str = "nodes"
 
 
-class Kept(NamedTuple):
+class SavedState(NamedTuple):
     """A state of the job.
 
     Attributes
@@ -92,11 +92,11 @@ class Kept(NamedTuple):
 
     steps: int
     headway: float
-    trained: Shares
+    trained: TimeShares
     at: float
 
 
-class Mark(NamedTuple):
+class ProgressMark(NamedTuple):
     """What steps the job did, and did not keep, as its numbers would notice.
 
     Attributes
@@ -115,10 +115,10 @@ class Mark(NamedTuple):
     of: tuple[int, ...] = ()
 
 
-START = Kept(0, 0.0, Shares(0.0), 0.0)
+START = SavedState(0, 0.0, TimeShares(0.0), 0.0)
 
 
-class Training:
+class JobTraining:
     """Steps and checkpoints of a run.
 
     Parameters
@@ -143,16 +143,16 @@ class Training:
     """
 
     def __init__(
-        self, num_steps: float, savings: Sequence[Saving], pace: Pace, account: Account
+        self, num_steps: float, savings: Sequence[Saving], pace: TrainingPace, account: Account
     ) -> None:
         self.num_steps, self.savings, self.pace = num_steps, savings, pace
         self.account = account
         self.now, self.stops_at_save = 0.0, False
         self._live, self._partial = START, 0.0
-        self._durable: list[Kept | None] = [None] * len(savings)
-        self._pending: list[tuple[Kept, float] | None] = [None] * len(savings)
+        self._durable: list[SavedState | None] = [None] * len(savings)
+        self._pending: list[tuple[SavedState, float] | None] = [None] * len(savings)
         self._due, self._owed = list[int](), 0.0
-        self.marks = list[Mark]()
+        self.marks = list[ProgressMark]()
         kinds = range(len(savings))
         self._frequent = min(kinds, key=lambda i: savings[i].every, default=None)
 
@@ -213,10 +213,10 @@ class Training:
         """Steps until the next save of a kind."""
         return saving.every - self._live.steps % saving.every
 
-    def _further(self, steps: int, at: float) -> Kept:
+    def _further(self, steps: int, at: float) -> SavedState:
         """The state so many steps from now."""
         live, pace = self._live, self.pace
-        return Kept(
+        return SavedState(
             live.steps + steps,
             live.headway + steps * pace.headway,
             live.trained.plus(pace.shares, steps * pace.step),
@@ -323,7 +323,7 @@ class Training:
 
     def note(self, effect: str, *of: int) -> None:
         """Take down who goes on; see `Mark`."""
-        self.marks.append(Mark(self._live.steps, effect, of))
+        self.marks.append(ProgressMark(self._live.steps, effect, of))
 
     def rest_of_step(self) -> float:
         """Time until the step at hand is done [s]; 0 between two steps."""
@@ -332,7 +332,7 @@ class Training:
     def drop_step(self) -> None:
         """Lose the step at hand, and no more."""
         if self._partial:
-            done = Shares(0.0).plus(self.pace.shares, self._partial)
+            done = TimeShares(0.0).plus(self.pace.shares, self._partial)
             self.account.lose(done, self.now - self._partial)
             self._partial = 0.0
             self.note("dropped")
@@ -389,7 +389,7 @@ class Length(NamedTuple):
 
     num_steps: float
     counts_samples: bool
-    need: Need | None = None
+    need: SamplesNeeded | None = None
     global_batch: float = 1.0
 
     def drawn(self, seed: int, run: int) -> float:
@@ -447,7 +447,7 @@ NO_RATES = Rates()
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """A job.
 
     Attributes
@@ -476,7 +476,7 @@ class Plan:
 
     length: Length
     savings: tuple[Saving, ...]
-    paces: Mapping[int, Pace]
+    paces: Mapping[int, TrainingPace]
     num_nodes: int
     devices_per_node: int
     recovery: Recovery
@@ -488,6 +488,6 @@ class Plan:
     waiting: float = 0.0
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> TrainingPace:
         """With all nodes."""
         return self.paces[self.num_nodes]

@@ -9,7 +9,7 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers import DegradedLink
-from simdp.collectives import Part, Plan
+from simdp.collectives import Plan, SubPlan
 from simdp.errors import ScenarioError
 from simdp.rng import stream
 
@@ -90,7 +90,7 @@ class Connections:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class RoundTransfers:
     """A round of a plan, ready for a clock.
 
     Attributes
@@ -124,7 +124,7 @@ class Turn:
     once: bool
 
 
-class Network:
+class NetworkRoutes:
     """Routes of one cluster, or of one job's ranks in it.
 
     Parameters
@@ -145,18 +145,20 @@ class Network:
     def __init__(self, cluster: Cluster, vertices: Ints | None = None, seed: int = 0) -> None:
         self.cluster, self.vertices, self.first_step = cluster, vertices, 0
         self._conditions = Conditions(cluster, seed)
-        self._at: dict[Active, Network] = {}
+        self._at: dict[Active, NetworkRoutes] = {}
         self._pairs: dict[Plan, Ints] = {}
-        self._turns: dict[Plan, list[Turn]] = {}
+        self._turns: dict[Plan, list[RoundTransfers]] = {}
         self._of_part: dict[tuple[Plan, int], tuple[Ints, Connections]] = {}
 
-    def at(self, step: int) -> Network:
+    def at(self, step: int) -> NetworkRoutes:
         """The same routes with the figures that links have in a step."""
         active = self._conditions.active(step + self.first_step if step >= 0 else step)
         if not active:
             return self
         if active not in self._at:
-            there = self._at[active] = Network(self._conditions.cluster(active), self.vertices)
+            there = self._at[active] = NetworkRoutes(
+                self._conditions.cluster(active), self.vertices
+            )
             there._pairs, there._turns = self._pairs, self._turns
         return self._at[active]
 
@@ -200,7 +202,7 @@ class Network:
             self._pairs[plan] = _find_pairs(plan)
         return self._pairs[plan]
 
-    def of_part(self, part: Part) -> Connections:
+    def of_part(self, part: SubPlan) -> Connections:
         """Connections of a part, in all its groups."""
         key = (part.plan, id(part.members))
         if key not in self._of_part:
@@ -219,7 +221,7 @@ class Network:
             self._of_part[key] = (part.members, found)  # the array is kept, and so is its id
         return self._of_part[key][1]
 
-    def _check_length(self, part: Part, src: Ints, dst: Ints) -> None:
+    def _check_length(self, part: SubPlan, src: Ints, dst: Ints) -> None:
         """Refuse connections whose routes would fill the memory, judging by some of them.
 
         Raises
@@ -238,7 +240,7 @@ class Network:
                 ]
             )
 
-    def turns(self, plan: Plan) -> list[Turn]:
+    def turns(self, plan: Plan) -> list[RoundTransfers]:
         """The rounds of a plan that is no ring, with their connections."""
         if plan not in self._turns:
             v, pairs = plan.num_vertices, self.pairs(plan)
@@ -251,7 +253,9 @@ class Network:
                 pair = order[np.searchsorted(numbers, number, sorter=order)]
                 lands = chunk if to is None else to
                 line, once = _in_line(pair), _once(src) and _once(dst)
-                found.append(Turn(pair, src, dst, chunk, lands, count, stride, line, once))
+                found.append(
+                    RoundTransfers(pair, src, dst, chunk, lands, count, stride, line, once)
+                )
             self._forget_turns(plan)
         return self._turns[plan]
 

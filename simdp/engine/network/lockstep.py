@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.collectives import Part, Plan
-from simdp.engine.network import Network
+from simdp.collectives import Plan, SubPlan
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import fair_rates
 
 SAME = 1e-9
@@ -59,7 +59,7 @@ class Lockstep:
         The whole.
     """
 
-    def __init__(self, network: Network, plan: Plan) -> None:
+    def __init__(self, network: NetworkRoutes, plan: Plan) -> None:
         self.network, self.parts = network, plan.everything
         self._depth: list[int] = []
         for part in self.parts:
@@ -130,7 +130,7 @@ class Lockstep:
         return rounds[place] if place < len(rounds) else []
 
     def _of_round(
-        self, beside: list[Part], rounds: list[list[Frame]], chunk_nbytes: float, budget: int
+        self, beside: list[SubPlan], rounds: list[list[Frame]], chunk_nbytes: float, budget: int
     ) -> Floats:
         """Times of a round of the first part, while the others play theirs."""
         num_groups = len(beside[0].members)
@@ -146,7 +146,7 @@ class Lockstep:
         return times
 
     def _together(
-        self, frames: list[tuple[Part, Frame]], chunk_nbytes: float, budget: int
+        self, frames: list[tuple[SubPlan, Frame]], chunk_nbytes: float, budget: int
     ) -> Floats:
         """Times of the transfers of some frames, one frame after the other, group by group."""
         each = [self.network.of_part(part) for part, _ in frames]

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.collectives import Part, Plan
-from simdp.engine.network import Connections, Network
-from simdp.engine.ops import ClockOp, Launch, Wait
+from simdp.collectives import Plan, SubPlan
+from simdp.engine.network import Connections, NetworkRoutes
+from simdp.engine.ops import ClockOp, ClockWait, Launch
 
 # Traffic ------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Traffic:
                 self.launched[key] = self.launched.get(key, 0.0) + op.nbytes
                 self._under_way[op.call] = (op.plan, op.nbytes)
             yield op
-            for call in op.calls if isinstance(op, Wait) else ():
+            for call in op.calls if isinstance(op, ClockWait) else ():
                 plan, nbytes = self._under_way.pop(call, (None, 0.0))
                 if plan is not None:
                     self.done[plan] = self.done.get(plan, 0.0) + nbytes
@@ -117,7 +117,7 @@ class Traffic:
         return found
 
 
-def link_bytes(network: Network, moved: Mapping[Plan, float]) -> tuple[Ints, Floats]:
+def link_bytes(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[Ints, Floats]:
     """Bytes that cross each link.
 
     Parameters
@@ -147,7 +147,7 @@ def link_bytes(network: Network, moved: Mapping[Plan, float]) -> tuple[Ints, Flo
     return used[order], each[order]
 
 
-def _chunks_per_pair(network: Network, part: Part) -> Floats:
+def _chunks_per_pair(network: NetworkRoutes, part: SubPlan) -> Floats:
     plan = part.plan
     if plan.order == "ring":
         return np.full(len(network.pairs(plan)), float(plan.num_rounds))
@@ -159,12 +159,12 @@ def _chunks_per_pair(network: Network, part: Part) -> Floats:
     return total
 
 
-Moved = tuple[Network, Mapping[Plan, float]]
+Moved = tuple[NetworkRoutes, Mapping[Plan, float]]
 """A job's routes, and the bytes of all collectives of each of its plans."""
 
 
 def report(
-    network: Network,
+    network: NetworkRoutes,
     moved: Mapping[Plan, float],
     seconds: float,
     others: Sequence[Moved] = (),
@@ -191,7 +191,7 @@ def report(
 
 
 def link_use(
-    network: Network,
+    network: NetworkRoutes,
     moved: Mapping[Plan, float],
     seconds: float,
     others: Sequence[Moved] = (),
@@ -236,7 +236,7 @@ def link_use(
 # Sharing ------------------------------------------------------------------------------------------
 
 
-def shared_link(network: Network, plans: Iterable[Plan]) -> int | None:
+def shared_link(network: NetworkRoutes, plans: Iterable[Plan]) -> int | None:
     """Find a link that two transfers may use at the same time.
 
     Parameters
@@ -267,7 +267,7 @@ def shared_link(network: Network, plans: Iterable[Plan]) -> int | None:
     return _without_owner(users)
 
 
-def overtaken(part: Part, connections: Connections, num_ranks: int) -> Bools:
+def overtaken(part: SubPlan, connections: Connections, num_ranks: int) -> Bools:
     """Tell on which connections a collective can catch up with the one before it.
 
     A connection with a rank at one end is left before the rank enters the next collective. What
@@ -291,14 +291,14 @@ def overtaken(part: Part, connections: Connections, num_ranks: int) -> Bools:
     return between & (part.plan.collective != "all_reduce")
 
 
-def _first_overtaken(network: Network, part: Part, num_ranks: int) -> int | None:
+def _first_overtaken(network: NetworkRoutes, part: SubPlan, num_ranks: int) -> int | None:
     connections = network.of_part(part)
     links = connections.links[overtaken(part, connections, num_ranks)]
     links = links[links >= 0]
     return int(links[0]) if len(links) else None
 
 
-Routed = tuple[Network, Sequence[Plan]]
+Routed = tuple[NetworkRoutes, Sequence[Plan]]
 """The plans of a job, and what routes them."""
 
 
@@ -308,14 +308,14 @@ def common_link(one: Routed, other: Routed) -> int | None:
     return int(both[0]) if len(both) else None
 
 
-def _links(network: Network, plans: Sequence[Plan]) -> Ints:
+def _links(network: NetworkRoutes, plans: Sequence[Plan]) -> Ints:
     parts = [part for plan in plans for part in plan.everything]
     used = [np.unique(network.of_part(part).links) for part in parts]
     links = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
     return links[links >= 0]
 
 
-def _users(network: Network, part: Part) -> tuple[Ints, Ints, Ints]:
+def _users(network: NetworkRoutes, part: SubPlan) -> tuple[Ints, Ints, Ints]:
     """Each use of a link by a connection: link, source, destination."""
     c = network.of_part(part)
     used = c.links >= 0
@@ -333,7 +333,7 @@ def _repeated(links: Ints) -> int | None:
     return int(found[np.argmax(times)])
 
 
-def _crowded_in(network: Network, part: Part) -> int | None:
+def _crowded_in(network: NetworkRoutes, part: SubPlan) -> int | None:
     """Find a link that two transfers of one part may use at the same time."""
     links = network.of_part(part).links
     if part.plan.order != "rank":
@@ -365,7 +365,7 @@ def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def beside(parts: tuple[Part, ...]) -> list[int]:
+def beside(parts: tuple[SubPlan, ...]) -> list[int]:
     """For each part those that neither come before it nor after it: bit i stands for part i.
 
     Numbers as sets, since a plan of a thousand slices has millions of such pairs.
@@ -394,7 +394,7 @@ def alike(keys: Iterable[Key]) -> dict[Key, int]:
     return found
 
 
-def meeting(parts: tuple[Part, ...], keys: Sequence[Key]) -> list[tuple[Key, Key]]:
+def meeting(parts: tuple[SubPlan, ...], keys: Sequence[Key]) -> list[tuple[Key, Key]]:
     """Pairs of keys, one for each part, of which some parts run at the same time."""
     places, found = alike(keys), dict[tuple[Key, Key], None]()
     for key, others in zip(keys, beside(parts), strict=True):
@@ -404,7 +404,7 @@ def meeting(parts: tuple[Part, ...], keys: Sequence[Key]) -> list[tuple[Key, Key
     return list(found)
 
 
-def _crowded_between(network: Network, parts: tuple[Part, ...]) -> int | None:
+def _crowded_between(network: NetworkRoutes, parts: tuple[SubPlan, ...]) -> int | None:
     """Find a link that two concurrent parts of a plan use."""
     for one, other in meeting(parts, [network.of_part(part) for part in parts]):
         both = np.intersect1d(one.links[one.links >= 0], other.links[other.links >= 0])

@@ -32,13 +32,13 @@ from simdp.arrays import Array, Ints
 from simdp.collectives import Plan
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
-from simdp.engine.programs.playing import Course, GroupTimes, Playing, Way
+from simdp.engine.programs.playing import Course, GroupTimes, MessageRoute, Playing
 from simdp.engine.programs.records import (
     NOTHING,
-    Asked,
-    Given,
+    CallArguments,
+    CallSignature,
     Handle,
-    Records,
+    ProgramRecords,
     Stretching,
     deliver,
     listed,
@@ -262,7 +262,7 @@ def _flat(arrays: Sequence[Array]) -> Array:
     return np.concatenate([array if array.ndim == 1 else array.reshape(-1) for array in arrays])
 
 
-def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
+def _reduced(given: Sequence[CallArguments], plan: Plan, op: str) -> Array:
     """All ranks' inputs as one, shape `(num_elements,)`."""
     buffers = [_flat(each.inputs) for each in given]
     with np.errstate(all="ignore"):  # as on a GPU, what overflows is inf and nobody is told
@@ -270,53 +270,53 @@ def _reduced(given: Sequence[Given], plan: Plan, op: str) -> Array:
         return total / len(given) if op == "AVG" else total
 
 
-def _all_reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _all_reduce(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     total, outputs = _reduced(given, plan, op), given[0].outputs
     if len(outputs) == 1:
         return [(total,)] * len(given)
     return [np.split(total, np.cumsum([array.size for array in outputs])[:-1])] * len(given)
 
 
-def _reduce(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _reduce(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     values: Values = [()] * len(given)
     values[root] = (_reduced(given, plan, op),)
     return values
 
 
-def _reduce_scatter(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _reduce_scatter(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     return [(piece,) for piece in np.split(_reduced(given, plan, op), len(given))]
 
 
-def _broadcast(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _broadcast(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     value = given[root].inputs[0].copy()
     return [() if place == root else (value,) for place in range(len(given))]
 
 
-def _all_gather(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _all_gather(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     whole = [each.inputs[0].copy() for each in given]
     joined = _flat(whole)
     return [whole if len(each.outputs) == len(given) else (joined,) for each in given]
 
 
-def _gather(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _gather(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     values: Values = [()] * len(given)
     values[root] = [each.inputs[0].copy() for each in given]
     return values
 
 
-def _scatter(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _scatter(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     return [(piece.copy(),) for piece in given[root].inputs]
 
 
-def _all_to_all(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _all_to_all(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     return [[each.inputs[place].copy() for each in given] for place in range(len(given))]
 
 
-def _nothing(given: Sequence[Given], plan: Plan, op: str, root: int) -> Values:
+def _nothing(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     return [()] * len(given)
 
 
-EXCHANGES: dict[str, Callable[[Sequence[Given], Plan, str, int], Values]] = {
+EXCHANGES: dict[str, Callable[[Sequence[CallArguments], Plan, str, int], Values]] = {
     "all_gather": _all_gather,
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,
@@ -331,7 +331,7 @@ EXCHANGES: dict[str, Callable[[Sequence[Given], Plan, str, int], Values]] = {
 root's place, to what every place gets."""
 
 
-def nbytes_of(collective: str, given: Given, n: int) -> float | None:
+def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
     """The whole buffer of a collective, as `simdp.collectives.Algorithm.plan` counts it [bytes].
 
     Parameters
@@ -362,7 +362,7 @@ def nbytes_of(collective: str, given: Given, n: int) -> float | None:
     return float(first)
 
 
-def most_given(given: Sequence[Given]) -> float:
+def most_given(given: Sequence[CallArguments]) -> float:
     """What the rank gives away that gives most [bytes]."""
     return float(max(sum(array.nbytes for array in each.inputs) for each in given))
 
@@ -372,7 +372,7 @@ def most_given(given: Sequence[Given]) -> float:
 ALONE = RingAllReduce().plan(1, 0.0)
 """The plan of a group of one."""
 
-Exchange = Callable[[Sequence[Given]], None]
+Exchange = Callable[[Sequence[CallArguments]], None]
 """Carries a collective out: from what every place gave to what every place gets."""
 
 Finish = Callable[[Handle, float], None]
@@ -404,7 +404,7 @@ class Collective:
     def __init__(
         self,
         number: int,
-        asked: Asked,
+        asked: CallSignature,
         first: int,
         collective: str | None,
         op: str,
@@ -424,7 +424,7 @@ class Collective:
         self.values: Values = []
 
 
-class Group:
+class ProgramGroup:
     """Some ranks that call collectives together.
 
     Parameters
@@ -454,7 +454,7 @@ class Group:
         backend: str,
         times: GroupTimes,
         playing: Playing,
-        records: Records,
+        records: ProgramRecords,
         finish: Finish,
         stretching: Stretching | None = None,
     ) -> None:
@@ -473,8 +473,8 @@ class Group:
         self,
         rank: int,
         clock: float,
-        asked: Asked,
-        given: Given,
+        asked: CallSignature,
+        given: CallArguments,
         collective: str | None,
         op: str = "SUM",
         root: int = 0,
@@ -642,16 +642,23 @@ class PointToPoint:
         Told of each rank that is through with a message.
     """
 
-    def __init__(self, playing: Playing, records: Records, finish: Finish) -> None:
+    def __init__(self, playing: Playing, records: ProgramRecords, finish: Finish) -> None:
         self._playing, self._records, self._finish = playing, records, finish
         self._sends: dict[tuple[str, int], list[_Post]] = {}  # by group and receiver
         self._receives: dict[tuple[str, int], list[_Post]] = {}
         self._waiting: dict[Pair, deque[tuple[_Post, _Post]]] = {}
-        self._ways: dict[Pair, Way] = {}
+        self._ways: dict[Pair, MessageRoute] = {}
         self._free: dict[Pair, float] = {}  # when the last message of a pair was through
 
     def send(
-        self, rank: int, clock: float, asked: Asked, tensor: Array, dst: int, tag: int, group: str
+        self,
+        rank: int,
+        clock: float,
+        asked: CallSignature,
+        tensor: Array,
+        dst: int,
+        tag: int,
+        group: str,
     ) -> Handle:
         """Post a send; it meets the first receive that is meant for it."""
         handle = Handle(rank, asked, lambda: f"of group {group} for rank {dst} to receive")
@@ -669,7 +676,7 @@ class PointToPoint:
         self,
         rank: int,
         clock: float,
-        asked: Asked,
+        asked: CallSignature,
         tensor: Array,
         src: int | None,
         tag: int,
@@ -714,7 +721,7 @@ class PointToPoint:
     def _arrive(self, pair: Pair, value: Array, begin: float, now: float) -> None:
         send, receive = self._waiting[pair].popleft()
         _, source, target = pair
-        deliver([value], Given((), (receive.tensor,)))
+        deliver([value], CallArguments((), (receive.tensor,)))
         free = self._free.get(pair, 0.0)
         for post, name, sent in (
             (send, f"send dst={target}", float(value.nbytes)),

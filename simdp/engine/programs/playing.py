@@ -24,10 +24,10 @@ from simdp.cluster import Cluster
 from simdp.collectives import Collectives, Plan, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import MAX_EVENT_TRANSFERS
-from simdp.engine.clocks.flows import Links, Loop, Route
-from simdp.engine.clocks.transfers import Call, Transfers, Where
+from simdp.engine.clocks.flows import EventLoop, FlowLinks, Route
+from simdp.engine.clocks.transfers import CollectiveTimes, Transfers, Where
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
 from simdp.engine.ops import Launch
 from simdp.engine.slowdown import Slowdown
@@ -215,7 +215,7 @@ class Course:
         self.early: list[int] = []  # places that are through before all have come
         self.done: dict[int, None] = {}
         self.ends: Floats | None = None  # of each place, if nothing comes between
-        self.call: Call | None = None
+        self.call: CollectiveTimes | None = None
         self.size = len(times.members)
 
     def follows(self, other: Course) -> bool:
@@ -223,7 +223,7 @@ class Course:
         return self.group is other.group and self.times.follow(other.served, self.served)
 
 
-class Way(NamedTuple):
+class MessageRoute(NamedTuple):
     """How messages get from one rank to another.
 
     Attributes
@@ -252,23 +252,23 @@ class Playing:
         Whose links.
     """
 
-    def __init__(self, loop: Loop, cluster: Cluster) -> None:
+    def __init__(self, loop: EventLoop, cluster: Cluster) -> None:
         self.loop = loop
-        self._network = Network(cluster)
-        self._links = Links(loop, cluster)
+        self._network = NetworkRoutes(cluster)
+        self._links = FlowLinks(loop, cluster)
         self._transfers = Transfers(loop, self._links)
         self._users = np.zeros(cluster.num_links, dtype=np.int64)
         self._courses: list[Course] = []
 
     # Messages -----------------------------------------------------------------------------------
 
-    def way(self, source: int, target: int) -> Way:
+    def way(self, source: int, target: int) -> MessageRoute:
         """Find the way from one rank to another."""
         links, alpha, bandwidth = self._network.connect(np.array([source]), np.array([target]))
         route = self._links.route(links[0], float(bandwidth[0]))
-        return Way(np.unique(links[links >= 0]), float(alpha[0]), route)
+        return MessageRoute(np.unique(links[links >= 0]), float(alpha[0]), route)
 
-    def send(self, way: Way, nbytes: float, arrived: Callable[[float], None]) -> None:
+    def send(self, way: MessageRoute, nbytes: float, arrived: Callable[[float], None]) -> None:
         """Send a message now: its latency comes first, then its bytes flow.
 
         Parameters
@@ -283,10 +283,12 @@ class Playing:
         self._claim(way.links)
         self.loop.at(self.loop.now + way.alpha, self._flow, way, nbytes, arrived)
 
-    def _flow(self, way: Way, nbytes: float, arrived: Callable[[float], None], now: float) -> None:
+    def _flow(
+        self, way: MessageRoute, nbytes: float, arrived: Callable[[float], None], now: float
+    ) -> None:
         self._links.join(way.route, nbytes, self._arrive, way, arrived)
 
-    def _arrive(self, way: Way, arrived: Callable[[float], None], now: float) -> None:
+    def _arrive(self, way: MessageRoute, arrived: Callable[[float], None], now: float) -> None:
         self._users[way.links] -= 1
         arrived(now)
 
@@ -347,11 +349,11 @@ class Playing:
         self._users[links] += 1
         return not users.any()
 
-    def _prepared(self, course: Course) -> Call:
+    def _prepared(self, course: Course) -> CollectiveTimes:
         served, members = course.served, course.times.members
         place = {rank: place for place, rank in enumerate(members.tolist())}
 
-        def left(call: Call, rank: int, instant: float) -> None:
+        def left(call: CollectiveTimes, rank: int, instant: float) -> None:
             self.loop.at(instant, self._through, course, place[rank])
 
         op = Launch(0, "", 0, served.placed, course.nbytes, False)
@@ -411,7 +413,7 @@ class Rehearsal(Transfers):
     """
 
     def __init__(self, stage: Transfers) -> None:
-        super().__init__(Loop(), stage.links)
+        super().__init__(EventLoop(), stage.links)
         self.wires, self._stage = stage.wires, stage
         self._under_way: dict[tuple[int, int], tuple[Where, float, float]] = {}
 

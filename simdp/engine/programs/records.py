@@ -19,7 +19,7 @@ from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trac
 # Calls --------------------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class CallSignature(NamedTuple):
     """A call as a rank writes it; all ranks of a group must write the same one.
 
     Attributes
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
         return f"{self.name}({', '.join(part for part in (tensor, self.more) if part)})"
 
 
-class Given(NamedTuple):
+class CallArguments(NamedTuple):
     """What a rank brings to a call.
 
     Attributes
@@ -57,7 +57,7 @@ class Given(NamedTuple):
     outputs: Sequence[Array] = ()
 
 
-NOTHING = Given()
+NOTHING = CallArguments()
 
 
 class Handle:
@@ -86,7 +86,7 @@ class Handle:
 
     __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
 
-    def __init__(self, rank: int, asked: Asked, blockers: Callable[[], str]) -> None:
+    def __init__(self, rank: int, asked: CallSignature, blockers: Callable[[], str]) -> None:
         self.rank, self.asked, self.blockers = rank, asked, blockers
         self.done = self.waiting = False
         self.end, self.enter = 0.0, inf
@@ -104,7 +104,7 @@ def listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def deliver(values: Sequence[Array], given: Given) -> None:
+def deliver(values: Sequence[Array], given: CallArguments) -> None:
     """Write results into the tensors of a rank."""
     for target, value in zip(given.outputs, values, strict=True):
         target[...] = value if value.shape == target.shape else value.reshape(target.shape)
@@ -119,7 +119,7 @@ ROUNDING = 1e-12
 """A wait that is shorter than this part of the clock is what rounding makes of none."""
 
 
-class Records:
+class ProgramRecords:
     """Collects the spans of all ranks.
 
     Parameters

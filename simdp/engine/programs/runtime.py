@@ -24,11 +24,18 @@ from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.cluster.device import DTYPES
 from simdp.collectives import Collectives
-from simdp.engine.clocks.flows import Loop
+from simdp.engine.clocks.flows import EventLoop
 from simdp.engine.compute.roofline import Roofline
-from simdp.engine.programs.groups import Group, PointToPoint
+from simdp.engine.programs.groups import PointToPoint, ProgramGroup
 from simdp.engine.programs.playing import GroupTimes, Playing
-from simdp.engine.programs.records import NOTHING, SHORT, Asked, Handle, Records, Stretching
+from simdp.engine.programs.records import (
+    NOTHING,
+    SHORT,
+    CallSignature,
+    Handle,
+    ProgramRecords,
+    Stretching,
+)
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ProgramError, SimdpError, unknown_name
 from simdp.results.trace import Trace
@@ -77,7 +84,7 @@ class Baton:
         enter: Callable[[int], None],
         leave: Callable[[int], None] | None = None,
     ) -> None:
-        self.loop = Loop()
+        self.loop = EventLoop()
         self._enter, self._leave = enter, leave
         self._ready: deque[int] = deque()
         self._locks = [threading.Lock() for _ in range(world_size)]
@@ -219,7 +226,7 @@ class Baton:
 Activity = Literal["compute", "forward", "backward", "update"]
 
 
-class Played(NamedTuple):
+class ProgramOutput(NamedTuple):
     """What a program did.
 
     Attributes
@@ -277,7 +284,7 @@ class Runtime:
         self.blocked: dict[int, Handle] = {}
         self.ended: dict[int, None] = {}
         self._baton = Baton(n, enter, leave)
-        self._records = Records(n)
+        self._records = ProgramRecords(n)
         self._playing = Playing(self._baton.loop, cluster)
         self._slowdown = Slowdown(cluster, seed)
         self._slow: dict[int, tuple[Floats, Floats]] = {}
@@ -285,11 +292,11 @@ class Runtime:
         self._roofline: Roofline | None = None
         self.messages = PointToPoint(self._playing, self._records, self._finish)
         self._times: dict[tuple[str, tuple[int, ...]], GroupTimes] = {}
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups: dict[tuple[str, str], ProgramGroup] = {}
 
     # Running ------------------------------------------------------------------------------------
 
-    def run(self, body: Callable[[int], Any]) -> Played:
+    def run(self, body: Callable[[int], Any]) -> ProgramOutput:
         """Run a function on every rank.
 
         Raises
@@ -306,7 +313,7 @@ class Runtime:
             self.ended[rank] = None
 
         self._baton.run(whole, self._deadlock)
-        return Played(values, np.array(self.clock), self._records.build())
+        return ProgramOutput(values, np.array(self.clock), self._records.build())
 
     def check(self) -> None:
         """End the calling rank if another one has failed."""
@@ -358,7 +365,7 @@ class Runtime:
 
     # Groups -------------------------------------------------------------------------------------
 
-    def group(self, name: str, ranks: tuple[int, ...], backend: str) -> Group:
+    def group(self, name: str, ranks: tuple[int, ...], backend: str) -> ProgramGroup:
         """The group of a name; made when its first member asks.
 
         Raises
@@ -372,13 +379,13 @@ class Runtime:
             key = (backend, ranks)
             if key not in self._times:
                 self._times[key] = GroupTimes(self.cluster, self.backends[backend], ranks)
-            self._groups[name, backend] = Group(
+            self._groups[name, backend] = ProgramGroup(
                 name, ranks, backend, self._times[key], self._playing, self._records, self._finish,
                 self._stretching,
             )  # fmt: skip
         return self._groups[name, backend]
 
-    def meet(self, rank: int, asked: Asked) -> None:
+    def meet(self, rank: int, asked: CallSignature) -> None:
         """Let a rank wait for all others to make the same call, at no cost."""
         everyone = tuple(range(self.cluster.world_size))
         group = self.group("world", everyone, next(iter(self.backends)))

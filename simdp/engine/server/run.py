@@ -16,26 +16,26 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simdp.collectives import Part, Plan, Round
+from simdp.collectives import Plan, Round, SubPlan
 from simdp.collectives.plans import even_offsets
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock, Fabric
-from simdp.engine.clocks.flows import LAST, Links, Loop, Wires, turn_of
+from simdp.engine.clocks.flows import LAST, EventLoop, FlowLinks, Wires, turn_of
 from simdp.engine.clocks.vector import record_meeting
 from simdp.engine.compute import Times
 from simdp.engine.interpreters.memory import OBSERVED_STEPS
 from simdp.engine.launcher import StepRecord, mean_losses
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.ops import Feed, Hold, Meet, Work
-from simdp.engine.run import Played, Run
+from simdp.engine.ops import ClockBarrier, ComputeWork, Feed, MemoryChange
+from simdp.engine.run import Run, RunOutput
 from simdp.engine.server.updates import (
     UPDATES,
     Action,
     Holdings,
     Learning,
     Losses,
-    Tape,
+    ServerTape,
     Tapes,
     tapes_of_rank,
 )
@@ -61,7 +61,7 @@ from simdp.workload.step_costs import (
 
 
 @dataclass
-class Step:
+class ServerStep:
     """What is known so far of a step.
 
     Attributes
@@ -166,7 +166,7 @@ _MESSAGE = Plan("message", 2, 1, 0, _one_transfer, even_offsets(1))
 def message(src: int, dst: int, world_size: int) -> Plan:
     """Plan a message: one chunk, from one rank to another."""
     zero = np.zeros(1, dtype=np.int64)
-    part = Part(_MESSAGE, np.array([[src, dst]]), zero, 1, zero, ())
+    part = SubPlan(_MESSAGE, np.array([[src, dst]]), zero, 1, zero, ())
     return Plan("message", world_size, 1, src, lambda: iter(()), even_offsets(1), parts=(part,))
 
 
@@ -189,8 +189,8 @@ class Messages:
 
     def __init__(
         self,
-        loop: Loop,
-        network: Network,
+        loop: EventLoop,
+        network: NetworkRoutes,
         server: int,
         world_size: int,
         before: float,
@@ -200,7 +200,7 @@ class Messages:
         others = [rank for rank in range(world_size) if rank != server]
         pairs = [(r, server) for r in others] + [(server, r) for r in others]
         self._plans = {pair: message(*pair, world_size) for pair in pairs}
-        self._links = Links(loop, network.cluster)
+        self._links = FlowLinks(loop, network.cluster)
         self._wires = Wires(self._links)
         self._wire = {
             pair: self._wires.lay(pair, network, plan.everything[0], world_size)[*pair, 0]
@@ -283,7 +283,7 @@ class Worker:
     is_late: bool = False
     pushing: float | None = None
     lost: Losses | None = None
-    of_update: list[Hold] = field(default_factory=list)
+    of_update: list[MemoryChange] = field(default_factory=list)
     _fed: int = 0
     _rows: list[tuple[str, str, float, float, float]] = field(default_factory=list)
 
@@ -298,13 +298,13 @@ class Worker:
         """Its step, or the last one that anybody asks about where it is ahead of that."""
         return min(self.step, self.last)
 
-    def play(self, tape: Tape, now: float, slowdown: Slowdown, holdings: Holdings) -> float:
+    def play(self, tape: ServerTape, now: float, slowdown: Slowdown, holdings: Holdings) -> float:
         """Play its part of a step; tell when that is done [s]."""
         clock, who = now, np.array([self.rank])
         self.of_update = tape.before + tape.after
         for op in tape.work:
             match op:
-                case Work():
+                case ComputeWork():
                     seconds = op.seconds[self.rank : self.rank + 1]
                     end = float(slowdown.finish(np.array([clock]), seconds, who)[0])
                     self._rows.append((op.activity, op.name, clock, end, op.nbytes))
@@ -315,7 +315,7 @@ class Worker:
                     self._fed += 1
                     self._waits_for_input(clock, float(there[0]), float(end_of[0]))
                     clock = float(end_of[0])
-                case Hold():
+                case MemoryChange():
                     holdings.hold(self.rank, op.step, op.part, tapes_of_rank(op, self.rank), clock)
                 case _:
                     raise AssertionError(f"a worker does nothing together with others: {op}")
@@ -412,7 +412,7 @@ class ServerRun:
         self._progress, self.server = progress, strategy.server
         self._tapes, n = Tapes(run), run.world_size
         self.num_steps = self._tapes.num_steps
-        self._loop, self._holdings = Loop(), Holdings(n)
+        self._loop, self._holdings = EventLoop(), Holdings(n)
         self._messages = Messages(
             self._loop,
             run.launcher.planner.network,
@@ -426,7 +426,7 @@ class ServerRun:
         finished, last = self.updates.finished, self._last
         self.workers = [Worker(rank, finished, last) for rank in range(n)]
         self.deeds = Deeds()
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, ServerStep] = {}
         self._inbox: list[int] = []
         self._pulling, self._has_started = 0, False
         self._sent: dict[int, float] = {}  # by the server, in each step
@@ -538,7 +538,7 @@ class ServerRun:
         """All workers have their first weights: let them begin together."""
         self._has_started = True
         came = np.array([worker.came for worker in self.workers])
-        record_meeting(self._trace, Meet(SETUP), came, np.full(len(came), now))
+        record_meeting(self._trace, ClockBarrier(SETUP), came, np.full(len(came), now))
         for worker in self.workers:
             self.updates.start(worker.rank, now)
 
@@ -609,7 +609,7 @@ class ServerRun:
             norm = self._learning.update([worker.rank for worker in workers], number)
         lr = workload.learning_rate(workload.optimizer.lr, Progress(number), n)
         for worker in workers:
-            step = self._steps.setdefault(worker.step, Step(adds=workload.loss.adds))
+            step = self._steps.setdefault(worker.step, ServerStep(adds=workload.loss.adds))
             step.add(worker.rank, worker.num_samples, worker.lost, lr, norm)
 
     def drop(self, rank: int, step: int) -> None:
@@ -680,7 +680,7 @@ def play_with_server(
     progress: Callable[[int], None] | None = None,
     times: Times | None = None,
     segment: Segment = WHOLE,
-) -> Played:
+) -> RunOutput:
     """Play a scenario whose strategy has a server; as `simdp.engine.simulate.play`.
 
     Raises
@@ -712,4 +712,4 @@ def play_with_server(
     why = "messages to the server come when they come"
     clock = Clock("event", why, planner.network, [], slowdown, trace)
     server = run.deeds.summary(run.server, end)
-    return Played(ranks, clock, traffic, server)
+    return RunOutput(ranks, clock, traffic, server)

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from simdp.arrays import Array, Floats
-from simdp.engine.interpreters.memory import Ledger, Taken
-from simdp.engine.interpreters.records import Records
-from simdp.engine.ops import ClockOp, Hold, Work
+from simdp.engine.interpreters.memory import MemoryLedger, Taken
+from simdp.engine.interpreters.records import RecordsInterpreter
+from simdp.engine.ops import ClockOp, ComputeWork, MemoryChange
 from simdp.engine.payload import of_rank
 from simdp.engine.replicas import Replicas
 from simdp.engine.run import Run
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
 from simdp.engine.trainer import Trainer
 from simdp.results.memory import MEMORY_PARTS
@@ -45,7 +45,7 @@ MAX_TAPES = 16
 """Steps whose operations are kept. Workers that are further apart have them made anew."""
 
 
-class Tape(NamedTuple):
+class ServerTape(NamedTuple):
     """A step of every worker.
 
     Attributes
@@ -57,8 +57,8 @@ class Tape(NamedTuple):
     """
 
     work: list[ClockOp]
-    before: list[Hold]
-    after: list[Hold]
+    before: list[MemoryChange]
+    after: list[MemoryChange]
 
 
 class Tapes:
@@ -77,7 +77,7 @@ class Tapes:
         self._batches = workload.batches(n, scenario.seed, scenario.base)
         self._dealt: dict[int, StepBatches] = {}
         self._num_dealt = 0
-        self._kept: dict[int, Tape] = {}
+        self._kept: dict[int, ServerTape] = {}
         self.model = _holds(SETUP, run.memory.model())
 
     def batches(self, step: int) -> StepBatches:
@@ -87,7 +87,7 @@ class Tapes:
             self._num_dealt += 1
         return self._dealt[step]
 
-    def tape(self, step: int) -> Tape:
+    def tape(self, step: int) -> ServerTape:
         """What everyone does in a step."""
         if step not in self._kept:
             if len(self._kept) == MAX_TAPES:
@@ -95,15 +95,15 @@ class Tapes:
             self._kept[step] = self._made(step)
         return self._kept[step]
 
-    def _made(self, step: int) -> Tape:
+    def _made(self, step: int) -> ServerTape:
         run = self._run
         work = list(run.step(step, self.batches(step)))
         launch = run.scenario.cluster.overheads.launch
         if launch:
             seconds = launch * run.slowdown.factors(step)
-            work.append(Work(step, "host", "launch", seconds))
+            work.append(ComputeWork(step, "host", "launch", seconds))
         before = _holds(step, run.memory.before(Update()))
-        return Tape(work, before, _holds(step, run.memory.after(Update())))
+        return ServerTape(work, before, _holds(step, run.memory.after(Update())))
 
     def forget(self, step: int) -> None:
         """Forget what no worker will come to any more: all before a step."""
@@ -111,8 +111,8 @@ class Tapes:
         _drop(self._kept, step)
 
 
-def _holds(step: int, taken: Taken) -> list[Hold]:
-    return [Hold(step, part, nbytes) for part, nbytes in taken]
+def _holds(step: int, taken: Taken) -> list[MemoryChange]:
+    return [MemoryChange(step, part, nbytes) for part, nbytes in taken]
 
 
 def _drop(kept: dict[int, T], step: int) -> None:
@@ -120,7 +120,7 @@ def _drop(kept: dict[int, T], step: int) -> None:
         del kept[number]
 
 
-def tapes_of_rank(hold: Hold, rank: int) -> float:
+def tapes_of_rank(hold: MemoryChange, rank: int) -> float:
     """What one rank takes [bytes]."""
     nbytes = hold.nbytes
     return float(nbytes[rank] if isinstance(nbytes, np.ndarray) else nbytes)
@@ -372,7 +372,7 @@ class Losses(NamedTuple):
     counts: Floats
 
 
-class Learning(Records):
+class Learning(RecordsInterpreter):
     """Weights and optimizer state of the server; weights, buffers and gradients of the workers.
 
     What it answers depends on the order in which it is asked, which the clock decides. So where a
@@ -392,7 +392,7 @@ class Learning(Records):
         super().__init__(scenario, program)
         self._past = past
         self._left: dict[int, dict[str, Array]] = {}
-        self.replicas = Replicas(scenario, Samples(scenario))
+        self.replicas = Replicas(scenario, BatchSamples(scenario))
         drawn = self._workload.initial_weights(scenario.seed, 0, scenario.base)
         mine = {name: drawn[name] for name in self.replicas.shapes}
         self._trainer = Trainer(scenario, [mine])
@@ -534,7 +534,7 @@ class Holdings:
         if nbytes:
             self._taken[rank].append((now, step, MEMORY_PARTS.index(part), nbytes))
 
-    def ledger(self, trace: TraceBuilder, end: float) -> Ledger:
+    def ledger(self, trace: TraceBuilder, end: float) -> MemoryLedger:
         """Follow all of it up to an instant [s]: the peaks, and what they were made of."""
         at_peak = np.zeros((len(MEMORY_PARTS), len(self._taken)))
         for rank, taken in enumerate(self._taken):
@@ -548,7 +548,7 @@ class Holdings:
                 if sum(now) > peak:
                     peak = sum(now)
                     at_peak[:, rank] = now
-        ledger = Ledger(len(self._taken))
+        ledger = MemoryLedger(len(self._taken))
         for name, row in zip(MEMORY_PARTS, at_peak, strict=True):
             ledger.hold(name, row)
         return ledger

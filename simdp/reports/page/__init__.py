@@ -14,7 +14,7 @@ from simdp.reports.sections import Page
 from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.job import JobStudy
-from simdp.results.plan import Plan
+from simdp.results.plan import PlanResult
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
@@ -23,7 +23,7 @@ KINDS: dict[type, str] = {
     Diagnosis: "diagnosis:page",
     Difference: "diagnosis:difference_page",
     JobStudy: "job:page",
-    Plan: "plan:page",
+    PlanResult: "plan:page",
     Study: "sweep:study_page",
     Validation: "validation:page",
 }

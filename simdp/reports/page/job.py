@@ -14,15 +14,15 @@ from simdp.reports.plots.job import LOOKS, shares
 from simdp.reports.sections import (
     Axis,
     Chart,
-    Mark,
     Page,
+    ReferenceLine,
     Section,
     Series,
     Summary,
     Tile,
     Verdict,
 )
-from simdp.results.job import Job, JobStudy
+from simdp.results.job import JobRuns, JobStudy
 
 NUM_BINS = 240
 """Columns that one run is cut into."""
@@ -77,7 +77,7 @@ def _command(study: JobStudy) -> list[str]:
     return ["job", f"{study.scenario['name']}.yaml", *runs, *until]
 
 
-def _one(study: JobStudy, job: Job) -> Iterator[Section]:
+def _one(study: JobStudy, job: JobRuns) -> Iterator[Section]:
     lines = [f"Done after {long_time(job.finish_s.mean)}, mean of {job_table.runs_of(job)}."]
     _, *lost = job_table.part_rows(job)
     if lost:
@@ -138,7 +138,7 @@ def finishes(study: JobStudy) -> Iterator[Section]:
         series.append(Series(f"{name}: 90 % from {low} to {high}", at, shares))
     marks = []
     if study.until_s is not None:
-        marks = [Mark(f"deadline, {long_time(study.until_s)}", study.until_s / scale, "x")]
+        marks = [ReferenceLine(f"deadline, {long_time(study.until_s)}", study.until_s / scale, "x")]
     left = f"The first {len(chosen)} of {len(points)} points." if len(points) > MAX_LINES else ""
     yield Chart(
         "When the runs are done",
@@ -182,7 +182,7 @@ def badput(study: JobStudy) -> Iterator[Section]:
     )
 
 
-def strip(job: Job) -> Iterator[Section]:
+def strip(job: JobRuns) -> Iterator[Section]:
     """What keeps the first run from training when: of each column of time the shares."""
     if not job.strip:
         return

@@ -33,8 +33,8 @@ from simdp.reports.plan_table import (
 from simdp.reports.sections import (
     Axis,
     Chart,
-    Mark,
     Page,
+    ReferenceLine,
     Section,
     Series,
     Source,
@@ -44,10 +44,10 @@ from simdp.reports.sections import (
     Verdict,
 )
 from simdp.results.comparison import PLAIN_KEYS, short_key, written
-from simdp.results.plan import Option, Plan
+from simdp.results.plan import Option, PlanResult
 
 
-def page(plan: Plan, command: Sequence[str] = ()) -> Page:
+def page(plan: PlanResult, command: Sequence[str] = ()) -> Page:
     """Make the page of a plan.
 
     Parameters
@@ -78,7 +78,7 @@ def page(plan: Plan, command: Sequence[str] = ()) -> Page:
     )
 
 
-def _verdict(plan: Plan) -> Section:
+def _verdict(plan: PlanResult) -> Section:
     if not plan.best:
         lines = [f"No point meets the limits{_binding(plan)}."]
         if plan.nearest is not None:
@@ -105,7 +105,7 @@ def _verdict(plan: Plan) -> Section:
     return Verdict("Verdict", [line for line in lines if line], "good" if is_sure else "note")
 
 
-def _training(plan: Plan) -> Iterator[Section]:
+def _training(plan: PlanResult) -> Iterator[Section]:
     """What options change in the training itself."""
     groups = changes_of(plan, plan.options)
     if groups:
@@ -117,7 +117,7 @@ def _training(plan: Plan) -> Iterator[Section]:
         yield Verdict("What changes the training itself", lines, "warning", note=note)
 
 
-def _binding(plan: Plan) -> str:
+def _binding(plan: PlanResult) -> str:
     if plan.binding is None:
         return ""
     allowed = plan.limits.get(plan.binding)
@@ -131,7 +131,7 @@ def _bill(option: Option) -> str:
     return ", ".join([*said, f"{nbytes(option.peak_memory_bytes)} of the fullest device"])
 
 
-def _summary(plan: Plan) -> Section:
+def _summary(plan: PlanResult) -> Section:
     tiles = []
     if plan.best:
         best = plan.best[0]
@@ -168,7 +168,7 @@ def _summary(plan: Plan) -> Section:
     return Summary("Summary", tiles, rows)
 
 
-def _proof(plan: Plan) -> str:
+def _proof(plan: PlanResult) -> str:
     """How much the search proves."""
     if not plan.is_exact:
         return "of a sample: not all points were looked at"
@@ -186,7 +186,7 @@ def _interval(option: Option) -> str:
     return f"90 %: {seconds(option.low_s)} to {seconds(option.high_s)}"
 
 
-def front(plan: Plan) -> Iterator[Section]:
+def front(plan: PlanResult) -> Iterator[Section]:
     """Time against money and against memory, with the intervals of times."""
     options = plan.front or plan.best
     if len(options) < 2:
@@ -198,7 +198,11 @@ def front(plan: Plan) -> Iterator[Section]:
     names = _names(plan, options)
     others = [one for one in options if one.set != _best_set(plan)]
     named = spread(others)
-    marks = [Mark("deadline", plan.limits["deadline"] / size)] if "deadline" in plan.limits else []
+    marks = (
+        [ReferenceLine("deadline", plan.limits["deadline"] / size)]
+        if "deadline" in plan.limits
+        else []
+    )
     ways = [("Money [USD]", "USD", "budget", [one.cost_usd for one in options])]
     memory: list[float | None] = [one.peak_memory_bytes / 1e9 for one in options]
     ways += [("Memory of the fullest device [GB]", "GB", "memory", memory)]
@@ -216,7 +220,9 @@ def front(plan: Plan) -> Iterator[Section]:
         ]
         allowed = plan.limits.get(limit)
         across = (
-            [] if allowed is None else [Mark(limit, allowed / (1 if of == "USD" else 1e9), "x")]
+            []
+            if allowed is None
+            else [ReferenceLine(limit, allowed / (1 if of == "USD" else 1e9), "x")]
         )
         yield Chart(
             f"Time against {label.partition(' ')[0].lower()}",
@@ -229,7 +235,7 @@ def front(plan: Plan) -> Iterator[Section]:
         )
 
 
-def _names(plan: Plan, options: Sequence[Option]) -> dict[str, str]:
+def _names(plan: PlanResult, options: Sequence[Option]) -> dict[str, str]:
     """What each point of a picture is called: its number, and what tells it from the others."""
     keys = list(dict.fromkeys(key for one in options for key in one.set))
     own = [key for key in keys if len({repr(one.set.get(key)) for one in options}) > 1]
@@ -249,7 +255,7 @@ def _value(key: str, value: object) -> str:
     return f"{short_key(key)} {written(value)}"
 
 
-def _best_set(plan: Plan) -> object:
+def _best_set(plan: PlanResult) -> object:
     return plan.best[0].set if plan.best else None
 
 
@@ -273,7 +279,7 @@ def _series(
     )
 
 
-def _options(plan: Plan) -> Section:
+def _options(plan: PlanResult) -> Section:
     """Every option that the plan tells of."""
     heads = [
         "#",
@@ -314,7 +320,7 @@ def _options(plan: Plan) -> Section:
     return Table("The options", heads, rows, note="The best comes first, then the front.")
 
 
-def _shares(plan: Plan) -> Iterator[Section]:
+def _shares(plan: PlanResult) -> Iterator[Section]:
     """What a step of each option is made of."""
     options = [one for one in plan.options if one.shares]
     if not options:
@@ -327,7 +333,7 @@ def _shares(plan: Plan) -> Iterator[Section]:
     )
 
 
-def _scenarios(plan: Plan) -> Iterator[Section]:
+def _scenarios(plan: PlanResult) -> Iterator[Section]:
     """What each option sets, and the file that plays it."""
     parts = []
     for number, one in enumerate(plan.options, 1):

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from simdp.files import read_text
 from simdp.reports import theme
 from simdp.reports.captions import TableCell
-from simdp.reports.sections import Chart, Graph, Page, Section, Timeline
+from simdp.reports.sections import Chart, LinkGraph, Page, Section, Timeline
 
 HERE = Path(__file__).parent
 ECHARTS = HERE / "echarts-6.1.0" / "echarts.min.js"
@@ -108,7 +108,7 @@ def data_of(section: Section) -> Any:
             "marks": [one._asdict() for one in section.marks],
             "sideways": section.sideways,
         }
-    if isinstance(section, Graph):
+    if isinstance(section, LinkGraph):
         return {"nodes": section.nodes, "links": section.links}
     return section.data if isinstance(section, Timeline) else None
 

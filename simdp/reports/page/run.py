@@ -30,8 +30,8 @@ from simdp.reports.plots.sweep import STEP_PARTS
 from simdp.reports.sections import (
     Axis,
     Chart,
-    Graph,
-    Mark,
+    LinkGraph,
+    ReferenceLine,
     Section,
     Series,
     Source,
@@ -116,7 +116,7 @@ def _said(result: Result, num_listed: int) -> str:
     return f"The {num_listed} busiest of {count:,} links that are used."
 
 
-def _graph(listed: list[dict[str, Any]], said: str) -> list[Graph]:
+def _graph(listed: list[dict[str, Any]], said: str) -> list[LinkGraph]:
     ends = [_ends(str(one["link"])) for one in listed]
     if None in ends:
         return []
@@ -127,7 +127,7 @@ def _graph(listed: list[dict[str, Any]], said: str) -> list[Graph]:
         (place[a], place[b], min(float(one["utilization"]), 1.0), _words(one))
         for (a, b), one in zip(known, listed, strict=True)
     ]
-    return [Graph("Links by their load", nodes, edges, said=said)]
+    return [LinkGraph("Links by their load", nodes, edges, said=said)]
 
 
 def _words(one: dict[str, Any]) -> str:
@@ -196,14 +196,14 @@ def memory(result: Result) -> list[Chart]:
             Axis(f"Time since the start of step {found.step + 1} [{time_unit}]", unit=time_unit),
             Axis(f"Device memory [{unit}]", unit=unit),
             series,
-            [Mark(f"capacity {nbytes(room)}", room / scale)] * is_near,
+            [ReferenceLine(f"capacity {nbytes(room)}", room / scale)] * is_near,
             said=f"What the fullest device, of {ranks}, keeps: at most {peak}, of {nbytes(room)}.",
         )
     ]
 
 
 def _area(name: str, times: list[float], heights: Floats) -> Series:
-    fill = theme.PART_FILLS.get(name, theme.Fill(theme.WAIT, "", "none", theme.INK))
+    fill = theme.PART_FILLS.get(name, theme.FillStyle(theme.WAIT, "", "none", theme.INK))
     said = name.replace("_", " ")
     return Series(
         said, times, heights.tolist(), "steps", color=fill.color, hatch=fill.hatch, stack="memory"

@@ -18,7 +18,7 @@ import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
 from simdp.reports.captions import seconds
-from simdp.reports.plots.bars import PIXEL, Window, window_of
+from simdp.reports.plots.bars import PIXEL, TimeWindow, window_of
 from simdp.reports.plots.timeline import MAX_ROWS, choose, groups, listed, row_name
 from simdp.reports.sections import Timeline
 from simdp.reports.table import slow_ranks
@@ -51,7 +51,7 @@ FINE = 0.1
 _TRANSFER = ACTIVITIES.index("transfer")
 
 
-class Shown(NamedTuple):
+class TimelineData(NamedTuple):
     """What a page shows of a run.
 
     Attributes
@@ -75,7 +75,7 @@ class Shown(NamedTuple):
         How many such groups there are.
     """
 
-    window: Window
+    window: TimeWindow
     begin: float
     end: float
     ranks: list[list[int]]
@@ -87,7 +87,7 @@ class Shown(NamedTuple):
     num_rows: int
 
 
-def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> Shown:
+def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> TimelineData:
     """Choose what a page shows of a run that has a trace of a step or more."""
     found = _spans_of(result, most, few)
     if result.world_size <= FEW_ROWS:
@@ -100,7 +100,7 @@ def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> Shown
     return found._replace(rows=[row for row in present if row], num_rows=len(rows))
 
 
-def _spans_of(result: Result, most: int, few: int) -> Shown:
+def _spans_of(result: Result, most: int, few: int) -> TimelineData:
     trace, n = result.trace, result.world_size
     assert trace is not None
     window = window_of(trace)
@@ -110,12 +110,12 @@ def _spans_of(result: Result, most: int, few: int) -> Shown:
     slow = slow_ranks(result, window.cut(everything).blocks)
     found = [[rank] for rank in range(n)]
     if len(everything) <= min(few, most):
-        return Shown(window, *_ends(everything), found, everything, None, n, slow, [], 0)
+        return TimelineData(window, *_ends(everything), found, everything, None, n, slow, [], 0)
     for inside in _candidates(everything, window):
         found = groups(inside, n, tolerance)
         exact = inside.of_ranks([each[0] for each in found])
         if len(exact) <= most:
-            return Shown(window, *_ends(inside), found, exact, None, len(found), slow, [], 0)
+            return TimelineData(window, *_ends(inside), found, exact, None, len(found), slow, [], 0)
     room = max(int(EXACT_PART * most * len(found)) // len(exact), 1)
     fine = choose(found, list(slow), room)
     rest = sorted({*range(len(found))} - {*fine})
@@ -123,7 +123,7 @@ def _spans_of(result: Result, most: int, few: int) -> Shown:
     each = max(len(_merged(coarse.of_ranks([found[rest[0]][0]]), tolerance)["rank"]), 1)
     kept = choose([found[i] for i in rest], (), max(int((1 - EXACT_PART) * most) // each, 1))
     rest = [rest[i] for i in kept]
-    return Shown(
+    return TimelineData(
         window,
         *_ends(exact),
         [found[i] for i in sorted((*fine, *rest))],
@@ -136,7 +136,7 @@ def _spans_of(result: Result, most: int, few: int) -> Shown:
     )
 
 
-def _candidates(everything: Trace, window: Window) -> list[Trace]:
+def _candidates(everything: Trace, window: TimeWindow) -> list[Trace]:
     """What may be shown, the most first: all steps, the last two, the last one."""
     found = [everything] if len(everything) <= MANY_SPANS else []
     found.append(window.cut(everything))
@@ -167,7 +167,7 @@ def _merged(trace: Trace, tolerance: float) -> Columns:
     return made
 
 
-def packed(found: Shown) -> dict[str, Any]:
+def packed(found: TimelineData) -> dict[str, Any]:
     """Pack what is shown as plain data, which ``timeline.js`` unpacks.
 
     Returns
@@ -217,7 +217,7 @@ def packed(found: Shown) -> dict[str, Any]:
     }
 
 
-def _columns(found: Shown) -> Columns:
+def _columns(found: TimelineData) -> Columns:
     """Columns of all spans, by group, lane and start."""
     exact = found.exact.columns
     if found.merged is None:
@@ -228,7 +228,7 @@ def _columns(found: Shown) -> Columns:
     return {key: column[order] for key, column in both.items()}
 
 
-def _steps(c: Columns, found: Shown, steps: Ints) -> list[tuple[int, float, float]]:
+def _steps(c: Columns, found: TimelineData, steps: Ints) -> list[tuple[int, float, float]]:
     """Each step's number, from 1 on, its first begin and its last end [s]."""
     rows = []
     for step in steps:
@@ -264,7 +264,7 @@ def timeline(result: Result) -> list[Timeline]:
     return [Timeline("Timeline", data=packed(found), said=_said(found), note=_left_out(found))]
 
 
-def _said(found: Shown) -> str:
+def _said(found: TimelineData) -> str:
     """What a reader who does not see it is told."""
     first, last = found.window.steps[0] + 1, found.window.steps[-1] + 1
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
@@ -282,7 +282,7 @@ def _said(found: Shown) -> str:
     return text + (f"▲ marks slow ranks: {', '.join(slow[:4])}." if slow else "No rank is slow.")
 
 
-def _left_out(found: Shown) -> str:
+def _left_out(found: TimelineData) -> str:
     """Say what there was no room for; nothing if all is there."""
     said = []
     if found.merged is not None:

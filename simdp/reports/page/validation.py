@@ -20,7 +20,7 @@ from simdp.reports.sections import (
     Verdict,
     table_of,
 )
-from simdp.results.validation import Comparison, LeftOut, Validation
+from simdp.results.validation import LeftOut, TimeComparison, Validation
 
 BAND = 0.10
 """The error that lines beside the diagonal mark."""
@@ -91,7 +91,7 @@ def _verdict(found: Validation, target: float) -> Iterator[Section]:
 
 
 def _summary(found: Validation) -> Section:
-    every: list[Comparison] = [*found.points, *found.rows]
+    every: list[TimeComparison] = [*found.points, *found.rows]
     predicted = [one for one in every if one.is_predicted]
     inside = sum(one.is_inside for one in predicted) / len(predicted) if predicted else None
     worst = max(predicted, key=lambda one: abs(one.error), default=None)

@@ -9,10 +9,10 @@ from simdp.reports.plots.bandwidth import Bandwidth, FitPlot, WorldSize
 from simdp.reports.plots.job import JobFinish, JobStrip
 from simdp.reports.plots.labels import Plot
 from simdp.reports.plots.loss import LossCurve, LossTime
-from simdp.reports.plots.memory import Memory, MemoryPerRank
+from simdp.reports.plots.memory import MemoryOverTime, MemoryPerRank
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.sweep import ComparisonBars, PointBars, SweepCurve
-from simdp.reports.plots.timeline import Timeline
+from simdp.reports.plots.timeline import TimelinePlot
 from simdp.reports.plots.validation import (
     Reliability,
     SimulatedAgainstMeasured,
@@ -34,7 +34,7 @@ PLOTS: dict[str, type[Plot[Any]]] = {
     "job_strip": JobStrip,
     "loss": LossCurve,
     "loss_time": LossTime,
-    "memory": Memory,
+    "memory": MemoryOverTime,
     "memory_per_rank": MemoryPerRank,
     "points": PointBars,
     "reliability": Reliability,
@@ -43,7 +43,7 @@ PLOTS: dict[str, type[Plot[Any]]] = {
     "step_fit": StepFit,
     "sweep": SweepCurve,
     "throughput_curves": ThroughputCurves,
-    "timeline": Timeline,
+    "timeline": TimelinePlot,
     "world_size": WorldSize,
 }
 

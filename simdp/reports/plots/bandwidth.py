@@ -28,7 +28,7 @@ MAX_TICKS = 12
 """Sizes that are written below an axis."""
 
 
-class Line(NamedTuple):
+class BandwidthLine(NamedTuple):
     """What was simulated.
 
     Attributes
@@ -48,7 +48,7 @@ class Line(NamedTuple):
     marker: int
 
 
-def draw_lines(ax: Axes, lines: Sequence[Line]) -> list[End]:
+def draw_lines(ax: Axes, lines: Sequence[BandwidthLine]) -> list[End]:
     """Draw lines with markers; where they end, they are named."""
     ends = []
     for number, line in enumerate(lines):
@@ -66,7 +66,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line]) -> list[End]:
     return ends
 
 
-def _coincide(a: Line, b: Line) -> bool:
+def _coincide(a: BandwidthLine, b: BandwidthLine) -> bool:
     pairs = zip(a.y, b.y, strict=False)
     return a.x == b.x and all(abs(p - q) <= 0.01 * max(p, q) for p, q in pairs)
 
@@ -143,7 +143,7 @@ class FitPlot(Plot[CalibrationStudy]):
         ax, bottom = axes
         curves = _curves(study)
         lines = [
-            Line(
+            BandwidthLine(
                 name,
                 [point.nbytes for point in points],
                 [_busbw(point, point.fitted) for point in points],
@@ -264,7 +264,7 @@ def _said(study: CollectiveStudy) -> str:
     return f"; {len(shown)} of {len(every)} world sizes" if len(shown) < len(every) else ""
 
 
-def _lines(study: CollectiveStudy) -> list[Line]:
+def _lines(study: CollectiveStudy) -> list[BandwidthLine]:
     """A line per curve with bandwidths, coloured by what differs."""
     algorithms = list(dict.fromkeys(curve.algorithm for curve in study.curves))
     sizes = _world_sizes(study)
@@ -288,13 +288,13 @@ def _line(
     world_size: int,
     color: int = 0,
     marker: int = 0,
-) -> Line:
+) -> BandwidthLine:
     found = [(nbytes, study.busbw(nbytes, seconds, world_size)) for nbytes, seconds in times]
     shown = [(float(nbytes), busbw / 1e9) for nbytes, busbw in found if busbw]
-    return Line(name, [x for x, _ in shown], [y for _, y in shown], color, marker)
+    return BandwidthLine(name, [x for x, _ in shown], [y for _, y in shown], color, marker)
 
 
-def _candidates(study: CollectiveStudy, curve: CollectiveCurve) -> list[Line]:
+def _candidates(study: CollectiveStudy, curve: CollectiveCurve) -> list[BandwidthLine]:
     """What each candidate was predicted to reach; too long ones are not predicted at all sizes."""
     names = dict.fromkeys(name for point in curve.points for name in point.candidates)
     return [
@@ -308,7 +308,7 @@ def _candidates(study: CollectiveStudy, curve: CollectiveCurve) -> list[Line]:
     ]
 
 
-def _draw_thin(ax: Axes, lines: list[Line]) -> list[End]:
+def _draw_thin(ax: Axes, lines: list[BandwidthLine]) -> list[End]:
     for line in lines:
         ax.plot(line.x, line.y, color=theme.WAIT, linewidth=theme.THIN_WIDTH * 1.5, zorder=2)
     return [End(line.name, line.x[-1], line.y[-1], theme.WAIT) for line in lines]
@@ -336,13 +336,13 @@ def _draw_interval(ax: Axes, study: CollectiveStudy, curve: CollectiveCurve) -> 
     return least.y + most.y
 
 
-def _measured(study: CollectiveStudy, curve: CollectiveCurve) -> Line | None:
+def _measured(study: CollectiveStudy, curve: CollectiveCurve) -> BandwidthLine | None:
     times = [(p.nbytes, p.measured) for p in curve.points if p.measured is not None]
     line = _line(study, "measured", times, curve.world_size)
     return line if line.x else None
 
 
-def _draw_measured(ax: Axes, line: Line) -> End:
+def _draw_measured(ax: Axes, line: BandwidthLine) -> End:
     """Draw open circles, over everything."""
     ax.plot(
         line.x,
@@ -455,7 +455,7 @@ def _is_in_the_title(study: CollectiveStudy) -> bool:
     return several and len(study.curves[0].points) == 1 and _sizes(study)[0] > 0
 
 
-def _world_size_lines(study: CollectiveStudy) -> list[Line]:
+def _world_size_lines(study: CollectiveStudy) -> list[BandwidthLine]:
     """Times of every algorithm at sizes that are spread over all; a rank alone takes none."""
     algorithms = list(dict.fromkeys(curve.algorithm for curve in study.curves))
     sizes, lines = _sizes(study), []
@@ -473,5 +473,5 @@ def _world_size_lines(study: CollectiveStudy) -> list[Line]:
             name += [short_size(nbytes)] if nbytes and not _is_in_the_title(study) else []
             look = (which, number) if len(algorithms) > 1 < len(sizes) else (which + number,) * 2
             x, y = [n for n, _ in found], [seconds for _, seconds in found]
-            lines.append(Line(", ".join(name), x, y, *look))
+            lines.append(BandwidthLine(", ".join(name), x, y, *look))
     return lines

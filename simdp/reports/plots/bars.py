@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simdp.arrays import Bools, Floats, Ints
 from simdp.reports import theme
 from simdp.results.metrics import num_warm_up
-from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Block, Trace, part
+from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, SpanBlock, Trace, part
 
 # Bar names ----------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ SPARSE = 2.0
 _TRANSFER = ACTIVITIES.index("transfer")
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """The time that is shown.
 
     Attributes
@@ -146,7 +146,7 @@ class Window(NamedTuple):
         return Trace(blocks, trace.names)
 
 
-def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> Window:
+def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> TimeWindow:
     """Choose what to show of a run of at least one step: the last ones that are steady.
 
     The first of several steps is warm-up, as for the metrics. Where ranks do not wait for each
@@ -163,19 +163,19 @@ def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> Window:
     begin, end = float(starts.min()), float(ends.max())
     own = float((ends - starts).max())
     if not first or end - begin <= SPARSE * own:
-        return Window(begin, end if end > begin else begin + 1e-9, steps, False)
+        return TimeWindow(begin, end if end > begin else begin + 1e-9, steps, False)
     learns = [block for block in drawn if block.step >= 0 and _is_compute(block)]
     starts, ends = _extremes(learns, size)
     end = float(ends[ends > -np.inf].min())  # ranks without samples are done at once
     begin = max(float(starts.min()), end - own)
-    return Window(begin, end, steps, True)
+    return TimeWindow(begin, end, steps, True)
 
 
-def _is_compute(block: Block) -> bool:
+def _is_compute(block: SpanBlock) -> bool:
     return not isinstance(block.lane, np.ndarray) and block.lane == COMPUTE_LANE
 
 
-def _extremes(blocks: list[Block], size: int) -> tuple[Floats, Floats]:
+def _extremes(blocks: list[SpanBlock], size: int) -> tuple[Floats, Floats]:
     """First start and last end of each rank [s]; infinite of ranks without a span."""
     starts, ends = np.full(size, np.inf), np.full(size, -np.inf)
     for block in blocks:
@@ -249,7 +249,9 @@ class Band(NamedTuple):
     text: str
 
 
-def bars_of(trace: Trace, window: Window, length: float, room: float) -> tuple[Bars, list[Band]]:
+def bars_of(
+    trace: Trace, window: TimeWindow, length: float, room: float
+) -> tuple[Bars, list[Band]]:
     """Make bars of spans.
 
     Parameters

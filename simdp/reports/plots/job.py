@@ -13,7 +13,7 @@ from simdp.reports import theme
 from simdp.reports.captions import about_scenario, long_time, long_unit
 from simdp.reports.job_table import names
 from simdp.reports.plots.labels import Plot, cut, entitle, evenly
-from simdp.results.job import JobStudy, Stretch
+from simdp.results.job import JobStretch, JobStudy
 
 # Job finish ---------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ LOOKS = {
 NUM_COLUMNS, HEIGHT = 500, 0.76
 """Columns of time of the longest row; a row's height."""
 
-Row = list[Stretch]
+Row = list[JobStretch]
 
 
 class JobStrip(Plot[JobStudy]):
@@ -142,7 +142,7 @@ class JobStrip(Plot[JobStudy]):
         )
 
 
-def shares(strip: Sequence[Stretch], what: str, edges: Floats) -> Floats:
+def shares(strip: Sequence[JobStretch], what: str, edges: Floats) -> Floats:
     """Compute the share of each column of time that is spent on one activity.
 
     Parameters
@@ -179,12 +179,12 @@ def _rows(study: JobStudy) -> tuple[list[str], list[Row]]:
     return [cut(called[i], MAX_NAME) for i in chosen], [_in_order(points[i].strip) for i in chosen]
 
 
-def _in_order(strip: Sequence[Stretch]) -> Row:
+def _in_order(strip: Sequence[JobStretch]) -> Row:
     """By their ends, so that the last one is where the run ends."""
     return sorted(strip, key=lambda s: s.end)
 
 
-def _pieces(strip: Sequence[Stretch]) -> tuple[list[str], list[Row]]:
+def _pieces(strip: Sequence[JobStretch]) -> tuple[list[str], list[Row]]:
     """Cut a run into equal rows, each from its own start."""
     end = max(s.end for s in strip)
     unit, scale = long_unit(end)
@@ -196,6 +196,6 @@ def _pieces(strip: Sequence[Stretch]) -> tuple[list[str], list[Row]]:
             begin = piece * length
             start, stop = max(s.start - begin, 0.0), min(s.end - begin, length)
             if stop > start:
-                rows[piece].append(Stretch(s.what, start, stop))
+                rows[piece].append(JobStretch(s.what, start, stop))
     called = [f"{piece * length / scale:.3g} {unit}" for piece in range(NUM_PIECES)]
     return called, [_in_order(row) for row in rows]

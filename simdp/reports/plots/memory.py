@@ -16,7 +16,7 @@ from simdp.reports import theme
 from simdp.reports.captions import about_point
 from simdp.reports.plots.labels import Plot, entitle, legend_above
 from simdp.reports.plots.timeline import choose, listed
-from simdp.results.memory import MEMORY_PARTS, Usage, usage
+from simdp.results.memory import MEMORY_PARTS, MemoryUsage, usage
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
 
@@ -195,7 +195,7 @@ def _draw_bars(ax: Axes, kept: Floats) -> None:
     parts = shown_parts(kept)
     rows, left = np.arange(len(kept)), np.zeros(len(kept))
     layers = [(kept[:, part], theme.PART_FILLS[MEMORY_PARTS[part]]) for part in parts]
-    layers.append((rest(kept, parts), theme.Fill(theme.FAINT, "", "none", theme.INK)))
+    layers.append((rest(kept, parts), theme.FillStyle(theme.FAINT, "", "none", theme.INK)))
     for width, fill in layers:
         ax.barh(
             rows,
@@ -226,7 +226,7 @@ PHASE_SHARE = 0.05
 """Part of the step that a phase must take for its name to have room."""
 
 
-class Shown(NamedTuple):
+class MemoryCurves(NamedTuple):
     """What is drawn.
 
     Attributes
@@ -254,7 +254,7 @@ class Shown(NamedTuple):
     peak: int
 
 
-class Memory(Plot[Study]):
+class MemoryOverTime(Plot[Study]):
     """Areas on top of each other, of the device that comes closest to its capacity, or beyond."""
 
     kind = "memory"
@@ -294,7 +294,7 @@ class Memory(Plot[Study]):
         entitle(ax, f"Memory of {who} {listed}, the fullest", about_point(result), rows=1)
 
 
-def fullest_step(result: Result) -> Shown:
+def fullest_step(result: Result) -> MemoryCurves:
     """Choose the device, and the step in which it is fullest."""
     trace = result.trace
     assert trace is not None, "draw only studies that fit"
@@ -310,12 +310,12 @@ def fullest_step(result: Result) -> Shown:
     at = np.concatenate([[begin], found.at[mine], [end]])
     kept = np.concatenate([[before], found.kept[mine], found.kept[mine[-1:]]])
     peak = int(kept.sum(axis=1).argmax())
-    return Shown(ranks, step, begin, max(end, float(at[-2])), at, kept, peak)
+    return MemoryCurves(ranks, step, begin, max(end, float(at[-2])), at, kept, peak)
 
 
-def _peak_of_steps(found: Usage) -> int:
+def _peak_of_steps(found: MemoryUsage) -> int:
     """Place of the peak of the steps, the setup left out."""
-    steps = Usage(found.step, found.at, np.where(found.step[:, None] >= 0, found.kept, 0.0))
+    steps = MemoryUsage(found.step, found.at, np.where(found.step[:, None] >= 0, found.kept, 0.0))
     return steps.peak()
 
 
@@ -332,7 +332,7 @@ def _draw_areas(ax: Axes, times: Floats, kept: Floats) -> None:
     low = np.zeros(len(times))
     others = rest(kept, parts)
     layers = [(kept[:, part], theme.PART_FILLS[MEMORY_PARTS[part]]) for part in parts]
-    layers.append((others, theme.Fill(theme.FAINT, "", "none", theme.INK)))
+    layers.append((others, theme.FillStyle(theme.FAINT, "", "none", theme.INK)))
     for height, fill in layers:
         ax.fill_between(times, low, low + height, step="post", facecolor=fill.color, linewidth=0)
         if fill.hatch:
@@ -357,7 +357,7 @@ def _said(room: float) -> str:
 
 
 def _mark_peak(
-    ax: Axes, result: Result, shown: Shown, times: Floats, scale: float, unit: str, of: str
+    ax: Axes, result: Result, shown: MemoryCurves, times: Floats, scale: float, unit: str, of: str
 ) -> None:
     """Put a marker on the peak, and say its size, when it is and what it is made of most."""
     kept = shown.kept[shown.peak]
@@ -383,7 +383,7 @@ def _mark_peak(
     )
 
 
-def doing_at(result: Result, shown: Shown) -> str:
+def doing_at(result: Result, shown: MemoryCurves) -> str:
     """Say what the device does at the peak."""
     assert result.trace is not None
     trace, at = result.trace.of_ranks(shown.ranks), shown.at[shown.peak]
@@ -418,7 +418,7 @@ def _phases(trace: Trace, step: int) -> list[tuple[str, float, float]]:
     return runs
 
 
-def _name_phases(ax: Axes, result: Result, shown: Shown, per_second: float) -> None:
+def _name_phases(ax: Axes, result: Result, shown: MemoryCurves, per_second: float) -> None:
     """Name the phases of the step along the upper edge, and mark where they begin."""
     assert result.trace is not None
     for name, start, end in _phases(result.trace.of_ranks(shown.ranks[:1]), shown.step):

@@ -16,7 +16,7 @@ from simdp.arrays import Floats, Ints
 from simdp.errors import UnitError
 from simdp.reports import theme
 from simdp.reports.captions import about, about_scenario
-from simdp.reports.plots.bandwidth import Line, draw_lines
+from simdp.reports.plots.bandwidth import BandwidthLine, draw_lines
 from simdp.reports.plots.labels import (
     Plot,
     entitle,
@@ -56,12 +56,12 @@ STEP_PARTS = {
     "update_s": ("update", theme.FILLS["update"]),
     "exposed_comm_s": ("exposed comm", theme.FILLS["comm"]),
     "wait_s": ("wait", theme.FILLS["wait"]),
-    "other_s": ("other", theme.Fill("#FFFFFF", "....", theme.MUTED, theme.INK)),
+    "other_s": ("other", theme.FillStyle("#FFFFFF", "....", theme.MUTED, theme.INK)),
 }
 """What a step's time is made of, in the order of the bars, and how it looks."""
 
-MEMORY = theme.Fill(theme.INPUT, "", "none", theme.INK)
-TOO_MUCH = theme.Fill(theme.STRAGGLER, "xxxx", "#F2B48C", theme.INK)
+MEMORY = theme.FillStyle(theme.INPUT, "", "none", theme.INK)
+TOO_MUCH = theme.FillStyle(theme.STRAGGLER, "xxxx", "#F2B48C", theme.INK)
 """Bars of memory that fit a device, and that do not."""
 
 
@@ -204,7 +204,7 @@ def _metric(points: Sequence[ComparedPoint], key: str) -> Floats:
     return np.array([(point.metrics or {})[key] for point in points], dtype=np.float64)
 
 
-def _bars(ax: Axes, rows: Ints, start: Floats, length: Floats, fill: theme.Fill) -> None:
+def _bars(ax: Axes, rows: Ints, start: Floats, length: Floats, fill: theme.FillStyle) -> None:
     ax.barh(rows, length, BAR_HEIGHT, start, color=fill.color, linewidth=0, zorder=2)
     if fill.hatch:
         ax.barh(
@@ -220,7 +220,7 @@ def _bars(ax: Axes, rows: Ints, start: Floats, length: Floats, fill: theme.Fill)
         )
 
 
-def _key(name: str, fill: theme.Fill) -> Patch:
+def _key(name: str, fill: theme.FillStyle) -> Patch:
     return Patch(
         facecolor=fill.color,
         edgecolor=fill.hatch_color if fill.hatch else "none",
@@ -376,7 +376,7 @@ class SweepCurve(Plot[Study]):
             (bottom, second.read),
         ):
             lines = [
-                Line(
+                BandwidthLine(
                     name or "simulated",
                     [place_at(point, key, place) for point in curves[name]],
                     [read(point.metrics) for point in curves[name]],
@@ -408,7 +408,7 @@ class SweepCurve(Plot[Study]):
 
 
 def _intervals(
-    ax: Axes, lines: Sequence[Line], curves: Sequence[Sequence[Result]], per_second: float
+    ax: Axes, lines: Sequence[BandwidthLine], curves: Sequence[Sequence[Result]], per_second: float
 ) -> float:
     """Draw the intervals of steps that are known; how high they reach on the axis."""
     ends = [

@@ -24,7 +24,7 @@ from simdp.reports.plots.bars import (
     THIN,
     Band,
     Bars,
-    Window,
+    TimeWindow,
     bars_of,
     fits,
     shorter,
@@ -163,7 +163,7 @@ MAX_ROWS, MAX_HEADING = 16, 90
 """Rows of all runs; letters of what one is called. The whole run is in trace.json."""
 
 
-class Rows(NamedTuple):
+class TimelineRows(NamedTuple):
     """One run: a row for each group of ranks that do the same.
 
     Attributes
@@ -183,14 +183,14 @@ class Rows(NamedTuple):
     """
 
     heading: str
-    window: Window
+    window: TimeWindow
     trace: Trace
     ranks: list[list[int]]
     slow: dict[int, str]
     num_groups: int
 
 
-def read_rows(study: Study) -> list[Rows]:
+def read_rows(study: Study) -> list[TimelineRows]:
     """Read the last point; or every point, where the sweep kept all traces."""
     points = study.points
     if len(points) < 2 or any(point.trace is None for point in points):
@@ -209,7 +209,7 @@ def _heading(point: Result, name: str) -> str:
     return f"{name} · {seconds * per_second:.4g} {unit} per step"
 
 
-def _rows(result: Result, heading: str, num_steps: int, limit: int) -> Rows:
+def _rows(result: Result, heading: str, num_steps: int, limit: int) -> TimelineRows:
     trace, n = result.trace, result.world_size
     assert trace is not None, "draw only studies that fit"
     window = window_of(trace, num_steps)
@@ -219,7 +219,7 @@ def _rows(result: Result, heading: str, num_steps: int, limit: int) -> Rows:
     chosen = choose(found, list(slow), limit)
     ranks = [found[number] for number in chosen]
     shown = inside.of_ranks([group[0] for group in ranks])
-    return Rows(heading, window, shown, ranks, slow, len(found))
+    return TimelineRows(heading, window, shown, ranks, slow, len(found))
 
 
 # Timeline -----------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ LANE_HEIGHT, LANE_OFFSET = 0.38, {COMPUTE_LANE: -0.4, COMM_LANE: 0.02}
 """A lane's height, and its upper edge from the middle of its row; rows are 1 high."""
 
 
-class Timeline(Plot[Study]):
+class TimelinePlot(Plot[Study]):
     """Two lanes per row: what its ranks compute, and how they communicate."""
 
     kind = "timeline"
@@ -242,7 +242,7 @@ class Timeline(Plot[Study]):
     needs = "a trace, which only the last point of a study has, and only until it is saved"
 
     def __init__(self) -> None:
-        self._read: tuple[Study, list[Rows]] | None = None
+        self._read: tuple[Study, list[TimelineRows]] | None = None
 
     def fits(self, study: Study) -> bool:
         """Tell whether the last point has a trace of at least one step."""
@@ -291,7 +291,7 @@ class Timeline(Plot[Study]):
         entitle(ax, title, said, rows=1)
         legend_above(ax, handles)
 
-    def _runs(self, study: Study) -> list[Rows]:
+    def _runs(self, study: Study) -> list[TimelineRows]:
         if self._read is None or self._read[0] is not study:
             self._read = study, read_rows(study)
         return self._read[1]
@@ -399,7 +399,7 @@ def _write_heading(ax: Axes, text: str, top: float) -> None:
     )
 
 
-def _mark_steps(ax: Axes, run: Rows, top: float, per_second: float, named: bool) -> None:
+def _mark_steps(ax: Axes, run: TimelineRows, top: float, per_second: float, named: bool) -> None:
     """Name the steps above the first row; a line stands where a later one begins."""
     begin, length, steps, trace = run.window.begin, run.window.length, run.window.steps, run.trace
     starts = [float(trace.start[trace.step == step].min(initial=np.inf)) - begin for step in steps]
@@ -421,7 +421,7 @@ def _mark_steps(ax: Axes, run: Rows, top: float, per_second: float, named: bool)
             )
 
 
-def _room(runs: Sequence[Rows]) -> float:
+def _room(runs: Sequence[TimelineRows]) -> float:
     """Width of the panel, right of the names of its rows [points]."""
     lines = [line for run in runs for r in run.ranks for line in _row_name(r, run.slow).split("\n")]
     names = max(theme.text_width(line, theme.SMALL_SIZE) for line in lines)
@@ -448,7 +448,7 @@ def _label_ranks(ax: Axes, ticks: list[tuple[float, list[int], dict[int, str]]])
         ax.axhline(place - 0.5, color=theme.FAINT, linewidth=0.7, zorder=0.8)
 
 
-def _since(runs: Sequence[Rows]) -> str:
+def _since(runs: Sequence[TimelineRows]) -> str:
     window = runs[-1].window
     if len(runs) == 1 and window.apart:
         unit, per_second = theme.time_unit(window.begin)
@@ -458,7 +458,7 @@ def _since(runs: Sequence[Rows]) -> str:
     return f" since the start of step {window.steps[0] + 1}"
 
 
-def _title(study: Study, runs: Sequence[Rows]) -> str:
+def _title(study: Study, runs: Sequence[TimelineRows]) -> str:
     windows = [run.window for run in runs]
     by = ""
     if len(runs) > 1:
@@ -492,7 +492,7 @@ def _handles(present: set[int], is_slow: bool) -> list[Artist]:
     return handles
 
 
-def _left_out(runs: Sequence[Rows]) -> str:
+def _left_out(runs: Sequence[TimelineRows]) -> str:
     """Say how many rows are not shown, as a line below the axis; nothing if all are."""
     shown, every = sum(len(run.ranks) for run in runs), sum(run.num_groups for run in runs)
     if shown == every:

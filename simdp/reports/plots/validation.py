@@ -11,14 +11,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from simdp.reports import theme
-from simdp.reports.plots.bandwidth import Line, draw_lines, log_axis
+from simdp.reports.plots.bandwidth import BandwidthLine, draw_lines, log_axis
 from simdp.reports.plots.labels import Plot, cut, entitle, evenly, label_ends
 from simdp.reports.validation import in_common, setting
 from simdp.results.calibration import StepCalibration
 from simdp.results.validation import (
     LEVELS,
-    Comparison,
     StepComparison,
+    TimeComparison,
     Validation,
     coverage,
     num_series,
@@ -149,9 +149,9 @@ class Reliability(Plot[Validation]):
         ax.legend(handles=handles, loc="upper left")
 
 
-def _reliability_groups(study: Validation) -> dict[str, Sequence[Comparison]]:
+def _reliability_groups(study: Validation) -> dict[str, Sequence[TimeComparison]]:
     """Predicted steps, and sizes of collectives, where there are enough with an interval."""
-    every: dict[str, Sequence[Comparison]] = {"steps": study.points, "collectives": study.rows}
+    every: dict[str, Sequence[TimeComparison]] = {"steps": study.points, "collectives": study.rows}
     found = {name: [p for p in points if p.is_predicted] for name, points in every.items()}
     return {
         name: points
@@ -160,7 +160,7 @@ def _reliability_groups(study: Validation) -> dict[str, Sequence[Comparison]]:
     }
 
 
-def _said(name: str, points: Sequence[Comparison]) -> str:
+def _said(name: str, points: Sequence[TimeComparison]) -> str:
     """What the legend says of a line."""
     series = "scenario" if name == "steps" else "table"
     count = num_series(points)
@@ -181,7 +181,7 @@ MAX_LINES = 6
 """Lines; of more those with the most points are kept."""
 
 
-class Curve(NamedTuple):
+class ThroughputCurve(NamedTuple):
     """Points that differ in nothing but the world size, by world size."""
 
     name: str
@@ -213,7 +213,9 @@ class ThroughputCurves(Plot[Validation]):
         left_out = f"; {len(curves)} of {len(every)} curves" if len(curves) < len(every) else ""
         ax.set_title(f"Throughput on {study.clusters[0]}{left_out}")
         lines = [
-            Line(curve.name, curve.sizes, [p.samples / p.simulated for p in curve.points], i, i)
+            BandwidthLine(
+                curve.name, curve.sizes, [p.samples / p.simulated for p in curve.points], i, i
+            )
             for i, curve in enumerate(curves)
         ]
         values = [y for line in lines for y in line.y]
@@ -233,7 +235,7 @@ class ThroughputCurves(Plot[Validation]):
         label_ends(ax, ends)
 
 
-def _curves(study: Validation) -> list[Curve]:
+def _curves(study: Validation) -> list[ThroughputCurve]:
     """Sort points into curves of two world sizes or more, in the order of the scenarios."""
     groups: dict[tuple[str, str], list[StepComparison]] = {}
     for point in study.points:
@@ -251,11 +253,11 @@ def _curves(study: Validation) -> list[Curve]:
         short = scenario.removeprefix(study.clusters[0]).lstrip("-_.") or scenario
         said = setting(points[0].set, leave_out)
         name = ", ".join(filter(None, [short if several else "", said]))
-        found.append(Curve(cut(name or scenario), points))
+        found.append(ThroughputCurve(cut(name or scenario), points))
     return found
 
 
-def _shown(curves: list[Curve]) -> list[Curve]:
+def _shown(curves: list[ThroughputCurve]) -> list[ThroughputCurve]:
     """Those with the most points, evenly where many have as many."""
     most = max(len(curve.points) for curve in curves)
     longest = [i for i, curve in enumerate(curves) if len(curve.points) == most]
@@ -265,7 +267,7 @@ def _shown(curves: list[Curve]) -> list[Curve]:
     return [curves[i] for i in sorted(chosen)]
 
 
-def _draw_measured(ax: Axes, curve: Curve, color: str) -> list[float]:
+def _draw_measured(ax: Axes, curve: ThroughputCurve, color: str) -> list[float]:
     """Draw what was measured, and the interval of what was simulated; return all values."""
     measured = [point.samples / point.measured for point in curve.points]
     slow = [point.samples / point.high for point in curve.points]
@@ -284,7 +286,9 @@ def _draw_measured(ax: Axes, curve: Curve, color: str) -> list[float]:
     return measured
 
 
-def _draw_errors(ax: Axes, curve: Curve, number: int, num_curves: int, span: float) -> None:
+def _draw_errors(
+    ax: Axes, curve: ThroughputCurve, number: int, num_curves: int, span: float
+) -> None:
     """Draw the errors of a curve with their intervals, a little beside those of the others.
 
     The largest world size is ``span`` times the smallest.
@@ -386,7 +390,7 @@ class SimulatedAgainstMeasured(Plot[Validation]):
     def draw(self, study: Validation, *axes: Axes) -> None:
         """Draw on two panels; see `Plot.draw`."""
         ax, bottom = axes
-        every: Sequence[Comparison] = (*study.points, *study.rows)
+        every: Sequence[TimeComparison] = (*study.points, *study.rows)
         unit, per_second = theme.time_unit(max(point.measured for point in every))
         values = [time * per_second for p in every for time in (p.measured, p.simulated)]
         low, high = min(values) / 1.3, max(values) * 1.3
@@ -422,7 +426,7 @@ class SimulatedAgainstMeasured(Plot[Validation]):
         )
 
 
-def _groups(study: Validation, every: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def _groups(study: Validation, every: Sequence[TimeComparison]) -> dict[str, list[TimeComparison]]:
     """Points by cluster; of many clusters by what joins their ranks, the fastest first."""
     names = [name for name in study.clusters if any(p.cluster == name for p in every)]
     if len(names) <= MAX_CLUSTERS:
@@ -457,7 +461,7 @@ def _percent(error: float) -> float:
     return 100 * min(max(error, -MAX_ERROR), MAX_ERROR)
 
 
-def _measured_error_axis(ax: Axes, points: Sequence[Comparison]) -> None:
+def _measured_error_axis(ax: Axes, points: Sequence[TimeComparison]) -> None:
     most = max([BAND, *(abs(_percent(point.error)) / 100 for point in points)]) * 110
     ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, linewidth=0, zorder=1.5)
     ax.axhline(0, linestyle="--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
@@ -468,7 +472,7 @@ def _measured_error_axis(ax: Axes, points: Sequence[Comparison]) -> None:
 
 def _draw(
     ax: Axes,
-    points: Sequence[Comparison],
+    points: Sequence[TimeComparison],
     x: Sequence[float],
     y: Sequence[float],
     look: tuple[str, str],
@@ -490,7 +494,7 @@ def _draw(
         )
 
 
-def _measured_handles(study: Validation, groups: dict[str, list[Comparison]]) -> list[Line2D]:
+def _measured_handles(study: Validation, groups: dict[str, list[TimeComparison]]) -> list[Line2D]:
     """Name each group with its mean error, then hollow markers and the band."""
     handles = []
     means = {found.name: found.mean_error for found in study.collective_summaries()}

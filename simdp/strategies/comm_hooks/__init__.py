@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from simdp.family import Family
 from simdp.spec import Spec, one_of
-from simdp.steps.facts import Facts, Ops, Step
+from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import AllReduce, Hold, Op, Rounding
 from simdp.steps.partition import Bucket
 from simdp.steps.passes import Tags
@@ -21,7 +21,7 @@ from simdp.workload import Workload
 from simdp.workload.precision import numpy_dtype
 
 
-class Sent(NamedTuple):
+class SentBucket(NamedTuple):
     """A bucket on its way.
 
     Attributes
@@ -36,7 +36,7 @@ class Sent(NamedTuple):
     finish: tuple[Op, ...] = ()
 
 
-Sending = Generator[Op, None, Sent]
+Sending = Generator[Op, None, SentBucket]
 
 
 class CommHook(Spec):
@@ -92,7 +92,7 @@ class CommHook(Spec):
         """The same hook from the first step on, where it begins after some."""
         return self
 
-    def of(self, step: Step) -> CommHook:
+    def of(self, step: StepContext) -> CommHook:
         """The hook that sends in a step: itself, or another one in its place."""
         return self
 
@@ -109,7 +109,7 @@ def plain(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -> 
     """Send a bucket as it is: one all_reduce, whose sum is the average."""
     tag = next(tags)
     yield AllReduce(tag, label, bucket.nbytes, bucket, wait, group=facts.quorum.group)
-    return Sent((tag,))
+    return SentBucket((tag,))
 
 
 def rounded(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
@@ -124,7 +124,7 @@ def rounded(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -
         yield Rounding(bucket, label)
     yield AllReduce(tag, label, nbytes, bucket, wait, group=facts.quorum.group)
     back = (Rounding(bucket, label, True),) * work
-    return Sent((tag,), (*back, Hold("temporary", -nbytes)))
+    return SentBucket((tag,), (*back, Hold("temporary", -nbytes)))
 
 
 def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:
@@ -167,7 +167,7 @@ class Noop(CommHook):
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
         yield from ()
-        return Sent()
+        return SentBucket()
 
 
 # Comm hooks ---------------------------------------------------------------------------------------
@@ -193,4 +193,4 @@ COMM_HOOKS: Family[CommHook] = Family(
 )
 AnyCommHook = Annotated[CommHook, one_of("comm_hook", COMM_HOOKS)]
 
-__all__ = ["COMM_HOOKS", "AnyCommHook", "CommHook", "NoHook", "Sent"]
+__all__ = ["COMM_HOOKS", "AnyCommHook", "CommHook", "NoHook", "SentBucket"]

@@ -10,21 +10,21 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from simdp.spec import Bool, Float, Int, one_of, problem
-from simdp.steps.facts import Facts, Ops, Step, num_trainable, trainable
+from simdp.steps.facts import Facts, Ops, StepContext, num_trainable, trainable
 from simdp.steps.ops import (
     AddSelected,
     AllGather,
     AllReduce,
-    Code,
     Dequantize,
+    EncodeBucket,
     Hold,
     Join,
     Observe,
+    OrthogonalizeBucket,
     Quantize,
     Rounding,
     Select,
-    Split,
-    Turn,
+    SplitBucket,
     Unpack,
     Wait,
 )
@@ -35,7 +35,7 @@ from simdp.strategies.comm_hooks import (
     CommHook,
     NoHook,
     Sending,
-    Sent,
+    SentBucket,
     rounded,
     spoilt_by_a_loss_scale,
 )
@@ -72,7 +72,7 @@ class Wrapper(CommHook):
     def problem_with(self, workload: Workload) -> str | None:
         return self.hook.problem_with(workload)
 
-    def of(self, step: Step) -> CommHook:
+    def of(self, step: StepContext) -> CommHook:
         return self.model_copy(update={"hook": self.hook.of(step)})
 
     def setup(self, facts: Facts) -> Ops:
@@ -96,7 +96,7 @@ class Wrapper(CommHook):
         narrow = bucket._replace(nbytes=nbytes)
         sent = yield from self.hook.send(facts, narrow, label, wait, divisor, tags)
         back = (Rounding(bucket, label, True),) * work
-        return Sent(sent.tags, (*sent.finish, *back, Hold("temporary", -nbytes)))
+        return SentBucket(sent.tags, (*sent.finish, *back, Hold("temporary", -nbytes)))
 
 
 class Fp16Wrapper(Wrapper):
@@ -172,7 +172,7 @@ class Quantization(CommHook):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        code, n = Code(bucket, self.row, label), facts.world_size
+        code, n = EncodeBucket(bucket, self.row, label), facts.world_size
         scales, sent = next(tags), next(tags)
         rounding, nbytes = float(SCALE_NBYTES * code.num_rows * n), float(code.num_bytes * n)
         yield Hold("temporary", nbytes)
@@ -181,7 +181,7 @@ class Quantization(CommHook):
         # A callback of the first one, which is over before the second begins: one stream has both.
         yield Quantize(code)
         yield AllGather(sent, label, nbytes)
-        return Sent((scales, sent), (Dequantize(code, divisor), Hold("temporary", -nbytes)))
+        return SentBucket((scales, sent), (Dequantize(code, divisor), Hold("temporary", -nbytes)))
 
 
 # Quantization perchannel --------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class TopK(CommHook):
         yield Hold("temporary", nbytes)
         yield Select(chosen)
         yield AllGather(tag, label, nbytes, selection=chosen, wait=wait)
-        return Sent((tag,), (AddSelected(chosen), Hold("temporary", -nbytes)))
+        return SentBucket((tag,), (AddSelected(chosen), Hold("temporary", -nbytes)))
 
 
 # Power sgd ----------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class PowerSGD(CommHook):
     def after_warmup(self) -> Self:
         return self.model_copy(update={"start_step": 0})
 
-    def of(self, step: Step) -> CommHook:
+    def of(self, step: StepContext) -> CommHook:
         return NoHook() if step.before(self.start_step) else self
 
     def divided(self, divisor: float) -> float:
@@ -394,8 +394,8 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
     # A copy of what is to be sent, from which the error will follow; and what goes as it is.
     temporary = taken.rest.nbytes + taken.error_feedback * bucket.nbytes
     yield Hold("temporary", temporary)
-    yield Split(taken)
-    before: Unpack | Turn | None = None
+    yield SplitBucket(taken)
+    before: Unpack | OrthogonalizeBucket | None = None
     if taken.rest.nbytes:
         sent.append(next(tags))
         yield AllReduce(sent[-1], f"{label} as it is", taken.rest.nbytes, taken.rest, wait)
@@ -404,12 +404,14 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
         sent.append(next(tags))
         yield AllReduce(sent[-1], f"{label} P", taken.p.nbytes, taken.p, wait, before)
         sent.append(next(tags))
-        yield AllReduce(sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, Turn(taken))
+        yield AllReduce(
+            sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, OrthogonalizeBucket(taken)
+        )
     # torch's hook runs in backward's thread, and ends in a synchronize of the device.
     yield Wait(tuple(sent))
     yield Join(taken, divisor)
     yield Hold("temporary", -temporary)
-    return Sent()
+    return SentBucket()
 
 
 # Batched power sgd --------------------------------------------------------------------------------
@@ -452,7 +454,7 @@ class BatchedPowerSGD(CommHook):
     def after_warmup(self) -> Self:
         return self.model_copy(update={"start_step": 0})
 
-    def of(self, step: Step) -> CommHook:
+    def of(self, step: StepContext) -> CommHook:
         return NoHook() if step.before(self.start_step) else self
 
     def divided(self, divisor: float) -> float:

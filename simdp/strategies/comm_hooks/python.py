@@ -23,7 +23,7 @@ from simdp.steps.facts import Facts
 from simdp.steps.ops import AllReduce, CallHook, EndHook, Hold, OwnHook
 from simdp.steps.partition import Bucket
 from simdp.steps.passes import Tags
-from simdp.strategies.comm_hooks import CommHook, Sending, Sent
+from simdp.strategies.comm_hooks import CommHook, Sending, SentBucket
 from simdp.workload import Workload
 from simdp.workload.precision import numpy_dtype
 
@@ -41,7 +41,7 @@ class HookError(Exception):
     """A hook does what it must not; the message says what, without the place."""
 
 
-class Future:
+class HookFuture:
     """What an all_reduce will bring (torch: Future).
 
     Parameters
@@ -61,7 +61,7 @@ class Future:
         """Whether something is done with the sum."""
         return bool(self._callbacks)
 
-    def then(self, callback: Callable[[Array], Any]) -> Future:
+    def then(self, callback: Callable[[Array], Any]) -> HookFuture:
         """Do something with the sum, or with what the callback before has made of it."""
         self._callbacks.append(callback)
         return self
@@ -92,7 +92,7 @@ class GradBucket:
     ) -> None:
         self._flat, self._shapes = flat, shapes
         self.rank, self.world_size = rank, world_size
-        self.future: Future | None = None
+        self.future: HookFuture | None = None
 
     def buffer(self) -> Array:
         """All gradients, flat."""
@@ -110,7 +110,7 @@ class GradBucket:
             piece.reshape(shape) for piece, shape in zip(pieces, self._shapes.values(), strict=True)
         ]
 
-    def all_reduce(self, array: Array) -> Future:
+    def all_reduce(self, array: Array) -> HookFuture:
         """Sum an array over the ranks; one call for each bucket."""
         if self.future is not None:
             raise HookError("calls all_reduce twice; put what is to be summed into one array.")
@@ -118,7 +118,7 @@ class GradBucket:
             raise HookError(
                 f"hands {_told(array)} to all_reduce; hand it a NumPy array of floats or integers."
             )
-        self.future = Future(np.array(array).reshape(-1), array.shape)
+        self.future = HookFuture(np.array(array).reshape(-1), array.shape)
         return self.future
 
 
@@ -159,7 +159,7 @@ def _inside(path: Path, text: str) -> dict[str, Any]:
     return vars(module)
 
 
-def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> Future | Array:
+def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> HookFuture | Array:
     """Call a hook: the future that its all_reduce gave, or the bucket's new content.
 
     Raises
@@ -168,7 +168,7 @@ def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> Future 
         If it returns something else.
     """
     found = function(state, bucket)
-    if isinstance(found, Future) and found is bucket.future:
+    if isinstance(found, HookFuture) and found is bucket.future:
         return found
     if bucket.future is not None:
         raise HookError(
@@ -310,12 +310,12 @@ class Python(CommHook):
         hook = OwnHook(str(self._file), self.name, bucket, sent, tried.goes_on, label)
         if sent is None:
             yield CallHook(hook)
-            return Sent()
+            return SentBucket()
         tag = next(tags)
         yield Hold("temporary", sent.nbytes)
         yield CallHook(hook)
         yield AllReduce(tag, label, sent.nbytes, sent, wait)
-        return Sent((tag,), (EndHook(hook), Hold("temporary", -sent.nbytes)))
+        return SentBucket((tag,), (EndHook(hook), Hold("temporary", -sent.nbytes)))
 
     def _try(self, facts: Facts, bucket: Bucket, function: Hook) -> Tried:
         """What it does with a bucket, or with a smaller one, from which the ratio follows."""
@@ -340,10 +340,10 @@ class Python(CommHook):
         state: dict[str, Any] = {}
         try:
             found = called(function or read_hook(self._file, self.name), state, bucket)
-            if isinstance(found, Future):
+            if isinstance(found, HookFuture):
                 content(found.result(np.zeros_like(found.sent)), bucket.buffer())
         except Exception as error:
             raise ScenarioError([f"{self._file}{said(error, self._file)}"]) from None
-        if not isinstance(found, Future):
+        if not isinstance(found, HookFuture):
             return Tried(0, dtype, False)
         return Tried(found.sent.size, found.sent.dtype.name, found.goes_on)

@@ -244,7 +244,7 @@ def _search(
 # Candidates ---------------------------------------------------------------------------------------
 
 
-class Point(NamedTuple):
+class CalibrationPoint(NamedTuple):
     """A measured time, or one to be predicted.
 
     Attributes
@@ -273,7 +273,7 @@ class Candidates:
         Of two ranks or more.
     """
 
-    def __init__(self, cost: NcclCost, points: Sequence[Point]) -> None:
+    def __init__(self, cost: NcclCost, points: Sequence[CalibrationPoint]) -> None:
         self.cost = cost
         rows: list[tuple[float, ...]] = []
         starts = []
@@ -361,7 +361,7 @@ ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)
 
 
 def nccl_constants(
-    cost: NcclCost, points: Sequence[Point], is_given: bool = False
+    cost: NcclCost, points: Sequence[CalibrationPoint], is_given: bool = False
 ) -> list[Constant]:
     """List the constants that bear on some points.
 
@@ -399,7 +399,7 @@ def nccl_constants(
     return [_constant(key, typical[key], spreads.get(key, SHARES)) for key in free]
 
 
-def _spread(cost: NcclCost, points: Sequence[Point], place: str) -> float:
+def _spread(cost: NcclCost, points: Sequence[CalibrationPoint], place: str) -> float:
     """How far sites of a class are apart in what they get of a bandwidth."""
     wiring = _wiring(points, place)
     if place == "intra":
@@ -408,7 +408,7 @@ def _spread(cost: NcclCost, points: Sequence[Point], place: str) -> float:
     return pooled("network", network, "flow" if network == "tcp" else "share").spread
 
 
-def _wiring(points: Sequence[Point], place: str) -> Wiring:
+def _wiring(points: Sequence[CalibrationPoint], place: str) -> Wiring:
     """How the ranks of a point are joined that uses a place."""
     across = place == "inter"
     found = (
@@ -449,7 +449,7 @@ def restraints(
     return broken
 
 
-def typical_values(cost: NcclCost, points: Sequence[Point]) -> dict[str, float]:
+def typical_values(cost: NcclCost, points: Sequence[CalibrationPoint]) -> dict[str, float]:
     """Every constant's value before a fit, by dotted key."""
     values = {
         key: getattr(cost, key)

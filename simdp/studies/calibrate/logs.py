@@ -13,7 +13,7 @@ from simdp.collectives.costs.nccl import WAYS
 from simdp.errors import ScenarioError, UnitError, unknown_name
 from simdp.results.collective import NcclLog, read_nccl_tables
 from simdp.spec import LARGEST, SMALLEST
-from simdp.studies.calibrate.fit import Point
+from simdp.studies.calibrate.fit import CalibrationPoint
 from simdp.units import parse
 
 NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14e-6
@@ -67,7 +67,7 @@ class Measurements:
         Of the machine.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[CalibrationPoint, ...]
     seconds: tuple[float, ...]
     sources: tuple[str, ...]
     link: LinkFigures | None
@@ -77,7 +77,7 @@ class Measurements:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _LogTable:
     log: NcclLog
     collective: str
     world_size: int
@@ -113,7 +113,7 @@ def read_measurements(
             raise ScenarioError([f"{option} {count}: is no number of 1 or more."])
     each: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
     each = each or [None] * len(files)
-    tables: list[_Table] = []
+    tables: list[_LogTable] = []
     lines: list[str] = []
     for file, given in zip(files, each, strict=True):
         try:
@@ -126,7 +126,7 @@ def read_measurements(
     return _laid_out(tables, link, inter_link, links_per_node)
 
 
-def _table(log: NcclLog, nodes: int | None) -> _Table:
+def _table(log: NcclLog, nodes: int | None) -> _LogTable:
     if log.collective not in WAYS:
         raise ScenarioError(
             [f"{log.path}: {log.collective} is none of NCCL's collectives: {', '.join(WAYS)}."]
@@ -143,10 +143,10 @@ def _table(log: NcclLog, nodes: int | None) -> _Table:
                 "more, as many on each; say with --nodes how many there are."
             ]
         )
-    return _Table(log, log.collective, log.world_size, num_nodes)
+    return _LogTable(log, log.collective, log.world_size, num_nodes)
 
 
-def _contradictions(tables: Sequence[_Table]) -> list[str]:
+def _contradictions(tables: Sequence[_LogTable]) -> list[str]:
     found: list[str] = []
     first: dict[tuple[str, int, int, int], tuple[str, float]] = {}
     for table in tables:
@@ -169,7 +169,7 @@ def _contradictions(tables: Sequence[_Table]) -> list[str]:
 
 
 def _laid_out(
-    tables: Sequence[_Table], link: str | None, inter_link: str | None, links_per_node: int
+    tables: Sequence[_LogTable], link: str | None, inter_link: str | None, links_per_node: int
 ) -> Measurements:
     several = [t for t in tables if t.num_nodes > 1]
     inside = [t for t in tables if t.local_size > 1]
@@ -179,7 +179,7 @@ def _laid_out(
     for table in tables:
         wiring = wiring_between(table.num_nodes, table.local_size, intra, inter, links_per_node)
         for row in table.log.rows:
-            points.append(Point(table.collective, float(row.nbytes), wiring))
+            points.append(CalibrationPoint(table.collective, float(row.nbytes), wiring))
             seconds.append(row.seconds)
             sources.append(Path(table.log.path).name)
     return Measurements(
@@ -227,7 +227,9 @@ def _carries(figures: LinkFigures, between_nodes: bool) -> str:
     return link.carries(between_nodes)
 
 
-def _inter_figures(tables: Sequence[_Table], given: str | None, links_per_node: int) -> LinkFigures:
+def _inter_figures(
+    tables: Sequence[_LogTable], given: str | None, links_per_node: int
+) -> LinkFigures:
     if given is not None:
         return _given("--inter-link", given, NET_ALPHA)
     each = []
@@ -241,7 +243,7 @@ def _inter_figures(tables: Sequence[_Table], given: str | None, links_per_node: 
 
 
 def _intra_figures(
-    tables: Sequence[_Table], given: str | None, inter: LinkFigures | None, links_per_node: int
+    tables: Sequence[_LogTable], given: str | None, inter: LinkFigures | None, links_per_node: int
 ) -> LinkFigures:
     if given is not None:
         return _given("--link", given, None)
@@ -263,7 +265,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _fastest(table: _Table, wiring: Wiring, inside: bool) -> float:
+def _fastest(table: _LogTable, wiring: Wiring, inside: bool) -> float:
     """The most that a device, or a node, sent per second by the plainest algorithm [bytes/s]."""
     making = next(iter(WAYS[table.collective].values()))
     way = making(wiring)

@@ -19,10 +19,10 @@ from simdp.files import format_yaml
 from simdp.phrases import problems
 from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
 from simdp.studies.calibrate.fit import (
+    CalibrationPoint,
     Candidates,
     Constant,
     Fit,
-    Point,
     fit,
     nccl_constants,
     restraints,
@@ -109,7 +109,7 @@ def _check_device(name: str | None) -> None:
         raise ScenarioError([f"--device: {unknown_name('device', name, DEVICES.names())}"])
 
 
-Predictor = Callable[[Sequence[Point]], Callable[[Floats], Floats]]
+Predictor = Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]]
 """From points to the function that gives their times by the fitted constants' values."""
 
 
@@ -126,7 +126,10 @@ def _fit(template: NcclCost, measured: Measurements, only: Sequence[str]) -> tup
 
 
 def _predictor(
-    template: NcclCost, base: Mapping[str, float], keys: Sequence[str], points: Sequence[Point]
+    template: NcclCost,
+    base: Mapping[str, float],
+    keys: Sequence[str],
+    points: Sequence[CalibrationPoint],
 ) -> Callable[[Floats], Floats]:
     """Make the function from the fitted constants' values to the times of some points."""
     candidates = Candidates(template, points)
@@ -248,7 +251,7 @@ def _following(
     first = measured.points[0].collective
     collectives = {point.collective for point in measured.points}
     collective = "all_reduce" if "all_reduce" in collectives else first
-    goal = Point(collective, target, wirings[-1])
+    goal = CalibrationPoint(collective, target, wirings[-1])
     return next_point(found, predictor, collective, wirings, goal)
 
 

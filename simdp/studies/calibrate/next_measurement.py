@@ -20,7 +20,7 @@ from simdp.results.calibration import NextPoint, Proposal, WantedStep
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written
 from simdp.scenario.shipped import find
-from simdp.studies.calibrate.fit import NOISE, QUANTILE, Fit, Point, jacobian
+from simdp.studies.calibrate.fit import NOISE, QUANTILE, CalibrationPoint, Fit, jacobian
 from simdp.studies.calibrate.steps import written
 from simdp.studies.validate import clock_of
 from simdp.studies.validate.jobs import shortened
@@ -67,10 +67,10 @@ def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: fl
 
 def next_point(
     found: Fit,
-    predictor: Callable[[Sequence[Point]], Callable[[Floats], Floats]],
+    predictor: Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]],
     collective: str,
     wirings: Sequence[Wiring],
-    target: Point,
+    target: CalibrationPoint,
 ) -> NextPoint:
     """Find the measurement that leaves the least variance in a prediction.
 
@@ -87,7 +87,9 @@ def next_point(
     target : Point
         What is to be predicted.
     """
-    candidates = [Point(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES]
+    candidates = [
+        CalibrationPoint(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES
+    ]
     slopes = jacobian(predictor(candidates), found.values)
     goal = jacobian(predictor([target]), found.values)
     left = variance_left(found.covariance, goal, slopes[:, None, :], found.noise)

@@ -23,9 +23,9 @@ from simdp.studies.compare_results.attribution import (
     parts_of_traces,
 )
 from simdp.studies.compare_results.matching import (
-    Given,
+    ComparedResult,
     Input,
-    Point,
+    ResultPoint,
     beside_traces,
     differing,
     given,
@@ -85,7 +85,9 @@ def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Differen
     )
 
 
-def _keys(here: Point, there: Point, first: Given, budget: Budget | None) -> list[KeyChange]:
+def _keys(
+    here: ResultPoint, there: ResultPoint, first: ComparedResult, budget: Budget | None
+) -> list[KeyChange]:
     """Which keys differ, and what each does."""
     changed = differing(here.raw, there.raw)
     if len(changed) == 1:
@@ -99,7 +101,7 @@ def _keys(here: Point, there: Point, first: Given, budget: Budget | None) -> lis
     return attributed(here.raw, there.raw, first.base, steps, changed, budget)
 
 
-def _point(here: Point, there: Point, keys: list[KeyChange]) -> PointDifference:
+def _point(here: ResultPoint, there: ResultPoint, keys: list[KeyChange]) -> PointDifference:
     a, b = here.result, there.result
     step_a, step_b = a.metrics["step_time_s"], b.metrics["step_time_s"]
     known = [one.seconds for one in keys if one.seconds is not None]
@@ -115,7 +117,9 @@ def _point(here: Point, there: Point, keys: list[KeyChange]) -> PointDifference:
     )
 
 
-def _notes(here: Point, there: Point, first: Given, second: Given) -> Iterator[str]:
+def _notes(
+    here: ResultPoint, there: ResultPoint, first: ComparedResult, second: ComparedResult
+) -> Iterator[str]:
     """What a reader has to know of two results."""
     for side in (first, second):
         written = side.side.version
@@ -132,7 +136,7 @@ def _notes(here: Point, there: Point, first: Given, second: Given) -> Iterator[s
         yield f"calibration: {first.name}: {a}; {second.name}: {b}."
 
 
-def _beside_traces(first: Given, second: Given) -> Difference:
+def _beside_traces(first: ComparedResult, second: ComparedResult) -> Difference:
     """Compare where at least one side is a real run."""
     notes, results = list[str](), list[Result | None]()
     for side, other in ((first, second), (second, first)):

@@ -165,7 +165,7 @@ Input = str | os.PathLike[str] | Study | Result | Diagnosis
 
 
 @dataclass(frozen=True)
-class Point:
+class ResultPoint:
     """One point of a result.
 
     Attributes
@@ -187,7 +187,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Given:
+class ComparedResult:
     """One of the two that are compared.
 
     Attributes
@@ -232,7 +232,7 @@ class Given:
             return [scenario]
         return [raw for _, raw in grid(scenario, self.base)]
 
-    def point(self, number: int, base: Path) -> Point:
+    def point(self, number: int, base: Path) -> ResultPoint:
         """One point with every default spelled out; its paths start from ``base``."""
         result, raw = self.results[number], self.raws[number]
         raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
@@ -241,10 +241,10 @@ class Given:
         except ScenarioError:  # of another version, or its files are gone
             written, loads = raw, False
         moved = move_paths(written, self.base.resolve(), base.resolve())
-        return Point(result.set, result, moved, loads)
+        return ResultPoint(result.set, result, moved, loads)
 
 
-def given(what: Input) -> Given:
+def given(what: Input) -> ComparedResult:
     """Read one side.
 
     Raises
@@ -256,14 +256,14 @@ def given(what: Input) -> Given:
         what = Study(simdp.__version__, {**what.scenario, "sweep": {}}, [what])
     if isinstance(what, Study):
         name = str(what.scenario.get("name", "scenario"))
-        return Given(name, _checked(name, what), None, Path())
+        return ComparedResult(name, _checked(name, what), None, Path())
     if isinstance(what, Diagnosis):
-        return Given("traces", None, _with_steps("the diagnosis", what), Path())
+        return ComparedResult("traces", None, _with_steps("the diagnosis", what), Path())
     path = Path(what)
     file = path / RESULT if (path / RESULT).is_file() else path
     if file.is_file() and _is_result(file):
         study = _checked(str(file), Study.load(file))
-        return Given(str(path), study, None, file.parent)
+        return ComparedResult(str(path), study, None, file.parent)
     if not path.exists():
         raise ScenarioError(
             [
@@ -279,7 +279,9 @@ def given(what: Input) -> Given:
                 "result.json of simdp, or traces of torch.profiler."
             ]
         )
-    return Given(str(path), None, _with_steps(str(path), diagnose(path, remedies=False)), path)
+    return ComparedResult(
+        str(path), None, _with_steps(str(path), diagnose(path, remedies=False)), path
+    )
 
 
 def _is_result(file: Path) -> bool:
@@ -340,7 +342,7 @@ MAX_NAMED = 3
 """Points that a message names."""
 
 
-def matched(a: Given, b: Given) -> Pairs:
+def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
     """Find the points that set the same, in A's order.
 
     Two single runs match whatever they set. Where the two sweep different keys, a point has for a
@@ -370,7 +372,7 @@ def matched(a: Given, b: Given) -> Pairs:
     return found
 
 
-def beside_traces(result: Given, traces: Given) -> tuple[int, list[str]]:
+def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, list[str]]:
     """Choose the point that a real run is held against: that with as many ranks.
 
     Returns
@@ -407,7 +409,7 @@ def _key(values: dict[str, Any]) -> str:
     return json.dumps(values, sort_keys=True, default=str)
 
 
-def _values(given: Given, keys: Sequence[str]) -> list[dict[str, Any]]:
+def _values(given: ComparedResult, keys: Sequence[str]) -> list[dict[str, Any]]:
     """What every point has for some keys, by its scenario with all defaults."""
     found = []
     for number in range(len(given.results)):
@@ -429,7 +431,7 @@ def value_of(raw: Raw, key: str) -> Any:
     return here
 
 
-def _said(given: Given) -> str:
+def _said(given: ComparedResult) -> str:
     """The first points, in short."""
     each = [
         ", ".join(f"{key}={written(value)}" for key, value in point.set.items()) or "no sweep"

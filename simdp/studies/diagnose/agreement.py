@@ -30,7 +30,7 @@ AHEAD = 4
 """Calls that are compared to find who left one out."""
 
 
-class Called(NamedTuple):
+class RankCall(NamedTuple):
     """What a rank called; empty where it is not known.
 
     Attributes
@@ -53,7 +53,7 @@ class Called(NamedTuple):
 
 
 def compared(
-    calls: Mapping[int, Called], is_complete: bool = True
+    calls: Mapping[int, RankCall], is_complete: bool = True
 ) -> tuple[str, str, tuple[int, ...]]:
     """Compare what the ranks of a group call in one place.
 
@@ -70,7 +70,7 @@ def compared(
         The state of the match, what differs in words, and who differs from most; nobody where no
         side is in the majority.
     """
-    checks: list[tuple[str, Callable[[Called], object]]] = [
+    checks: list[tuple[str, Callable[[RankCall], object]]] = [
         (COLLECTIVE_TYPE_MISMATCH, lambda call: call.name),
         (SIZE_OR_SYNTAX_MISMATCH, _sizes),
         (COLLECTIVE_DTYPE_MISMATCH, lambda call: call.dtypes),
@@ -92,7 +92,7 @@ def compared(
     return FULLY_MATCHED, "", ()
 
 
-def _sizes(call: Called) -> tuple[object, ...]:
+def _sizes(call: RankCall) -> tuple[object, ...]:
     """Sizes that have to be equal on all ranks."""
     if call.name in UNEVEN:
         return ()
@@ -134,7 +134,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:4]))}{more}"
 
 
-def who_left_one_out(calls: Mapping[int, Sequence[Called]]) -> tuple[int, ...]:
+def who_left_one_out(calls: Mapping[int, Sequence[RankCall]]) -> tuple[int, ...]:
     """Whose calls are those of every other rank, one place on.
 
     Parameters

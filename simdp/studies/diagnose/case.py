@@ -10,19 +10,19 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.studies.diagnose.charges import (
     KINDS,
-    Call,
-    Charges,
+    CollectiveCharge,
     Like,
+    StepCharges,
     calls_of,
     charges,
     shortest_of_like,
     transfer_times,
 )
-from simdp.studies.diagnose.expected import Should, Size, Yardstick, whole_buffer
+from simdp.studies.diagnose.expected import CollectiveSize, Should, Yardstick, whole_buffer
 from simdp.studies.diagnose.meetings import Matched, matched
 from simdp.studies.diagnose.one_job import check_meetings, check_steps
 from simdp.studies.diagnose.peers import late_peers
-from simdp.studies.diagnose.timeline import Timeline, timeline
+from simdp.studies.diagnose.timeline import RankTimeline, timeline
 from simdp.traces import RankTrace
 
 SLOW = 1.5
@@ -65,19 +65,19 @@ class Case:
         The quickest of like transfers, by name, bytes and number of ranks [s].
     """
 
-    lines: list[Timeline]
+    lines: list[RankTimeline]
     found: Matched
-    calls: list[list[Call]]
-    charged: list[Charges]
+    calls: list[list[CollectiveCharge]]
+    charged: list[StepCharges]
     numbers: Ints
     at: Ints
     yardstick: Yardstick
-    expected: dict[Size, Should]
-    sizes: list[dict[int, Size]]
+    expected: dict[CollectiveSize, Should]
+    sizes: list[dict[int, CollectiveSize]]
     excess: Floats
     least_seen: dict[Like, float]
 
-    def should(self, sizes: Iterable[Size]) -> dict[Size, float]:
+    def should(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, float]:
         """What transfers should take: as the machine, or the quickest of like groups [s]."""
         found = {size: should_take(size, self.expected, self.least_seen) for size in sizes}
         return {size: value for size, value in found.items() if np.isfinite(value)}
@@ -176,7 +176,9 @@ def _yardstick(traces: Sequence[RankTrace], machine: str | None, world_size: int
 
 
 def should_take(
-    size: Size, expected: Mapping[Size, Should], least_seen: Mapping[Like, float]
+    size: CollectiveSize,
+    expected: Mapping[CollectiveSize, Should],
+    least_seen: Mapping[Like, float],
 ) -> float:
     """What a transfer should take: as the machine gives, or most groups of as many ranks get [s].
 
@@ -186,17 +188,17 @@ def should_take(
     return min(longest, least_seen.get(_like(size), np.inf))
 
 
-def _slow_by(call: Call, should: float) -> float:
+def _slow_by(call: CollectiveCharge, should: float) -> float:
     """How much longer a transfer takes than it should, if it is slow [s]."""
     lasted = call.end - call.middle
     return lasted - should if lasted > max(SLOW * should, LEAST_SLOW) else 0.0
 
 
 def _least_seen(
-    calls: Sequence[Sequence[Call]], sizes: Sequence[dict[int, Size]]
+    calls: Sequence[Sequence[CollectiveCharge]], sizes: Sequence[dict[int, CollectiveSize]]
 ) -> dict[Like, float]:
     """What the quickest quarter of like transfers takes, in the quickest group of one size [s]."""
-    lasted = dict[Size, list[float]]()
+    lasted = dict[CollectiveSize, list[float]]()
     for listed, known in zip(calls, sizes, strict=True):
         for place, size in known.items():
             lasted.setdefault(size, []).append(listed[place].end - listed[place].middle)
@@ -207,13 +209,15 @@ def _least_seen(
     return least
 
 
-def _like(size: Size) -> Like:
+def _like(size: CollectiveSize) -> Like:
     return size.name, size.nbytes, len(size.ranks)
 
 
-def _sizes(line: Timeline, calls: Sequence[Call], world_size: int) -> dict[int, Size]:
+def _sizes(
+    line: RankTimeline, calls: Sequence[CollectiveCharge], world_size: int
+) -> dict[int, CollectiveSize]:
     """Sizes of a rank's collectives, where the trace tells them, by their places in ``calls``."""
-    columns, found = line.trace.collectives, dict[int, Size]()
+    columns, found = line.trace.collectives, dict[int, CollectiveSize]()
     for place, call in enumerate(calls):
         at = call.place
         size = int(columns.group_size[at])
@@ -229,11 +233,11 @@ def _sizes(line: Timeline, calls: Sequence[Call], world_size: int) -> dict[int, 
         group = line.trace.groups.get(str(columns.group[at]))
         ranks = group.ranks if group is not None else None
         if whole is not None and size > 1:
-            found[place] = Size(name, whole, ranks or tuple(range(size)))
+            found[place] = CollectiveSize(name, whole, ranks or tuple(range(size)))
     return found
 
 
-def _common(lines: Sequence[Timeline]) -> Ints:
+def _common(lines: Sequence[RankTimeline]) -> Ints:
     """Numbers of the steps that every rank has and that count."""
     numbers = lines[0].number
     for line in lines[1:]:
@@ -246,7 +250,7 @@ def _common(lines: Sequence[Timeline]) -> Ints:
     return np.array(used or numbers.tolist(), dtype=np.int64)
 
 
-def _world_size(lines: Sequence[Timeline]) -> int:
+def _world_size(lines: Sequence[RankTimeline]) -> int:
     """Ranks of the job; at least as many as any trace speaks of."""
     said = [line.trace.world_size or 0 for line in lines]
     sizes = [int(line.trace.collectives.group_size.max(initial=0)) for line in lines]

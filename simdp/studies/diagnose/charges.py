@@ -22,7 +22,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats, Ints
 from simdp.studies.diagnose.meetings import Matched, Meeting, chosen_calls, signature_of
 from simdp.studies.diagnose.spans import NOTHING, Instants
-from simdp.studies.diagnose.timeline import Timeline
+from simdp.studies.diagnose.timeline import RankTimeline
 from simdp.traces import ANNOTATION, COMPUTE, COPY, SET, SYNC, HostEvents, RankTrace
 
 LOADER = re.compile(
@@ -45,7 +45,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class CollectiveCharge:
     """A collective of one rank: what of it is transfer.
 
     Attributes
@@ -69,7 +69,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Charges:
+class StepCharges:
     """Where the steps of one rank go.
 
     Attributes
@@ -93,13 +93,13 @@ class Charges:
     starved: float
 
 
-def transfer_times(lines: Sequence[Timeline], found: Matched) -> list[float]:
+def transfer_times(lines: Sequence[RankTimeline], found: Matched) -> list[float]:
     """What each meeting takes once its last rank has come, as far as the traces tell [s]."""
     least = shortest_of_like(lines)
     return [_transfer(meeting, least) for meeting in found.every]
 
 
-def shortest_of_like(lines: Sequence[Timeline]) -> dict[Like, float]:
+def shortest_of_like(lines: Sequence[RankTimeline]) -> dict[Like, float]:
     """The shortest collective of each group and signature, over all ranks and steps [s]."""
     least = dict[Like, float]()
     for line in lines:
@@ -119,12 +119,12 @@ def _transfer(meeting: Meeting, least: dict[Like, float]) -> float:
 
 
 def calls_of(
-    lines: Sequence[Timeline],
+    lines: Sequence[RankTimeline],
     place: int,
     found: Matched,
     transfers: Sequence[float],
     least: Mapping[Like, float],
-) -> list[Call]:
+) -> list[CollectiveCharge]:
     """The collectives of one rank, on the first rank's clock; arguments as the others give them."""
     line, calls = lines[place], lines[place].trace.collectives
     met = {
@@ -132,7 +132,7 @@ def calls_of(
         for number, meeting in enumerate(found.every)
         for i in np.flatnonzero(meeting.ranks == place).tolist()
     }
-    listed = list[Call]()
+    listed = list[CollectiveCharge]()
     for one in sorted({*chosen_calls(line).tolist(), *met}):
         start, end = (float(t[one] - found.offset[place]) for t in (calls.start, calls.end))
         if one in met:
@@ -140,17 +140,23 @@ def calls_of(
             meeting = found.every[number]
             middle = max(start, end - transfers[number])
             late = meeting.last if meeting.shortest <= 1.5 * transfers[number] else UNKNOWN
-            listed.append(Call(start, middle, end, UNKNOWN if late == place else late, number, one))
+            listed.append(
+                CollectiveCharge(
+                    start, middle, end, UNKNOWN if late == place else late, number, one
+                )
+            )
             continue
         key = (str(calls.group[one]), *signature_of(line, one))
         size = int(calls.group_size[one])
         known = signature_of(line, one).num_elements >= 0 and size != 1
         middle = max(start, end - least[key]) if known else start
-        listed.append(Call(start, middle, end, UNKNOWN, -1, one))
+        listed.append(CollectiveCharge(start, middle, end, UNKNOWN, -1, one))
     return listed
 
 
-def charges(line: Timeline, offset: float, calls: Sequence[Call], num_ranks: int) -> Charges:
+def charges(
+    line: RankTimeline, offset: float, calls: Sequence[CollectiveCharge], num_ranks: int
+) -> StepCharges:
     """Charge every instant of a rank's steps.
 
     Parameters
@@ -189,7 +195,7 @@ def charges(line: Timeline, offset: float, calls: Sequence[Call], num_ranks: int
         "launch": late.without(fetching),
         "other": gaps.without(late),
     }
-    return Charges(
+    return StepCharges(
         window=until - begin,
         of={kind: found.within(begin, until) for kind, found in sets.items()},
         blamed=_blamed(calls, wait, begin, until, num_ranks),
@@ -234,7 +240,7 @@ def _host_late(trace: RankTrace, gaps: Instants, offset: float) -> tuple[Instant
 
 
 def _blamed(
-    calls: Sequence[Call], wait: Instants, begin: Floats, until: Floats, num_ranks: int
+    calls: Sequence[CollectiveCharge], wait: Instants, begin: Floats, until: Floats, num_ranks: int
 ) -> Floats:
     """Share what a rank waits in the open among those that it waits for, step by step [s]."""
     blamed = np.zeros((len(begin), num_ranks + 1))

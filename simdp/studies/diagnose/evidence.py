@@ -9,7 +9,7 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.reports.captions import nbytes, percent, seconds
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.expected import Size
+from simdp.studies.diagnose.expected import CollectiveSize
 from simdp.studies.diagnose.lateness import Lateness
 from simdp.traces import ANNOTATION, SYNC
 
@@ -106,9 +106,9 @@ class Evidence:
         )
         return ranks, f"{said}{_between(ranks)}."
 
-    def _slowest(self, excess: Floats | None) -> tuple[Size, float, float | None] | None:
+    def _slowest(self, excess: Floats | None) -> tuple[CollectiveSize, float, float | None] | None:
         """The collective that takes most of a step, or that is over what it should take by most."""
-        case, lasted = self._case, dict[Size, list[float]]()
+        case, lasted = self._case, dict[CollectiveSize, list[float]]()
         for calls, sizes in zip(case.calls, case.sizes, strict=True):
             for place, size in sizes.items():
                 lasted.setdefault(size, []).append(calls[place].end - calls[place].middle)
@@ -248,7 +248,7 @@ class Evidence:
         return sorted(self._case.lines[place].rank for place in places)
 
 
-def _named(size: Size) -> str:
+def _named(size: CollectiveSize) -> str:
     return f"{size.name} of {nbytes(size.nbytes)} among {len(size.ranks)} ranks"
 
 

@@ -40,7 +40,7 @@ ITEMSIZE = {
 """Bytes per element of torch's types."""
 
 
-class Size(NamedTuple):
+class CollectiveSize(NamedTuple):
     """A collective, as far as its time depends on it.
 
     Attributes
@@ -162,9 +162,9 @@ class Yardstick:
         """Ranks of a node of the job's machine; None if that is not known."""
         return self._benches[0][1].local_size if self.is_given else None
 
-    def seconds(self, sizes: Iterable[Size]) -> dict[Size, Should]:
+    def seconds(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, Should]:
         """What collectives should take; those that nothing can be said of are left out [s]."""
-        found = dict[Size, Should]()
+        found = dict[CollectiveSize, Should]()
         for size in dict.fromkeys(sizes):
             if size.name not in FAMILIES or len(size.ranks) < 2 or not self._benches:
                 continue
@@ -200,7 +200,7 @@ def _if_room(machine: str, world_size: int) -> tuple[str, Cluster, Cost] | None:
         return None
 
 
-def _time(cluster: Cluster, cost: Cost, size: Size) -> float | None:
+def _time(cluster: Cluster, cost: Cost, size: CollectiveSize) -> float | None:
     """What a collective takes on a cluster; None where nothing is known of it [s]."""
     whole = len(size.ranks) == cluster.world_size
     groups = None if whole else np.array([size.ranks], dtype=np.int64)

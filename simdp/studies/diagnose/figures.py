@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from simdp.results.diagnosis import StepRow
-from simdp.studies.diagnose.timeline import Activity, Timeline, activity
+from simdp.studies.diagnose.timeline import Activity, RankTimeline, activity
 
 
-def step_rows(line: Timeline) -> Iterator[StepRow]:
+def step_rows(line: RankTimeline) -> Iterator[StepRow]:
     """The figures of each step of a rank; none where the whole trace stands for one."""
     if not line.are:
         return

@@ -17,7 +17,7 @@ from simdp.studies.diagnose.agreement import (
     FULLY_MATCHED,
     SIZE_OR_SYNTAX_MISMATCH,
     UNDECIDED,
-    Called,
+    RankCall,
     compared,
     ranks_in_words,
     who_left_one_out,
@@ -145,7 +145,7 @@ def _row(group: str, sequence: int, calls: Calls, size: int) -> MatchRow:
     return MatchRow(group, sequence, "/".join(names), state, missing, odd, detail)
 
 
-def _behind(there: Mapping[int, Called]) -> tuple[int, ...]:
+def _behind(there: Mapping[int, RankCall]) -> tuple[int, ...]:
     """Ranks that came least far."""
     far = {
         rank: STATES.index(call.state) if call.state in STATES else 0
@@ -154,8 +154,8 @@ def _behind(there: Mapping[int, Called]) -> tuple[int, ...]:
     return tuple(rank for rank, state in far.items() if state == min(far.values()))
 
 
-def _called(entry: FlightEntry) -> Called:
-    return Called(
+def _called(entry: FlightEntry) -> RankCall:
+    return RankCall(
         entry.name,
         tuple(map(prod, entry.input_sizes)),
         tuple(map(prod, entry.output_sizes)),

@@ -17,7 +17,7 @@ from simdp.results.diagnosis import BucketRow
 from simdp.steps.partition import limits
 from simdp.strategies.ddp import DDP
 from simdp.studies.diagnose.expected import ITEMSIZE
-from simdp.studies.diagnose.timeline import Timeline
+from simdp.studies.diagnose.timeline import RankTimeline
 from simdp.studies.fits import preset
 from simdp.workload.models import PRESETS
 
@@ -42,7 +42,7 @@ class Buckets(NamedTuple):
     rule: str | None = None
 
 
-def buckets_of(lines: Sequence[Timeline]) -> Buckets:
+def buckets_of(lines: Sequence[RankTimeline]) -> Buckets:
     """Find the buckets of a job."""
     for name in ("all_reduce", "reduce_scatter"):
         for line in lines:
@@ -56,7 +56,7 @@ def buckets_of(lines: Sequence[Timeline]) -> Buckets:
 Sent = tuple[tuple[int, str], ...]
 
 
-def _by_step(line: Timeline, name: str) -> list[Sent]:
+def _by_step(line: RankTimeline, name: str) -> list[Sent]:
     """What each step of a rank sends, as elements and dtypes in order."""
     calls = line.trace.collectives
     if name not in calls.names:

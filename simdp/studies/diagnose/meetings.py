@@ -16,9 +16,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.studies.diagnose.messages import MESSAGES, Exchange, exchanges, group_key, steps_at
+from simdp.studies.diagnose.messages import (
+    MESSAGES,
+    MessageExchange,
+    exchanges,
+    group_key,
+    steps_at,
+)
 from simdp.studies.diagnose.pairing import Calls, Pairs, Signature, paired
-from simdp.studies.diagnose.timeline import Timeline
+from simdp.studies.diagnose.timeline import RankTimeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +109,7 @@ class Matched:
         return [*self.meetings, *self.messages]
 
 
-def matched(lines: Sequence[Timeline]) -> Matched:
+def matched(lines: Sequence[RankTimeline]) -> Matched:
     """Put the collectives of ranks together.
 
     Parameters
@@ -137,7 +143,7 @@ def matched(lines: Sequence[Timeline]) -> Matched:
     )
 
 
-def chosen_calls(line: Timeline) -> Ints:
+def chosen_calls(line: RankTimeline) -> Ints:
     """Places of the collectives that ranks meet in: not messages, and not calls without a kernel.
 
     Of a trace without any kernel of communication, the calls stand for them.
@@ -150,14 +156,14 @@ def chosen_calls(line: Timeline) -> Ints:
     return np.flatnonzero(keep)
 
 
-def signature_of(line: Timeline, place: int) -> Signature:
+def signature_of(line: RankTimeline, place: int) -> Signature:
     """What a rank called."""
     calls = line.trace.collectives
     name = calls.names[calls.name[place]]
     return Signature(name, int(calls.num_elements[place]), str(calls.dtype[place]))
 
 
-def _calls(line: Timeline) -> dict[str, Calls]:
+def _calls(line: RankTimeline) -> dict[str, Calls]:
     calls, chosen = line.trace.collectives, chosen_calls(line)
     found = dict[str, Calls]()
     keys = np.array([group_key(line, str(name)) for name in calls.group[chosen]], dtype=object)
@@ -174,7 +180,7 @@ def _calls(line: Timeline) -> dict[str, Calls]:
 
 
 def _offsets(
-    lines: Sequence[Timeline], pairs: Sequence[Pairs], sent: Sequence[Pairs], origin: Floats
+    lines: Sequence[RankTimeline], pairs: Sequence[Pairs], sent: Sequence[Pairs], origin: Floats
 ) -> Floats:
     """What to take off each rank's times: from rank to rank, along the groups that join them.
 
@@ -195,7 +201,9 @@ def _offsets(
     return np.where(np.isnan(offset), origin[0] - origin, offset)
 
 
-def _messages(lines: Sequence[Timeline], one: Exchange, offset: Floats) -> Iterator[Meeting]:
+def _messages(
+    lines: Sequence[RankTimeline], one: MessageExchange, offset: Floats
+) -> Iterator[Meeting]:
     """The messages of one way that both ranks have."""
     group, *ranks = one.pairs.of
     for ours, theirs in zip(one.pairs.ours.tolist(), one.pairs.theirs.tolist(), strict=True):
@@ -214,7 +222,7 @@ def _messages(lines: Sequence[Timeline], one: Exchange, offset: Floats) -> Itera
 
 
 def _meetings(
-    lines: Sequence[Timeline],
+    lines: Sequence[RankTimeline],
     calls: Sequence[dict[str, Calls]],
     pairs: Sequence[Pairs],
     offset: Floats,
@@ -237,7 +245,7 @@ def _meetings(
 
 
 def _meeting(
-    lines: Sequence[Timeline],
+    lines: Sequence[RankTimeline],
     calls: Sequence[dict[str, Calls]],
     group: str,
     who: Sequence[tuple[int, int]],

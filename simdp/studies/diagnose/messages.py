@@ -9,13 +9,13 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.studies.diagnose.pairing import Calls, Pairs, Signature, paired
-from simdp.studies.diagnose.timeline import Timeline
+from simdp.studies.diagnose.timeline import RankTimeline
 
 MESSAGES = ("send", "recv")
 """They have two ranks, and are no meetings."""
 
 
-class Way(NamedTuple):
+class MessagePath(NamedTuple):
     """From whom to whom messages go, in a group."""
 
     group: str
@@ -23,7 +23,7 @@ class Way(NamedTuple):
     target: int
 
 
-class Exchange(NamedTuple):
+class MessageExchange(NamedTuple):
     """All messages of one way.
 
     Attributes
@@ -39,7 +39,7 @@ class Exchange(NamedTuple):
     pairs: Pairs
 
 
-def exchanges(lines: Sequence[Timeline], origin: Floats) -> list[Exchange]:
+def exchanges(lines: Sequence[RankTimeline], origin: Floats) -> list[MessageExchange]:
     """Put the messages of ranks together; those whose peer is not known, or not there, are alone.
 
     Parameters
@@ -61,14 +61,14 @@ def exchanges(lines: Sequence[Timeline], origin: Floats) -> list[Exchange]:
             if received is not None:
                 apart = float(origin[place] - origin[other])
                 pairs = paired(sent, received, apart, (way.group, place, other))
-                found.append(Exchange(sent, received, pairs))
+                found.append(MessageExchange(sent, received, pairs))
     return found
 
 
-def _ways(line: Timeline) -> dict[str, dict[Way, Calls]]:
+def _ways(line: RankTimeline) -> dict[str, dict[MessagePath, Calls]]:
     """A rank's messages by their way."""
     calls, rank = line.trace.collectives, line.trace.rank
-    found: dict[str, dict[Way, Calls]] = {name: {} for name in MESSAGES}
+    found: dict[str, dict[MessagePath, Calls]] = {name: {} for name in MESSAGES}
     if rank is None or not len(calls):
         return found
     names = np.array(calls.names)[calls.name]
@@ -77,7 +77,7 @@ def _ways(line: Timeline) -> dict[str, dict[Way, Calls]]:
         peers = [_global(line, str(calls.group[i]), int(calls.peer[i])) for i in mine.tolist()]
         keys = [group_key(line, str(group)) for group in calls.group[mine]]
         ends = [(rank, peer) if name == "send" else (peer, rank) for peer in peers]
-        ways = [Way(key, *pair) for key, pair in zip(keys, ends, strict=True)]
+        ways = [MessagePath(key, *pair) for key, pair in zip(keys, ends, strict=True)]
         for way in dict.fromkeys(ways):
             places = mine[[one == way for one in ways]]
             found[name][way] = Calls(
@@ -90,7 +90,7 @@ def _ways(line: Timeline) -> dict[str, dict[Way, Calls]]:
     return found
 
 
-def _global(line: Timeline, group: str, peer: int) -> int:
+def _global(line: RankTimeline, group: str, peer: int) -> int:
     """A rank of the job by its number in a group."""
     known = line.trace.groups.get(group)
     if known is None or known.ranks is None or peer >= len(known.ranks):
@@ -98,7 +98,7 @@ def _global(line: Timeline, group: str, peer: int) -> int:
     return known.ranks[peer]
 
 
-def group_key(line: Timeline, name: str) -> str:
+def group_key(line: RankTimeline, name: str) -> str:
     """Groups of one name and different ranks, as a mesh makes them, are different groups."""
     group = line.trace.groups.get(name)
     if group is None or group.ranks is None:
@@ -106,7 +106,7 @@ def group_key(line: Timeline, name: str) -> str:
     return f"{name} of {','.join(map(str, group.ranks))}"
 
 
-def steps_at(line: Timeline, places: Ints) -> Ints:
+def steps_at(line: RankTimeline, places: Ints) -> Ints:
     """Numbers of the steps in which collectives were called; -1 outside of all."""
     step = line.trace.collectives.step[places]
     if not len(line.trace.steps):

@@ -11,16 +11,16 @@ from simdp.results.diagnosis import MatchRow
 from simdp.studies.diagnose.agreement import (
     FULLY_MATCHED,
     UNDECIDED,
-    Called,
+    RankCall,
     compared,
     ranks_in_words,
     who_left_one_out,
 )
 from simdp.studies.diagnose.meetings import Matched, Meeting, chosen_calls
-from simdp.studies.diagnose.timeline import Timeline
+from simdp.studies.diagnose.timeline import RankTimeline
 
 
-def mismatches(lines: Sequence[Timeline], found: Matched) -> list[MatchRow]:
+def mismatches(lines: Sequence[RankTimeline], found: Matched) -> list[MatchRow]:
     """Collectives that ranks disagree on; not of groups that had to be matched by their ends.
 
     Parameters
@@ -44,14 +44,14 @@ def _by_ends(group: str, found: Matched) -> bool:
     return any(key == group or key.startswith(f"{group} of ") for key in found.by_ends)
 
 
-def _called(line: Timeline, place: int) -> Called:
+def _called(line: RankTimeline, place: int) -> RankCall:
     calls = line.trace.collectives
     sizes = (int(calls.num_elements[place]),), (int(calls.out_elements[place]),)
     known = tuple(size if size[0] >= 0 else () for size in sizes)
-    return Called(calls.names[calls.name[place]], known[0], known[1], (str(calls.dtype[place]),))
+    return RankCall(calls.names[calls.name[place]], known[0], known[1], (str(calls.dtype[place]),))
 
 
-def _differing(lines: Sequence[Timeline], meeting: Meeting) -> MatchRow | None:
+def _differing(lines: Sequence[RankTimeline], meeting: Meeting) -> MatchRow | None:
     """A row if the ranks of a meeting did not call the same; sizes that are not known are."""
     ranks = [lines[place].rank for place in meeting.ranks.tolist()]
     called = [
@@ -69,7 +69,7 @@ def _differing(lines: Sequence[Timeline], meeting: Meeting) -> MatchRow | None:
     return MatchRow(meeting.group, meeting.number, name, state, (), odd, differs)
 
 
-def _lacking(lines: Sequence[Timeline], found: Matched) -> Iterator[MatchRow]:
+def _lacking(lines: Sequence[RankTimeline], found: Matched) -> Iterator[MatchRow]:
     """Rows for steps in which a rank calls fewer collectives of a group than others do."""
     if len(lines) < 2 or any(not len(line.trace.steps) for line in lines):
         return
@@ -85,15 +85,15 @@ def _lacking(lines: Sequence[Timeline], found: Matched) -> Iterator[MatchRow]:
                 yield row
 
 
-def _takes_part(line: Timeline, group: str) -> bool:
+def _takes_part(line: RankTimeline, group: str) -> bool:
     known = line.trace.groups.get(group)
     if known is not None and known.ranks is not None:
         return line.rank in known.ranks
     return group in set(line.trace.collectives.group.tolist())
 
 
-def _lacking_in(members: Sequence[Timeline], group: str, step: int) -> MatchRow | None:
-    calls = dict[int, list[Called]]()
+def _lacking_in(members: Sequence[RankTimeline], group: str, step: int) -> MatchRow | None:
+    calls = dict[int, list[RankCall]]()
     for line in members:
         columns, chosen = line.trace.collectives, chosen_calls(line)
         place = int(np.flatnonzero(line.number == step)[0])
@@ -116,7 +116,7 @@ def _lacking_in(members: Sequence[Timeline], group: str, step: int) -> MatchRow 
     return MatchRow(group, at, full[min(at, most - 1)].name, UNDECIDED, missing, missing, detail)
 
 
-def _first_difference(calls: Sequence[Sequence[Called]]) -> int:
+def _first_difference(calls: Sequence[Sequence[RankCall]]) -> int:
     """The first place where not all call the same."""
     for at, ranks in enumerate(zip(*calls, strict=False)):
         if len(set(ranks)) > 1:

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simdp.studies.diagnose.charges import UNKNOWN, Call
-from simdp.studies.diagnose.expected import Should, Size
+from simdp.studies.diagnose.charges import UNKNOWN, CollectiveCharge
+from simdp.studies.diagnose.expected import CollectiveSize, Should
 from simdp.studies.diagnose.meetings import Meeting
 
 LARGE = 1e6
@@ -26,11 +26,11 @@ STEADY = 1 / 3
 
 
 def late_peers(
-    calls: Sequence[Call],
-    sizes: Mapping[int, Size],
-    expected: Mapping[Size, Should],
+    calls: Sequence[CollectiveCharge],
+    sizes: Mapping[int, CollectiveSize],
+    expected: Mapping[CollectiveSize, Should],
     meetings: Sequence[Meeting],
-) -> list[Call]:
+) -> list[CollectiveCharge]:
     """Tell the transfers of one rank's collectives from waiting for ranks without a trace.
 
     Parameters
@@ -56,7 +56,7 @@ def late_peers(
         and size.nbytes >= LARGE
         and not (calls[place].meeting >= 0 and meetings[calls[place].meeting].is_complete)
     ]
-    lasted = dict[Size, list[float]]()
+    lasted = dict[CollectiveSize, list[float]]()
     for place in alone:
         lasted.setdefault(sizes[place], []).append(calls[place].end - calls[place].start)
     if len(lasted) < 2:

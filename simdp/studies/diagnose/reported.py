@@ -34,7 +34,7 @@ from simdp.studies.collective import load_clusters, load_cost
 from simdp.studies.diagnose.devices import machines_with
 from simdp.studies.diagnose.verdict import WORTH
 from simdp.studies.methods import (
-    Asked,
+    FitsRequest,
     Method,
     checked_here,
     known_machine,
@@ -441,7 +441,7 @@ class _Job:
             if isinstance(precision, dict):  # as torch.autocast trains, with 32-bit gradients
                 precision = {**precision, "kind": "amp"}
         method = Method("full", job.strategy, precision, "none")
-        raw = raw_of(Asked(model, job.gpus, job.machine), place, job.gpus, method)
+        raw = raw_of(FitsRequest(model, job.gpus, job.machine), place, job.gpus, method)
         if job.model is None:
             raw["workload"]["compute"] = self._measured(1, job.compute)
             return with_data(raw, 1)[1], 1

@@ -25,7 +25,7 @@ OPTIMIZER = "Optimizer.step#"
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class RankTimeline:
     """A rank's steps.
 
     Attributes
@@ -77,7 +77,7 @@ class Timeline:
         return later if later.any() else ~later
 
 
-def timeline(trace: RankTrace, place: int) -> Timeline:
+def timeline(trace: RankTrace, place: int) -> RankTimeline:
     """Find the steps of a rank.
 
     Parameters
@@ -109,7 +109,7 @@ def timeline(trace: RankTrace, place: int) -> Timeline:
     ahead = host < FILLING * on_device
     counted = ~_filling(ahead, last_end - marks[1]) if are else np.ones(1, dtype=bool)
     rank = place if trace.rank is None else trace.rank
-    return Timeline(trace, rank, are, number, host, begin, end, counted, step)
+    return RankTimeline(trace, rank, are, number, host, begin, end, counted, step)
 
 
 def _filling(ahead: Bools, lag: Floats) -> Bools:

@@ -5,20 +5,27 @@ What they are given, and what comes out, is the same for each of them.
 
 from __future__ import annotations
 
-from simdp.studies.executor.base import Done, Executor, Failed, Here, attempt, in_order
+from simdp.studies.executor.base import (
+    CompletedItem,
+    Failed,
+    PointExecutor,
+    SerialExecutor,
+    attempt,
+    in_order,
+)
 
 __all__ = [
-    "Done",
-    "Executor",
+    "CompletedItem",
     "Failed",
-    "Here",
+    "PointExecutor",
+    "SerialExecutor",
     "attempt",
     "executor_for",
     "in_order",
 ]
 
 
-def executor_for(workers: int = 1, scheduler: str | None = None) -> Executor:
+def executor_for(workers: int = 1, scheduler: str | None = None) -> PointExecutor:
     """Choose who does many things.
 
     Parameters
@@ -38,11 +45,11 @@ def executor_for(workers: int = 1, scheduler: str | None = None) -> Executor:
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
     if scheduler is not None:
-        from simdp.studies.executor.dask import Cluster  # which few have
+        from simdp.studies.executor.dask import DaskExecutor  # which few have
 
-        return Cluster(scheduler)
+        return DaskExecutor(scheduler)
     if workers == 1:
-        return Here()
-    from simdp.studies.executor.base import Processes  # which a single run does without
+        return SerialExecutor()
+    from simdp.studies.executor.base import ProcessExecutor  # which a single run does without
 
-    return Processes(workers)
+    return ProcessExecutor(workers)

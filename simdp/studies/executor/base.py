@@ -38,7 +38,7 @@ NO_MEMORY = "there is not enough memory for this; try fewer ranks, steps or samp
 
 
 @dataclass(frozen=True)
-class Done(Generic[Value]):
+class CompletedItem(Generic[Value]):
     """An item that is done.
 
     Attributes
@@ -90,7 +90,7 @@ class Failed:
         return cls([one_line(line) for line in problems], error)
 
 
-class Executor(ABC):
+class PointExecutor(ABC):
     """Does many things that do not depend on each other; a context manager.
 
     It may be asked several times; what it needs is started when it is first asked, and ended with
@@ -100,7 +100,7 @@ class Executor(ABC):
     @abstractmethod
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
-    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+    ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
         """Call a function with every item; what fails is an outcome, not an exception.
 
         Parameters
@@ -132,10 +132,10 @@ class Executor(ABC):
         self.close()
 
 
-def attempt(function: Callable[[T], R], item: T) -> Done[R] | Failed:
+def attempt(function: Callable[[T], R], item: T) -> CompletedItem[R] | Failed:
     """Call a function here, and say what became of it, in a form that another process can read."""
     try:
-        return Done(function(item))
+        return CompletedItem(function(item))
     except Exception as error:
         return _readable(Failed.of(error))
 
@@ -170,12 +170,12 @@ def in_order(outcomes: Iterator[tuple[int, R]], number: int) -> Iterator[R]:
 # Here ---------------------------------------------------------------------------------------------
 
 
-class Here(Executor):
+class SerialExecutor(PointExecutor):
     """Does everything in this process, in order."""
 
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
-    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+    ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
         for number, item in enumerate(items):
             yield number, attempt(function, item)
 
@@ -195,7 +195,7 @@ PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2): the signal that a process gets when the thread that started it ends."""
 
 
-class Processes(Executor):
+class ProcessExecutor(PointExecutor):
     """Does things in several processes of this machine.
 
     Parameters
@@ -216,7 +216,7 @@ class Processes(Executor):
 
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
-    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+    ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
         do: Any = partial(attempt, function)
         waiting, suspects = deque(range(len(items))), deque[int]()
         deaths = dict.fromkeys(range(len(items)), 0)

@@ -18,7 +18,7 @@ from typing import Any
 import simdp
 from simdp.engine import threads
 from simdp.errors import ScenarioError, SimdpError
-from simdp.studies.executor.base import Done, Executor, Failed, R, T, attempt
+from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 
 PATIENCE = 4.0
 """How long a scheduler may take to answer, and to have a worker [s]."""
@@ -40,7 +40,7 @@ ALONE = Lock()
 """Held by what a worker does."""
 
 
-class Cluster(Executor):
+class DaskExecutor(PointExecutor):
     """Does things on the workers of a Dask scheduler.
 
     Parameters
@@ -75,7 +75,7 @@ class Cluster(Executor):
 
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
-    ) -> Iterator[tuple[int, Done[R] | Failed]]:
+    ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
         do = partial(_attempt, simdp.__version__, function)
         numbers: dict[Any, int] = {}
         coming = iter(range(len(items)))
@@ -118,14 +118,14 @@ class Cluster(Executor):
                 return [future for future in futures if future.status != "pending"]
         raise self._gone("has no workers any more")
 
-    def _outcome(self, future: Any) -> Done[Any] | Failed | None:
+    def _outcome(self, future: Any) -> CompletedItem[Any] | Failed | None:
         """What became of an item; None where it was lost with its worker."""
         if future.status == "error":
             return Failed.of(_told(future.exception()))
         if self._client.status != "running":
             raise self._gone("went away")
         try:
-            found: Done[Any] | Failed = future.result(timeout=LOOK * LOOKS)
+            found: CompletedItem[Any] | Failed = future.result(timeout=LOOK * LOOKS)
             return found
         except TimeoutError:  # it was lost with its worker, and no other has done it since
             if not self._client.nthreads():
@@ -186,7 +186,7 @@ def _told(error: Any) -> Exception:
     return error if isinstance(error, Exception) else SimdpError(str(error))
 
 
-def _attempt(version: str, function: Callable[[T], R], item: T) -> Done[R] | Failed:
+def _attempt(version: str, function: Callable[[T], R], item: T) -> CompletedItem[R] | Failed:
     """Call a function on a worker, which must be what asks."""
     if simdp.__version__ != version:
         return Failed.of(

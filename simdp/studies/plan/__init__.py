@@ -18,13 +18,13 @@ import numpy as np
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.job.targets import Need
-from simdp.results.plan import GOALS, Option, Plan
+from simdp.job.targets import SamplesNeeded
+from simdp.results.plan import GOALS, Option, PlanResult
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written, set_key
 from simdp.scenario.shipped import find
 from simdp.strategies import STRATEGIES
-from simdp.studies.executor import Executor, executor_for
+from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.plan.bounds import Bounds, NeedOf
 from simdp.studies.plan.report import Made, order, refuse_untold, refuse_untold_nearest
 from simdp.studies.plan.request import (
@@ -33,11 +33,11 @@ from simdp.studies.plan.request import (
     MAX_POINTS,
     MICRO,
     WORLD,
-    Asked,
     Infeasible,
-    Point,
+    LearningSettings,
+    PlanPoint,
+    PlanRequest,
     Space,
-    Training,
     checked_choices,
     refuse,
     summed,
@@ -46,7 +46,7 @@ from simdp.studies.plan.request import (
 from simdp.studies.plan.search import Player, Search, sampled
 from simdp.studies.store import Store
 
-__all__ = ["Asked", "plan", "ready"]
+__all__ = ["PlanRequest", "plan", "ready"]
 
 STEPS, MOST_STEPS = 2, 8
 """Steps of a run that does not say how long it is, the first being warm-up; and at most."""
@@ -58,13 +58,13 @@ Progress = Callable[[str], None]
 
 def plan(
     path: str | os.PathLike[str],
-    asked: Asked | None = None,
+    asked: PlanRequest | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    executor: Executor | None = None,
+    executor: PointExecutor | None = None,
     store: Store | None = None,
     progress: Progress | None = None,
-) -> Plan:
+) -> PlanResult:
     """Find out with which settings to train.
 
     Parameters
@@ -93,7 +93,7 @@ def plan(
     ScenarioError
         If what is asked for does not go together, or no point can be at all.
     """
-    asked, file = asked or Asked(), find(Path(path))
+    asked, file = asked or PlanRequest(), find(Path(path))
     say = progress or (lambda words: None)
     checked_choices(asked.choices)
     raw = _plain(as_written(file, overrides, asked.choices), asked)
@@ -111,7 +111,7 @@ def _led(file: Path, line: str) -> str:
     return line if line.startswith("--") else f"{file}: {line}"
 
 
-def _plain(raw: dict[str, Any], asked: Asked) -> dict[str, Any]:
+def _plain(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
     """The scenario without what a plan does not look at: times alone, of few steps."""
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     workload = raw.get("workload")
@@ -140,7 +140,7 @@ def _first(raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[st
 
 
 def _chosen(
-    scenario: Scenario, raw: dict[str, Any], asked: Asked
+    scenario: Scenario, raw: dict[str, Any], asked: PlanRequest
 ) -> tuple[dict[str, list[Any]], int | None]:
     """What to choose from, and the samples of a step that every point keeps."""
     choices = {key: list(values) for key, values in asked.choices.items()}
@@ -157,20 +157,20 @@ def _chosen(
 
 
 def _found(
-    asked: Asked,
+    asked: PlanRequest,
     scenario: Scenario,
-    own: Training,
+    own: LearningSettings,
     space: Space,
-    executor: Executor,
+    executor: PointExecutor,
     store: Store | None,
     say: Progress,
-) -> Plan:
+) -> PlanResult:
     need_of = _need_of(scenario)
     is_exact = len(space) <= MAX_POINTS
     impossible, bounds = _bounded(space, asked, need_of, executor, scenario.seed, say)
 
     def changes(other: Scenario, batch: int) -> list[str]:
-        return own.changes(Training(other, batch))
+        return own.changes(LearningSettings(other, batch))
 
     player = Player(bounds, need_of, changes, executor, store)
     search = Search(bounds, asked.goal, asked.limits, player.play, _margin(player, asked.sure))
@@ -191,7 +191,7 @@ def _found(
     pruned["impossible"] += sum(impossible.values())
     if not is_exact:
         pruned["sampled"] = len(space) - len(bounds.points) - sum(impossible.values())
-    told = Plan(
+    told = PlanResult(
         version=simdp.__version__,
         scenario=scenario.resolved(),
         goal=asked.goal,
@@ -216,9 +216,9 @@ def _found(
 
 def _bounded(
     space: Space,
-    asked: Asked,
+    asked: PlanRequest,
     need_of: NeedOf,
-    executor: Executor,
+    executor: PointExecutor,
     seed: int,
     say: Progress,
 ) -> tuple[dict[Infeasible, int], Bounds]:
@@ -234,11 +234,11 @@ def _bounded(
     return impossible, bounds
 
 
-def _every_point(space: Space) -> tuple[list[Point], dict[Infeasible, int]]:
+def _every_point(space: Space) -> tuple[list[PlanPoint], dict[Infeasible, int]]:
     """All points, and why others cannot be, with how many of these there are."""
-    points, impossible = list[Point](), Counter[Infeasible]()
+    points, impossible = list[PlanPoint](), Counter[Infeasible]()
     for point in space.points():
-        if isinstance(point, Point):
+        if isinstance(point, PlanPoint):
             points.append(point)
         else:
             impossible[point] += 1
@@ -249,9 +249,9 @@ def _need_of(scenario: Scenario) -> NeedOf:
     """What the target takes, by global batch; a million samples without one."""
     target, there = scenario.target, scenario.workload.num_samples(scenario.base)
 
-    def need_of(batch: int) -> Need | str:
+    def need_of(batch: int) -> SamplesNeeded | str:
         if target is None:
-            return Need(MILLION)
+            return SamplesNeeded(MILLION)
         wrong = target.problem_with(batch, there)
         if wrong:
             return f"target.{wrong}"
@@ -260,14 +260,14 @@ def _need_of(scenario: Scenario) -> NeedOf:
     return need_of
 
 
-def _own(raw: Mapping[str, Any], scenario: Scenario) -> Training:
+def _own(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
     """How the scenario of the file trains; by DDP where it names no strategy."""
     n = scenario.cluster.world_size
     batch = int(scenario.workload.samples_per_step(n))
     if "strategy" not in raw:
         plain = STRATEGIES["ddp"].model_validate({})
         scenario = scenario.model_copy(update={"strategy": plain})
-    return Training(scenario, batch)
+    return LearningSettings(scenario, batch)
 
 
 def _margin(player: Player, sure: float | None) -> Callable[[int], float] | None:
@@ -292,7 +292,7 @@ LIMIT_OPTIONS = {
 
 
 def _infeasible(
-    search: Search, player: Player, impossible: Mapping[Infeasible, int], asked: Asked
+    search: Search, player: Player, impossible: Mapping[Infeasible, int], asked: PlanRequest
 ) -> list[dict[str, Any]]:
     """Why points cannot be chosen that were not simulated, and what would free them."""
     counts, points = Counter(impossible), search.bounds.points
@@ -319,7 +319,7 @@ def _nothing(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int])
 
 def ready(
     path: str | os.PathLike[str],
-    found: Plan,
+    found: PlanResult,
     overrides: Mapping[str, Any] | None = None,
     folder: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -340,7 +340,7 @@ def ready(
         Scenarios as plain data with every default spelled out, by the names of their files.
     """
     file = find(Path(path))
-    raw = _plain(as_written(file, overrides, found.choices), Asked(found.goal))
+    raw = _plain(as_written(file, overrides, found.choices), PlanRequest(found.goal))
     space = Space(raw, file.parent, found.choices, None)
     scenarios = {}
     for option in found.options:
@@ -352,7 +352,7 @@ def ready(
     return scenarios
 
 
-def _with_files(found: Plan) -> Plan:
+def _with_files(found: PlanResult) -> PlanResult:
     """Give every option a file."""
     names = {
         repr(option.set): f"option-{number:02d}.yaml"

@@ -56,10 +56,10 @@ from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import footprint_of
 from simdp.engine.launcher import Launcher
-from simdp.engine.phases import Line
+from simdp.engine.phases import MemoryLine
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
-from simdp.job.targets import Need
+from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import JOULES, Rates
 from simdp.scenario import Scenario
 from simdp.scenario.checks import joint_problems
@@ -70,7 +70,7 @@ from simdp.steps.facts import Facts
 from simdp.steps.ops import HostCopy
 from simdp.steps.partition import Group
 from simdp.steps.program import ProcessGroups, called_by, flat
-from simdp.studies.executor import Done, Executor
+from simdp.studies.executor import CompletedItem, PointExecutor
 from simdp.studies.fits import DEPTHS, lines_of_depth
 from simdp.studies.plan.request import (
     ACCUM,
@@ -78,7 +78,7 @@ from simdp.studies.plan.request import (
     BATCH_OPTION,
     MICRO,
     Infeasible,
-    Point,
+    PlanPoint,
     Space,
     network_part,
     recipe_part,
@@ -88,7 +88,7 @@ from simdp.workload.step_costs import update_seconds
 # Memory -------------------------------------------------------------------------------------------
 
 
-def lines_of(raw: Raw, base: Path) -> list[Line]:
+def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
     """Bytes of the fullest rank, wherever the peak may be.
 
     Every allocator takes what is asked for or more, so that exact ones give the least.
@@ -125,7 +125,7 @@ TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, 
 """How often (n - 1) / n of a buffer leaves some rank; of others nothing is said."""
 
 
-class Network:
+class NetworkCollectives:
     """The collectives of one cluster.
 
     Parameters
@@ -148,7 +148,7 @@ class Network:
         Parameters
         ----------
         collective, nbytes, group
-            As `simdp.steps.program.Called`.
+            As `simdp.steps.program.CollectiveCall`.
         groups : sequence of ProcessGroups
             Of the program.
         """
@@ -229,7 +229,7 @@ def named(settings: dict[str, Any]) -> str:
 
 
 @dataclass(eq=False)
-class Place:
+class SharedCluster:
     """A cluster that points share.
 
     Attributes
@@ -247,20 +247,22 @@ class Place:
     """
 
     scenario: Scenario
-    network: Network
+    network: NetworkCollectives
     devices: list[Device]
     factor: float
     rates: Rates
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Place:
+    def of(cls, scenario: Scenario) -> SharedCluster:
         """The cluster of a scenario."""
         cluster = scenario.cluster
         devices = list[Device]()
         for device in cluster.device if isinstance(cluster.device, list) else [cluster.device]:
             if device not in devices:
                 devices.append(device)
-        return cls(scenario, Network(scenario), devices, _factor(scenario), cluster.rates())
+        return cls(
+            scenario, NetworkCollectives(scenario), devices, _factor(scenario), cluster.rates()
+        )
 
     @property
     def memory(self) -> float:
@@ -361,7 +363,7 @@ class Asks(NamedTuple):
     tag : int or None
         Its number in the step; None where the rank waits for it at once.
     collective, nbytes, group
-        As `simdp.steps.program.Called`.
+        As `simdp.steps.program.CollectiveCall`.
     stream : int
         Which takes it.
     wait, after
@@ -493,7 +495,7 @@ class Sheet:
                 self._count(segment, BYTES, 2 * op.nbytes)
             case HostCopy():
                 self._count(segment, HOST_BYTES, op.nbytes)
-            case ops.Fill():
+            case ops.FillBucket():
                 self._count(segment, HOOKS, 1.0)
                 if op.is_copied:
                     self._count(segment, BYTES, 2.0 * self._beside.nbytes((op.name,)))
@@ -731,7 +733,7 @@ def looked_at(asked: Look) -> Read:
     return Sheet(scenario) if is_known else None, lines
 
 
-NeedOf = Callable[[int], Need | str]
+NeedOf = Callable[[int], SamplesNeeded | str]
 """Of a global batch the samples that the target takes, or why it cannot have that batch."""
 
 NO_BATCH = "the ranks cannot share the batch"
@@ -768,12 +770,12 @@ class Bounds:
     def __init__(
         self,
         space: Space,
-        points: Sequence[Point],
+        points: Sequence[PlanPoint],
         need: NeedOf,
         like: Bounds | None = None,
     ) -> None:
         self.space, self.points = space, points
-        self._places: dict[str, Place | None] = {} if like is None else like._places
+        self._places: dict[str, SharedCluster | None] = {} if like is None else like._places
         self._recipes: dict[str, Recipe | None] = {} if like is None else like._recipes
         self._odd: dict[tuple[int, int, int], str | None] = {} if like is None else like._odd
         self._read: dict[Hashable, Read | str] = {} if like is None else like._read
@@ -792,7 +794,7 @@ class Bounds:
         self._compute_alone()
         self._spread()
 
-    def _place(self, number: int, point: Point, need_of: NeedOf) -> None:
+    def _place(self, number: int, point: PlanPoint, need_of: NeedOf) -> None:
         """Find what a point shares with others."""
         place, recipe = self.place_of(point), self.recipe_of(point)
         batch = point.world_size * point.microbatch * point.micro_steps
@@ -806,7 +808,12 @@ class Bounds:
         else:
             wrong = self._oddity(point, place, recipe)
         need = need_of(batch) if batch else None
-        if place is None or recipe is None or wrong is not None or not isinstance(need, Need):
+        if (
+            place is None
+            or recipe is None
+            or wrong is not None
+            or not isinstance(need, SamplesNeeded)
+        ):
             self.is_possible[number] = False
             if wrong is not None:
                 self.why[number] = Infeasible.of_line(wrong)
@@ -830,14 +837,14 @@ class Bounds:
         self._group_of[number] = key
         self._groups.setdefault(key, []).append(number)
 
-    def _own_batch(self, point: Point) -> int:
+    def _own_batch(self, point: PlanPoint) -> int:
         """Samples of a step as the scenario itself deals them; 0 if it cannot be."""
         try:
             return int(self._built(point.settings).workload.samples_per_step(point.world_size))
         except ScenarioError:
             return 0
 
-    def _oddity(self, point: Point, place: Place, recipe: Recipe) -> str | None:
+    def _oddity(self, point: PlanPoint, place: SharedCluster, recipe: Recipe) -> str | None:
         """Why the parts of a point do not suit each other; None where they do."""
         key = id(place), id(recipe), min(point.micro_steps, 2)
         if key not in self._odd:
@@ -850,18 +857,18 @@ class Bounds:
             self._odd[key] = found[0] if found else None
         return self._odd[key]
 
-    def place_of(self, point: Point) -> Place | None:
+    def place_of(self, point: PlanPoint) -> SharedCluster | None:
         """The cluster of a point; None where there can be none."""
         settings = network_part(point.settings)
         key = named(settings)
         if key not in self._places:
             try:
-                self._places[key] = Place.of(self._built(settings | self._some_batch))
+                self._places[key] = SharedCluster.of(self._built(settings | self._some_batch))
             except ScenarioError as error:
                 self._places[key], self._wrong[key] = None, error.problems[0]
         return self._places[key]
 
-    def recipe_of(self, point: Point) -> Recipe | None:
+    def recipe_of(self, point: PlanPoint) -> Recipe | None:
         """What the ranks of a point do; None where that cannot be."""
         settings = recipe_part(point.settings)
         key = named(settings)
@@ -903,7 +910,7 @@ class Bounds:
             found = point.micro_steps * found * place.factor * SAFETY * loss
             self.step[number] = self.busy[number] = found
 
-    def look(self, executor: Executor, progress: Progress | None = None) -> None:
+    def look(self, executor: PointExecutor, progress: Progress | None = None) -> None:
         """Look at all points that are left more closely, those of the same operations at once.
 
         Parameters
@@ -924,7 +931,7 @@ class Bounds:
         asked = [self._asked(groups[key]) for key in unread]
         for place, outcome in executor.each(looked_at, asked):
             key = unread[place]
-            if isinstance(outcome, Done):
+            if isinstance(outcome, CompletedItem):
                 self._read[key] = outcome.value
             else:  # that cannot be, or nothing is known of it
                 error = outcome.error
@@ -1021,7 +1028,7 @@ SLOWED_BESIDE[[HOOKS, LAUNCHES]] = True
 """What the host does, which stragglers slow down as well."""
 
 
-def _beside(places: Sequence[Place]) -> Floats:
+def _beside(places: Sequence[SharedCluster]) -> Floats:
     """Seconds of what is no call, of each place, shape `(NUM_BESIDE, num_places)`."""
     found = np.zeros((NUM_BESIDE, len(places)))
     for number, place in enumerate(places):

@@ -14,8 +14,8 @@ from simdp.results.comparison import NOISE
 from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario
-from simdp.studies.plan.request import LIMITED, Asked, chance, factors_of
-from simdp.studies.plan.search import LIMITS, NUM_BEST, Played, Player, Search
+from simdp.studies.plan.request import LIMITED, PlanRequest, chance, factors_of
+from simdp.studies.plan.search import LIMITS, NUM_BEST, Player, Search, SearchedPoint
 
 # Words --------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ UNTOLD = {
 """Of what an option has no figure without, and what to do."""
 
 
-def refuse_untold(search: Search, asked: Asked) -> None:
+def refuse_untold(search: Search, asked: PlanRequest) -> None:
     """Refuse a goal or a limit of which no point has a figure.
 
     Raises
@@ -164,7 +164,7 @@ def refuse_untold(search: Search, asked: Asked) -> None:
         raise ScenarioError(found)
 
 
-def refuse_untold_nearest(search: Search, asked: Asked, nearest: Played) -> None:
+def refuse_untold_nearest(search: Search, asked: PlanRequest, nearest: SearchedPoint) -> None:
     """Refuse a goal of which all that meets the limits has no figure.
 
     Raises
@@ -182,7 +182,7 @@ def refuse_untold_nearest(search: Search, asked: Asked, nearest: Played) -> None
 class Made:
     """Makes what a plan tells of what a search found."""
 
-    def __init__(self, search: Search, player: Player, asked: Asked) -> None:
+    def __init__(self, search: Search, player: Player, asked: PlanRequest) -> None:
         self._search, self._player, self._asked = search, player, asked
         self._left_out = 0
 
@@ -205,12 +205,12 @@ class Made:
         options = [one.option for one in found]
         return [self.told(one, why_on_front(one.option, options)) for one in found]
 
-    def nearest(self, one: Played) -> Option:
+    def nearest(self, one: SearchedPoint) -> Option:
         """The option that misses the limits least, with its interval."""
         self._player.find_intervals([one.number])
         return self.told(one, self.misses_in_words(one))
 
-    def told(self, one: Played, why: str) -> Option:
+    def told(self, one: SearchedPoint, why: str) -> Option:
         """An option with its interval, its chances, and why it is listed."""
         option, player, limits = one.option, self._player, self._asked.limits
         misses = self._search.misses(one.number, option)
@@ -224,7 +224,7 @@ class Made:
         meets = chance(option, limits, factors_of(luck, ends))
         return replace(found, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets)
 
-    def misses_in_words(self, one: Played) -> str:
+    def misses_in_words(self, one: SearchedPoint) -> str:
         """How an option misses the limits."""
         found = self._search.misses(one.number, one.option)
         if not found:
@@ -237,7 +237,7 @@ class Made:
             return said
         return f"{said} at the time that it does not exceed with {percent(sure, '.3g')}"
 
-    def binding(self, nearest: Played | None) -> str | None:
+    def binding(self, nearest: SearchedPoint | None) -> str | None:
         """The limit that binds: missed most, or without which there would be a better one."""
         search = self._search
         if nearest is not None:

@@ -25,7 +25,7 @@ from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.cluster.machine import MACHINES, read_machine
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
-from simdp.job.targets import LossReached, Need
+from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results.comparison import written
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario, checked
@@ -138,7 +138,7 @@ LIMITED = {"deadline": "finish_s", "budget": "cost_usd", "energy": "energy_kwh"}
 """Limits that are met by chance, and the field of an option that each limits."""
 
 
-def luck_of(need: Need) -> Floats:
+def luck_of(need: SamplesNeeded) -> Floats:
     """Samples that single runs need over their mean, at equally probable places, rising."""
     if not need.sd:
         return np.ones(1)
@@ -153,7 +153,7 @@ def chance(option: Option, limits: Mapping[str, float], factors: Floats) -> floa
     option : Option
         With its mean time, money and energy.
     limits : mapping of str to float
-        As of `simdp.results.plan.Plan`.
+        As of `simdp.results.plan.PlanResult`.
     factors : ndarray
         Equally probable values that multiply all three, as from `factors_of`.
 
@@ -220,7 +220,7 @@ NETWORK = ("cluster", "collectives")
 """Sections that a step's operations hardly depend on."""
 
 
-class Point(NamedTuple):
+class PlanPoint(NamedTuple):
     """One point.
 
     Attributes
@@ -270,12 +270,12 @@ class Space:
     def __len__(self) -> int:
         return prod(map(len, self.choices.values()))
 
-    def points(self) -> Iterator[Point | Infeasible]:
+    def points(self) -> Iterator[PlanPoint | Infeasible]:
         """Every point, or why it cannot be."""
         for number, values in enumerate(itertools.product(*self.choices.values())):
             yield self.point(number, dict(zip(self.choices, values, strict=True)))
 
-    def point(self, number: int, chosen: Mapping[str, Any]) -> Point | Infeasible:
+    def point(self, number: int, chosen: Mapping[str, Any]) -> PlanPoint | Infeasible:
         """One point, or why it cannot be."""
         settings = dict(chosen)
         try:
@@ -290,9 +290,9 @@ class Space:
         accum = settings.get(ACCUM, workload.get("grad_accum", 1))
         micro = settings.get(MICRO, workload.get("microbatch"))
         if (ACCUM in settings or batch is None) and micro and isinstance(accum, int):
-            return Point(number, settings, size, micro, accum)
+            return PlanPoint(number, settings, size, micro, accum)
         if not isinstance(batch, int):
-            return Point(number, settings, size, 0, 1)
+            return PlanPoint(number, settings, size, 0, 1)
         if not micro:
             return self._cut(number, settings, size, batch, accum)
         if batch % (micro * size):
@@ -300,15 +300,15 @@ class Space:
         settings |= {MICRO: micro, ACCUM: batch // (micro * size)}
         if "global_batch" in workload or BATCH in settings:
             settings[BATCH] = None
-        return Point(number, settings, size, micro, batch // (micro * size))
+        return PlanPoint(number, settings, size, micro, batch // (micro * size))
 
     def _cut(
         self, number: int, settings: dict[str, Any], size: int, batch: int, accum: Any
-    ) -> Point:
+    ) -> PlanPoint:
         """A point whose micro-batches are what is left of the whole batch."""
         settings[BATCH] = batch
         even = isinstance(accum, int) and batch % (size * accum) == 0
-        return Point(
+        return PlanPoint(
             number, settings, size, batch // (size * accum) if even else 0, accum if even else 1
         )
 
@@ -399,7 +399,7 @@ MAX_POINTS = 500_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanRequest:
     """What ``python -m simdp plan`` is told.
 
     Attributes
@@ -555,7 +555,7 @@ def _is_told(name: str, goal: str) -> bool:
     return rates.price is not None if goal == "cheapest" else rates.has_power
 
 
-def refuse(scenario: Scenario, asked: Asked) -> None:
+def refuse(scenario: Scenario, asked: PlanRequest) -> None:
     """Refuse what a plan cannot be made of.
 
     Raises
@@ -623,7 +623,7 @@ LOW = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_
 """Options of strategies that choose a precision."""
 
 
-class Training:
+class LearningSettings:
     """What a scenario learns, as far as a plan may change it.
 
     Parameters
@@ -651,7 +651,7 @@ class Training:
             self.traits["batch norm"] = f"statistics of {batch} samples"
         self.keys = workload.model_dump(mode="json")
 
-    def changes(self, other: Training) -> list[str]:
+    def changes(self, other: LearningSettings) -> list[str]:
         """List what another scenario changes in the training.
 
         Returns

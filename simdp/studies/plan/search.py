@@ -26,13 +26,13 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.errors import ScenarioError
-from simdp.job.targets import Need
+from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import BUSY, REST, WAITING, lasting
 from simdp.results.plan import GOALS, WAYS, Option
 from simdp.results.result import Result
 from simdp.scenario import Scenario
 from simdp.studies.answers import interval_of
-from simdp.studies.executor import Done, Executor, Failed
+from simdp.studies.executor import CompletedItem, Failed, PointExecutor
 from simdp.studies.job import job
 from simdp.studies.many import simulate_all
 from simdp.studies.plan.bounds import Bounds, NeedOf
@@ -42,9 +42,9 @@ from simdp.studies.plan.request import (
     LIMITED,
     MAX_POINTS,
     MICRO,
-    Asked,
     Infeasible,
-    Point,
+    PlanPoint,
+    PlanRequest,
     Space,
     factors_of,
     luck_of,
@@ -80,7 +80,7 @@ SAME = 1 + 1e-12
 """Figures that differ by rounding alone miss no limit."""
 
 
-class Played(NamedTuple):
+class SearchedPoint(NamedTuple):
     """A simulated point.
 
     Attributes
@@ -189,17 +189,17 @@ class Search:
                 break
             self._simulate(self._next(numbers))
 
-    def meeting(self, without: str | None = None) -> list[Played]:
+    def meeting(self, without: str | None = None) -> list[SearchedPoint]:
         """Simulated points that meet all limits, the best first."""
         field = GOALS[self.goal]
         found = [
-            Played(number, option)
+            SearchedPoint(number, option)
             for number, option in self.options.items()
             if not self.misses(number, option, without) and option.value(field) is not None
         ]
         return sorted(found, key=lambda one: (one.option.value(field) or 0.0, one.number))
 
-    def front(self) -> list[Played]:
+    def front(self) -> list[SearchedPoint]:
         """Those that none is better than in everything, the fastest first."""
         found = self.meeting()
         values = np.array([_ways(one.option) for one in found]).reshape(-1, 3)
@@ -212,7 +212,7 @@ class Search:
                 kept.append(one)
         return sorted(kept, key=lambda one: (_ways(one.option), one.number))
 
-    def without(self, name: str) -> Played | None:
+    def without(self, name: str) -> SearchedPoint | None:
         """The best point if a limit were not there; None where none is better for that."""
         field = GOALS[self.goal]
         while True:
@@ -230,7 +230,7 @@ class Search:
             order = np.lexsort((numbers, least[numbers]))
             self._simulate(numbers[order[: POINTS_AT_ONCE // 4]])
 
-    def nearest(self) -> Played | None:
+    def nearest(self) -> SearchedPoint | None:
         """The point whose largest miss is smallest."""
         miss = np.zeros(len(self.bounds.points))
         for name, field in LIMITS.items():
@@ -248,7 +248,7 @@ class Search:
             left[[*self.options, *self.failed]] = False
             numbers = np.flatnonzero(left)
             if not len(numbers):
-                return None if best[0] == inf else Played(best[1], self.options[best[1]])
+                return None if best[0] == inf else SearchedPoint(best[1], self.options[best[1]])
             order = np.lexsort((numbers, miss[numbers]))
             self._simulate(numbers[order[: POINTS_AT_ONCE // 4]])
 
@@ -346,16 +346,16 @@ class Sampled(NamedTuple):
         Of these points; what was found for them is known to it.
     """
 
-    points: list[Point]
+    points: list[PlanPoint]
     impossible: dict[Infeasible, int]
     bounds: Bounds
 
 
 def sampled(
     space: Space,
-    asked: Asked,
+    asked: PlanRequest,
     need_of: NeedOf,
-    executor: Executor,
+    executor: PointExecutor,
     seed: int,
     progress: Callable[[str], None],
 ) -> Sampled:
@@ -426,23 +426,25 @@ class _Value(NamedTuple):
 class _Found:
     """Finds bounds, and keeps them for points that are asked for again."""
 
-    def __init__(self, space: Space, asked: Asked, need_of: NeedOf, executor: Executor) -> None:
+    def __init__(
+        self, space: Space, asked: PlanRequest, need_of: NeedOf, executor: PointExecutor
+    ) -> None:
         self._space, self._asked = space, asked
         self._need_of, self._executor = need_of, executor
         self.seen: dict[int, _Value | None] = {}
-        self.points: dict[int, Point] = {}
+        self.points: dict[int, PlanPoint] = {}
         self.impossible: dict[Infeasible, int] = {}
         self.bounds: Bounds | None = None
 
     def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_Value | None]:
         """What to tell of points; None of those that cannot be."""
-        fresh = list[Point]()
+        fresh = list[PlanPoint]()
         for number, chosen in asked:
             if number in self.seen:
                 continue
             self.seen[number] = None
             point = self._space.point(number, chosen)
-            if isinstance(point, Point):
+            if isinstance(point, PlanPoint):
                 fresh.append(point)
             else:
                 self.impossible[point] = self.impossible.get(point, 0) + 1
@@ -450,7 +452,7 @@ class _Found:
             self._look(fresh)
         return [self.seen[number] for number, _ in asked]
 
-    def _look(self, points: Sequence[Point]) -> None:
+    def _look(self, points: Sequence[PlanPoint]) -> None:
         bounds = Bounds(self._space, points, self._need_of, self.bounds)
         bounds.look(self._executor)
         self.bounds = bounds
@@ -575,7 +577,7 @@ class Player:
         bounds: Bounds,
         need_of: NeedOf,
         changes: Changes,
-        executor: Executor,
+        executor: PointExecutor,
         store: Store | None,
     ) -> None:
         self.bounds, self._need_of, self._changes = bounds, need_of, changes
@@ -599,14 +601,16 @@ class Player:
         wanted = [number for number in numbers if number not in self.intervals]
         scenarios = [self.simulated[number].whole for number in wanted]
         for place, outcome in self._executor.each(step_interval_of, scenarios):
-            self.intervals[wanted[place]] = outcome.value if isinstance(outcome, Done) else None
+            self.intervals[wanted[place]] = (
+                outcome.value if isinstance(outcome, CompletedItem) else None
+            )
 
     def factors(self, number: int) -> Floats:
         """All that may multiply the time to the end of a simulated point; see `factors_of`."""
         self.find_intervals([number])
         return factors_of(self.simulated[number].luck, self.intervals[number])
 
-    def _standing_for(self, point: Point) -> SimulatedPoint:
+    def _standing_for(self, point: PlanPoint) -> SimulatedPoint:
         """What is simulated of a point: itself, or a few of the steps that are alike."""
         space, settings = self.bounds.space, point.settings
         try:
@@ -625,7 +629,7 @@ class Player:
         except ScenarioError as error:
             return SimulatedPoint([], problem=error.problems[0])
 
-    def _repeats(self, point: Point) -> bool:
+    def _repeats(self, point: PlanPoint) -> bool:
         recipe = self.bounds.recipe_of(point)
         return bool(point.microbatch) and recipe is not None and recipe.is_plain
 
@@ -655,7 +659,7 @@ class Player:
         point, cluster = self.bounds.points[number], whole.cluster
         batch = self.batch_of(point, whole)
         need = self._need_of(batch)
-        assert isinstance(need, Need)
+        assert isinstance(need, SamplesNeeded)
         seconds, luck = need.mean / batch * metrics["step_time_s"], luck_of(need)
         spent = lasting(cluster.rates(), metrics, seconds)
         cost, energy, mean_error = spent.cost_usd, spent.energy_kwh, 0.0
@@ -685,7 +689,7 @@ class Player:
             changes_training=self._changes(whole, batch),
         )
 
-    def batch_of(self, point: Point, scenario: Scenario) -> int:
+    def batch_of(self, point: PlanPoint, scenario: Scenario) -> int:
         """Samples of a step of all ranks."""
         if point.microbatch:
             return point.world_size * point.microbatch * point.micro_steps

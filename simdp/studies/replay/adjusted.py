@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simdp.studies.replay.strategy import UNIT_COPIES
-from simdp.studies.replay.timeline import Sent, StepWork
+from simdp.studies.replay.timeline import StepCollective, StepWork
 from simdp.traces import RankTrace
 
 Raw = dict[str, Any]
@@ -43,7 +43,7 @@ def ready_times(trace: RankTrace, step: StepWork) -> list[float]:
     return [float(each) for each in at[(at >= low) & (at <= high)]]
 
 
-def with_foreign(step: StepWork, foreign: Sequence[Sent]) -> StepWork:
+def with_foreign(step: StepWork, foreign: Sequence[StepCollective]) -> StepWork:
     """The step with collectives of no strategy as work: what kernels waited for them."""
     busy, waits = step.busy.copy(), step.waits.copy()
     for sent in foreign:

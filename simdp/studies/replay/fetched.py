@@ -12,14 +12,16 @@ from simdp.strategies.zero import PERSISTENT_ELEMENTS, PREFETCHED_ELEMENTS
 from simdp.studies.replay.gradients import dealt
 from simdp.studies.replay.phases import FORWARD
 from simdp.studies.replay.strategy import Recognised, elements_of
-from simdp.studies.replay.tensors import Layer
-from simdp.studies.replay.timeline import Sent, StepWork
+from simdp.studies.replay.tensors import ReplayedLayer
+from simdp.studies.replay.timeline import StepCollective, StepWork
 
 SLACK = 1e-6
 """Part of forward that counts as no time."""
 
 
-def by_fetches(layers: Sequence[Layer], found: Recognised, step: StepWork) -> list[Layer]:
+def by_fetches(
+    layers: Sequence[ReplayedLayer], found: Recognised, step: StepWork
+) -> list[ReplayedLayer]:
     """Give each layer its share of what is fetched with it, and of what stays whole.
 
     Parameters are fetched in forward's order. Those of one gather belong to its layers that take
@@ -58,13 +60,13 @@ def by_fetches(layers: Sequence[Layer], found: Recognised, step: StepWork) -> li
     return given
 
 
-def _count(sent: Sent) -> int | None:
+def _count(sent: StepCollective) -> int | None:
     """Tensors of a gather, where our own traces say: ``conv1.weight and 48 more``."""
     words = sent.label.split(" ")[1:]
     return (1 + int(words[2]) if len(words) > 2 else 1) if words else None
 
 
-def _homes(order: Sequence[Layer], found: Recognised, step: StepWork) -> list[list[int]]:
+def _homes(order: Sequence[ReplayedLayer], found: Recognised, step: StepWork) -> list[list[int]]:
     """Layers of each gather: from the one that its name says on, else from where it was there."""
     named = [_named(order, sent) for sent in found.units]
     begins = [begin for begin in named if begin is not None]
@@ -76,7 +78,9 @@ def _homes(order: Sequence[Layer], found: Recognised, step: StepWork) -> list[li
     ]
 
 
-def _timed(order: Sequence[Layer], gathers: Sequence[Sent], step: StepWork) -> list[int]:
+def _timed(
+    order: Sequence[ReplayedLayer], gathers: Sequence[StepCollective], step: StepWork
+) -> list[int]:
     """Where in forward the parameters of each gather are used first.
 
     That is by the kernel which waited for it. Without one it is not before it was there, and as far
@@ -98,7 +102,7 @@ def _timed(order: Sequence[Layer], gathers: Sequence[Sent], step: StepWork) -> l
     return found
 
 
-def _named(order: Sequence[Layer], sent: Sent) -> int | None:
+def _named(order: Sequence[ReplayedLayer], sent: StepCollective) -> int | None:
     """The layer whose parameter a gather is named after."""
     words = sent.label.split(" ")[1:2]
     name = words[0].rpartition(".")[0] if words else ""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.studies.replay.timeline import Sent
+from simdp.studies.replay.timeline import StepCollective
 
 FASTEST = 1e13
 """Bandwidth where all transfers last equally long [bytes/s]."""
 
 
 @dataclass(frozen=True)
-class Network:
+class RankLinks:
     """Links between ranks.
 
     Attributes
@@ -45,7 +45,7 @@ class Network:
     error: float
 
 
-def fitted(sent: Sequence[Sent]) -> Network | None:
+def fitted(sent: Sequence[StepCollective]) -> RankLinks | None:
     """Fit links to a step's collectives.
 
     Parameters
@@ -72,12 +72,12 @@ def fitted(sent: Sequence[Sent]) -> Network | None:
     alpha, beta = _not_negative(scaled)
     error = float(np.abs(scaled @ [alpha, beta] - 1).mean())
     bandwidth = min(1 / beta if beta > 0 else FASTEST, FASTEST)
-    return Network(
+    return RankLinks(
         float(alpha), float(bandwidth), len(rows), float(sizes.min()), float(sizes.max()), error
     )
 
 
-def _row(sent: Sent) -> tuple[float, float, float, float] | None:
+def _row(sent: StepCollective) -> tuple[float, float, float, float] | None:
     """Hops, bytes over one link, and time of a collective."""
     n, nbytes, seconds = sent.group_size, sent.nbytes, sent.seconds
     if n < 2 or not nbytes > 0 or not seconds > 0:

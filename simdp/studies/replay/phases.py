@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.studies.replay.steps import Window
+from simdp.studies.replay.steps import StepWindow
 from simdp.traces import RankTrace
 from simdp.traces.intervals import union
 
@@ -30,7 +30,7 @@ OWN = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
 """First words of kernels' names in trace.json, and last ones in traces by rank."""
 
 
-def phases(trace: RankTrace, window: Window, names: Sequence[str], launched: Floats) -> Ints:
+def phases(trace: RankTrace, window: StepWindow, names: Sequence[str], launched: Floats) -> Ints:
     """Tell the phase of each kernel of a step.
 
     Parameters
@@ -80,7 +80,9 @@ def _carried_on(own: Sequence[int]) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _inside(trace: RankTrace, window: Window, launched: Floats, prefix: str, join: float) -> Bools:
+def _inside(
+    trace: RankTrace, window: StepWindow, launched: Floats, prefix: str, join: float
+) -> Bools:
     """Which kernels were launched while host events with names of a prefix went on."""
     host = trace.host
     codes = [i for i, name in enumerate(host.names) if name.startswith(prefix)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simdp.studies.replay.tensors import Layer
+from simdp.studies.replay.tensors import ReplayedLayer
 
 COLUMNS = (
     "name",
@@ -21,7 +21,9 @@ COLUMNS = (
 US = 1e6
 
 
-def text_of(layers: Sequence[Layer], itemsize: int, buffers: tuple[int, int], about: str) -> str:
+def text_of(
+    layers: Sequence[ReplayedLayer], itemsize: int, buffers: tuple[int, int], about: str
+) -> str:
     """Write the table.
 
     Parameters

@@ -29,7 +29,7 @@ ALGORITHMS = ("ring", "tree", "halving_doubling")
 
 
 @dataclass(frozen=True)
-class Change:
+class ScenarioChange:
     """A change to a scenario.
 
     Attributes
@@ -100,24 +100,24 @@ def step_time(found: Replayed, settings: Raw | None = None) -> float:
 # Changes; of each kind the best counts ----------------------------------------------------------
 
 
-def _bucket(found: Replayed) -> Iterator[Change]:
+def _bucket(found: Replayed) -> Iterator[ScenarioChange]:
     if found.scenario["strategy"]["kind"] in ("ddp", "zero2"):
         for mib in BUCKETS_MIB:
-            yield Change(f"bucket_cap_mb={mib}", {"strategy.bucket_cap": f"{mib} MiB"})
+            yield ScenarioChange(f"bucket_cap_mb={mib}", {"strategy.bucket_cap": f"{mib} MiB"})
 
 
-def _hook(found: Replayed) -> Iterator[Change]:
+def _hook(found: Replayed) -> Iterator[ScenarioChange]:
     strategy = found.scenario["strategy"]
     if strategy["kind"] == "ddp" and "comm_hook" not in strategy:
-        yield Change(
+        yield ScenarioChange(
             "gradients sent in 16 bit (comm hook bf16_compress)", {"strategy.comm_hook": "bf16"}
         )
 
 
-def _accumulate(found: Replayed) -> Iterator[Change]:
+def _accumulate(found: Replayed) -> Iterator[ScenarioChange]:
     now = int(found.scenario["workload"].get("grad_accum", 1))
     for factor in FACTORS:
-        yield Change(
+        yield ScenarioChange(
             f"gradients accumulated over {now * factor} micro-batches "
             f"(time of {_batches(now)}, as a step has now)",
             {"workload.grad_accum": now * factor},
@@ -125,53 +125,53 @@ def _accumulate(found: Replayed) -> Iterator[Change]:
         )
 
 
-def _larger(found: Replayed) -> Iterator[Change]:
+def _larger(found: Replayed) -> Iterator[ScenarioChange]:
     now = int(found.scenario["workload"]["microbatch"])
-    yield Change(
+    yield ScenarioChange(
         "a micro-batch twice as large (time of as many samples as a step has now)",
         {"workload.microbatch": 2 * now},
         2,
     )
 
 
-def _algorithm(found: Replayed) -> Iterator[Change]:
+def _algorithm(found: Replayed) -> Iterator[ScenarioChange]:
     if "machine" not in found.scenario["cluster"]:
         for name in ALGORITHMS:
-            yield Change(f"all_reduce by {name}", {"collectives.all_reduce": name})
+            yield ScenarioChange(f"all_reduce by {name}", {"collectives.all_reduce": name})
 
 
-def _graphs(found: Replayed) -> Iterator[Change]:
+def _graphs(found: Replayed) -> Iterator[ScenarioChange]:
     settings: Raw = {"workload.cuda_graphs": True}
     host = parse(found.scenario["workload"].get("host", {}).get("step", "0 s"), "time")
     if found.update_gap_s:
         rest = max(host - found.update_gap_s, 0.0)
         settings["workload.host.step"] = format_quantity(float(f"{rest:.9g}"), "time")
-    yield Change("CUDA graphs or torch.compile: kernels without launch gaps", settings)
+    yield ScenarioChange("CUDA graphs or torch.compile: kernels without launch gaps", settings)
 
 
-def _replaced(found: Replayed) -> Iterator[Change]:
+def _replaced(found: Replayed) -> Iterator[ScenarioChange]:
     """Each rank that is slow or late in its steps, as fast as the others; and all of them."""
     listed = found.scenario["cluster"].get("stragglers", [])
     ranks = list(dict.fromkeys(one["rank"] for one in listed if "rank" in one))
     for rank in ranks:
         others = [one for one in listed if one.get("rank") != rank]
-        yield Change(f"rank {rank} replaced", {"cluster.stragglers": others})
+        yield ScenarioChange(f"rank {rank} replaced", {"cluster.stragglers": others})
 
 
-def _even(found: Replayed) -> Iterator[Change]:
+def _even(found: Replayed) -> Iterator[ScenarioChange]:
     listed = found.scenario["cluster"].get("stragglers", [])
     others = [one for one in listed if "rank" not in one]
     if len(others) < len(listed):
-        yield Change("work dealt evenly to all ranks", {"cluster.stragglers": others})
+        yield ScenarioChange("work dealt evenly to all ranks", {"cluster.stragglers": others})
 
 
-def _workers(found: Replayed) -> Iterator[Change]:
+def _workers(found: Replayed) -> Iterator[ScenarioChange]:
     given = found.scenario["workload"].get("input")
     if given is None:
         return
     now = int(given["workers"])
     for workers in (factor * max(now, 1) for factor in FACTORS):
-        yield Change(
+        yield ScenarioChange(
             f"{workers / max(now, 1):g} times the loader's workers"
             if now
             else f"{workers} loader workers in place of none",
@@ -179,18 +179,18 @@ def _workers(found: Replayed) -> Iterator[Change]:
         )
 
 
-def _link(found: Replayed) -> Iterator[Change]:
+def _link(found: Replayed) -> Iterator[ScenarioChange]:
     for key, bandwidth in found.links().items():
         faster = format_quantity(FASTER_LINK * bandwidth, "bandwidth")
         where = "between nodes" if "inter_node" in key else "between ranks"
-        yield Change(f"links {where} {FASTER_LINK} times as fast", {key: faster})
+        yield ScenarioChange(f"links {where} {FASTER_LINK} times as fast", {key: faster})
 
 
 def _batches(number: int) -> str:
     return "one" if number == 1 else str(number)
 
 
-Kind = Callable[[Replayed], Iterator[Change]]
+Kind = Callable[[Replayed], Iterator[ScenarioChange]]
 
 AGAINST: dict[str, tuple[Kind, ...]] = {
     "launch_bound": (_graphs, _larger, _accumulate),

@@ -17,7 +17,7 @@ from simdp.studies.replay.fetched import by_fetches
 from simdp.studies.replay.kernel_names import is_product
 from simdp.studies.replay.phases import BACKWARD, FORWARD
 from simdp.studies.replay.strategy import SHARDED, Recognised, whole_nbytes
-from simdp.studies.replay.tensors import Layer, evenly, with_tensors
+from simdp.studies.replay.tensors import ReplayedLayer, evenly, with_tensors
 from simdp.studies.replay.timeline import COPIED, StepWork
 from simdp.studies.replay.typical import micro_steps
 
@@ -35,7 +35,7 @@ def layers_of(
     found: Recognised,
     itemsize: int,
     elements: int | None = None,
-) -> list[Layer]:
+) -> list[ReplayedLayer]:
     """Cut a step into layers.
 
     Parameters
@@ -74,7 +74,7 @@ def layers_of(
     return with_tensors(layers, found, itemsize, named)
 
 
-class Times:
+class BusyTimes:
     """Busy and idle time of the kernels of a micro-step, as means over all of them [s]."""
 
     def __init__(self, busy: Floats, idle: Floats, products: Floats) -> None:
@@ -86,7 +86,7 @@ class Times:
         return busy, busy + idle if idle > 1e-9 * busy else 0.0, float(self.products[at].sum())
 
 
-def _times(step: StepWork, micros: Sequence[Ints]) -> Times:
+def _times(step: StepWork, micros: Sequence[Ints]) -> BusyTimes:
     """Times of the last micro-step's kernels, scaled to what an average one takes."""
     idle = step.idle.copy()
     idle[0] = 0.0  # before the step: the host's
@@ -99,10 +99,10 @@ def _times(step: StepWork, micros: Sequence[Ints]) -> Times:
             factor = column[all_of_it].sum() / len(micros) / own if own else 1.0
             column[mine] = column[mine] * factor
     products = busy * np.array([is_product(name) for name in step.names])
-    return Times(busy, idle, products)
+    return BusyTimes(busy, idle, products)
 
 
-def _named(step: StepWork, last: Ints, times: Times, sharded: bool) -> list[Layer]:
+def _named(step: StepWork, last: Ints, times: BusyTimes, sharded: bool) -> list[ReplayedLayer]:
     """Layers of our own traces: what follows a layer's kernel goes with it."""
     parts: dict[str, dict[str, list[int]]] = {"forward": {}, "backward": {}}
     label, kind = "", "forward"
@@ -125,7 +125,7 @@ def _named(step: StepWork, last: Ints, times: Times, sharded: bool) -> list[Laye
         backward, backward_host, more = times.of(back)
         whole = forward + backward
         found.append(
-            Layer(
+            ReplayedLayer(
                 name,
                 forward,
                 backward,
@@ -153,10 +153,10 @@ def _cut(
     step: StepWork,
     last: Ints,
     back: Ints,
-    times: Times,
+    times: BusyTimes,
     ready: Sequence[float],
     found: Recognised,
-) -> list[Layer]:
+) -> list[ReplayedLayer]:
     """Layers of other traces: backward between gradients, or into equal numbers of kernels."""
     first = int(back[0])
     copied = _copies(step, back, found)
@@ -173,7 +173,7 @@ def _cut(
         ends |= {min(max(sent.after, first + 1), first + len(back)) for sent in found.buckets}
     ahead = np.setdiff1d(last[step.phase[last] == FORWARD], back)
     forward, forward_host, forward_products = times.of(ahead)
-    begin, layers = first, list[Layer]()
+    begin, layers = first, list[ReplayedLayer]()
     total = sum(times.of(back)[:1]) or 1.0
     for number, end in enumerate(sorted(ends)):
         mine = back[(rank >= begin - first) & (rank < end - first)]
@@ -184,7 +184,7 @@ def _cut(
         name = f"layer{len(ends) - number}"
         sizes = [nbytes for place, nbytes in copied if place == end] or [0] * count
         layers.append(
-            Layer(
+            ReplayedLayer(
                 name,
                 forward * part,
                 busy,

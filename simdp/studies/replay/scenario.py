@@ -18,7 +18,7 @@ from simdp.studies.replay.adjusted import (
     without_unit_copies,
 )
 from simdp.studies.replay.devices import UNKNOWN, catalogue_name
-from simdp.studies.replay.network import Network, fitted
+from simdp.studies.replay.network import RankLinks, fitted
 from simdp.studies.replay.phases import UPDATE
 from simdp.studies.replay.profile_text import text_of
 from simdp.studies.replay.replayed import Replayed
@@ -27,7 +27,7 @@ from simdp.studies.replay.skew import skewed
 from simdp.studies.replay.steps import Windows, windows
 from simdp.studies.replay.strategy import SHARDED, Recognised, recognise
 from simdp.studies.replay.tensors import are_labelled, units_of
-from simdp.studies.replay.timeline import Charges, StepWork, step_work
+from simdp.studies.replay.timeline import ClusterCharges, StepWork, step_work
 from simdp.studies.replay.typical import Typical, critical, micro_steps, typical
 from simdp.traces import RankTrace
 from simdp.units import format_quantity
@@ -45,7 +45,7 @@ Raw = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplayRequest:
     """What a replay is told beside traces.
 
     Attributes
@@ -106,7 +106,7 @@ def replay_of(
     ScenarioError
         If there is nothing to replay, or traces are of different jobs.
     """
-    asked = Asked(machine, device, microbatch, gradients, name)
+    asked = ReplayRequest(machine, device, microbatch, gradients, name)
     _same_job(traces)
     return _Replay(traces, asked).done()
 
@@ -136,7 +136,7 @@ def _same_job(traces: Sequence[RankTrace]) -> None:
 class _Replay:
     """A replay under way."""
 
-    def __init__(self, traces: Sequence[RankTrace], asked: Asked) -> None:
+    def __init__(self, traces: Sequence[RankTrace], asked: ReplayRequest) -> None:
         self.traces, self.asked = traces, asked
         self.own = traces[0].source == "simdp"
         self.remarks = list[str]()
@@ -147,7 +147,7 @@ class _Replay:
             self.overheads = cluster.get("overheads") or {}
             self.brought = list(cluster.get("stragglers") or [])
         self.has_sent = any(len(trace.collectives) for trace in traces)
-        self.charges = Charges(
+        self.charges = ClusterCharges(
             copies=asked.machine is not None and self.own,
             slowdown=float(self.overheads.get("compute_slowdown", 0.0)),
         )
@@ -337,7 +337,7 @@ class _Replay:
         cluster["link"] = self._link(network)
         return cluster
 
-    def _link(self, network: Network | None) -> Raw:
+    def _link(self, network: RankLinks | None) -> Raw:
         if network is None:
             self.remarks.append(
                 "no transfer tells of the network: 10 us and 10 GB/s are placeholders; name a "

@@ -14,7 +14,7 @@ OPTIMIZER = "Optimizer.step#"
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class StepWindow:
     """A step of one rank.
 
     Attributes
@@ -47,7 +47,7 @@ class Windows:
         What a report should say of them.
     """
 
-    steps: tuple[Window, ...]
+    steps: tuple[StepWindow, ...]
     said: tuple[str, ...]
 
 
@@ -87,7 +87,7 @@ def windows(trace: RankTrace) -> Windows:
         sent = trace.collectives
         called = np.where(np.isnan(sent.enqueued), sent.start, sent.enqueued)
         of_sent = _steps_at(called, begin, end)
-    found, before = list[Window](), float("nan")
+    found, before = list[StepWindow](), float("nan")
     for k in range(len(begin)):
         mine = np.flatnonzero(of_kernel == k)
         real = mine[busy[mine]]
@@ -99,7 +99,7 @@ def windows(trace: RankTrace) -> Windows:
         if before != before:
             before = min(float(begin[k]), first) if np.isfinite(begin[k]) else first
         sent_here = np.flatnonzero(of_sent == k)
-        found.append(Window(mine, sent_here, before, last, float(begin[k]), float(end[k])))
+        found.append(StepWindow(mine, sent_here, before, last, float(begin[k]), float(end[k])))
         before = last
     if not found:
         raise ScenarioError(

@@ -12,7 +12,7 @@ from simdp.reports import captions
 from simdp.steps.partition import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
 from simdp.strategies.zero import PREFETCHED_ELEMENTS
 from simdp.studies.replay.phases import BACKWARD
-from simdp.studies.replay.timeline import ITEMSIZE, Sent, StepWork
+from simdp.studies.replay.timeline import ITEMSIZE, StepCollective, StepWork
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "")
 
@@ -54,12 +54,12 @@ class Recognised:
     """
 
     strategy: dict[str, Any]
-    buckets: tuple[Sent, ...] = ()
-    units: tuple[Sent, ...] = ()
-    persistent: tuple[Sent, ...] = ()
+    buckets: tuple[StepCollective, ...] = ()
+    units: tuple[StepCollective, ...] = ()
+    persistent: tuple[StepCollective, ...] = ()
     tensors: tuple[float, ...] = ()
-    buffers: tuple[Sent, ...] = ()
-    foreign: tuple[Sent, ...] = ()
+    buffers: tuple[StepCollective, ...] = ()
+    foreign: tuple[StepCollective, ...] = ()
     said: tuple[str, ...] = field(default=())
 
     @property
@@ -137,12 +137,14 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
     )
 
 
-def whole_nbytes(sent: Sent) -> float:
+def whole_nbytes(sent: StepCollective) -> float:
     """Bytes of a bucket as wide as its gradients are: twice what a 16-bit hook sends."""
     return sent.nbytes * (2 if sent.dtype in LOW else 1)
 
 
-def _launched(buckets: Sequence[Sent], step: StepWork, first: int, last: int) -> tuple[Sent, ...]:
+def _launched(
+    buckets: Sequence[StepCollective], step: StepWork, first: int, last: int
+) -> tuple[StepCollective, ...]:
     """Place buckets that stood in a queue between those that did not.
 
     The last one is launched when backward ends. Between two that are known, backward's time is
@@ -151,7 +153,7 @@ def _launched(buckets: Sequence[Sent], step: StepWork, first: int, last: int) ->
     if not any(sent.queued for sent in buckets):
         return tuple(buckets)
     clock = np.concatenate([[0.0], np.cumsum(step.busy + step.idle)])
-    found, known = list[Sent](), first
+    found, known = list[StepCollective](), first
     for number, sent in enumerate(buckets):
         if not sent.queued or number == len(buckets) - 1:
             known = sent.after
@@ -167,13 +169,15 @@ def _launched(buckets: Sequence[Sent], step: StepWork, first: int, last: int) ->
     return tuple(found)
 
 
-def _units_apart(units: Sequence[Sent], first: int, last: int) -> tuple[Sent, ...]:
+def _units_apart(
+    units: Sequence[StepCollective], first: int, last: int
+) -> tuple[StepCollective, ...]:
     """Place units whose sums stood in a queue when backward was over.
 
     Each has as many kernels as the next one before it that is as large, else its part by bytes; the
     root keeps at least one.
     """
-    found = list[Sent]()
+    found = list[StepCollective]()
     for number, sent in enumerate(units):
         before = found[-1].after if found else first
         if sent.after >= last and number < len(units) - 1:
@@ -189,18 +193,18 @@ def _units_apart(units: Sequence[Sent], first: int, last: int) -> tuple[Sent, ..
     return tuple(found)
 
 
-def _named(sent: Sequence[Sent], name: str) -> list[Sent]:
+def _named(sent: Sequence[StepCollective], name: str) -> list[StepCollective]:
     return [one for one in sent if one.name == name]
 
 
-def _known(sent: Sequence[Sent]) -> tuple[Sent, ...]:
+def _known(sent: Sequence[StepCollective]) -> tuple[StepCollective, ...]:
     return tuple(one for one in sent if one.nbytes == one.nbytes)
 
 
 def _sharded(
-    gathers: Sequence[Sent],
-    scatters: Sequence[Sent],
-    reduces: Sequence[Sent],
+    gathers: Sequence[StepCollective],
+    scatters: Sequence[StepCollective],
+    reduces: Sequence[StepCollective],
     world_size: int,
     copied: bool,
 ) -> Recognised:
@@ -215,7 +219,9 @@ def _sharded(
 
 
 def _zero3(
-    gathers: Sequence[Sent], scatters: Sequence[Sent], persistent: Sequence[Sent]
+    gathers: Sequence[StepCollective],
+    scatters: Sequence[StepCollective],
+    persistent: Sequence[StepCollective],
 ) -> Recognised:
     """ZeRO-3, with the sizes of buckets that its collectives show.
 
@@ -231,12 +237,12 @@ def _zero3(
     return Recognised(strategy, tuple(scatters), tuple(gathers), tuple(persistent))
 
 
-def elements_of(sent: Sent) -> int:
+def elements_of(sent: StepCollective) -> int:
     """Elements of a collective's buffer; those of codes count four bytes."""
     return round(sent.nbytes / ITEMSIZE.get(sent.dtype, 4))
 
 
-def _cap(buckets: Sequence[Sent], zero: bool = False) -> dict[str, str]:
+def _cap(buckets: Sequence[StepCollective], zero: bool = False) -> dict[str, str]:
     """The limit of buckets, where torch's own does not explain them."""
     *full, _ = [whole_nbytes(sent) for sent in buckets]
     caps = [BUCKET_CAP_NBYTES if zero else FIRST_BUCKET_NBYTES]
@@ -246,13 +252,13 @@ def _cap(buckets: Sequence[Sent], zero: bool = False) -> dict[str, str]:
     return {"bucket_cap": f"{int(min(full))} B"}
 
 
-def _hook(buckets: Sequence[Sent]) -> dict[str, str]:
+def _hook(buckets: Sequence[StepCollective]) -> dict[str, str]:
     """Buckets in 16 bit are taken for those of a hook; weights are as wide as the workload's."""
     hook = LOW.get(buckets[0].dtype)
     return {} if hook is None else {"comm_hook": hook}
 
 
-def _said(foreign: Sequence[Sent]) -> list[str]:
+def _said(foreign: Sequence[StepCollective]) -> list[str]:
     if not foreign:
         return []
     names = ", ".join(dict.fromkeys(sent.name for sent in foreign))

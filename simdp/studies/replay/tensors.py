@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from simdp.studies.replay.gradients import dealt, fitted_in, homes
 from simdp.studies.replay.strategy import SHARDED, Recognised, whole_nbytes
-from simdp.studies.replay.timeline import Sent
+from simdp.studies.replay.timeline import StepCollective
 
 
 @dataclass(frozen=True)
-class Layer:
+class ReplayedLayer:
     """A layer: its times in a micro-step [s], and its tensors.
 
     Attributes
@@ -41,7 +41,7 @@ class Layer:
     tensors: tuple[tuple[str, int], ...] = ()
 
 
-def evenly(layers: list[Layer], elements: int) -> list[Layer]:
+def evenly(layers: list[ReplayedLayer], elements: int) -> list[ReplayedLayer]:
     """Deal gradients to all tensors alike."""
     slots = [
         (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
@@ -52,7 +52,9 @@ def evenly(layers: list[Layer], elements: int) -> list[Layer]:
     return [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
 
 
-def with_tensors(layers: list[Layer], found: Recognised, itemsize: int, named: bool) -> list[Layer]:
+def with_tensors(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+) -> list[ReplayedLayer]:
     """Give tensors their sizes, from the copies of our own traces or from the buckets."""
     if any(nbytes for layer in layers for _, nbytes in layer.tensors):
         layers = [
@@ -70,7 +72,9 @@ def with_tensors(layers: list[Layer], found: Recognised, itemsize: int, named: b
     return _by_buckets(layers, found, itemsize, named)
 
 
-def _by_buckets(layers: list[Layer], found: Recognised, itemsize: int, named: bool) -> list[Layer]:
+def _by_buckets(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+) -> list[ReplayedLayer]:
     ends = [sent.after for sent in found.buckets]
     slots = [
         (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
@@ -95,7 +99,9 @@ def _by_buckets(layers: list[Layer], found: Recognised, itemsize: int, named: bo
     return layers if named else _in_blocks(layers, ends)
 
 
-def _with_lost(layers: list[Layer], found: Recognised, itemsize: int) -> list[Layer]:
+def _with_lost(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int
+) -> list[ReplayedLayer]:
     """Add tensors that are broadcast, but whose copies are too short to be seen."""
     known = Counter(size for layer in layers for _, size in layer.tensors)
     lost = Counter(round(nbytes / itemsize) for nbytes in found.tensors) - known
@@ -103,7 +109,9 @@ def _with_lost(layers: list[Layer], found: Recognised, itemsize: int) -> list[La
     return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *more))]
 
 
-def _by_tensors(layers: list[Layer], found: Recognised, itemsize: int) -> list[Layer]:
+def _by_tensors(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int
+) -> list[ReplayedLayer]:
     """Deal the tensors that are broadcast behind the update: those of a bucket over its layers.
 
     They come by owner. Which are a bucket's is told by its size; where it is not, by torch's rule,
@@ -134,7 +142,7 @@ def _by_rule(elements: Sequence[int], found: Recognised, itemsize: int) -> list[
     return buckets
 
 
-def _in_blocks(layers: list[Layer], ends: Sequence[int]) -> list[Layer]:
+def _in_blocks(layers: list[ReplayedLayer], ends: Sequence[int]) -> list[ReplayedLayer]:
     """Name layers after their buckets, so that these are the units of sharded strategies."""
     found = []
     for layer in layers:
@@ -145,7 +153,9 @@ def _in_blocks(layers: list[Layer], ends: Sequence[int]) -> list[Layer]:
     return found
 
 
-def _by_units(layers: list[Layer], found: Recognised, itemsize: int, named: bool) -> list[Layer]:
+def _by_units(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+) -> list[ReplayedLayer]:
     """Name layers after the units that come and go, and deal each unit's elements to its own."""
     order = [*found.buckets]
     named = named and are_labelled(found, [layer.name for layer in layers])
@@ -159,7 +169,7 @@ def _by_units(layers: list[Layer], found: Recognised, itemsize: int, named: bool
         else:
             behind = [u for u, sent in zip(units, order, strict=True) if layer.place <= sent.after]
             homes_of.append(behind[0] if behind else ROOT)
-    renamed = list[Layer]()
+    renamed = list[ReplayedLayer]()
     for layer, unit in zip(layers, homes_of, strict=True):
         prefix = "" if named or unit == ROOT else unit + "."
         renamed.append(replace(layer, name=prefix + layer.name, tensors=()))
@@ -176,7 +186,7 @@ def _by_units(layers: list[Layer], found: Recognised, itemsize: int, named: bool
 ROOT = "root"
 
 
-def _elements(sent: Sent, itemsize: int) -> int:
+def _elements(sent: StepCollective, itemsize: int) -> int:
     return round(whole_nbytes(sent) / itemsize)
 
 
@@ -189,7 +199,7 @@ def are_labelled(found: Recognised, layers: Sequence[str]) -> bool:
     )
 
 
-def _unit_of(sent: Sent, number: int, count: int, named: bool) -> str:
+def _unit_of(sent: StepCollective, number: int, count: int, named: bool) -> str:
     """Name a unit as our own traces do, else by its number in forward; the last is the root."""
     if named:
         words = sent.label.split(" ")[1:]

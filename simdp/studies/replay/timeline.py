@@ -14,7 +14,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.studies.replay.phases import phases
-from simdp.studies.replay.steps import Window
+from simdp.studies.replay.steps import StepWindow
 from simdp.traces import ANNOTATION, COMMUNICATION, SYNC, RankTrace
 from simdp.traces.intervals import covered, union
 
@@ -46,7 +46,7 @@ HOOKS = ("host hook", "host launch")
 
 
 @dataclass(frozen=True)
-class Sent:
+class StepCollective:
     """A collective of a step.
 
     Attributes
@@ -128,10 +128,10 @@ class StepWork:
     stalled: float
     begin: float
     end: float
-    sent: tuple[Sent, ...]
+    sent: tuple[StepCollective, ...]
 
 
-class Charges(NamedTuple):
+class ClusterCharges(NamedTuple):
     """What the replay's cluster charges by itself, so that it is taken out of a trace.
 
     Attributes
@@ -146,7 +146,7 @@ class Charges(NamedTuple):
     slowdown: float = 0.0
 
 
-def step_work(trace: RankTrace, window: Window, charges: Charges) -> StepWork:
+def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> StepWork:
     """Take a step apart.
 
     Parameters
@@ -227,8 +227,8 @@ def _annotated(trace: RankTrace, free: Floats, until: Floats, names: tuple[str, 
 
 
 def _sent(
-    trace: RankTrace, window: Window, start: Floats, end: Floats, told: bool, launched: Floats
-) -> tuple[Sent, ...]:
+    trace: RankTrace, window: StepWindow, start: Floats, end: Floats, told: bool, launched: Floats
+) -> tuple[StepCollective, ...]:
     """The step's collectives, with their places among its kernels."""
     sent, kernels = trace.collectives, trace.kernels
     found, before = [], -np.inf
@@ -243,7 +243,7 @@ def _sent(
             after = int((end <= sent.start[i] + TOLERANCE).sum())
         label = kernels.names[kernels.name[kernel]] if kernel >= 0 else sent.names[sent.name[i]]
         found.append(
-            Sent(
+            StepCollective(
                 name=sent.names[sent.name[i]],
                 label=label,
                 nbytes=_nbytes(trace, i),

@@ -11,7 +11,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.studies.replay.phases import BACKWARD, FORWARD, UPDATE
-from simdp.studies.replay.timeline import Sent, StepWork
+from simdp.studies.replay.timeline import StepCollective, StepWork
 
 LEAST_SLOW = 0.03
 """A rank whose work takes so much longer than the others' is a straggler; less is noise."""
@@ -112,7 +112,9 @@ def _mean(steps: Sequence[StepWork], work: float, everybody: Sequence[StepWork])
     return replace(first, busy=busy * factor, idle=idle * factor, waits=waits, sent=sent)
 
 
-def _shortest(alike: Sequence[StepWork], everybody: Sequence[StepWork]) -> tuple[Sent, ...]:
+def _shortest(
+    alike: Sequence[StepWork], everybody: Sequence[StepWork]
+) -> tuple[StepCollective, ...]:
     """The collectives of the first step, each as long as the shortest of its likes on any rank."""
     first = alike[0].sent
     named = [sent.name for sent in first]

@@ -22,7 +22,7 @@ from simdp.studies.validate.folds import Item
 from simdp.studies.validate.intervals import Known, news, pairs_of, told, with_pool
 from simdp.studies.validate.jobs import (
     Intervals,
-    Job,
+    ValidationGroup,
     add_linear,
     cluster_name,
     jobs_of,
@@ -133,7 +133,7 @@ def worthwhile(num_jobs: int, num_runs: int) -> int:
     return max(1, min(threads.available(), 1 + num_runs // WORTH_A_PROCESS, num_jobs))
 
 
-def key_of_job(job: Job) -> str:
+def key_of_job(job: ValidationGroup) -> str:
     """Name a job by all that it depends on."""
     made = [*job.steps, *([] if job.table is None else [job.table])]
     known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
@@ -201,7 +201,11 @@ def validate(
     points, rows = list[StepComparison](), list[CollectiveComparison]()
     done, total = 0, sum(job.size for job in jobs)
     workers = workers or worthwhile(len(jobs), sum(job.num_runs for job in jobs))
-    keep = None if store is None else Keep[Job, Comparisons](store, key_of_job, Comparisons)
+    keep = (
+        None
+        if store is None
+        else Keep[ValidationGroup, Comparisons](store, key_of_job, Comparisons)
+    )
     with executor_for(workers, scheduler) as executor:
         results = done_in_order(compare, jobs, executor=executor, keep=keep)
         for job, (steps, table) in zip(jobs, results, strict=True):
@@ -239,7 +243,7 @@ def joined(
     )
 
 
-def compare(job: Job) -> Comparisons:
+def compare(job: ValidationGroup) -> Comparisons:
     """Simulate a job's points, and hold them against what was measured.
 
     Raises

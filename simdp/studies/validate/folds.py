@@ -16,13 +16,13 @@ from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.reports.captions import model_name
 from simdp.scenario import Scenario
-from simdp.scenario.measured import Measured, MeasuredCollective, MeasuredPoint
+from simdp.scenario.measured import MeasuredCollective, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies.calibrate.fit import (
+    CalibrationPoint,
     Candidates,
     Constant,
     Fit,
-    Point,
     fit,
     nccl_constants,
     restraints,
@@ -59,7 +59,7 @@ class Item(NamedTuple):
 
     file: str
     name: str
-    measured: Measured
+    measured: MeasuredScenario
     number: int
     made: Scenario
     is_table: bool
@@ -100,7 +100,7 @@ class Item(NamedTuple):
         return workload or self.made.cluster.world_size == 1
 
 
-class Fold(NamedTuple):
+class FoldData(NamedTuple):
     """What is left out together, and what remains of its cluster."""
 
     name: str
@@ -120,7 +120,7 @@ def items_of(scenarios: Mapping[Path, Scenario]) -> list[Item]:
     return found
 
 
-def folds_of(items: Iterable[Item], by: By) -> list[Fold]:
+def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
     """Cut what was measured into folds.
 
     Parameters
@@ -146,9 +146,9 @@ def folds_of(items: Iterable[Item], by: By) -> list[Fold]:
     return found
 
 
-def _folds(name: str, group: list[Item], by: By) -> list[Fold]:
+def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
     if by == "cluster":
-        return [Fold(name, group, [])]
+        return [FoldData(name, group, [])]
     parts: dict[Any, list[Item]] = {}
     for item in group:
         what = UNITS[by](item)
@@ -158,7 +158,7 @@ def _folds(name: str, group: list[Item], by: By) -> list[Fold]:
         return []
     left = {id(item): what for what, part in parts.items() for item in part}
     return [
-        Fold(
+        FoldData(
             f"{SAID[by](what)} on {name}",
             part,
             [item for item in group if left.get(id(item)) != what],
@@ -381,7 +381,9 @@ class _Rows:
             for (nbytes, seconds), role in zip(table.times, table.roles(), strict=True)
             if table.calibration == "none" or role == "calibration"
         ]
-        self.points = [Point(table.collective, float(nbytes), wiring) for nbytes, _ in rows]
+        self.points = [
+            CalibrationPoint(table.collective, float(nbytes), wiring) for nbytes, _ in rows
+        ]
         self.measured = [seconds for _, seconds in rows]
         own = [key.removeprefix(COST) for key in table.set if key.startswith(COST)]
         self.own = {

@@ -17,7 +17,7 @@ from simdp.errors import ScenarioError
 from simdp.files import read_text
 from simdp.results.validation import StepComparison
 from simdp.scenario import Scenario, load_scenario
-from simdp.scenario.measured import Measured, MeasuredPoint
+from simdp.scenario.measured import MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.shipped import find
 from simdp.studies.validate.intervals import (
@@ -269,7 +269,7 @@ Intervals = Literal["all", "predicted", "none"]
 """Which points have an interval."""
 
 
-class Job(NamedTuple):
+class ValidationGroup(NamedTuple):
     """Some points of a scenario that have their machine in common, or one table.
 
     Attributes
@@ -294,7 +294,7 @@ class Job(NamedTuple):
 
     file: str
     name: str
-    measured: Measured
+    measured: MeasuredScenario
     first: int
     steps: Sequence[Scenario]
     table: Scenario | None
@@ -312,7 +312,7 @@ class Job(NamedTuple):
         constants = sum(len(one.calibration.intervals) for one in self.known)
         return len(self.steps) * (1 + 2 * constants)
 
-    def with_intervals(self, of: Intervals) -> Job:
+    def with_intervals(self, of: Intervals) -> ValidationGroup:
         """The same, with intervals of some points alone."""
         return self._replace(
             known=() if of == "none" else self.known, only_predicted=of == "predicted"
@@ -323,10 +323,10 @@ class Job(NamedTuple):
         return () if self.only_predicted and point.role != "predicted" else self.known
 
 
-def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[Job]:
+def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[ValidationGroup]:
     """Cut scenarios into jobs, in their order; points before tables."""
     machines: dict[tuple[str | None, Path], list[Known]] = {}
-    jobs: list[Job] = []
+    jobs: list[ValidationGroup] = []
     for file, scenario in scenarios.items():
         measured, (points, tables) = scenario.measured, scenario.measured_scenarios()
         assert measured is not None
@@ -342,8 +342,10 @@ def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[Job]:
         numbered = enumerate(with_common_workloads(points))
         for _, group in groupby(numbered, lambda one: one[1].cluster.machine):
             for first, steps in _parts(list(group)):
-                jobs.append(Job(*whole, first, steps, None, known(steps[0])))
-        jobs += [Job(*whole, i, (), table, known(table)) for i, table in enumerate(tables)]
+                jobs.append(ValidationGroup(*whole, first, steps, None, known(steps[0])))
+        jobs += [
+            ValidationGroup(*whole, i, (), table, known(table)) for i, table in enumerate(tables)
+        ]
     return jobs
 
 

@@ -15,7 +15,7 @@ from simdp.arrays import Bools, Floats
 from simdp.cluster.machine import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
-from simdp.results.validation import CollectiveComparison, LeftOut, Place, StepComparison
+from simdp.results.validation import CollectiveComparison, HeldOutPoint, LeftOut, StepComparison
 from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies.calibrate.fit import NOISE, Constant
@@ -25,7 +25,7 @@ from simdp.studies.store import Keep, Store, done_in_order, key_of_all
 from simdp.studies.validate import Progress, joined, key_of_item, time_table, worthwhile
 from simdp.studies.validate.folds import (
     By,
-    Fold,
+    FoldData,
     Item,
     Numbers,
     Refitted,
@@ -335,7 +335,9 @@ MAX_WATCHED = 192
 WATCHED: OrderedDict[tuple[str, bool, int], Watched] = OrderedDict()
 """These points; no part of any result."""
 
-Rows = tuple[list[tuple[StepComparison, Place]], list[tuple[CollectiveComparison, Place]]]
+Rows = tuple[
+    list[tuple[StepComparison, HeldOutPoint]], list[tuple[CollectiveComparison, HeldOutPoint]]
+]
 
 
 class FoldJob(NamedTuple):
@@ -351,7 +353,7 @@ class FoldJob(NamedTuple):
         Of the cluster's measurements.
     """
 
-    fold: Fold
+    fold: FoldData
     by: By | None
     noise: float
 
@@ -394,7 +396,7 @@ def leave_out(
     items = items_of(scenarios)
     jobs = list(_jobs(items, by))
     heaviest = sorted(range(len(jobs)), key=lambda i: -jobs[i].num_runs)
-    steps, rows = dict[Any, tuple[StepComparison, Place]](), dict[Any, Any]()
+    steps, rows = dict[Any, tuple[StepComparison, HeldOutPoint]](), dict[Any, Any]()
     done, total = 0, len(items)
     runs = sum(job.num_runs for job in jobs)
     workers = workers or worthwhile(len(jobs), runs)
@@ -444,7 +446,7 @@ def _jobs(items: Sequence[Item], by: By) -> Iterator[FoldJob]:
     inside = {item.key for fold in folds for item in fold.left_out}
     rest = [item for item in items if item.key not in inside]
     for i in range(0, len(rest), MAX_POINTS):
-        yield FoldJob(Fold("", rest[i : i + MAX_POINTS], []), None, 0.0)
+        yield FoldJob(FoldData("", rest[i : i + MAX_POINTS], []), None, 0.0)
 
 
 def _fitting(remaining: Sequence[Item]) -> list[Item]:
@@ -500,16 +502,16 @@ class _Without:
         by_cluster = self.job.by == "cluster"
         return Intake(item, scenario, self.tables, self.knows_cost, by_cluster)
 
-    def step(self, item: Item) -> tuple[StepComparison, Place]:
+    def step(self, item: Item) -> tuple[StepComparison, HeldOutPoint]:
         """Predict a step."""
         known = _known(item)
         if self.name is None:
             found = time_step(item.name, item.point, item.made, known)
-            return _named(item, found), Place(None, False, found.simulated)
+            return _named(item, found), HeldOutPoint(None, False, found.simulated)
         watched = _watched(item)
         scenario, watch = watched.step.scenario, watched.stopwatch
         found = time_step(item.name, item.point, scenario, (), watch)
-        place = Place(self.name, not item.is_told, found.simulated)
+        place = HeldOutPoint(self.name, not item.is_told, found.simulated)
         intake = self.intake(item, scenario)
         if intake.keys or not self.knows_cost:
             found = self._predicted(found, intake, watch)
@@ -549,14 +551,14 @@ class _Without:
         cluster = scenario.cluster
         return what_is_new(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
 
-    def table(self, item: Item) -> list[tuple[CollectiveComparison, Place]]:
+    def table(self, item: Item) -> list[tuple[CollectiveComparison, HeldOutPoint]]:
         """Predict a table."""
         made, known, pairs = item.made, _known(item), None
         args = item.name, item.table
         fitted = time_table(*args, made, (), item.number)
         if self.name is None:
             rows = time_table(*args, made, known, item.number)
-            return [(_named(item, row), Place(None, False, row.simulated)) for row in rows]
+            return [(_named(item, row), HeldOutPoint(None, False, row.simulated)) for row in rows]
         if isinstance(made.collectives.cost, NcclCost):
             made, known = bare_cost(item)
             if self.tables is not None:
@@ -570,7 +572,10 @@ class _Without:
                 pairs = [(take(low), take(high)) for low, high in self.tables.ends()]
         rows = time_table(*args, made, known, item.number, pairs)
         return [
-            (_named(item, replace(row, role="predicted")), Place(self.name, True, one.simulated))
+            (
+                _named(item, replace(row, role="predicted")),
+                HeldOutPoint(self.name, True, one.simulated),
+            )
             for row, one in zip(rows, fitted, strict=True)
         ]
 

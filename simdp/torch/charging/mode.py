@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
 from simdp.torch.cuda import faking
-from simdp.torch.cuda.machine import Machine
+from simdp.torch.cuda.machine import VirtualMachine
 from simdp.torch.cuda.moving import PLAIN
 from simdp.torch.cuda.tensors import placed, results
-from simdp.torch.kernels import Launched, Sizes, launched_by, mean_itemsize
+from simdp.torch.kernels import OperatorKernels, Sizes, launched_by, mean_itemsize
 from simdp.workload.layers.tensor_ops import dropout_cost
 
 # Buckets ------------------------------------------------------------------------------------------
@@ -86,13 +86,13 @@ def _is_mask(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and bool(value.untyped_storage().mask)
 
 
-def counted(part: str, launched: Launched, args: Any) -> Launched:
+def counted(part: str, launched: OperatorKernels, args: Any) -> OperatorKernels:
     """What is launched for it, instead of what the CPU runs."""
     if part == "counted":
-        return Launched()
+        return OperatorKernels()
     if part in ("drawn", "backward"):
         kernel = dropout_cost(float(args[0].numel()), 0)  # without the numbers, the mask is left
-        return Launched((Sizes(kernel.flops, 2.0 * args[0].numel(), kernel.nbytes),))
+        return OperatorKernels((Sizes(kernel.flops, 2.0 * args[0].numel(), kernel.nbytes),))
     return launched
 
 
@@ -114,7 +114,7 @@ class Charging(TorchDispatchMode):
         The rank's.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: VirtualMachine) -> None:
         super().__init__()
         self.machine = machine
         self.rank = machine.rank
@@ -258,7 +258,7 @@ FULL = re.compile(r"DefaultCPUAllocator.*allocate (\d+) bytes")
 """What torch says when the host's memory is full."""
 
 
-def _of_memory(error: RuntimeError, machine: Machine, place: int) -> Exception:
+def _of_memory(error: RuntimeError, machine: VirtualMachine, place: int) -> Exception:
     """The same error; if the host's memory is full, one of the device or of what to do."""
     found = FULL.search(str(error))
     if found is None:

@@ -9,7 +9,7 @@ import torch
 
 from simdp.cluster.device import DTYPES, Device
 from simdp.errors import ProgramError
-from simdp.torch.kernels import Launched
+from simdp.torch.kernels import OperatorKernels
 
 PRODUCTS = ("product", "fused_attention")
 
@@ -39,7 +39,11 @@ class Speed:
         self.launch, self._bandwidth = self._part.launch, self._part.memory_rate
 
     def seconds(
-        self, launched: Launched, dtype: torch.dtype, itemsize: float, allow_tf32: bool = False
+        self,
+        launched: OperatorKernels,
+        dtype: torch.dtype,
+        itemsize: float,
+        allow_tf32: bool = False,
     ) -> float:
         """Time of an operator's kernels, one after the other [s].
 

@@ -31,10 +31,10 @@ from simdp.errors import ProgramError, ScenarioError
 from simdp.files import read_yaml
 from simdp.phrases import problems
 from simdp.spec import Spec
-from simdp.torch.cuda.machine import Machine, machine
+from simdp.torch.cuda.machine import VirtualMachine, machine
 from simdp.torch.cuda.moving import block_of
 from simdp.torch.kernels import tensors_in
-from simdp.torch.ranks import Part, Rank
+from simdp.torch.ranks import Rank, RankLocal
 from simdp.workload.compute import FromMeasurements, FromProfile, time_at
 from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.models.operators import read_layers
@@ -42,7 +42,7 @@ from simdp.workload.models.operators import read_layers
 # Record files -------------------------------------------------------------------------------------
 
 
-class Times(NamedTuple):
+class LayerSeconds(NamedTuple):
     """What a layer takes [s].
 
     Attributes
@@ -56,7 +56,7 @@ class Times(NamedTuple):
     tail: float
 
 
-class Record(NamedTuple):
+class LayerRecord(NamedTuple):
     """A record of layers.
 
     Attributes
@@ -73,7 +73,7 @@ class Record(NamedTuple):
     spec: FromProfile
     layers: tuple[TimedLayer, ...]
 
-    def times(self, layer: TimedLayer, device: Device, sharers: int, samples: int) -> Times:
+    def times(self, layer: TimedLayer, device: Device, sharers: int, samples: int) -> LayerSeconds:
         """What a layer takes, as ``compute: profile`` counts it.
 
         Parameters
@@ -92,7 +92,7 @@ class Record(NamedTuple):
         each *= sharers
         if self.spec.microbatch is not None:
             each *= samples / self.spec.microbatch
-        return Times(
+        return LayerSeconds(
             max(layer.forward_time * each, layer.forward_host),
             max(layer.gradient_time * each, layer.gradient_host),
             layer.input_time * each,
@@ -114,7 +114,7 @@ class MeasuredRecord(NamedTuple):
     spec: FromMeasurements
 
 
-def read_record(path: Path) -> Record | MeasuredRecord:
+def read_record(path: Path) -> LayerRecord | MeasuredRecord:
     """Read a record.
 
     Raises
@@ -148,9 +148,9 @@ def _validated(kind: type[Spec], path: Path, raw: Any) -> Any:
         raise ScenarioError(found) from None
 
 
-def _record(path: Path, spec: FromProfile) -> Record:
+def _record(path: Path, spec: FromProfile) -> LayerRecord:
     """Read the CSV, with bytes for elements."""
-    return Record(path, spec, tuple(read_layers(path, 1)))
+    return LayerRecord(path, spec, tuple(read_layers(path, 1)))
 
 
 # Whole steps --------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class WholeSteps:
         Whether it called one that trains.
     """
 
-    def __init__(self, record: MeasuredRecord, here: Machine) -> None:
+    def __init__(self, record: MeasuredRecord, here: VirtualMachine) -> None:
         self.record, self.here = record, here
         self.called: list[str] = []
         self.is_met = False
@@ -341,7 +341,7 @@ class Turns:
         Whether it called one that has the record's layers.
     """
 
-    def __init__(self, record: Record, here: Machine) -> None:
+    def __init__(self, record: LayerRecord, here: VirtualMachine) -> None:
         self.record, self.here = record, here
         self.called: list[str] = []
         self.is_met = False
@@ -498,7 +498,7 @@ class Turns:
             self.record.times(layer, speed.device, speed.sharers, samples)
             for layer in border.layers
         ]
-        whole = Times(*(sum(times) for times in zip(*each, strict=True)))
+        whole = LayerSeconds(*(sum(times) for times in zip(*each, strict=True)))
         if kind == "forward":
             self._charge(place, whole.forward, "backward" if back else "forward")
             return
@@ -562,7 +562,7 @@ class Turns:
         """An optimizer has stepped, which is no part of a layer."""
 
 
-class Recorded(Part):
+class Recorded(RankLocal):
     """Charges what a record says.
 
     Parameters
@@ -571,7 +571,7 @@ class Recorded(Part):
         Of layers, or of whole steps.
     """
 
-    def __init__(self, record: Record | MeasuredRecord) -> None:
+    def __init__(self, record: LayerRecord | MeasuredRecord) -> None:
         self.record = record
         self.turns: list[Turns | WholeSteps] = []
 

@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from simdp.torch.cuda.machine import Machine, Patches, machine
+from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import PLAIN, block_of, inner_of
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.optimizers.base import Optimizer
@@ -36,7 +36,7 @@ from simdp.workload.step_costs import list_launches, update_seconds
 # Settled ------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class OptimizerStep(NamedTuple):
     """What is known of an optimizer's step.
 
     Attributes
@@ -57,16 +57,16 @@ class Step(NamedTuple):
 class Watch(NamedTuple):
     """A step that is watched, and each device's bytes before it: now and at most."""
 
-    step: Step
+    step: OptimizerStep
     before: list[tuple[int, int]]
 
 
-_KNOWN: WeakKeyDictionary[Any, tuple[Step, list[int]]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Any, tuple[OptimizerStep, list[int]]] = WeakKeyDictionary()
 """Of each optimizer the last step that made no state, and what it took of each device for a while
 [bytes]."""
 
 
-def begin(optimizer: Any, here: Machine) -> Any:
+def begin(optimizer: Any, here: VirtualMachine) -> Any:
     """Watch a step, or do not if it is known; returns what `end` wants back."""
     mode = _get_current_dispatch_mode()
     if here.fake or getattr(mode, "machine", None) is not here or not _is_torchs(optimizer):
@@ -85,7 +85,7 @@ def begin(optimizer: Any, here: Machine) -> Any:
     return Watch(step, before)
 
 
-def end(optimizer: Any, here: Machine, begun: Any) -> None:
+def end(optimizer: Any, here: VirtualMachine, begun: Any) -> None:
     """Come to the end of a step."""
     if begun is None:
         return
@@ -113,14 +113,14 @@ def _is_torchs(optimizer: Any) -> bool:
     return all(type(one) in PLAIN for group in optimizer.param_groups for one in group["params"])
 
 
-def _step(optimizer: Any) -> Step:
+def _step(optimizer: Any) -> OptimizerStep:
     groups = optimizer.param_groups
     given = [one for group in groups for one in group["params"]]
     parameters = tuple(id(one) for one in given if one.grad is not None)
     settings = tuple(
         bool(value) for group in groups for name, value in group.items() if name != "params"
     )
-    return Step(parameters, settings, _num_state(optimizer))
+    return OptimizerStep(parameters, settings, _num_state(optimizer))
 
 
 def _num_state(optimizer: Any) -> int:
@@ -170,7 +170,7 @@ def _end(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
             charge(here, place, each)
 
 
-def charge(here: Machine, place: int, seconds: float) -> None:
+def charge(here: VirtualMachine, place: int, seconds: float) -> None:
     """Charge an update on a device, -1 for what a script without devices runs on."""
     if place >= 0:
         here.charge(place, seconds, "update")
@@ -187,7 +187,7 @@ class ListOfTensors:
     moving: float = 0.0
 
 
-def moved(optimizer: Any, here: Machine) -> dict[int, float] | None:
+def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
     """Time that a step takes on each device [s]; None of optimizers that scenarios know not."""
     kind = type(optimizer).__name__.lower()
     seconds: dict[int, float] = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from simdp.torch.cuda.machine import Machine, Patches, machine
+from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import block_of
 
 KEY = "AutocastCUDA"
@@ -66,7 +66,7 @@ WIDEST = (
 
 BANNED = ("binary_cross_entropy",)
 
-Rule = Callable[[Any, Sequence[Any], dict[str, Any], Machine], Any]
+Rule = Callable[[Any, Sequence[Any], dict[str, Any], VirtualMachine], Any]
 
 
 def patch(patches: Patches) -> None:
@@ -141,15 +141,19 @@ def _cleared(original: Callable[[], None]) -> Callable[[], None]:
 # The rules ------------------------------------------------------------------------------------
 
 
-def _lower(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Machine) -> Any:
+def _lower(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine) -> Any:
     return _cast_and_call(operator, args, kwargs, torch.get_autocast_dtype("cuda"), here)
 
 
-def _float32(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Machine) -> Any:
+def _float32(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
+) -> Any:
     return _cast_and_call(operator, args, kwargs, torch.float32, here)
 
 
-def _float32_out(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Machine) -> Any:
+def _float32_out(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
+) -> Any:
     names = [argument.name for argument in operator._schema.arguments]
     place = names.index("dtype")
     told = args[place] if place < len(args) else kwargs.get("dtype")
@@ -160,7 +164,7 @@ def _float32_out(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], her
     return operator(*args, **kwargs)
 
 
-def _norm(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Machine) -> Any:
+def _norm(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine) -> Any:
     if not _is_eligible(args[0]):
         return operator(*args, **kwargs)
     values = dict(zip([a.name for a in operator._schema.arguments], args, strict=False)) | kwargs
@@ -172,14 +176,18 @@ def _norm(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Mach
     return torch.ops.aten.norm.ScalarOpt_dtype(args[0], power, dtype=torch.float32)
 
 
-def _widest(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Machine) -> Any:
+def _widest(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
+) -> Any:
     dtype = torch.get_autocast_dtype("cuda")
     if any(tensor.dtype is torch.float32 for tensor in _eligible([*args, *kwargs.values()])):
         dtype = torch.float32
     return _cast_and_call(operator, args, kwargs, dtype, here)
 
 
-def _banned(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Machine) -> Any:
+def _banned(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
+) -> Any:
     if not _is_eligible(args[0]):
         return operator(*args, **kwargs)
     raise RuntimeError(
@@ -194,7 +202,11 @@ def _banned(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: Ma
 
 
 def _cast_and_call(
-    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype, here: Machine
+    operator: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dtype: torch.dtype,
+    here: VirtualMachine,
 ) -> Any:
     given = [cast(arg, dtype, here) for arg in args]
     named = {name: cast(arg, dtype, here) for name, arg in kwargs.items()}
@@ -215,7 +227,7 @@ def _eligible(values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def cast(value: Any, dtype: torch.dtype, here: Machine) -> Any:
+def cast(value: Any, dtype: torch.dtype, here: VirtualMachine) -> Any:
     """An argument in another dtype, if it is a tensor of a device; weights are cast once."""
     if isinstance(value, (list, tuple)):
         return type(value)([cast(inner, dtype, here) for inner in value])

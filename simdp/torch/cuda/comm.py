@@ -19,12 +19,12 @@ import torch.distributed
 from torch._utils import ExceptionWrapper, _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import _functions, comm
 
-from simdp.torch.cuda.machine import Machine, Patches, machine
+from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import copied, place_of
 from simdp.torch.cuda.queries import device as device_guard
 from simdp.torch.cuda.queries import here, index_of
 from simdp.torch.cuda.streams import Stream, current_stream
-from simdp.torch.kernels import Launched, Sizes
+from simdp.torch.kernels import OperatorKernels, Sizes
 
 # Several ------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ def _charged(real: Any, function: Callable[..., Any], passes: tuple[float, float
             found = function(first, *others)
         kernel = Sizes(passes[0] * first.numel(), passes[1] * first.numel())
         seconds = here.devices[place].speed.seconds(
-            Launched((kernel,)), first.dtype, first.element_size()
+            OperatorKernels((kernel,)), first.dtype, first.element_size()
         )
         backward = torch._C._current_graph_task_id() >= 0
         here.charge(place, seconds, "backward" if backward else "forward")
@@ -199,7 +199,7 @@ def _current(device: torch.device) -> Stream | None:
 # Time ---------------------------------------------------------------------------------------------
 
 
-def _together(machine: Machine, places: Iterable[int], seconds: float) -> None:
+def _together(machine: VirtualMachine, places: Iterable[int], seconds: float) -> None:
     """Let the current streams of devices be busy with one another, from when all are ready."""
     if not machine.quiet:
         lanes = [machine.devices[place].lane for place in sorted(set(places))]
@@ -208,7 +208,7 @@ def _together(machine: Machine, places: Iterable[int], seconds: float) -> None:
             machine.hold_back(lane, end)
 
 
-def _put(machine: Machine, tensor: Any, place: int) -> Any:
+def _put(machine: VirtualMachine, tensor: Any, place: int) -> Any:
     """The numbers of a tensor on a device, at no cost."""
     with machine.silence():
         return copied(machine, tensor, place)
@@ -298,7 +298,7 @@ def scatter(
 
 
 def _spread(
-    machine: Machine, root: int, pieces: Sequence[Any], places: Sequence[int], back: bool
+    machine: VirtualMachine, root: int, pieces: Sequence[Any], places: Sequence[int], back: bool
 ) -> None:
     """Let time pass for pieces that go from one device to others, or back."""
     sizes = [0] * len(machine.devices)

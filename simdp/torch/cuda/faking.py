@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simdp.errors import ProgramError
 from simdp.torch.cuda import autocast
-from simdp.torch.cuda.machine import KEY, Machine, Patches, machine
+from simdp.torch.cuda.machine import KEY, Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import CPU
 
 aten = torch.ops.aten
@@ -92,7 +92,7 @@ def _without(value: Any) -> Any:
     return value
 
 
-def run(here: Machine, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Run an operator of a rank that has no numbers.
 
     What torch computes of it in Python sees tensors as they are, on ``meta``.
@@ -167,7 +167,7 @@ COLLECTIVES: dict[str, Callable[[Any, dict[str, Any], Any], Any]] = {
 
 
 @contextmanager
-def _as_they_are(here: Machine) -> Iterator[None]:
+def _as_they_are(here: VirtualMachine) -> Iterator[None]:
     """Let tensors be seen as on ``meta`` by code of torch's own."""
     here.rank.state[KEY] = None
     try:
@@ -192,7 +192,7 @@ def patch(patches: Patches) -> None:
     patches.wrap(torch.nn.functional, "scaled_dot_product_attention", _attention)
 
 
-def _is_fake() -> Machine | None:
+def _is_fake() -> VirtualMachine | None:
     here = machine()
     return here if here is not None and here.fake else None
 

@@ -31,7 +31,7 @@ SEGMENT = 2 * 2**20
 """What the allocator asks the device for is a multiple of this [bytes] (kSmallBuffer)."""
 
 
-class Ledger:
+class DeviceLedger:
     """What lies in the memory of one device.
 
     Parameters
@@ -133,7 +133,7 @@ class Block:
 
     __slots__ = ("_ledger", "device", "nbytes", "place")
 
-    def __init__(self, ledger: Ledger, device: torch.device, nbytes: int) -> None:
+    def __init__(self, ledger: DeviceLedger, device: torch.device, nbytes: int) -> None:
         self.nbytes = 0
         self._ledger, self.device, self.place = ledger, device, ledger.index
         self.resize(nbytes)
@@ -168,7 +168,7 @@ def _size(nbytes: int) -> str:
 # Links --------------------------------------------------------------------------------------------
 
 
-class Links:
+class NodeLinks:
     """What lies between the devices of a node, as one process uses them.
 
     Parameters
@@ -296,7 +296,7 @@ class VirtualDevice:
     def __init__(self, index: int, speed: Speed) -> None:
         self.index, self.speed = index, speed
         self.device = torch.device("cuda", index)
-        self.ledger = Ledger(index, speed.device.memory)
+        self.ledger = DeviceLedger(index, speed.device.memory)
         self.default = self.lane = Lane(index)
         self.lanes = [self.default]
 
@@ -306,7 +306,7 @@ class VirtualDevice:
         return self.lanes[-1]
 
 
-class Machine:
+class VirtualMachine:
     """What a rank's process knows of devices.
 
     Parameters
@@ -369,7 +369,7 @@ class Machine:
         self.host = 0.0
         self.launches = 1.0
         self.casts: dict[int, tuple[Any, Any]] = {}
-        self._links: Links | None = None
+        self._links: NodeLinks | None = None
 
     def _speed_at(self, cluster: Cluster, first: int, index: int, rank: Rank) -> Speed:
         """Roofline of a device of the node; the node may have more than ranks."""
@@ -438,12 +438,12 @@ class Machine:
         return self.links.copy(source, target, nbytes)
 
     @property
-    def links(self) -> Links:
+    def links(self) -> NodeLinks:
         """What lies between the devices of the node."""
         if self._links is None:
             runtime = self.rank.runtime
             chosen = runtime.backends.get("nccl", Collectives())
-            self._links = Links(runtime.cluster, len(self.devices), chosen)
+            self._links = NodeLinks(runtime.cluster, len(self.devices), chosen)
         return self._links
 
     def charge(self, place: int, seconds: float, activity: Activity) -> None:
@@ -501,7 +501,7 @@ class Machine:
         self.reach(max(self.clock(lane) for lane in found.lanes))
 
 
-def machine() -> Machine | None:
+def machine() -> VirtualMachine | None:
     """That of the rank whose thread this is; None off all ranks."""
     rank = current()
     return None if rank is None else rank.state.get(KEY)

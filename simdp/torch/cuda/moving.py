@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from simdp.torch.cuda.machine import Block, Machine
+from simdp.torch.cuda.machine import Block, VirtualMachine
 
 # Tags ---------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Moved(torch.autograd.Function):
     """A tensor on another device; its gradient goes the way back."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, machine: Machine, place: int, blocking: bool) -> Any:
+    def forward(ctx: Any, tensor: Any, machine: VirtualMachine, place: int, blocking: bool) -> Any:
         """Copy it."""
         ctx.machine, ctx.back, ctx.blocking = machine, place_of(tensor), blocking
         return copied(machine, tensor, place, blocking)
@@ -84,14 +84,14 @@ def place_of(tensor: Any) -> int:
     return -1 if block is None else block.place
 
 
-def moved(machine: Machine, tensor: Any, place: int, blocking: bool = True) -> Any:
+def moved(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = True) -> Any:
     """A copy of a tensor on another device, through which gradients flow."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return Moved.apply(tensor, machine, place, blocking)
     return copied(machine, tensor, place, blocking)
 
 
-def copied(machine: Machine, tensor: Any, place: int, blocking: bool = True) -> Any:
+def copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = True) -> Any:
     """A copy of a tensor's numbers on another device, and the time that it takes."""
     before = place_of(tensor)
     if tensor.layout is not torch.strided:
@@ -108,7 +108,9 @@ def copied(machine: Machine, tensor: Any, place: int, blocking: bool = True) -> 
     return found
 
 
-def _take_time(machine: Machine, source: int, target: int, nbytes: float, blocking: bool) -> None:
+def _take_time(
+    machine: VirtualMachine, source: int, target: int, nbytes: float, blocking: bool
+) -> None:
     seconds = machine.copying(source, target, nbytes)
     busy = target if target >= 0 else source
     if min(source, target) < 0:

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 from simdp.torch.charging import updates
 from simdp.torch.charging.mode import Charging
 from simdp.torch.cuda import accelerators, autocast, comm, faking, queries, streams, tensors
-from simdp.torch.cuda.machine import KEY, Machine, Patches
-from simdp.torch.ranks import Part, Rank
+from simdp.torch.cuda.machine import KEY, Patches, VirtualMachine
+from simdp.torch.ranks import Rank, RankLocal
 
 PATCHES = (
     tensors.patch,
@@ -32,7 +32,7 @@ PATCHES = (
 """Replace functions of torch, in this order."""
 
 
-class Devices(Part):
+class Devices(RankLocal):
     """Virtual devices of each rank, and the mode that charges them."""
 
     @contextmanager
@@ -46,13 +46,13 @@ class Devices(Part):
 
     def begin(self, rank: Rank) -> None:
         """Give a rank its machine; from now on what its thread computes is charged."""
-        machine = rank.state[KEY] = Machine(rank, faking.is_chosen())
+        machine = rank.state[KEY] = VirtualMachine(rank, faking.is_chosen())
         _push_mode(Charging(machine))
         autocast.listen(True)
 
     def end(self, rank: Rank) -> None:
         """Take the mode away; the rank ends when all of its streams are through."""
-        machine: Machine | None = rank.state.get(KEY)
+        machine: VirtualMachine | None = rank.state.get(KEY)
         if machine is not None:
             lanes = [lane for device in machine.devices for lane in device.lanes]
             rank.idle(max((machine.clock(lane) for lane in lanes), default=0.0))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from simdp.errors import ProgramError
-from simdp.torch.cuda.machine import Machine, Patches, machine
+from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
 
 # Queries ------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ UNKNOWN = ((8, 0), 108, "")
 NCCL_VERSION = (2, 27, 3)
 
 
-def here(call: str) -> Machine:
+def here(call: str) -> VirtualMachine:
     """The machine of the rank whose thread this is.
 
     Raises

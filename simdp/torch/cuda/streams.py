@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from simdp.torch.cuda.machine import Lane, Ledger, Machine, Patches, VirtualDevice
+from simdp.torch.cuda.machine import DeviceLedger, Lane, Patches, VirtualDevice, VirtualMachine
 from simdp.torch.cuda.queries import here, index_of
 
 # Streams ------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ class Stream:
     def __init__(
         self, device: Any = None, priority: int = 0, *, lane: Lane | None = None, **_: Any
     ) -> None:
-        self._machine: Machine = here("Stream")
+        self._machine: VirtualMachine = here("Stream")
         if lane is None:
             lane = self._machine.use(index_of(device)).new_lane(priority)
         self.lane = lane
@@ -230,7 +230,7 @@ def patch(patches: Patches) -> None:
 # Memory -------------------------------------------------------------------------------------------
 
 
-def ledger(device: Any = None) -> Ledger:
+def ledger(device: Any = None) -> DeviceLedger:
     """What lies on a device."""
     return here("memory").devices[index_of(device)].ledger
 

@@ -9,7 +9,7 @@ import torch
 from torch import serialization
 from torch.utils import _device
 
-from simdp.torch.cuda.machine import NOBODY, Machine, Patches, machine
+from simdp.torch.cuda.machine import NOBODY, Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, moved, place_of
 
 # Tensors ------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def _get_device(self: Any) -> int:
     return place_of(self)
 
 
-def target(here: Machine, asked: Any) -> int | None:
+def target(here: VirtualMachine, asked: Any) -> int | None:
     """The number of a device that a script names, -1 for the CPU; None for others, as meta."""
     found = here.device_of(asked)
     if found.type == "cuda":
@@ -401,7 +401,7 @@ NOWHERE, MADE_BY_TORCH = -2, -3
 
 
 def placed(
-    machine: Machine, func: Any, args: Any, kwargs: Mapping[str, Any]
+    machine: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, Any]]:
     """The device that an operator runs on, and its arguments by name as the CPU takes them.
 
@@ -448,7 +448,9 @@ def _by_reducer() -> bool:
     return node is not None and bool(node.name() == "torch::autograd::AccumulateGrad")
 
 
-def _told(machine: Machine, place: int, kwargs: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+def _told(
+    machine: VirtualMachine, place: int, kwargs: Mapping[str, Any]
+) -> tuple[int, Mapping[str, Any]]:
     """Where a factory is told to make a tensor.
 
     Code of torch's own in C++ sees tensors of the CPU alone, and asks for more of that kind.
@@ -470,7 +472,7 @@ def _told(machine: Machine, place: int, kwargs: Mapping[str, Any]) -> tuple[int,
     return -1, changed
 
 
-def results(machine: Machine, place: int, out: Any) -> None:
+def results(machine: VirtualMachine, place: int, out: Any) -> None:
     """Put what an operator returned onto its device, and claim what nobody had."""
     if isinstance(out, torch.Tensor):
         _hold(machine, place, out)
@@ -480,7 +482,7 @@ def results(machine: Machine, place: int, out: Any) -> None:
                 _hold(machine, place, inner)
 
 
-def _hold(machine: Machine, place: int, tensor: Any) -> None:
+def _hold(machine: VirtualMachine, place: int, tensor: Any) -> None:
     if tensor.layout is not torch.strided:
         for inner in _parts(tensor):
             _hold(machine, place, inner)

@@ -20,16 +20,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simdp.distributed.launch import Where
 from simdp.errors import SimdpError
 from simdp.torch.kernels import tensors_in
-from simdp.torch.ranks import Part, Rank, current
+from simdp.torch.ranks import Rank, RankLocal, current
 from simdp.torch.recording.sharded import optimizer_of, precision_of, strategy_of, with_shares
-from simdp.torch.recording.tape import RecordedWorkload, Tape, Taped, calls_of, mapped
+from simdp.torch.recording.tape import RecordedWorkload, RecordingTape, Taped, calls_of, mapped
 from simdp.torch.recording.workload import Call, workload
 from simdp.workload.models.operators import RecordedCall, Recording
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
-class Recorder(Part):
+class ScriptRecorder(RankLocal):
     """Watches rank 0 until its optimizer has stepped once.
 
     Parameters
@@ -46,7 +46,7 @@ class Recorder(Part):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.found: dict[str, Any] = {"micro_steps": 0}
-        self._tape: Tape | None = None
+        self._tape: RecordingTape | None = None
         self._saving: Any = None
         self._inside = self._over = False
 
@@ -90,7 +90,7 @@ class Recorder(Part):
         return out
 
     def _start_tape(self, outputs: list[torch.Tensor]) -> None:
-        self._tape = Tape(nn.Identity(), {}, {}, outputs, begun=True)
+        self._tape = RecordingTape(nn.Identity(), {}, {}, outputs, begun=True)
         saved = self._tape.saved
         self._saving = torch.autograd.graph.saved_tensors_hooks(saved, lambda kept: kept)
         self._saving.__enter__()
@@ -171,7 +171,7 @@ def _plain(out: Any) -> Any:
     return dict(out) if hasattr(out, "items") else out
 
 
-def _with_loss(made: RecordedWorkload, tape: Tape | None) -> Recording:
+def _with_loss(made: RecordedWorkload, tape: RecordingTape | None) -> Recording:
     """The module's operators, and behind them those of the loss."""
     recording, ends = made.recording, made.outputs or (made.recording.output,)
     if tape is None or not tape.ran:

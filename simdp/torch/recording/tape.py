@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simdp.errors import SimdpError
 from simdp.files import format_yaml, whole_files
-from simdp.torch.kernels import Launched, Sizes, launched_by, moved, tensors_in
-from simdp.workload.layers.base import Graph
+from simdp.torch.kernels import OperatorKernels, Sizes, launched_by, moved, tensors_in
+from simdp.workload.layers.base import ModelGraph
 from simdp.workload.layers.operator import KeptSizes, KernelSizes
 from simdp.workload.models.operators import Operators, RecordedCall, Recording
 from simdp.workload.step_costs import forward_flops
@@ -168,7 +168,7 @@ class RecordedWorkload:
     outputs: tuple[int, ...] = ()
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> ModelGraph:
         """Simdp's graph of the module."""
         return Operators.of(self.recording).graph
 
@@ -280,7 +280,7 @@ class Ran:
     """
 
     name: str
-    launched: Launched
+    launched: OperatorKernels
     takes: list[int]
     learned: list[str]
     elements: float
@@ -289,7 +289,7 @@ class Ran:
     kept: dict[Storage, torch.Tensor] = field(default_factory=dict)
 
 
-class Tape(TorchDispatchMode):
+class RecordingTape(TorchDispatchMode):
     """Notes what runs while it is the active mode; see `simdp.torch.recording.tape`.
 
     Parameters
@@ -354,7 +354,7 @@ class Tape(TorchDispatchMode):
     # Where we are ---------------------------------------------------------------------------------
 
     @contextmanager
-    def recording(self, module: torch.nn.Module) -> Iterator[Tape]:
+    def recording(self, module: torch.nn.Module) -> Iterator[RecordingTape]:
         """Note what runs inside, also what autograd saves and in which module."""
         hooks = []
         for inner in module.modules():
@@ -397,7 +397,7 @@ class Tape(TorchDispatchMode):
             self._note_forward(func, launched, list(tensors_in([args, kwargs or {}])), out)
         return out
 
-    def _note_backward(self, launched: Launched, node: Any) -> None:
+    def _note_backward(self, launched: OperatorKernels, node: Any) -> None:
         if self._begin and (node is None or not self._begin <= node._sequence_nr() < LEAF):
             return
         if node is not None:
@@ -414,7 +414,7 @@ class Tape(TorchDispatchMode):
         return self._made_by[max(before)] if before and sequence < LEAF else self._last
 
     def _note_forward(
-        self, func: Any, launched: Launched, given: list[torch.Tensor], out: Any
+        self, func: Any, launched: OperatorKernels, given: list[torch.Tensor], out: Any
     ) -> None:
         nodes = range(self._since, self._sequence())
         self._since = nodes.stop
@@ -477,7 +477,7 @@ class Taped(NamedTuple):
     """A tape, and how many samples were in its batch."""
 
     batch: int
-    tape: Tape
+    tape: RecordingTape
 
 
 def calls_of(small: Taped, large: Taped | None) -> list[RecordedCall]:
@@ -566,7 +566,7 @@ def _kept(number: int, one: Ran, two: Ran, split: _Split) -> KeptSizes:
     return KeptSizes(inputs, output, elements, nbytes, fixed_elements, fixed_nbytes)
 
 
-def _sorted_out(number: int, ran: Ran, tape: Tape) -> tuple[tuple[int, ...], bool, Sizes]:
+def _sorted_out(number: int, ran: Ran, tape: RecordingTape) -> tuple[tuple[int, ...], bool, Sizes]:
     """Which inputs an operator keeps, whether its output, and what beside them."""
     inputs, output, beside = list[int](), False, list[Sizes]()
     for store, tensor in ran.kept.items():

@@ -13,7 +13,7 @@ from simdp.torch.recording.sharded import optimizer_keys
 from simdp.torch.recording.tape import (
     AsOnDevices,
     RecordedWorkload,
-    Tape,
+    RecordingTape,
     Taped,
     bare,
     calls_of,
@@ -113,7 +113,7 @@ def _taped(
         buffers = {name: fake_leaf(b, False) for name, b in module.named_buffers()}
         given = resized(sample, batch, wanted)
         aim = resized(target, batch, wanted)
-        tape = Tape(module, leaves, buffers, list(tensors_in([given, aim])))
+        tape = RecordingTape(module, leaves, buffers, list(tensors_in([given, aim])))
         args, kwargs = _arguments(given)
         try:
             with bare(module), tape.recording(module), AsOnDevices():

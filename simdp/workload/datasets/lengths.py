@@ -69,9 +69,9 @@ LENGTHS: Family[Lengths] = Family(
     Lengths,
     __name__,
     {
-        "empirical": "Empirical",
+        "empirical": "EmpiricalLengths",
         "fixed": "Fixed",
-        "lognormal": "Lognormal",
+        "lognormal": "LognormalLengths",
         "uniform": "Uniform",
     },
 )
@@ -96,7 +96,7 @@ class LengthQuantile(Spec):
     length: Int = Tokens
 
 
-class Empirical(Lengths):
+class EmpiricalLengths(Lengths):
     """Drawn from a measured distribution.
 
     Attributes
@@ -203,7 +203,7 @@ class Fixed(Lengths):
 # Lognormal ----------------------------------------------------------------------------------------
 
 
-class Lognormal(Lengths):
+class LognormalLengths(Lengths):
     """``exp(mu + sigma z)`` with a standard normal z, cut to a range and rounded.
 
     What falls outside gets the nearest length in the range, as with ``numpy.clip``.

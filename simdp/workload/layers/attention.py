@@ -53,7 +53,7 @@ BACKWARD_PRODUCTS = 2.5
 """Five products where forward has two: scores are computed again."""
 
 
-class Work(NamedTuple):
+class AttentionWork(NamedTuple):
     """The sizes of attention on one sample.
 
     Attributes
@@ -100,7 +100,7 @@ class Work(NamedTuple):
 # Kernel by kernel, as torch's plain implementation launches them ---------------------------------
 
 
-def eager_forward(work: Work, itemsize: int) -> list[Kernel]:
+def eager_forward(work: AttentionWork, itemsize: int) -> list[Kernel]:
     """Heads apart, QK^T with the mask, softmax, dropout, PV, heads together."""
     product = _product(work, itemsize)
     return [
@@ -116,7 +116,7 @@ def eager_forward(work: Work, itemsize: int) -> list[Kernel]:
     ]
 
 
-def eager_backward(work: Work, itemsize: int) -> list[Kernel]:
+def eager_backward(work: AttentionWork, itemsize: int) -> list[Kernel]:
     """Slopes of V and P, dropout, softmax, those of Q and K, heads together."""
     product = _product(work, itemsize)
     return [
@@ -133,7 +133,7 @@ def eager_backward(work: Work, itemsize: int) -> list[Kernel]:
     ]
 
 
-def eager_kept(work: Work, itemsize: int, inputs: tuple[int, ...]) -> Kept:
+def eager_kept(work: AttentionWork, itemsize: int, inputs: tuple[int, ...]) -> Kept:
     """Queries, keys, values and all weights; with dropout these once more, and the mask.
 
     Of keys and values that several heads share, copies for all heads are kept instead. In 16 bits
@@ -147,57 +147,57 @@ def eager_kept(work: Work, itemsize: int, inputs: tuple[int, ...]) -> Kept:
     return Kept(inputs, nbytes=nbytes)
 
 
-def _product(work: Work, itemsize: int) -> Kernel:
+def _product(work: AttentionWork, itemsize: int) -> Kernel:
     """One of the six products; each moves the scores and two of Q, K, V and their like."""
     moved = work.scores + (work.queries + work.keys) * work.width
     return Kernel(2.0 * work.queries * work.keys * work.width, float(moved * itemsize))
 
 
-def _repeated(work: Work, itemsize: int) -> list[Kernel]:
+def _repeated(work: AttentionWork, itemsize: int) -> list[Kernel]:
     """Keys and values copied for each head that shares them; backward, the copies' sums."""
     heads = work.num_heads + work.num_kv_heads
     copy = Kernel(0.0, float(work.keys * heads * work.depth * itemsize))
     return [copy, copy] if work.num_kv_heads < work.num_heads else []
 
 
-def _is_cast(work: Work, itemsize: int) -> bool:
+def _is_cast(work: AttentionWork, itemsize: int) -> bool:
     return work.upcast and itemsize < FULL
 
 
-def _softmax_itemsize(work: Work, itemsize: int) -> int:
+def _softmax_itemsize(work: AttentionWork, itemsize: int) -> int:
     return max(itemsize, FULL) if work.upcast else itemsize
 
 
-def _casts(work: Work, itemsize: int) -> list[Kernel]:
+def _casts(work: AttentionWork, itemsize: int) -> list[Kernel]:
     return [Kernel(0.0, work.scores * (itemsize + FULL))] * _is_cast(work, itemsize)
 
 
 # One kernel each way -----------------------------------------------------------------------------
 
 
-def flash_forward(work: Work, itemsize: int) -> list[Kernel]:
+def flash_forward(work: AttentionWork, itemsize: int) -> list[Kernel]:
     """Reads queries, keys and values; writes the output and a number of each row of scores."""
     moved = (work.packed + work.queries * work.width) * itemsize + _rows_nbytes(work)
     return [Kernel(_flash_flops(work), moved)]
 
 
-def flash_backward(work: Work, itemsize: int) -> list[Kernel]:
+def flash_backward(work: AttentionWork, itemsize: int) -> list[Kernel]:
     """Reads these again, and the output and its slope; writes the slopes of the three."""
     moved = 2 * (work.packed + work.queries * work.width) * itemsize + _rows_nbytes(work)
     return [Kernel(BACKWARD_PRODUCTS * _flash_flops(work), moved)]
 
 
-def flash_kept(work: Work, inputs: tuple[int, ...]) -> Kept:
+def flash_kept(work: AttentionWork, inputs: tuple[int, ...]) -> Kept:
     """Queries, keys, values, the output, and a number of each row; no weights."""
     return Kept(inputs, output=True, nbytes=_rows_nbytes(work))
 
 
-def _flash_flops(work: Work) -> float:
+def _flash_flops(work: AttentionWork) -> float:
     """Two products, of those scores alone that somebody looks at."""
     return 4.0 * work.pairs * work.width
 
 
-def _rows_nbytes(work: Work) -> float:
+def _rows_nbytes(work: AttentionWork) -> float:
     return float(LOGSUMEXP * work.num_heads * work.queries)
 
 
@@ -277,7 +277,7 @@ FEW_ROWS = 64
 """Queries of a block of a longer sample."""
 
 
-class Parts(NamedTuple):
+class AttentionParts(NamedTuple):
     """Queries, shape `(batch, kv_heads, heads of each, length, d)`, and keys and values for them.
 
     Heads that share keys and values lie side by side.
@@ -287,9 +287,9 @@ class Parts(NamedTuple):
     keys: Array
     values: Array
 
-    def of(self, samples: slice) -> Parts:
+    def of(self, samples: slice) -> AttentionParts:
         """Some of the samples."""
-        return Parts(*(array[samples] for array in self))
+        return AttentionParts(*(array[samples] for array in self))
 
 
 class Sight(NamedTuple):
@@ -322,7 +322,7 @@ class _Block(NamedTuple):
     keys: slice
 
 
-def attend(parts: Parts, sight: Sight, out: Array) -> Array:
+def attend(parts: AttentionParts, sight: Sight, out: Array) -> Array:
     """Write the output, of the queries' shape.
 
     Returns
@@ -349,7 +349,7 @@ def attend(parts: Parts, sight: Sight, out: Array) -> Array:
 
 
 def attend_back(
-    parts: Parts, sight: Sight, sums: Array, y: Array, dy: Array, gradients: Parts
+    parts: AttentionParts, sight: Sight, sums: Array, y: Array, dy: Array, gradients: AttentionParts
 ) -> None:
     """Add the gradients of queries, keys and values to arrays of zeros.
 
@@ -384,7 +384,7 @@ def attend_back(
         gradients.keys[seen] += dscores.swapaxes(3, 4) @ _folded(queries)
 
 
-def _cut(parts: Parts, sight: Sight) -> Iterator[_Block]:
+def _cut(parts: AttentionParts, sight: Sight) -> Iterator[_Block]:
     batch, kv_heads, heads, length, _ = parts.queries.shape
     keys, everything = parts.keys.shape[3], slice(None)
     each = kv_heads * heads * length * keys
@@ -406,7 +406,7 @@ def _cut(parts: Parts, sight: Sight) -> Iterator[_Block]:
             )
 
 
-def _scaled(parts: Parts, block: _Block) -> Array:
+def _scaled(parts: AttentionParts, block: _Block) -> Array:
     """The queries of a block over sqrt(d), one behind the other in memory."""
     queries = parts.queries[block.samples, block.heads, :, block.queries]
     scale = queries.dtype.type(1 / sqrt(queries.shape[4]))
@@ -419,7 +419,7 @@ def _folded(array: Array) -> Array:
     return array.reshape(*array.shape[:2], 1, prod(array.shape[2:4]), array.shape[4])
 
 
-def _scores(queries: Array, parts: Parts, sight: Sight, block: _Block) -> Array:
+def _scores(queries: Array, parts: AttentionParts, sight: Sight, block: _Block) -> Array:
     keys = parts.keys[block.samples, block.heads, :, block.keys]
     scores: Array = _folded(queries) @ keys.swapaxes(3, 4)
     scores = scores.reshape(*queries.shape[:4], keys.shape[3])
@@ -520,7 +520,7 @@ class Attention(Layer):
             return ((heads, others, others),)
         return ((heads,), (others, others)) if num_inputs == 2 else ((heads,), (others,), (others,))
 
-    def _work(self, inputs: Sequence[Shape]) -> Work:
+    def _work(self, inputs: Sequence[Shape]) -> AttentionWork:
         """Lengths, heads and their width."""
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
         shapes = [sequence_shape(shape) for shape in packed]
@@ -537,7 +537,9 @@ class Attention(Layer):
         if self.pad_id is not None and inputs[-1] != (keys,):
             raise ShapeError(f"gets {keys} keys, but tokens of shape {inputs[-1]}")
         heads, others, pairs = self.num_heads, self._kv_heads(), self.pairs(queries, keys)
-        return Work(queries, keys, depth, heads, others, pairs, bool(self.dropout), self.upcast)
+        return AttentionWork(
+            queries, keys, depth, heads, others, pairs, bool(self.dropout), self.upcast
+        )
 
     def pairs(self, queries: int, keys: int) -> float:
         """Queries times the keys that each looks at; half of a square counts as its triangle."""
@@ -554,7 +556,7 @@ class Attention(Layer):
         work = self._work(inputs)
         return work.queries, work.width
 
-    def _heads(self, *packed: Array) -> Parts:
+    def _heads(self, *packed: Array) -> AttentionParts:
         """Queries, keys and values as views."""
         found: list[Array] = []
         for array, packs in zip(packed, self._packs(len(packed)), strict=True):
@@ -566,7 +568,7 @@ class Attention(Layer):
             split = array.reshape(*shape, heads, array.shape[2] // heads)
             ends = np.cumsum(packs)
             found += [split[:, :, end - n : end] for n, end in zip(packs, ends, strict=True)]
-        return Parts(*(self._grouped(array) for array in found))
+        return AttentionParts(*(self._grouped(array) for array in found))
 
     def _grouped(self, array: Array) -> Array:
         """From shape `(batch, length, heads, d)` to that of `Parts`."""
@@ -603,7 +605,7 @@ class Attention(Layer):
         """Whether scores are computed again, and not kept; what dropout leaves is drawn at once."""
         return self.implementation == "flash" and not self.dropout
 
-    def _sight(self, parts: Parts, tokens: Array | None) -> Sight:
+    def _sight(self, parts: AttentionParts, tokens: Array | None) -> Sight:
         """What queries look at."""
         dtype, keys = parts.queries.dtype, parts.keys.shape[3]
         bias = hidden = None
@@ -635,7 +637,12 @@ class Attention(Layer):
         return tuple(gradient if need else None for gradient, need in found)
 
     def _back(
-        self, parts: Parts, dparts: Parts, slopes: Array, weights: Array, kept: Array | None
+        self,
+        parts: AttentionParts,
+        dparts: AttentionParts,
+        slopes: Array,
+        weights: Array,
+        kept: Array | None,
     ) -> None:
         used = weights if kept is None else masked(weights, kept, self.dropout)
         _product_sums(used, slopes, dparts.values)
@@ -688,7 +695,7 @@ def sample_blocks(weights: Array) -> Iterator[slice]:
     return blocks(len(weights), prod(weights.shape[1:]), BLOCK_SCORES)
 
 
-def _weigh(parts: Parts, sight: Sight, part: slice, scores: Array) -> None:
+def _weigh(parts: AttentionParts, sight: Sight, part: slice, scores: Array) -> None:
     """Weights of a block of samples, before dropout, in their place."""
     np.matmul(parts.queries, parts.keys.swapaxes(3, 4), out=scores)
     scores *= scores.dtype.type(1 / sqrt(parts.queries.shape[4]))
@@ -884,7 +891,7 @@ class T5Attention(Layer):
         shape = (self.num_buckets, self.num_heads)
         return [Parameter(self.bias, shape, normal(1.0))] if self.bias else []
 
-    def _work(self, inputs: Sequence[Shape]) -> Work:
+    def _work(self, inputs: Sequence[Shape]) -> AttentionWork:
         (queries, width), (keys, _) = (sequence_shape(shape) for shape in inputs[:2])
         wanted = [(queries, width), (keys, width), (keys, width)]
         tokens = [(keys,)] * (self.pad_id is not None)
@@ -896,7 +903,7 @@ class T5Attention(Layer):
         heads, pairs = self.num_heads, float(queries * keys)
         if self.causal:
             pairs = queries * keys - keys**2 / 2
-        return Work(
+        return AttentionWork(
             queries, keys, width // heads, heads, heads, pairs, bool(self.dropout), upcast=True
         )
 

@@ -766,7 +766,7 @@ def folded(columns: Array, x: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Block:
+class ModuleBlock:
     """Calls and parameters of one module.
 
     Attributes
@@ -804,7 +804,7 @@ def block_names(parameters: Sequence[str]) -> list[str]:
 
 def grouped(
     registered: Sequence[Layer], calls: Sequence[Layer], names: Sequence[str]
-) -> list[Block]:
+) -> list[ModuleBlock]:
     """Sort calls and parameters into modules.
 
     Parameters
@@ -848,7 +848,7 @@ def grouped(
         used_by = users.get(name, {home(name)})
         sorted_names[next(iter(used_by)) if len(used_by) == 1 else ""].append(name)
     return [
-        Block(
+        ModuleBlock(
             name,
             tuple(numbers.get(name, ())),
             tuple(sorted_names[name]),
@@ -903,7 +903,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ModelGraph:
     """A model's layers and how they are joined.
 
     Attributes
@@ -1014,7 +1014,7 @@ class Graph:
         return any(isinstance(call.layer, Synchronised) for call in self.calls)
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[ModuleBlock, ...]:
         """The modules that the model repeats, in the order of their first calls.
 
         A layer that is its own parameter, as where only its times are known, is one, unless names
@@ -1027,7 +1027,7 @@ class Graph:
                     names.append(call.layer.name)
         return tuple(self.modules(names)[1:])
 
-    def modules(self, names: Sequence[str]) -> list[Block]:
+    def modules(self, names: Sequence[str]) -> list[ModuleBlock]:
         """What belongs to the root, and to each of these modules; see `blocks.grouped`."""
         layers = [call.layer for call in self.calls]
         return grouped(self.registered, layers, names)
@@ -1103,8 +1103,8 @@ class GraphBuilder:
         self._calls.append(Call(layer, inputs))
         return Value(len(self._inputs) + len(self._calls) - 1)
 
-    def build(self, output: Value, *auxiliary: tuple[Value, float]) -> Graph:
+    def build(self, output: Value, *auxiliary: tuple[Value, float]) -> ModelGraph:
         """Finish, with the value that the loss sees, and others whose losses count in part."""
         outputs = ((output, 1.0), *auxiliary)
         registered, calls = tuple(self._registered), tuple(self._calls)
-        return Graph(self._inputs, registered, calls, outputs, draws=tuple(self._draws))
+        return ModelGraph(self._inputs, registered, calls, outputs, draws=tuple(self._draws))

@@ -60,7 +60,7 @@ from simdp.workload.layers.tensor_ops import Margin, Padding, Size
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvWindow:
     """What slides over an image.
 
     Attributes
@@ -174,7 +174,7 @@ MIN_PIXELS = 256
 
 
 def neighbourhoods(
-    x: Array, window: Window, count: Extents, groups: int
+    x: Array, window: ConvWindow, count: Extents, groups: int
 ) -> Iterator[tuple[slice, Array]]:
     """What the kernel sees at each of its places, a block that stays in the cache at a time.
 
@@ -234,7 +234,7 @@ def _cut(count: Extents, pixels: int) -> int:
     return next((axis for axis in range(most) if prod(count[axis + 1 :]) <= pixels), most)
 
 
-def convolved(x: Array, weight: Array, window: Window, count: Extents) -> Array:
+def convolved(x: Array, weight: Array, window: ConvWindow, count: Extents) -> Array:
     """Cross-correlate.
 
     Parameters
@@ -267,7 +267,7 @@ def _pixels(x: Array, groups: int) -> Array:
 
 
 def gradients_of_unit_stride(
-    x: Array, slope: Array, weight: Array, window: Window
+    x: Array, slope: Array, weight: Array, window: ConvWindow
 ) -> tuple[Array, Array]:
     """Gradients of the weight and of the input, both from the neighbourhoods of the slope.
 
@@ -292,7 +292,7 @@ def gradients_of_unit_stride(
     """
     before = _beyond(window.reach, window.before)
     after = _beyond(window.reach, window.after)
-    back = Window(window.kernel, window.stride, window.dilation, before, after)
+    back = ConvWindow(window.kernel, window.stride, window.dilation, before, after)
     groups, out, share, *kernel = weight.shape
     matrix = np.ascontiguousarray(np.moveaxis(_turned(weight, 3), (1, 2), (-2, -1)))
     matrix = matrix.reshape(groups, -1, share)
@@ -319,7 +319,7 @@ def _turned(weight: Array, first: int, rest: int = 0) -> Array:
     return weight[(as_it_is,) * first + (back,) * kernel + (as_it_is,) * rest]
 
 
-def weight_gradient(x: Array, slope: Array, weight: Array, window: Window) -> Array:
+def weight_gradient(x: Array, slope: Array, weight: Array, window: ConvWindow) -> Array:
     """Gradient of the weight from the neighbourhoods of the input; see the function above."""
     groups, out, share, *kernel = weight.shape
     turned = _pixels(slope, groups).transpose(0, 2, 1)
@@ -329,7 +329,7 @@ def weight_gradient(x: Array, slope: Array, weight: Array, window: Window) -> Ar
     return np.moveaxis(total.reshape(groups, out, *kernel, share), -1, 2)
 
 
-def input_gradient(shape: Shape, slope: Array, weight: Array, window: Window) -> Array:
+def input_gradient(shape: Shape, slope: Array, weight: Array, window: ConvWindow) -> Array:
     """Gradient of the input: each place of the kernel sends something to the pixels it saw.
 
     Parameters
@@ -350,7 +350,7 @@ def input_gradient(shape: Shape, slope: Array, weight: Array, window: Window) ->
     step = window.stride[-1] if window.dilation[-1] == 1 else 1
     wide = -(-size[-1] // step)
     frame = np.zeros((len(slope), *size[:-1], wide, step, groups, share), dtype=slope.dtype)
-    along = Window(  # of pieces
+    along = ConvWindow(  # of pieces
         window.kernel,
         (*window.stride[:-1], window.stride[-1] // step),
         (*window.dilation[:-1], window.dilation[-1] if step == 1 else 1),
@@ -416,16 +416,16 @@ class Convolution(Layer):
         return self
 
     @cached_property
-    def window(self) -> Window:
+    def window(self) -> ConvWindow:
         """The kernel's places on an image."""
         before = after = (0,) * len(self.kernel_size)
         if self.padding == "same":  # torch: what is odd goes below and right
-            reach = Window(self.kernel_size, self.stride, self.dilation, before, after).reach
+            reach = ConvWindow(self.kernel_size, self.stride, self.dilation, before, after).reach
             before = tuple((length - 1) // 2 for length in reach)
             after = tuple(length // 2 for length in reach)
         elif not isinstance(self.padding, str):
             before = after = self.padding
-        return Window(self.kernel_size, self.stride, self.dilation, before, after)
+        return ConvWindow(self.kernel_size, self.stride, self.dilation, before, after)
 
     def parameters(self) -> list[Parameter]:
         shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
@@ -576,9 +576,9 @@ class TransposedConvolution(Layer):
         return self
 
     @cached_property
-    def window(self) -> Window:
+    def window(self) -> ConvWindow:
         """The kernel's places on what comes out."""
-        return Window(self.kernel_size, self.stride, self.dilation, self.padding, self.padding)
+        return ConvWindow(self.kernel_size, self.stride, self.dilation, self.padding, self.padding)
 
     def parameters(self) -> list[Parameter]:
         shape = (self.in_channels, self.out_channels // self.groups, *self.kernel_size)

@@ -30,7 +30,7 @@ from simdp.workload.layers.base import (
     image_shape,
     sequence_shape,
 )
-from simdp.workload.layers.conv import Window
+from simdp.workload.layers.conv import ConvWindow
 from simdp.workload.layers.tensor_ops import Margin, Size
 
 # Pooling ------------------------------------------------------------------------------------------
@@ -71,10 +71,12 @@ class WindowPool(Layer):
         return (1,) * len(self.kernel_size)
 
     @property
-    def window(self) -> Window:
+    def window(self) -> ConvWindow:
         """The windows' places on an image."""
         stride, padding = self.stride or self.kernel_size, self.padding
-        return Window(self.kernel_size, stride, self.distance(), padding, padding, self.ceil_mode)
+        return ConvWindow(
+            self.kernel_size, stride, self.distance(), padding, padding, self.ceil_mode
+        )
 
 
 class Bins(NamedTuple):

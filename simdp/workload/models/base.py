@@ -14,7 +14,15 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Float, Int, Spec, problem
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.base import Graph, GraphBuilder, Initial, Layer, Shape, Value, constant
+from simdp.workload.layers.base import (
+    GraphBuilder,
+    Initial,
+    Layer,
+    ModelGraph,
+    Shape,
+    Value,
+    constant,
+)
 from simdp.workload.layers.batchnorm import BatchNorm2d
 from simdp.workload.layers.conv import Conv2d
 from simdp.workload.layers.tensor_ops import Concat, Pair
@@ -126,11 +134,11 @@ class Model(Spec):
         return self
 
     @abstractmethod
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         """Make the graph, as a torch module's ``__init__`` and ``forward`` do."""
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> ModelGraph:
         """The model's layers and how they are joined."""
         return self.build()
 

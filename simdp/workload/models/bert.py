@@ -11,7 +11,7 @@ from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations import Tanh, activation
 from simdp.workload.layers.attention import KeyPadding
-from simdp.workload.layers.base import Graph, GraphBuilder, Value, check_heads, check_token
+from simdp.workload.layers.base import GraphBuilder, ModelGraph, Value, check_heads, check_token
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding, TokenTypeEmbedding
 from simdp.workload.layers.linear import Linear, Projection
 from simdp.workload.layers.normalization import LayerNorm
@@ -30,7 +30,7 @@ GLUE_LENGTH = 128
 """Tokens of a sample in BERT's fine-tuning on GLUE (github.com/google-research/bert, README)."""
 
 
-class Names(NamedTuple):
+class ModulePaths(NamedTuple):
     """Paths of the modules in one layout."""
 
     words: str
@@ -42,7 +42,7 @@ class Names(NamedTuple):
 
 
 NAMES = {
-    "huggingface": Names(
+    "huggingface": ModulePaths(
         words="embeddings.word_embeddings",
         positions="embeddings.position_embeddings",
         token_types="embeddings.token_type_embeddings",
@@ -50,7 +50,7 @@ NAMES = {
         layers="encoder.layer",
         pooler="pooler.dense",
     ),
-    "torch": Names(
+    "torch": ModulePaths(
         words="embedding",
         positions="position_embedding",
         token_types="token_type_embedding",
@@ -169,7 +169,7 @@ class Bert(TextModel):
 
     # The graph ---------------------------------------------------------------------------------
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph = GraphBuilder("x")
         h = self._embedded(graph)
         padding = None if self.pad_id is None else KeyPadding(graph.input("x"), self.pad_id)

@@ -10,9 +10,9 @@ from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations import ReLU
 from simdp.workload.layers.base import (
-    Graph,
     GraphBuilder,
     Initial,
+    ModelGraph,
     Value,
     constant,
     kaiming_normal,
@@ -72,7 +72,7 @@ class ResNet(ImageModel):
             return parameter.initial
         return kaiming_normal(fan_out(parameter))  # torchvision: mode="fan_out"
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         net = ImageGraph(self.in_channels)
         h = self._stem(net)
         for stage, depth in enumerate(self.layers):
@@ -153,7 +153,7 @@ class VGG(ImageModel):
             return normal(0.01)
         return constant(0.0) if parameter.name.endswith(".bias") else parameter.initial
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         net = ImageGraph(self.in_channels)
         h = self._features(net)
         fan_in = net.channels(h) * POOLED**2
@@ -226,7 +226,7 @@ class Inception(ImageModel):
             return parameter.initial
         return trunc_normal(0.001 if parameter.name == "AuxLogits.fc.weight" else 0.1)
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         net = _Net(self)
         h = net.stem()
         for name, pool_channels in (("5b", 32), ("5c", 64), ("5d", 64)):

@@ -12,9 +12,9 @@ from simdp.spec import Int, problem
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations import LeakyReLU, ReLU
 from simdp.workload.layers.base import (
-    Graph,
     GraphBuilder,
     Initial,
+    ModelGraph,
     Shape,
     Value,
     constant,
@@ -249,7 +249,7 @@ class RetinaNet(PyramidModel):
         classes = parameter.name.endswith("cls_logits.bias")
         return constant(-log((1 - PRIOR) / PRIOR) if classes else 0.0)
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, wide = GraphBuilder("x"), self.fpn_channels
         stages = self.body(graph)
         maps = self.pyramid(graph, stages[1:], self.stage_channels[1:])
@@ -326,7 +326,7 @@ class MaskRCNN(PyramidModel):
             return kaiming_normal(fan_out(parameter))
         return super().initial(parameter)
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph = GraphBuilder("x")
         maps = self.pyramid(graph, self.body(graph), self.stage_channels)
         pool = MaxPool2d(name="backbone.fpn.pool", kernel_size=1, stride=2)
@@ -443,7 +443,7 @@ class SSD(ImageModel):
         out, given, tall, wide = parameter.shape
         return xavier_uniform(given * tall * wide, out * tall * wide)
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         net = ImageGraph(self.in_channels)
         h = self._body(net)
         maps = [h]
@@ -536,7 +536,7 @@ class YOLO(ImageModel):
             return kaiming_normal(prod(parameter.shape[1:]))
         return constant(0.0) if parameter.name.endswith(".bias") else parameter.initial
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         net = ImageGraph(self.in_channels, momentum=MOMENTUM)
         stages = self._backbone(net)
         h, maps = stages[-1], []
@@ -627,7 +627,7 @@ class UNet(Model):
     def input_shapes(self) -> dict[str, Shape | None]:
         return {"x": (self.in_channels, self.patch_size, self.patch_size, self.patch_size)}
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, sizes = GraphBuilder("x"), self.filters
         h = self._pair(graph, "input_block", graph.input("x"), self.in_channels, sizes[0], 1)
         skips = [h]

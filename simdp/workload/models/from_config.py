@@ -13,7 +13,7 @@ from simdp.errors import ScenarioError, shown
 from simdp.files import read_json
 from simdp.phrases import problems
 from simdp.spec import Int
-from simdp.workload.layers.base import Graph, Shape
+from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.models.base import Model
 
 # From config --------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Transformers(Model):
             raise _refusal(path, f"{told} Choose one by architecture in the model.")
         return entry, wanted
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         raise AssertionError("the model of the file takes this one's place")
 
     def input_shapes(self) -> dict[str, Shape | None]:

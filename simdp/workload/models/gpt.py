@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.base import Graph, GraphBuilder, Layer, check_heads, normal
+from simdp.workload.layers.base import GraphBuilder, Layer, ModelGraph, check_heads, normal
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding
 from simdp.workload.layers.linear import Linear, Projection
 from simdp.workload.layers.normalization import LayerNorm
@@ -81,7 +81,7 @@ class GPT2(TextModel):
         check_heads("n_head", self.n_head, "n_embd", self.n_embd)
         return self
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, d = GraphBuilder("x"), self.n_embd
         tokens = Embedding(name="transformer.wte", num_embeddings=self.vocab_size, embedding_dim=d)
         places = PositionEmbedding(
@@ -241,7 +241,7 @@ class GPTNeoX(TextModel):
         own = {"rope_theta": self.rotary_emb_base, "partial_rotary_factor": self.rotary_pct}
         return RopeParameters(**{**own, **given})
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, d, words = GraphBuilder("x"), self.hidden_size, self.vocab_size
         tokens = Embedding(name="gpt_neox.embed_in", num_embeddings=words, embedding_dim=d)
         h = graph.call(tokens, graph.input("x"))
@@ -364,7 +364,7 @@ class Mpt(TextModel):
         check_heads("n_heads", self.n_heads, "d_model", self.d_model)
         return self
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, d = GraphBuilder("x"), self.d_model
         lead = "transformer"
         tokens = Embedding(name=f"{lead}.wte", num_embeddings=self.vocab_size, embedding_dim=d)

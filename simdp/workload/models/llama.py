@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.layers.base import Graph, GraphBuilder, Layer, check_heads
+from simdp.workload.layers.base import GraphBuilder, Layer, ModelGraph, check_heads
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear, Projection
 from simdp.workload.layers.normalization import RMSNorm
@@ -147,7 +147,7 @@ class Decoder(TextModel):
         scaling: dict[str, Any] = dict(self.rope_scaling) if self.rope_scaling else {}
         return RopeParameters(rope_theta=self.rope_theta or self.default_theta, **scaling)
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, d, words = GraphBuilder("x"), self.hidden_size, self.vocab_size
         tokens = Embedding(name="model.embed_tokens", num_embeddings=words, embedding_dim=d)
         h = graph.call(tokens, graph.input("x"))

@@ -20,8 +20,8 @@ from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.files import read_csv, read_json
 from simdp.phrases import problems
 from simdp.spec import Bool, Int, Spec, problem
-from simdp.tables import Row
-from simdp.workload.layers.base import Graph, GraphBuilder, Shape, Value
+from simdp.tables import NamedRow
+from simdp.workload.layers.base import GraphBuilder, ModelGraph, Shape, Value
 from simdp.workload.layers.linear import Einsum, split_equation
 from simdp.workload.layers.operator import (
     POLICIES,
@@ -185,7 +185,7 @@ class Operators(Model):
         assert self._recording is not None, "the file is read when a workload is settled"
         return self._recording
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         found = self.recording
         graph = GraphBuilder(*(one.name for one in found.inputs))
         graph.register(Operator(name="", elements=0, learned=found.parameters, held=found.buffers))
@@ -203,7 +203,7 @@ class Operators(Model):
             values.append(graph.call(layer, *(values[number] for number in call.takes)))
         made = graph.build(Value(found.output))
         frozen = frozenset(found.parameters[number].name for number in found.frozen)
-        return Graph(made.inputs, made.registered, made.calls, made.outputs, frozen)
+        return ModelGraph(made.inputs, made.registered, made.calls, made.outputs, frozen)
 
     def input_shapes(self) -> dict[str, Shape | None]:
         return {one.name: (one.elements,) for one in self.recording.inputs}
@@ -278,7 +278,7 @@ class EinsumModel(Model):
         extra: dict[str, Any] = dict(self.model_extra or {})
         return extra
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph = GraphBuilder("x")
         einsum = Einsum(name="einsum", equation=self.equation, sizes=self.sizes())
         return graph.build(graph.call(einsum, graph.input("x")))
@@ -303,7 +303,7 @@ class TimedModel(Model):
         return {}
 
 
-def chain(layers: Sequence[TimedLayer]) -> Graph:
+def chain(layers: Sequence[TimedLayer]) -> ModelGraph:
     """Call layers one after the other; the first takes nothing."""
     graph = GraphBuilder()
     value = graph.call(layers[0])
@@ -349,7 +349,7 @@ class Parameters(TimedModel):
             )
         return self
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         each, more = divmod(self.num_params, self.num_layers)
         return chain(
             [
@@ -412,7 +412,7 @@ class Profile(TimedModel):
         found._layers = (first.model_copy(update={"input_time": 0.0}), *others)
         return found
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         assert self._layers, "the file is read when a workload is settled"
         return chain(self._layers)
 
@@ -446,7 +446,7 @@ def read_layers(path: Path, itemsize: int) -> list[TimedLayer]:
     return [_layer(path, row, columns, itemsize) for row in rows]
 
 
-def _backward_columns(path: Path, row: Row) -> Sequence[str]:
+def _backward_columns(path: Path, row: NamedRow) -> Sequence[str]:
     """The columns that hold backward, in the one way or the other."""
     given = [column for column in (*WHOLE, *SPLIT) if column in row.numbers]
     if tuple(given) not in (WHOLE, SPLIT):
@@ -467,7 +467,7 @@ def _backward_columns(path: Path, row: Row) -> Sequence[str]:
     return given
 
 
-def _layer(path: Path, row: Row, columns: Sequence[str], itemsize: int) -> TimedLayer:
+def _layer(path: Path, row: NamedRow, columns: Sequence[str], itemsize: int) -> TimedLayer:
     # Divided by a whole number, which rounds once: 5 us is 5 / 1e6, not 5 * 1e-6.
     times = [row.numbers[column] / US_PER_S for column in columns]
     products = row.numbers.get("products", 0.0)
@@ -497,7 +497,7 @@ WHOSE = {
 }
 
 
-def _elements(path: Path, row: Row, column: str, itemsize: int) -> int:
+def _elements(path: Path, row: NamedRow, column: str, itemsize: int) -> int:
     """Read a number of bytes as one of elements."""
     nbytes = row.numbers.get(column, 0.0)
     if nbytes % itemsize:

@@ -14,7 +14,7 @@ from simdp.family import WRITTEN_OUT
 from simdp.spec import Bool, Int, problem
 from simdp.workload.layers import AnyModule, Module
 from simdp.workload.layers.activations import ACTIVATIONS, activation
-from simdp.workload.layers.base import Graph, GraphBuilder, Layer, Shape, check_names, numbered
+from simdp.workload.layers.base import GraphBuilder, Layer, ModelGraph, Shape, check_names, numbered
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
@@ -62,7 +62,7 @@ class MLP(Model):
             raise problem(unknown_name("activation", value, known))
         return value
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph = GraphBuilder("x")
         h = graph.input("x")
         for index, (before, after) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
@@ -177,7 +177,7 @@ class Sequential(Model):
                 )
         return self
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph = GraphBuilder("x")
         h = graph.input("x")
         made = {INPUT: h}

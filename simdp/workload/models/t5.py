@@ -12,10 +12,10 @@ from simdp.spec import Bool, Float, Int
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import (
-    Graph,
     GraphBuilder,
     Initial,
     Layer,
+    ModelGraph,
     Shape,
     Value,
     constant,
@@ -107,7 +107,7 @@ class T5(Model):
 
     # The graph ---------------------------------------------------------------------------------
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, d = GraphBuilder("x", "tgt"), self.d_model
         words = Embedding(name="shared", num_embeddings=self.vocab_size, embedding_dim=d)
         x, tgt = graph.input("x"), graph.input("tgt")

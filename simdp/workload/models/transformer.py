@@ -16,9 +16,9 @@ from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import (
-    Graph,
     GraphBuilder,
     Initial,
+    ModelGraph,
     Shape,
     Value,
     check_heads,
@@ -145,7 +145,7 @@ class Transformer(Model):
 
     # The graph ---------------------------------------------------------------------------------
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         if self.task == "seq2seq":
             return self._seq2seq(GraphBuilder("x", "tgt"))
         graph = GraphBuilder("x")
@@ -157,7 +157,7 @@ class Transformer(Model):
             return graph.build(self._fc(graph, self._pooled(graph, h, tokens), self.num_labels))
         return graph.build(self._fc(graph, h, self.vocab_size))
 
-    def _seq2seq(self, graph: GraphBuilder) -> Graph:
+    def _seq2seq(self, graph: GraphBuilder) -> ModelGraph:
         x, tgt = graph.input("x"), graph.input("tgt")
         if self.shared_embedding:
             of_src = of_tgt = self._embedding("embedding", self.vocab_size)

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import (
-    Graph,
     GraphBuilder,
     Initial,
+    ModelGraph,
     Shape,
     Value,
     check_heads,
@@ -109,7 +109,7 @@ class ViT(Model):
             )
         return self
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         graph, d = GraphBuilder("x"), self.hidden_size
         h = self._embedded(graph)
         for number in range(self.num_hidden_layers):

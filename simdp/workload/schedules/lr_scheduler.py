@@ -611,7 +611,7 @@ MAX_REPLAYS = 64
 """Replays that are kept for the steps to come."""
 
 
-class ParamGroup:
+class SchedulerGroup:
     """The entries of ``optimizer.param_groups[0]`` that schedulers read and write.
 
     Attributes
@@ -656,7 +656,7 @@ class Scheduler(ABC):
         """Take back one step of ``last_epoch``; the rate stays."""
 
 
-class Single(Scheduler):
+class SingleSchedule(Scheduler):
     """A scheduler that is not composed; making it runs torch's constructor.
 
     Parameters
@@ -667,7 +667,7 @@ class Single(Scheduler):
         The optimizer's.
     """
 
-    def __init__(self, schedule: Schedule, group: ParamGroup) -> None:
+    def __init__(self, schedule: Schedule, group: SchedulerGroup) -> None:
         self.schedule, self.group, self.last_epoch = schedule, group, -1
         if isinstance(schedule, CyclicLR):
             group.lr = schedule.base_lr
@@ -729,7 +729,7 @@ class Single(Scheduler):
             group.momentum = momentum
 
 
-class Chain(Scheduler):
+class ChainedSchedules(Scheduler):
     """All members take every step, one after the other: torch's ChainedScheduler."""
 
     def __init__(self, members: Sequence[Scheduler]) -> None:
@@ -750,11 +750,11 @@ class Chain(Scheduler):
             member.undo()
 
 
-class InTurns(Chain):
+class InTurns(ChainedSchedules):
     """Members take turns, which begin at the milestones: torch's SequentialLR."""
 
     def __init__(
-        self, members: Sequence[Scheduler], milestones: Sequence[int], group: ParamGroup
+        self, members: Sequence[Scheduler], milestones: Sequence[int], group: SchedulerGroup
     ) -> None:
         super().__init__(members)
         self.milestones, self.last_epoch = milestones, 0
@@ -772,14 +772,14 @@ class InTurns(Chain):
             self.members[turn].step()
 
 
-def construct(schedule: Any, group: ParamGroup) -> Scheduler:
+def construct(schedule: Any, group: SchedulerGroup) -> Scheduler:
     """Construct a schedule and, before it, its members, in the order in which they are written."""
     if not hasattr(schedule, "schedulers"):
-        return Single(schedule, group)
+        return SingleSchedule(schedule, group)
     members = [construct(member, group) for member in schedule.schedulers]
     if hasattr(schedule, "milestones"):
         return InTurns(members, schedule.milestones, group)
-    return Chain(members)
+    return ChainedSchedules(members)
 
 
 class Replay:
@@ -795,7 +795,7 @@ class Replay:
 
     def __init__(self, schedule: Schedule, base: float) -> None:
         self.schedule = schedule  # so that its id stays its own
-        self._group = ParamGroup(base)
+        self._group = SchedulerGroup(base)
         self._scheduler = construct(schedule, self._group)
         self.rates, self.momenta = [self._group.lr], [self._group.momentum]
 

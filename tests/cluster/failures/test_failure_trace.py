@@ -3,22 +3,22 @@
 import pytest
 from processes import drawn, failures, folder, refusal
 
-from simdp.cluster.failures import Event, events
+from simdp.cluster.failures import FailureEvent, events
 
 HEAD = "time_s,node,effect,repair_s\n"
 
 
 def test_events_are_those_of_the_file(tmp_path):
     assert drawn(failures("trace", folder(tmp_path)), 10) == [
-        Event(0.0, "fail", "trace", (3,), 100.0),
-        Event(90.0, "hang", "trace", (1, 2), 0.0),
-        Event(200.5, "fail", "trace", (), 0.0),
+        FailureEvent(0.0, "fail", "trace", (3,), 100.0),
+        FailureEvent(90.0, "hang", "trace", (1, 2), 0.0),
+        FailureEvent(200.5, "fail", "trace", (), 0.0),
     ]
 
 
 def test_two_columns_are_enough_and_a_cause_may_stand_in_a_third(tmp_path):
     short = failures("trace", folder(tmp_path, events="node,time_s\n1,5\n1,7\n"), cause="ours")
-    assert drawn(short, 10) == [Event(t, "fail", "ours", (1,), 0.0) for t in (5.0, 7.0)]
+    assert drawn(short, 10) == [FailureEvent(t, "fail", "ours", (1,), 0.0) for t in (5.0, 7.0)]
     text = "time_s,node,cause\n5,1,HBM3\n7,1,\n"
     assert [e.cause for e in drawn(failures("trace", folder(tmp_path, events=text)), 10)] == [
         "HBM3",

@@ -3,7 +3,7 @@
 import pytest
 from processes import HOUR, drawn, failures, refusal
 
-from simdp.cluster.failures import Event
+from simdp.cluster.failures import FailureEvent
 
 WEEK = 168 * HOUR
 
@@ -11,10 +11,10 @@ WEEK = 168 * HOUR
 def test_nodes_come_in_turn():
     events = drawn(failures("maintenance"), 4)
     assert events == [
-        Event(WEEK, "drain", "maintenance", (0, 1, 2), 2 * HOUR),
-        Event(2 * WEEK, "drain", "maintenance", (3, 4, 5), 2 * HOUR),
-        Event(3 * WEEK, "drain", "maintenance", (0, 6, 7), 2 * HOUR),
-        Event(4 * WEEK, "drain", "maintenance", (1, 2, 3), 2 * HOUR),
+        FailureEvent(WEEK, "drain", "maintenance", (0, 1, 2), 2 * HOUR),
+        FailureEvent(2 * WEEK, "drain", "maintenance", (3, 4, 5), 2 * HOUR),
+        FailureEvent(3 * WEEK, "drain", "maintenance", (0, 6, 7), 2 * HOUR),
+        FailureEvent(4 * WEEK, "drain", "maintenance", (1, 2, 3), 2 * HOUR),
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from closed_forms import ring_all_reduce_time
 
 from simdp.collectives.costs import Wiring
-from simdp.collectives.costs.nccl import WAYS, Way
+from simdp.collectives.costs.nccl import WAYS, AlgorithmTraffic
 
 
 def wiring(nodes, local, cards=1):
@@ -32,7 +32,9 @@ def test_rings_take_the_steps_and_bytes_of_the_closed_form(nodes, local):
     assert way.inter_hops == 2 * (nodes - 1)
     assert max(way.intra_sent, way.inter_sent) == pytest.approx(ring_all_reduce_time(1, n, 0, 1))
     halves = [WAYS[name]["ring"](wiring(nodes, local)) for name in ("reduce_scatter", "all_gather")]
-    assert Way(*(sum(pair) for pair in zip(*halves, strict=True))) == pytest.approx(way)
+    assert AlgorithmTraffic(*(sum(pair) for pair in zip(*halves, strict=True))) == pytest.approx(
+        way
+    )
 
 
 def test_two_nodes_send_half_as_much_up_and_down_a_double_tree():
@@ -47,19 +49,19 @@ def test_trees_grow_with_the_logarithm_of_the_nodes(nodes, hops):
 
 
 def test_broadcast_and_reduce_are_pipelines_through_every_rank():
-    assert WAYS["broadcast"]["ring"](wiring(2, 4)) == Way(6, 1, 1, 1)
-    assert WAYS["reduce"]["ring"](wiring(1, 4)) == Way(3, 0, 1, 0)
+    assert WAYS["broadcast"]["ring"](wiring(2, 4)) == AlgorithmTraffic(6, 1, 1, 1)
+    assert WAYS["reduce"]["ring"](wiring(1, 4)) == AlgorithmTraffic(3, 0, 1, 0)
 
 
 def test_every_rank_sends_a_piece_to_every_other_in_an_all_to_all():
     way = WAYS["all_to_all"]["p2p"](wiring(2, 4))
-    assert way == Way(3, 4, 3 / 8, 4 * 4 / 8)
+    assert way == AlgorithmTraffic(3, 4, 3 / 8, 4 * 4 / 8)
     alone = WAYS["all_to_all"]["p2p"](wiring(1, 4))
     assert (alone.inter_hops, alone.inter_sent) == (0, 0)
 
 
 def test_gather_sends_what_the_others_have_to_the_roots_node():
-    assert WAYS["gather"]["p2p"](wiring(2, 4)) == Way(3, 4, 3 / 8, 4 / 8)
+    assert WAYS["gather"]["p2p"](wiring(2, 4)) == AlgorithmTraffic(3, 4, 3 / 8, 4 / 8)
     assert WAYS["scatter"] == WAYS["gather"]
 
 
@@ -68,7 +70,7 @@ def test_a_send_to_the_next_rank_leaves_a_node_by_one_card():
     assert way.inter_sent / wiring(2, 2, cards=2).inter_bandwidth == 1
     several = WAYS["sendrecv"]["p2p"](wiring(10, 2, cards=2))  # half as fast to one peer of several
     assert several.inter_sent / wiring(10, 2, cards=2).inter_bandwidth == 2
-    assert WAYS["sendrecv"]["p2p"](wiring(1, 2)) == Way(1, 0, 1, 0)
+    assert WAYS["sendrecv"]["p2p"](wiring(1, 2)) == AlgorithmTraffic(1, 0, 1, 0)
 
 
 def test_a_switch_that_adds_takes_the_buffer_once():

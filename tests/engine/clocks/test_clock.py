@@ -18,10 +18,10 @@ from simdp.engine import network
 from simdp.engine.clocks import clock as clocks
 from simdp.engine.clocks.clock import clock_for
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
+from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.launcher import _overlapping
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Wait, Work
+from simdp.engine.network import NetworkRoutes
+from simdp.engine.ops import ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.results.trace import TraceBuilder
@@ -38,7 +38,7 @@ PARAMETERS = {
 
 
 def chosen(where, plans, **options):
-    return clock_for(Network(where), plans, Slowdown(where, 0), TraceBuilder(), **options)
+    return clock_for(NetworkRoutes(where), plans, Slowdown(where, 0), TraceBuilder(), **options)
 
 
 def test_the_vectorised_clock_plays_where_no_link_is_shared():
@@ -178,12 +178,12 @@ def test_simpy_is_imported_only_where_it_plays(most, imported):
 def two_streams(where, plans, sizes, delays):
     """When the collectives of two streams end that are launched side by side."""
     trace = TraceBuilder()
-    job = Job(Network(where), {0: [plans[0]], 1: [plans[1]]}, Slowdown(where, 0), trace)
+    job = FabricJob(NetworkRoutes(where), {0: [plans[0]], 1: [plans[1]]}, Slowdown(where, 0), trace)
     script = [
-        Work(0, "forward", "x", np.asarray(delays, dtype=float)),
+        ComputeWork(0, "forward", "x", np.asarray(delays, dtype=float)),
         Launch(0, "a", 0, plans[0], sizes[0], False, 0),
         Launch(0, "b", 1, plans[1], sizes[1], False, 1),
-        Wait((0, 1)),
+        ClockWait((0, 1)),
     ]
     EventFabric([job]).play([iter(script)])
     spans = [span for span in trace.build().spans if span.activity == "comm"]
@@ -221,12 +221,12 @@ def test_a_collective_of_another_stream_waits_for_the_one_that_it_comes_after():
     ends = {}
     for after in ((), (0,)):
         trace = TraceBuilder()
-        job = Job(Network(where), {0: [plan], 1: [plan]}, Slowdown(where, 0), trace)
+        job = FabricJob(NetworkRoutes(where), {0: [plan], 1: [plan]}, Slowdown(where, 0), trace)
         script = [
-            Work(0, "forward", "x", delays),
+            ComputeWork(0, "forward", "x", delays),
             Launch(0, "a", 0, plan, 4e6, False, 0),
             Launch(0, "b", 1, plan, 4e6, False, 1, after=after),
-            Wait((0, 1)),
+            ClockWait((0, 1)),
         ]
         EventFabric([job]).play([iter(script)])
         spans = [span for span in trace.build().spans if span.activity == "comm"]
@@ -253,12 +253,12 @@ def test_a_job_may_end_with_a_collective_that_nobody_waits_for():
     def endless():
         for number in range(10_000):
             yield Launch(0, "x", number, plan, 1e6, False)
-            yield Wait((number,))
+            yield ClockWait((number,))
         raise AssertionError("the clock should have stopped long ago")
 
     traces = [TraceBuilder(), TraceBuilder(keep=False)]
     jobs = [
-        Job(Network(where, np.array(ranks)), {0: [plan]}, Slowdown(half, 0), trace)
+        FabricJob(NetworkRoutes(where, np.array(ranks)), {0: [plan]}, Slowdown(half, 0), trace)
         for ranks, trace in zip(([0, 1, 4, 5], [2, 3, 6, 7]), traces, strict=True)
     ]
     EventFabric(jobs).play([iter([Launch(0, "last", 0, plan, 1e6, False)]), endless()])

@@ -11,10 +11,10 @@ from simdp.collectives.direct import NaiveReduce
 from simdp.collectives.ring import RingAllReduce
 from simdp.collectives.tree import TreeBroadcast
 from simdp.engine.clocks.event import EventFabric
-from simdp.engine.clocks.transfers import Job
+from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network
-from simdp.engine.ops import Launch, Meet, Wait, Work
+from simdp.engine.network import NetworkRoutes
+from simdp.engine.ops import ClockBarrier, ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
@@ -24,9 +24,9 @@ SLOWDOWNS = st.sampled_from([0.0, 0.3, 1.0])
 
 def played(fabric, where, plans, script, overheads):
     """Where each rank's compute and communication begins and ends."""
-    trace, network, slowdown = TraceBuilder(), Network(where), Slowdown(where, 0)
+    trace, network, slowdown = TraceBuilder(), NetworkRoutes(where), Slowdown(where, 0)
     if fabric == "event":
-        EventFabric([Job(network, plans, slowdown, trace, overheads)]).play([iter(script)])
+        EventFabric([FabricJob(network, plans, slowdown, trace, overheads)]).play([iter(script)])
     else:
         VectorFabric(network, slowdown, trace, overheads=overheads).play(iter(script))
     built = trace.build()
@@ -60,7 +60,7 @@ def mixes(draw):
             kind = draw(st.sampled_from(["work", "work", "launch", "launch", "wait", "meet"]))
             if kind == "work":
                 work = random.exponential(1e-4, n) * random.integers(0, 2, n)
-                script.append(Work(step, "forward", f"work {len(script)}", work))
+                script.append(ComputeWork(step, "forward", f"work {len(script)}", work))
             elif kind == "launch":
                 plan = draw(st.sampled_from([RingAllReduce, TreeBroadcast]))().plan(n, 1e6)
                 nbytes, wait = (
@@ -74,11 +74,11 @@ def mixes(draw):
                 number += 1
             elif kind == "wait" and open_calls:
                 count = draw(st.integers(1, len(open_calls)))
-                script.append(Wait(tuple(open_calls[:count])))
+                script.append(ClockWait(tuple(open_calls[:count])))
                 del open_calls[:count]
             elif kind == "meet":
-                script.append(Meet(step))
-    script.append(Wait(tuple(open_calls)))
+                script.append(ClockBarrier(step))
+    script.append(ClockWait(tuple(open_calls)))
     plans = {0: list({op.plan for op in script if isinstance(op, Launch)})}
     return where, plans, script, overheads
 
@@ -93,11 +93,11 @@ def test_groups_that_are_complete_at_different_instants_are_slowed_down_each_fro
     where, groups = cluster(4, "full_mesh"), np.array([[0, 1], [2, 3]])
     plan = RingAllReduce().plan(4, 4e6)
     for seconds in (None, 3e-4):
-        late = Work(0, "forward", "first", np.array([0.0, 1e-4, 2e-4, 1e-5]))
-        beside = Work(0, "forward", "second", np.full(4, 1e-4))
+        late = ComputeWork(0, "forward", "first", np.array([0.0, 1e-4, 2e-4, 1e-5]))
+        beside = ComputeWork(0, "forward", "second", np.full(4, 1e-4))
         op = Launch(0, "call", 0, plan, 4e6, False, seconds=seconds)
         op = op if seconds is None else op._replace(groups=groups)
-        script = [late, op, beside, Wait((0,))]
+        script = [late, op, beside, ClockWait((0,))]
         overheads = Overheads(compute_slowdown=0.5, collective_slowdown=1.0)
         assert_both_say_the_same(where, {0: [plan]}, script, overheads)
 
@@ -106,13 +106,17 @@ def test_flows_that_share_a_link_are_slowed_down_and_keep_their_shares():
     """Two ranks send to a third at half the port's rate, and at a quarter beside compute."""
     where, trace = cluster(3, alpha="0 s"), TraceBuilder()
     plan = NaiveReduce().plan(3, 25e9)
-    job = Job(
-        Network(where), {0: [plan]}, Slowdown(where, 0), trace, Overheads(collective_slowdown=1)
+    job = FabricJob(
+        NetworkRoutes(where),
+        {0: [plan]},
+        Slowdown(where, 0),
+        trace,
+        Overheads(collective_slowdown=1),
     )
     script = [
         Launch(0, "call", 0, plan, 25e9, False),
-        Work(0, "forward", "work", np.array([3.0, 1.0, 2.0])),
-        Wait((0,)),
+        ComputeWork(0, "forward", "work", np.array([3.0, 1.0, 2.0])),
+        ClockWait((0,)),
     ]
     EventFabric([job]).play([iter(script)])
     # Two seconds of sharing: half of it takes 3 s of compute at half the speed, then 0.5 s.

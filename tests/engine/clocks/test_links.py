@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from small_networks import cluster
 
-from simdp.engine.clocks.flows import Links, Loop
-from simdp.engine.network import Network
+from simdp.engine.clocks.flows import EventLoop, FlowLinks
+from simdp.engine.network import NetworkRoutes
 
 
 @pytest.fixture
 def loop():
-    return Loop()
+    return EventLoop()
 
 
 @pytest.fixture
 def net(loop):
     """Three ranks behind a switch, at 25 GB/s."""
     where = cluster(3)
-    links, network = Links(loop, where), Network(where)
+    links, network = FlowLinks(loop, where), NetworkRoutes(where)
 
     def route(src, dst):
         found, _, bandwidth = network.connect(np.array([src]), np.array([dst]))

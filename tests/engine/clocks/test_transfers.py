@@ -5,9 +5,9 @@ from closed_forms import ring_all_reduce_time
 from small_networks import cluster
 
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine.clocks.flows import Links, Loop
+from simdp.engine.clocks.flows import EventLoop, FlowLinks
 from simdp.engine.clocks.transfers import Transfers
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.ops import Launch
 
 
@@ -15,8 +15,8 @@ def test_ranks_come_and_leave_as_processes_do():
     """A ring that its last rank enters at 3 s, beside links that only it uses or might not."""
     where, n, nbytes = cluster(4, "ring"), 4, 4e6
     for alone in (False, True):
-        loop, ends = Loop(), {}
-        transfers, network = Transfers(loop, Links(loop, where)), Network(where)
+        loop, ends = EventLoop(), {}
+        transfers, network = Transfers(loop, FlowLinks(loop, where)), NetworkRoutes(where)
         op = Launch(0, "call", 0, RingAllReduce().plan(n, nbytes), nbytes, False)
         call = transfers.call(op, range(n), network, "any")
         if alone:

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from simdp.engine.interpreters.memory import Ledger
+from simdp.engine.interpreters.memory import MemoryLedger
 from simdp.results.memory import MEMORY_PARTS
 
 
 def test_the_ledger_keeps_the_peak_and_what_it_was_made_of():
-    ledger = Ledger(3)
+    ledger = MemoryLedger(3)
     ledger.hold("parameters", 10.0)
     ledger.hold("gradients", np.array([1.0, 5.0, 1.0]))
     ledger.hold("gradients", np.array([-1.0, -5.0, -1.0]))
@@ -21,7 +21,7 @@ def test_the_ledger_keeps_the_peak_and_what_it_was_made_of():
 
 def test_the_ledger_tells_ranks_apart_only_where_they_differ():
     rng = np.random.default_rng(0)
-    ledger, now, peak = Ledger(50), np.zeros(50), np.zeros(50)
+    ledger, now, peak = MemoryLedger(50), np.zeros(50), np.zeros(50)
     for _ in range(40):
         nbytes = rng.integers(-3, 6, size=3)[np.arange(50) * 3 // 50].astype(float)
         ledger.hold(MEMORY_PARTS[rng.integers(len(MEMORY_PARTS))], nbytes)

@@ -14,7 +14,7 @@ import simdp
 from simdp.collectives import Plan
 from simdp.engine.interpreters import numbers as readers
 from simdp.engine.interpreters.memory import OBSERVED_STEPS
-from simdp.engine.ops import Feed, Launch, Work
+from simdp.engine.ops import ComputeWork, Feed, Launch
 from simdp.engine.replicas import state_dicts
 from simdp.engine.simulate import memory_needed
 from simdp.results.memory import MEMORY_PARTS
@@ -183,7 +183,7 @@ def test_every_collective_of_a_plan_is_launched_once_and_in_its_order(strategy):
     run = run_of(chosen)
     script = list(run.script())
     assert not any(isinstance(op, Feed) for op in script)
-    assert all(op.seconds.min() >= 0 for op in script if isinstance(op, Work))
+    assert all(op.seconds.min() >= 0 for op in script if isinstance(op, ComputeWork))
     batches = chosen.workload.batches(run.world_size, chosen.seed, chosen.base)
     for number, of in enumerate(batches):
         asked = [op.label for op in flat(run.program.plan(number, of)) if hasattr(op, "tag")]
@@ -219,7 +219,7 @@ def test_a_hook_that_begins_late_is_read_when_it_begins():
     chosen = scenario({"kind": "ddp", "comm_hook": EARLY}, numerics=True)
     run = run_of(chosen)
     kinds = {type(op) for plan in run.program.plans for op in plan}
-    assert {ops.Split, ops.Join, ops.AllReduce} <= kinds
+    assert {ops.SplitBucket, ops.Join, ops.AllReduce} <= kinds
     names = [fields["name"] for kind, fields in written(run) if kind == "Launch"]
     assert any(name.endswith(" Q") for name in names)
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simdp.cluster.failures import Event, Failures
+from simdp.cluster.failures import FailureEvent, Failures
 from simdp.engine.job.policies import policy_for
 from simdp.engine.job.run import JobRun
-from simdp.engine.job.training import Length, Pace, Plan, Saving
+from simdp.engine.job.training import JobPlan, Length, Saving, TrainingPace
 from simdp.job.recovery import RECOVERY
 
-PACES = {n: Pace(4.0 / n) for n in (1, 2, 3, 4)}
+PACES = {n: TrainingPace(4.0 / n) for n in (1, 2, 3, 4)}
 """Steps of as many samples on fewer nodes."""
 
 
@@ -18,16 +18,16 @@ class Written(Failures):
     """Events as they are given."""
 
     kind: str = "written"
-    happen: tuple[Event, ...]
+    happen: tuple[FailureEvent, ...]
 
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
-    ) -> Iterator[Event]:
+    ) -> Iterator[FailureEvent]:
         return iter(self.happen)
 
 
 def fail(time, *nodes, repair=0.0, effect="fail"):
-    return Event(time, effect, "test", nodes, repair)
+    return FailureEvent(time, effect, "test", nodes, repair)
 
 
 def plan_of(
@@ -36,10 +36,10 @@ def plan_of(
     """A job of steps of 1 s on nodes of one device."""
     length = Length(num_steps, counts_samples)
     raw = {"kind": "restart", **(recovery or {})}
-    return Plan(
+    return JobPlan(
         length,
         tuple(savings),
-        paces or {nodes: Pace(1.0)},
+        paces or {nodes: TrainingPace(1.0)},
         nodes,
         1,
         RECOVERY[raw["kind"]].model_validate(raw),
@@ -58,4 +58,4 @@ def played(plan, number=0, keeps_strip=False):
     return outcome, {part: seconds for part, seconds in parts.items() if abs(seconds) > 1e-9}, run
 
 
-__all__ = ["PACES", "Event", "Pace", "Saving", "fail", "plan_of", "played"]
+__all__ = ["PACES", "FailureEvent", "Saving", "TrainingPace", "fail", "plan_of", "played"]

@@ -3,7 +3,7 @@
 import pytest
 from for_each import for_each
 
-from simdp.engine.job.history import Attempt, GroupEvent, History, Restart
+from simdp.engine.job.history import Attempt, GroupEvent, History, RestartEvent
 from simdp.errors import ScenarioError
 
 
@@ -12,7 +12,9 @@ def fates(history):
 
 
 def test_a_restart_goes_back_to_the_last_checkpoint():
-    history = History.restarted(10, 4, [Restart(6), Restart(8, world_size=2), Restart(9)])
+    history = History.restarted(
+        10, 4, [RestartEvent(6), RestartEvent(8, world_size=2), RestartEvent(9)]
+    )
     assert fates(history) == [
         (0, 4, "kept"),
         (4, 6, "lost"),
@@ -27,7 +29,7 @@ def test_a_restart_goes_back_to_the_last_checkpoint():
 
 def test_without_failures_there_is_one_attempt():
     assert fates(History.restarted(10, 4, [])) == [(0, 10, "kept")]
-    assert not History.restarted(10, 4, [Restart(3)]).changes_ranks
+    assert not History.restarted(10, 4, [RestartEvent(3)]).changes_ranks
 
 
 F, J = "fail", "join"
@@ -176,11 +178,11 @@ REFUSED = {
         "history.attempts.0: no group is there whose gradients count; leave one out of silent.",
     ),
     "a late restart": (
-        lambda: History.restarted(8, 2, [Restart(8)]),
+        lambda: History.restarted(8, 2, [RestartEvent(8)]),
         "history.restarts.0: 8 steps are never done then; write 0 ... 7.",
     ),
     "a backward restart": (
-        lambda: History.restarted(8, 2, [Restart(5), Restart(3)]),
+        lambda: History.restarted(8, 2, [RestartEvent(5), RestartEvent(3)]),
         "history.restarts.1: 3 steps are never done then; write 4 ... 7.",
     ),
     "an event of no group": (

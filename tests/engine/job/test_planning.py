@@ -8,7 +8,7 @@ import simdp
 from simdp.engine.job.planning import planned, written
 from simdp.engine.job.training import Length, length_of
 from simdp.errors import ScenarioError
-from simdp.job.targets import Need
+from simdp.job.targets import SamplesNeeded
 
 NODES = {
     **CLUSTER,
@@ -172,7 +172,7 @@ def test_a_job_without_an_end_is_refused(load):
 def test_a_job_with_a_target_takes_what_that_takes(load):
     samples = load(target={"samples": 3200}, workload={**WORKLOAD, "steps": 5})
     assert length_of(samples)[:2] == (100, True)
-    spread = Length(100, True, Need(3200, 320), 32)
+    spread = Length(100, True, SamplesNeeded(3200, 320), 32)
     drawn = [spread.drawn(0, number) for number in range(200)]
     assert sum(drawn) / 200 == pytest.approx(100, rel=0.03)
     assert len(set(drawn)) == 200

@@ -10,7 +10,7 @@ from for_each import for_each
 from small_scenario import FAST
 
 from simdp import simulate
-from simdp.engine.job.history import Attempt, GroupEvent, History, Restart, train_through
+from simdp.engine.job.history import Attempt, GroupEvent, History, RestartEvent, train_through
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
@@ -111,7 +111,9 @@ def test_a_restarted_run_ends_with_the_bits_of_the_run_that_never_failed(name):
     case = of_strategy(strategy, **(run | options))
     whole = simulate(case)
     num_steps = len(whole.metrics["lr"])
-    history = History.restarted(num_steps, 3, [Restart(2), Restart(4), Restart(5), Restart(6)])
+    history = History.restarted(
+        num_steps, 3, [RestartEvent(2), RestartEvent(4), RestartEvent(5), RestartEvent(6)]
+    )
     assert [attempt[:3] for attempt in history.attempts] == [
         (0, 2, "lost"),
         (0, 3, "kept"),
@@ -131,7 +133,7 @@ def test_a_restarted_run_ends_with_the_bits_of_the_run_that_never_failed(name):
 
 
 def test_what_is_done_again_is_told():
-    result = train_through(linear(3), History.restarted(10, 4, [Restart(6), Restart(9)]))
+    result = train_through(linear(3), History.restarted(10, 4, [RestartEvent(6), RestartEvent(9)]))
     told = result.participation
     assert (told["counted"], told["repeated"], told["uncommitted"]) == (60, 6 * 3, 0)
     assert "samples done again: 18" in " ".join(result.summary().split())
@@ -141,7 +143,9 @@ def test_what_is_done_again_is_told():
 
 
 def test_fewer_ranks_train_on_what_is_left_of_the_epoch():
-    history = History.restarted(12, 3, [Restart(4, world_size=2), Restart(8, world_size=3)])
+    history = History.restarted(
+        12, 3, [RestartEvent(4, world_size=2), RestartEvent(8, world_size=3)]
+    )
     result = train_through(linear(4), history)
     hand = ByHand(linear(4))
     for iteration in range(3):
@@ -160,7 +164,10 @@ def test_fewer_ranks_train_on_what_is_left_of_the_epoch():
 
 @for_each("strategy", ["ddp", "fsdp", "zero1", "zero2", {"kind": "hsdp", "shard_size": 2}])
 def test_more_micro_steps_keep_the_global_batch(strategy):
-    restarts = [Restart(5, world_size=2, grad_accum=2), Restart(9, world_size=4, grad_accum=1)]
+    restarts = [
+        RestartEvent(5, world_size=2, grad_accum=2),
+        RestartEvent(9, world_size=4, grad_accum=1),
+    ]
     case = linear(4, strategy, shuffle=True)
     result, whole = train_through(case, History.restarted(12, 3, restarts)), simulate(case)
     for name, value in whole.replicas[0].items():
@@ -170,7 +177,7 @@ def test_more_micro_steps_keep_the_global_batch(strategy):
 
 def test_a_global_batch_keeps_itself():
     case = linear(4, microbatch=None, global_batch=12)
-    history = History.restarted(12, 2, [Restart(3, world_size=2)])
+    history = History.restarted(12, 2, [RestartEvent(3, world_size=2)])
     result, whole = train_through(case, history), simulate(case)
     for name, value in whole.replicas[0].items():
         np.testing.assert_allclose(result.replicas[0][name], value, rtol=1e-12, atol=1e-13)
@@ -411,21 +418,21 @@ REFUSED = {
     "server": (
         lambda: (
             linear(4, "parameter_server"),
-            History.restarted(8, 2, [Restart(4, world_size=2)]),
+            History.restarted(8, 2, [RestartEvent(4, world_size=2)]),
         ),
         "cluster: what workers have pulled and not yet sent belongs to the cluster on ",
     ),
     "a cluster that cannot be": (
         lambda: (
             linear(4, {"kind": "hsdp", "shard_size": 2}),
-            History.restarted(8, 2, [Restart(4, world_size=3)]),
+            History.restarted(8, 2, [RestartEvent(4, world_size=3)]),
         ),
         "strategy.shard_size: 2 does not divide the 3 ranks; use one of 1, 3.",
     ),
     "parts of ranks": (
         lambda: (
             linear(2, {"kind": "ddp", "join": True}, samples_per_rank=[40, 20]),
-            History.restarted(8, 2, [Restart(4, grad_accum=2)]),
+            History.restarted(8, 2, [RestartEvent(4, grad_accum=2)]),
         ),
         "workload.samples_per_rank: every rank has a part of its own, with which only the cluster "
         "on which a run stopped goes on; go on with the same one.",

@@ -5,12 +5,12 @@ from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.engine.job.account import Account, Shares
-from simdp.engine.job.training import Pace, Saving, Training
+from simdp.engine.job.account import Account, TimeShares
+from simdp.engine.job.training import JobTraining, Saving, TrainingPace
 
 
 def training(num_steps, *savings, step=1.0, strip=False):
-    return Training(num_steps, savings, Pace(step), Account(strip))
+    return JobTraining(num_steps, savings, TrainingPace(step), Account(strip))
 
 
 def walked(num_steps, savings, step, stop):
@@ -110,8 +110,8 @@ def test_a_write_longer_than_the_interval_holds_training_up():
 
 
 def test_time_is_shared_by_what_a_step_goes_to():
-    shares = Shares(0.5, 0.25, 0.125, 0.125)
-    found = Training(8, [Saving(4, 1.0)], Pace(2.0, shares), Account())
+    shares = TimeShares(0.5, 0.25, 0.125, 0.125)
+    found = JobTraining(8, [Saving(4, 1.0)], TrainingPace(2.0, shares), Account())
     found.train(11.0)
     found.roll_back("process")
     assert found.account.seconds["lost_work"] == pytest.approx(2.0)

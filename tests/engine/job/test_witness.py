@@ -6,7 +6,7 @@ from small_scenario import FAST
 
 from simdp import simulate
 from simdp.engine.job.history import History, _Recorded, history_of, train_through
-from simdp.engine.job.training import Mark
+from simdp.engine.job.training import ProgressMark
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
@@ -99,7 +99,7 @@ def test_a_job_of_epochs_counts_no_steps(tmp_path):
 
 
 def told(marks, num_groups=1):
-    return fates(_Recorded(num_groups, 4, 1).history([Mark(*mark) for mark in marks], 12))
+    return fates(_Recorded(num_groups, 4, 1).history([ProgressMark(*mark) for mark in marks], 12))
 
 
 def test_what_an_older_checkpoint_lacks_is_lost_though_it_was_kept_once():

@@ -8,7 +8,7 @@ from small_networks import FAT_TREE, between, cluster, durations
 from simdp.collectives import FAMILIES
 from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import Network, lockstep
+from simdp.engine.network import NetworkRoutes, lockstep
 from simdp.engine.network.lockstep import Lockstep
 from simdp.engine.network.traffic import shared_link
 from simdp.engine.slowdown import Slowdown
@@ -32,7 +32,7 @@ EXACT = ["ring", "hierarchical", "direct", "naive"]
 
 def fixed(where, plan, nbytes, enter=None):
     """How long a collective takes with fixed shares."""
-    fabric = VectorFabric(Network(where), Slowdown(where, 0), TraceBuilder(), fixed=True)
+    fabric = VectorFabric(NetworkRoutes(where), Slowdown(where, 0), TraceBuilder(), fixed=True)
     return fabric.times(plan, nbytes, np.zeros(where.world_size) if enter is None else enter).max()
 
 
@@ -78,7 +78,7 @@ def test_pipelines_err_by_less_than_a_fifth(kind, place, nbytes):
     if FAMILIES["all_reduce"][kind]().problem_with(layout(where)):
         pytest.skip("cannot serve this cluster")
     plan = plan_for(kind, where, nbytes)
-    if shared_link(Network(where), [plan]) is None:
+    if shared_link(NetworkRoutes(where), [plan]) is None:
         pytest.skip("shares nothing")
     exact = durations(where, plan, nbytes)[0]
     assert fixed(where, plan, nbytes) == pytest.approx(exact, rel=0.2)
@@ -87,13 +87,13 @@ def test_pipelines_err_by_less_than_a_fifth(kind, place, nbytes):
 def test_a_flow_takes_what_others_leave_as_soon_as_they_are_over():
     """Two into one port: half each, until the smaller is over."""
     plan = chunked([[(0, 2, 1), (1, 2, 3)]], 4)
-    (times,) = Lockstep(Network(cluster(4, "switch")), plan).times(0, 1e6)
+    (times,) = Lockstep(NetworkRoutes(cluster(4, "switch")), plan).times(0, 1e6)
     assert times[:, 0] == pytest.approx([2 * ALPHA + 2e6 / FULL, 2 * ALPHA + 4e6 / FULL])
 
 
 def test_only_transfers_of_one_round_share():
     plan = chunked([[(0, 1, 1), (2, 1, 1)], [(3, 1, 1)]], 1, "rank")
-    times = Lockstep(Network(cluster(4, "switch")), plan).times(0, 1e6)
+    times = Lockstep(NetworkRoutes(cluster(4, "switch")), plan).times(0, 1e6)
     assert [t.ravel().tolist() for t in times] == [
         pytest.approx([2 * ALPHA + 2e6 / FULL] * 2),
         pytest.approx([2 * ALPHA + 1e6 / FULL]),
@@ -102,7 +102,7 @@ def test_only_transfers_of_one_round_share():
 
 def test_transfers_of_one_connection_follow_each_other():
     plan = chunked([[(0, 1, 1), (0, 1, 1), (2, 1, 1)]], 1)
-    (times,) = Lockstep(Network(cluster(4, "switch")), plan).times(0, 1e6)
+    (times,) = Lockstep(NetworkRoutes(cluster(4, "switch")), plan).times(0, 1e6)
     halved, alone = 2 * ALPHA + 2e6 / FULL, 2 * ALPHA + 1e6 / FULL
     assert times[:, 0] == pytest.approx([halved, alone, halved])
 
@@ -112,7 +112,7 @@ def test_parts_that_begin_together_share_round_by_round():
     plan = plan_for("multi_ring", where, 1e6, channels=2)
     assert len(plan.everything) == 2
     for number in (0, 1):
-        (times,) = Lockstep(Network(where), plan).times(number, 1e6)
+        (times,) = Lockstep(NetworkRoutes(where), plan).times(number, 1e6)
         assert times == pytest.approx(2 * ALPHA + 2e6 / FULL)
 
 

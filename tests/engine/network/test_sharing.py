@@ -19,7 +19,7 @@ from small_networks import (
 
 from simdp.collectives import FAMILIES
 from simdp.collectives.plans import Plan, Round, even_offsets
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import beside, common_link, link_bytes, shared_link
 from simdp.scenario.placement import layout
 
@@ -30,7 +30,7 @@ FULL = 25e9
 
 def hold_against_the_event_fabric(where, launched, random):
     """Where no link is said to be shared, nobody meets on one, and both clocks agree."""
-    if shared_link(Network(where), [plan for plan, _ in launched]) is not None:
+    if shared_link(NetworkRoutes(where), [plan for plan, _ in launched]) is not None:
         return
     delays = late(random, len(launched), where.world_size)
     fabric, event = watched(where, launched, delays)
@@ -82,7 +82,7 @@ def test_brute_force_sees_a_meeting_wherever_a_random_plan_is_said_to_share(orde
         rounds = [next(random_plan(random, 5).rounds())]
         offsets = even_offsets(5)
         plan = Plan("broadcast", 5, 5, 0, lambda rounds=rounds: iter(rounds), offsets, order)
-        is_shared = shared_link(Network(where), [plan]) is not None
+        is_shared = shared_link(NetworkRoutes(where), [plan]) is not None
         fabric, _ = watched(where, [(plan, NBYTES)], np.zeros((1, 5)))
         assert bool(fabric.overlaps()) == is_shared
         seen += is_shared
@@ -105,39 +105,47 @@ def name(where, link):
 def test_the_shared_link_is_named():
     where = cluster(4, "switch")
     plan = rounds_plan(4, [[(0, 2), (1, 2)]])
-    assert name(where, shared_link(Network(where), [plan])) == "the link from the switch to rank 2"
+    assert (
+        name(where, shared_link(NetworkRoutes(where), [plan]))
+        == "the link from the switch to rank 2"
+    )
 
 
 def test_rounds_of_a_plan_by_rank_take_turns_only_for_the_ranks_that_they_have_in_common():
     where = cluster(4, "switch")
     one_sender = rounds_plan(4, [[(0, 1)], [(0, 2)], [(0, 3)]], "rank")
-    assert shared_link(Network(where), [one_sender]) is None
+    assert shared_link(NetworkRoutes(where), [one_sender]) is None
     one_receiver = rounds_plan(4, [[(1, 0)], [(2, 0)], [(3, 0)]], "rank")
-    assert shared_link(Network(where), [one_receiver]) is None
+    assert shared_link(NetworkRoutes(where), [one_receiver]) is None
     ring = cluster(4, "ring")  # 0 -> 2 and 1 -> 2 both pass the link from 1 to 2, to one receiver
-    assert shared_link(Network(ring), [rounds_plan(4, [[(0, 2)], [(1, 2)]], "rank")]) is None
+    assert shared_link(NetworkRoutes(ring), [rounds_plan(4, [[(0, 2)], [(1, 2)]], "rank")]) is None
     # 0 -> 2 and 1 -> 3 pass it as well, and have no rank in common
     crossing = rounds_plan(5, [[(0, 2)], [(1, 3)]], "rank")
     ring = cluster(5, "ring")
-    assert name(ring, shared_link(Network(ring), [crossing])) == "the link from rank 1 to rank 2"
+    assert (
+        name(ring, shared_link(NetworkRoutes(ring), [crossing])) == "the link from rank 1 to rank 2"
+    )
 
 
 def test_chunks_of_a_plan_by_chunk_do_not_take_turns_for_their_ranks():
     where = cluster(4, "switch")
     plan = rounds_plan(4, [[(0, 1)], [(0, 2)]], "chunk")
-    assert name(where, shared_link(Network(where), [plan])) == "the link from rank 0 to the switch"
+    assert (
+        name(where, shared_link(NetworkRoutes(where), [plan]))
+        == "the link from rank 0 to the switch"
+    )
 
 
 def test_collectives_that_follow_each_other_share_a_link_if_no_rank_takes_part_in_both():
     where = cluster(6, "ring")
     first, second = rounds_plan(6, [[(0, 2)]]), rounds_plan(6, [[(1, 3)]])
     for plan in (first, second):
-        assert shared_link(Network(where), [plan]) is None
-    assert shared_link(Network(where), [first, second]) is not None
+        assert shared_link(NetworkRoutes(where), [plan]) is None
+    assert shared_link(NetworkRoutes(where), [first, second]) is not None
     fabric, _ = watched(where, [(first, NBYTES), (second, NBYTES)], np.zeros((2, 6)))
     assert fabric.overlaps()
     same_sender = rounds_plan(6, [[(0, 3)]])
-    assert shared_link(Network(where), [first, same_sender]) is None
+    assert shared_link(NetworkRoutes(where), [first, same_sender]) is None
 
 
 @pytest.mark.parametrize("family", ["broadcast", "reduce"])
@@ -146,7 +154,7 @@ def test_switches_hand_on_a_collective_while_ranks_are_in_the_next_one(family):
     tree = {"kind": "fat_tree", "ports_per_leaf": 2, "oversubscription": 4, "in_network": True}
     where = cluster(4, devices_per_node=1, inter_node=between(tree, alpha="0 s"))
     plan = FAMILIES[family]["sharp"](chunk_size="1 GiB").plan(layout(where), NBYTES)
-    link = shared_link(Network(where), [plan])
+    link = shared_link(NetworkRoutes(where), [plan])
     assert "leaf switch" in where.link_name(link)
     assert "spine switch" in where.link_name(link)
     fabric, trace = watched(where, [(plan, NBYTES)] * 2, np.zeros((2, 4)))
@@ -160,7 +168,7 @@ def test_an_all_reduce_in_the_network_lets_no_rank_into_the_next_one_too_early()
     tree = {"kind": "fat_tree", "ports_per_leaf": 2, "oversubscription": 4, "in_network": True}
     where = cluster(6, devices_per_node=1, inter_node=between(tree))
     plan = FAMILIES["all_reduce"]["sharp"](slices=3).plan(layout(where), NBYTES)
-    assert shared_link(Network(where), [plan]) is None
+    assert shared_link(NetworkRoutes(where), [plan]) is None
     for seed in range(5):
         delays = late(np.random.default_rng(seed), 3, 6)
         fabric, _ = watched(where, [(plan, NBYTES)] * 3, delays)
@@ -190,7 +198,7 @@ def test_jobs_have_a_link_in_common_or_none():
     ring = FAMILIES["all_reduce"]["ring"]().plan(4, 1e6)
 
     def routed(ranks):
-        return Network(where, np.array(ranks)), [ring]
+        return NetworkRoutes(where, np.array(ranks)), [ring]
 
     assert common_link(routed([0, 1, 2, 3]), routed([4, 5, 6, 7])) is None
     # Between nodes 0 and 2 the ways lead over nodes 1 or 3.
@@ -300,6 +308,6 @@ def test_what_crosses_each_link_is_the_sum_over_transfers_of_their_routes(where,
             for link in route:
                 expected[link] += nbytes / plan.num_chunks
     expected.pop(-1, None)
-    links, crossed = link_bytes(Network(where), {plan: nbytes})
+    links, crossed = link_bytes(NetworkRoutes(where), {plan: nbytes})
     assert dict(zip(links.tolist(), crossed.tolist(), strict=True)) == pytest.approx(expected)
     assert (np.diff(crossed) <= 0).all()

@@ -12,9 +12,9 @@ import simdp
 from simdp.collectives import FAMILIES
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine.collective import Bench
-from simdp.engine.network import Network
+from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import MAX_LISTED, Traffic, link_bytes, link_use, report
-from simdp.engine.ops import Launch, Meet, Wait, Work
+from simdp.engine.ops import ClockBarrier, ClockWait, ComputeWork, Launch
 from simdp.results.result import Study
 from simdp.scenario.placement import layout
 
@@ -30,7 +30,7 @@ PARAMETERS = {
 
 def crossed(where, algorithm, nbytes=S):
     """Bytes of each link by its name."""
-    links, found = link_bytes(Network(where), {algorithm.plan(layout(where), nbytes): nbytes})
+    links, found = link_bytes(NetworkRoutes(where), {algorithm.plan(layout(where), nbytes): nbytes})
     return dict(zip(map(where.link_name, links.tolist()), found.tolist(), strict=True))
 
 
@@ -64,7 +64,7 @@ def test_what_a_chain_and_slices_move_is_the_whole_buffer_over_every_link_of_the
 def test_bytes_of_several_plans_add_up_and_the_busiest_link_comes_first():
     where = cluster(4, "ring")
     ring, chain = RingAllReduce().plan(4, S), FAMILIES["broadcast"]["ring"]().plan(4, S)
-    links, found = link_bytes(Network(where), {ring: S, chain: 2 * S})
+    links, found = link_bytes(NetworkRoutes(where), {ring: S, chain: 2 * S})
     names = dict(zip(map(where.link_name, links.tolist()), found.tolist(), strict=True))
     assert names.pop("the link from rank 3 to rank 0") == pytest.approx(1.5 * S)
     assert list(names.values()) == pytest.approx([3.5 * S] * 3)
@@ -74,7 +74,7 @@ def test_bytes_of_several_plans_add_up_and_the_busiest_link_comes_first():
 def test_nothing_crosses_a_link_where_there_is_one_rank():
     where = cluster(1)
     plan = RingAllReduce().plan(1, S)
-    assert report(Network(where), {plan: S}, 1.0) == {
+    assert report(NetworkRoutes(where), {plan: S}, 1.0) == {
         "num_links_used": 0,
         "bottleneck": None,
         "links": [],
@@ -83,14 +83,14 @@ def test_nothing_crosses_a_link_where_there_is_one_rank():
 
 def test_a_result_lists_sixteen_links_at_most_and_counts_all():
     where = cluster(20, "ring")
-    num_links, listed = link_use(Network(where), {RingAllReduce().plan(20, S): S}, 1.0)
+    num_links, listed = link_use(NetworkRoutes(where), {RingAllReduce().plan(20, S): S}, 1.0)
     assert (num_links, len(listed)) == (20, MAX_LISTED) == (20, 16)
 
 
 def test_the_bottleneck_is_the_link_that_is_busy_longest_not_the_one_with_most_bytes():
     where = cluster(4, devices_per_node=2, inter_node=between("switch", bandwidth="1 GB/s"))
     plan = FAMILIES["all_reduce"]["hierarchical"]().plan(layout(where), S)
-    found = report(Network(where), {plan: S}, 0.1)
+    found = report(NetworkRoutes(where), {plan: S}, 0.1)
     by_hand = crossed(where, FAMILIES["all_reduce"]["hierarchical"]())
     # Inside, a ring of two moves S over each port; across, one card takes S / 2 of both its ranks.
     assert set(by_hand.values()) == {S}
@@ -99,21 +99,21 @@ def test_the_bottleneck_is_the_link_that_is_busy_longest_not_the_one_with_most_b
     assert found["links"][-1]["utilization"] == pytest.approx(S / 25e9 / 0.1)
     assert found["links"][0] == found["bottleneck"]
     # Without any time there is no utilisation.
-    assert report(Network(where), {plan: 0.0}, 0.0)["bottleneck"]["utilization"] == 0.0
+    assert report(NetworkRoutes(where), {plan: 0.0}, 0.0)["bottleneck"]["utilization"] == 0.0
 
 
 def test_launches_are_counted_by_step_and_averaged_from_the_first_steady_one_on():
     first, second = RingAllReduce().plan(4, 1e6), FAMILIES["broadcast"]["ring"]().plan(4, 1e6)
     ops = [
         Launch(-1, "setup", 0, second, 5e6, False),
-        Meet(-1),
-        Work(0, "forward", "x", np.zeros(4)),
+        ClockBarrier(-1),
+        ComputeWork(0, "forward", "x", np.zeros(4)),
         Launch(0, "a", 1, first, 9e6, False),
         Launch(1, "a", 2, first, 1e6, False),
         Launch(1, "b", 3, first, 2e6, False),
         Launch(2, "a", 4, first, 5e6, False),
         Launch(2, "c", 5, second, 4e6, False),
-        Wait((1, 2, 3, 4, 5)),
+        ClockWait((1, 2, 3, 4, 5)),
     ]
     traffic = Traffic()
     assert list(traffic.watch(iter(ops))) == ops  # passed on as they are
@@ -231,5 +231,5 @@ def test_timed_collectives_name_what_nccl_keeps_busiest_and_no_single_link():
 
 def test_an_estimate_counts_as_all_the_time_at_most():
     where, plan = cluster(4), RingAllReduce().plan(4, S)
-    assert link_use(Network(where), {plan: S}, 1e-6)[1][0].utilization > 1
-    assert link_use(Network(where), {plan: S}, 1e-6, estimated=True)[1][0].utilization == 1
+    assert link_use(NetworkRoutes(where), {plan: S}, 1e-6)[1][0].utilization > 1
+    assert link_use(NetworkRoutes(where), {plan: S}, 1e-6, estimated=True)[1][0].utilization == 1

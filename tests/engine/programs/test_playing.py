@@ -12,7 +12,7 @@ from simdp.collectives import FAMILIES, Collectives
 from simdp.engine.choice import Planner
 from simdp.engine.clocks import clock
 from simdp.engine.programs import playing
-from simdp.engine.programs.records import NOTHING, Asked, Given
+from simdp.engine.programs.records import NOTHING, CallArguments, CallSignature
 from simdp.engine.programs.runtime import Runtime
 from simdp.scenario.placement import layout
 from simdp.studies.collective import sweep_collective
@@ -54,7 +54,7 @@ class Collective:
     def issue(self, runtime, rank):
         group = runtime.group("some", self.ranks, f"{self.ranks}")
         given = given_to(self.name, self.nbytes, group.place[rank], len(self.ranks))
-        asked = Asked(self.name, "int8", (self.nbytes,))
+        asked = CallSignature(self.name, "int8", (self.nbytes,))
         return [group.issue(rank, runtime.clock[rank], asked, given, self.name)]
 
 
@@ -63,15 +63,15 @@ def given_to(collective, nbytes, place, n):
     whole, is_root = np.zeros(nbytes, np.int8), place == 0
     pieces = np.split(whole[: nbytes // n * n], n)
     return {
-        "all_gather": Given(pieces[:1], pieces),
-        "all_reduce": Given([whole], [whole]),
-        "all_to_all": Given(pieces, pieces),
+        "all_gather": CallArguments(pieces[:1], pieces),
+        "all_reduce": CallArguments([whole], [whole]),
+        "all_to_all": CallArguments(pieces, pieces),
         "barrier": NOTHING,
-        "broadcast": Given([whole], []) if is_root else Given([], [whole]),
-        "gather": Given(pieces[:1], pieces if is_root else []),
-        "reduce": Given([whole], [whole] if is_root else []),
-        "reduce_scatter": Given([whole], pieces[:1]),
-        "scatter": Given(pieces if is_root else [], pieces[:1]),
+        "broadcast": CallArguments([whole], []) if is_root else CallArguments([], [whole]),
+        "gather": CallArguments(pieces[:1], pieces if is_root else []),
+        "reduce": CallArguments([whole], [whole] if is_root else []),
+        "reduce_scatter": CallArguments([whole], pieces[:1]),
+        "scatter": CallArguments(pieces if is_root else [], pieces[:1]),
     }[collective]
 
 
@@ -87,7 +87,7 @@ class Message:
 
     def issue(self, runtime, rank):
         src, dst = self.ranks
-        asked, tensor = Asked("send"), np.zeros(self.nbytes, np.int8)
+        asked, tensor = CallSignature("send"), np.zeros(self.nbytes, np.int8)
         name = f"{id(self)}"  # a group of its own, so that it waits for no other message
         post = (runtime.clock[rank], asked, tensor)
         if rank == src:

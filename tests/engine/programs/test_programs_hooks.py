@@ -6,7 +6,7 @@ from simdp.collectives import Collectives
 from simdp.collectives.ring import RingAllReduce
 from simdp.distributed.launch import find
 from simdp.engine.programs.groups import additions, fold
-from simdp.engine.programs.records import Asked, Given
+from simdp.engine.programs.records import CallArguments, CallSignature
 from simdp.engine.programs.runtime import Runtime
 
 
@@ -45,8 +45,8 @@ def test_a_collective_may_be_carried_out_by_its_caller():
         handle = group.issue(
             rank,
             runtime.clock[rank],
-            Asked("all_reduce"),
-            Given((tensor,), (tensor,)),
+            CallSignature("all_reduce"),
+            CallArguments((tensor,), (tensor,)),
             "all_reduce",
             exchange=carry,
         )

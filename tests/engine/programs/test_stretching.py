@@ -3,12 +3,12 @@ import pytest
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
-from simdp.engine.programs.records import Asked, Given, Handle, Stretching
+from simdp.engine.programs.records import CallArguments, CallSignature, Handle, Stretching
 from simdp.engine.programs.runtime import Runtime
 
 
 def call(rank, enter, end=None):
-    handle = Handle(rank, Asked("all_reduce"), lambda: "")
+    handle = Handle(rank, CallSignature("all_reduce"), lambda: "")
     handle.enter, handle.done, handle.end = enter, end is not None, end or 0.0
     return handle
 
@@ -48,8 +48,8 @@ def played(slowdown):
 
     def body(rank):
         group = runtime.group("default", (0, 1), "nccl")
-        given = Given([np.ones(10**6)], [np.ones(10**6)])
-        handle = group.issue(rank, 0.0, Asked("all_reduce"), given, "all_reduce")
+        given = CallArguments([np.ones(10**6)], [np.ones(10**6)])
+        handle = group.issue(rank, 0.0, CallSignature("all_reduce"), given, "all_reduce")
         runtime.busy(rank, 0.02, "backward", "work")
         worked = runtime.catch_up(rank, "backward", "work")
         runtime.wait(handle)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_scenario import FAST
 
 import simdp
-from simdp.engine.samples import Samples
+from simdp.engine.samples import BatchSamples
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 
@@ -231,7 +231,7 @@ class ByHand:
 
     def __init__(self, point):
         self.workload = point.workload
-        self.arrays = Samples(point).arrays
+        self.arrays = BatchSamples(point).arrays
         n = point.cluster.world_size
         self.batches = list(self.workload.batches(n, point.seed, point.base))
         self.weights = self.workload.initial_weights(point.seed, 0, point.base)

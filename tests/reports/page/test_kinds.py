@@ -24,8 +24,8 @@ from simdp.reports.captions import (
 from simdp.reports.page import KINDS, page_of, write
 from simdp.reports.sections import Chart, Summary, Table, Verdict
 from simdp.results.comparison import ComparedPoint, Comparison
-from simdp.results.job import BADPUT, Job, JobStudy, Spread, Stretch
-from simdp.results.plan import Option, Plan
+from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
+from simdp.results.plan import Option, PlanResult
 from simdp.results.result import Study
 from simdp.results.validation import StepComparison, Validation
 from simdp.scenario import checked
@@ -79,13 +79,13 @@ def job(**changes):
         "recovery": {"kind": "restart", "restart": "5 min"},
     }
     strip = [
-        Stretch("startup", 0.0, 3600.0),
-        Stretch("training", 3600.0, 43200.0),
-        Stretch("lost", 43200.0, 50400.0),
-        Stretch("training", 50400.0, 86400.0),
+        JobStretch("startup", 0.0, 3600.0),
+        JobStretch("training", 3600.0, 43200.0),
+        JobStretch("lost", 43200.0, 50400.0),
+        JobStretch("training", 50400.0, 86400.0),
     ]
     finishes = [86400.0 + 100 * number for number in range(20)]
-    one = Job(
+    one = JobRuns(
         {},
         20,
         spread(0.9),
@@ -138,7 +138,7 @@ def plan(**changes):
         )
         for n in (4, 8)
     )
-    made = Plan(
+    made = PlanResult(
         "0.1.0",
         SCENARIO,
         "cheapest",

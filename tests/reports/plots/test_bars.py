@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.reports.plots.bars import PIXEL, Window, bars_of
+from simdp.reports.plots.bars import PIXEL, TimeWindow, bars_of
 from simdp.results.trace import COMM_LANE, TraceBuilder
 
 LENGTH = 1.0
@@ -16,7 +16,7 @@ def bars(spans, name="all_reduce bucket {}"):
     for number, (start, end) in enumerate(spans):
         times = start * PX, end * PX
         builder.add_one(0, 0, COMM_LANE, "comm", name.format(number), *times)
-    window = Window(0.0, LENGTH, range(1), False)
+    window = TimeWindow(0.0, LENGTH, range(1), False)
     return bars_of(builder.build(), window, LENGTH, 500.0)
 
 

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from simdp.reports import theme
 from simdp.reports.plots import PLOTS, fitting
 from simdp.reports.plots.job import HEIGHT, LOOKS, shares
-from simdp.results.job import Stretch
+from simdp.results.job import JobStretch
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def test_a_single_run_is_cut_into_rows_that_hold_all_of_it():
 
 
 def test_the_shares_of_a_column_are_its_parts():
-    strip = [Stretch("lost", 0, 1), Stretch("training", 1, 3), Stretch("lost", 3, 3.5)]
+    strip = [JobStretch("lost", 0, 1), JobStretch("training", 1, 3), JobStretch("lost", 3, 3.5)]
     edges = np.array([0.0, 2.0, 4.0])
     assert shares(strip, "lost", edges).tolist() == [0.5, 0.25]
     assert shares(strip, "training", edges).tolist() == [0.5, 0.5]

@@ -9,7 +9,7 @@ import pytest
 import simdp
 from simdp.reports.plots.labels import ABOUT
 from simdp.reports.plots.memory import (
-    Memory,
+    MemoryOverTime,
     MemoryPerRank,
     _phases,
     capacity,
@@ -37,7 +37,7 @@ def top(ax):
 
 
 def test_the_top_of_the_areas_is_the_total_of_the_fullest_rank(single, drawn):
-    (ax,) = drawn(Memory(), single)
+    (ax,) = drawn(MemoryOverTime(), single)
     result = single.points[-1]
     found = usage(result.trace.memory, [0])
     assert max(top(ax)) * 1e3 == pytest.approx(max(result.metrics["peak_memory_bytes"]))
@@ -46,7 +46,7 @@ def test_the_top_of_the_areas_is_the_total_of_the_fullest_rank(single, drawn):
 
 
 def test_the_peak_is_marked_and_named(single, drawn):
-    (ax,) = drawn(Memory(), single)
+    (ax,) = drawn(MemoryOverTime(), single)
     (said,) = [text for text in texts(ax) if text.startswith("peak")]
     first, second = said.splitlines()
     assert " kB of 80 GB, in " in first
@@ -57,14 +57,14 @@ def test_the_peak_is_marked_and_named(single, drawn):
 
 def test_the_capacity_is_a_line_where_the_peak_comes_near(play, drawn):
     small = play(set={"cluster.device": "a100-sxm4-80gb", "cluster.device.memory": "100 kB"})
-    (ax,) = drawn(Memory(), small)
+    (ax,) = drawn(MemoryOverTime(), small)
     assert any("capacity 100 kB" in text for text in texts(ax))
     dashed = [line for line in ax.lines if line.get_linestyle() == "--"]
     assert [line.get_ydata()[0] for line in dashed] == [100]
 
 
 def test_only_parts_that_can_be_seen_have_a_name(single, drawn):
-    (ax,) = drawn(Memory(), single)
+    (ax,) = drawn(MemoryOverTime(), single)
     assert {"parameters", "gradients", "buckets"} < set(legend(ax))
     assert "optimizer state" not in legend(ax)
     found = usage(single.points[-1].trace.memory, [0])
@@ -75,7 +75,7 @@ def test_only_parts_that_can_be_seen_have_a_name(single, drawn):
 
 
 def test_the_phases_of_the_step_are_named(single, drawn):
-    (ax,) = drawn(Memory(), single)
+    (ax,) = drawn(MemoryOverTime(), single)
     assert "backward" in texts(ax)
 
 
@@ -110,7 +110,7 @@ def test_ranks_on_one_device_are_drawn_together(play, drawn):
     alone, result = play().points[-1], pair.points[-1]
     assert device_ranks(result, 3) == [2, 3]
     assert device_ranks(alone, 3) == [3]
-    (ax,) = drawn(Memory(), pair)
+    (ax,) = drawn(MemoryOverTime(), pair)
     assert ax.get_title(loc="left") == "Memory of ranks 0–1, the fullest"
     assert max(top(ax)) * 1e3 <= 2 * max(result.metrics["peak_memory_bytes"]) + 1e-6
 
@@ -168,7 +168,7 @@ def test_equal_ranks_have_no_bars_and_a_saved_study_no_areas(single, tmp_path):
     assert not MemoryPerRank().fits(single)
     single.save(tmp_path / "result.json")
     loaded = simdp.results.result.Study.load(tmp_path / "result.json")
-    assert not Memory().fits(loaded)
+    assert not MemoryOverTime().fits(loaded)
     assert not MemoryPerRank().fits(loaded)
 
 

@@ -9,8 +9,8 @@ from for_each import for_each
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import WAYS, NcclCost
 from simdp.studies.calibrate.fit import (
+    CalibrationPoint,
     Candidates,
-    Point,
     nccl_constants,
     restraints,
     typical_values,
@@ -35,7 +35,9 @@ COSTS = {
 def test_arrays_give_the_seconds_of_the_cost(name, wiring):
     cost = NcclCost.model_validate(COSTS[name])
     points = [
-        Point(collective, 4.0**k, wiring) for collective in sorted(WAYS) for k in range(1, 16, 2)
+        CalibrationPoint(collective, 4.0**k, wiring)
+        for collective in sorted(WAYS)
+        for k in range(1, 16, 2)
     ]
     wanted = [cost.seconds(*point) for point in points]
     found = Candidates(cost, points).seconds(typical_values(cost, points))
@@ -44,7 +46,7 @@ def test_arrays_give_the_seconds_of_the_cost(name, wiring):
 
 def test_constants_that_no_point_can_speak_of_are_not_offered():
     def keys(wiring, collective="all_reduce", **cost):
-        points = [Point(collective, 1024.0, wiring)]
+        points = [CalibrationPoint(collective, 1024.0, wiring)]
         return [c.key for c in nccl_constants(NcclCost.model_validate(cost), points)]
 
     assert keys(BOX)[:3] == ["efficiency.intra.simple", "launch", "ramp"]
@@ -59,7 +61,7 @@ def test_constants_that_no_point_can_speak_of_are_not_offered():
 
 def test_flags_leave_ll_a_half_and_ll128_120_of_128_bytes_of_what_simple_gets():
     cost = NcclCost()
-    points = [Point("all_reduce", 1024.0, BOX)]
+    points = [CalibrationPoint("all_reduce", 1024.0, BOX)]
     constants, base = nccl_constants(cost, points), typical_values(cost, points)
     broken = restraints(constants, base)
     values = np.array([constant.typical for constant in constants])

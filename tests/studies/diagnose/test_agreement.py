@@ -2,9 +2,9 @@
 
 import pytest
 
-from simdp.studies.diagnose.agreement import Called, compared, ranks_in_words, who_left_one_out
+from simdp.studies.diagnose.agreement import RankCall, compared, ranks_in_words, who_left_one_out
 
-SENT = Called("all_reduce", (128,), (128,), ("float32",), "completed")
+SENT = RankCall("all_reduce", (128,), (128,), ("float32",), "completed")
 
 
 def others(number=3, **more):
@@ -35,8 +35,8 @@ def test_where_no_side_is_in_the_majority_nobody_is_blamed():
 
 def test_all_to_alls_may_be_uneven_as_long_as_all_that_is_sent_arrives():
     uneven = {
-        0: Called("all_to_all", (10,), (4,), ("float32",)),
-        1: Called("all_to_all", (2,), (8,), ("float32",)),
+        0: RankCall("all_to_all", (10,), (4,), ("float32",)),
+        1: RankCall("all_to_all", (2,), (8,), ("float32",)),
     }
     assert compared(uneven)[0] == "FULLY_MATCHED"
     assert compared(uneven, is_complete=False)[0] == "UNDECIDED"
@@ -49,8 +49,8 @@ def test_all_to_alls_may_be_uneven_as_long_as_all_that_is_sent_arrives():
 
 def test_a_gather_needs_equal_inputs_only():
     gather = {
-        0: Called("gather", (8,), (16,), ("float32",)),
-        1: Called("gather", (8,), (), ("float32",)),
+        0: RankCall("gather", (8,), (16,), ("float32",)),
+        1: RankCall("gather", (8,), (), ("float32",)),
     }
     assert compared(gather)[0] == "FULLY_MATCHED"
 

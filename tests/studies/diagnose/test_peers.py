@@ -4,7 +4,7 @@ import pytest
 from trace_maker import RankMaker
 
 import simdp
-from simdp.studies.diagnose.expected import Size, Yardstick
+from simdp.studies.diagnose.expected import CollectiveSize, Yardstick
 from simdp.studies.diagnose.peers import is_steady
 
 SIZES = (10_000_000, 40_000_000, 80_000_000)
@@ -12,7 +12,7 @@ SIZES = (10_000_000, 40_000_000, 80_000_000)
 
 def alone(lasts):
     """One rank of eight, whose collectives last what ``lasts`` makes of their proper times."""
-    sizes = [Size("all_reduce", 4.0 * size, tuple(range(8))) for size in SIZES]
+    sizes = [CollectiveSize("all_reduce", 4.0 * size, tuple(range(8))) for size in SIZES]
     should = Yardstick("dgx-a100", None, 8).seconds(sizes)
     maker = RankMaker(0, 8, None)
     for step in range(4):

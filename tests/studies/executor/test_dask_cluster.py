@@ -11,9 +11,9 @@ import pytest
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.studies.executor import Done, executor_for
+from simdp.studies.executor import CompletedItem, executor_for
 from simdp.studies.executor import dask as module
-from simdp.studies.executor.dask import Cluster
+from simdp.studies.executor.dask import DaskExecutor
 from simdp.studies.store import Store
 from simdp.studies.sweep import sweep
 
@@ -53,13 +53,13 @@ def test_each_item_comes_once_and_what_fails_has_a_reason(local):
         assert list(cluster.each(half, [])) == []
     assert sorted(number for number, _ in found) == list(range(30))
     assert dict(found)[3].problems == ["three is wrong."]
-    assert dict(found)[4] == Done(2.0)
+    assert dict(found)[4] == CompletedItem(2.0)
 
 
 def test_a_worker_that_dies_loses_nothing(local, tmp_path):
     with executor_for(scheduler=local.scheduler_address) as cluster:
         found = list(cluster.each(partial(die_once, tmp_path), range(12)))
-    assert sorted(found) == [(number, Done(number)) for number in range(12)]
+    assert sorted(found) == [(number, CompletedItem(number)) for number in range(12)]
 
 
 def test_a_sweep_is_the_serial_one_although_workers_are_killed(local, tmp_path):
@@ -150,7 +150,7 @@ def test_a_scheduler_that_loses_its_workers_for_good_says_how_to_go_on(monkeypat
     monkeypatch.setattr(module, "LOOKS", 2)
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options, silence_logs=60) as local:
-        cluster = Cluster(local.scheduler_address)
+        cluster = DaskExecutor(local.scheduler_address)
         with cluster, pytest.raises(ScenarioError, match="has no workers any more; what is done"):
             for _ in cluster.each(half, range(100)):
                 local.scale(0)
@@ -160,7 +160,7 @@ def test_a_scheduler_that_loses_its_workers_for_good_says_how_to_go_on(monkeypat
 def test_a_scheduler_that_goes_away_says_how_to_go_on():
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options, silence_logs=60) as local:
-        cluster = Cluster(local.scheduler_address)
+        cluster = DaskExecutor(local.scheduler_address)
         with (
             cluster,
             pytest.raises(ScenarioError, match="went away; what is done") as error,

@@ -11,14 +11,14 @@ import pytest
 
 from simdp.errors import DeadlockError, ScenarioError, SimdpError
 from simdp.studies.executor import (
-    Done,
+    CompletedItem,
     Failed,
-    Here,
+    SerialExecutor,
     attempt,
     executor_for,
     in_order,
 )
-from simdp.studies.executor.base import Processes
+from simdp.studies.executor.base import ProcessExecutor
 
 
 class StubbornError(Exception):
@@ -52,7 +52,7 @@ def limit(_):
     return threads._limit
 
 
-EXECUTORS = [Here, partial(Processes, 2)]
+EXECUTORS = [SerialExecutor, partial(ProcessExecutor, 2)]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -61,11 +61,11 @@ def test_each_item_comes_once_and_what_fails_has_a_reason(executor):
         found = dict(several.each(half, range(8)))
         again = dict(several.each(half, [10]))
     assert sorted(found) == list(range(8))
-    assert found[4] == Done(2.0)
+    assert found[4] == CompletedItem(2.0)
     assert found[3].reason == "first: wrong.; second: wrong, too."
     assert found[3].problems == ["first: wrong.", "second: wrong, too."]
     assert found[5].reason == "StubbornError: 1"
-    assert again == {0: Done(5.0)}
+    assert again == {0: CompletedItem(5.0)}
 
 
 def test_reasons_are_one_line_each_and_travel():
@@ -90,32 +90,32 @@ def test_keys_that_interrupt_are_not_caught():
 def test_processes_share_the_cores():
     from simdp.engine import threads
 
-    with Processes(2) as two:
+    with ProcessExecutor(2) as two:
         ((_, outcome),) = two.each(limit, [0])
-    assert outcome == Done(max(1, threads.available() // 2))
+    assert outcome == CompletedItem(max(1, threads.available() // 2))
 
 
 @pytest.mark.slow
 def test_an_item_that_kills_its_process_fails_and_the_others_are_done(tmp_path):
-    with Processes(2) as two:
+    with ProcessExecutor(2) as two:
         found = dict(two.each(partial(die_at, 4, tmp_path), range(9)))
     assert sorted(found) == list(range(9))
     assert found.pop(4).reason.startswith("its process died")
-    assert found == {number: Done(number) for number in found}
+    assert found == {number: CompletedItem(number) for number in found}
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_from_outside_loses_nothing(tmp_path):
-    with Processes(2) as two:
+    with ProcessExecutor(2) as two:
         found = dict(two.each(partial(die_at, -4, tmp_path), range(9)))
-    assert found == {number: Done(number) for number in range(9)}
+    assert found == {number: CompletedItem(number) for number in range(9)}
 
 
 @pytest.mark.slow
 def test_what_cannot_be_sent_fails_alone():
-    with Processes(2) as two:
+    with ProcessExecutor(2) as two:
         found = dict(two.each(str, [1, lambda: 1, 3]))
-    assert (found[0], found[2]) == (Done("1"), Done("3"))
+    assert (found[0], found[2]) == (CompletedItem("1"), CompletedItem("3"))
     assert isinstance(found[1], Failed)
 
 
@@ -147,12 +147,20 @@ def test_processes_end_within_two_seconds_of_the_one_that_started_them(sent, in_
 
 
 def test_outcomes_can_be_had_in_order():
-    outcomes = [(2, Done("c")), (0, Done("a")), (1, Failed(["no"], SimdpError("no")))]
-    assert [type(one) for one in in_order(iter(outcomes), 3)] == [Done, Failed, Done]
+    outcomes = [
+        (2, CompletedItem("c")),
+        (0, CompletedItem("a")),
+        (1, Failed(["no"], SimdpError("no"))),
+    ]
+    assert [type(one) for one in in_order(iter(outcomes), 3)] == [
+        CompletedItem,
+        Failed,
+        CompletedItem,
+    ]
 
 
 def test_the_number_of_workers_chooses():
-    assert isinstance(executor_for(), Here)
+    assert isinstance(executor_for(), SerialExecutor)
     assert executor_for(3).workers == 3
     with pytest.raises(ValueError, match="workers must be >= 1, got 0"):
         executor_for(0)

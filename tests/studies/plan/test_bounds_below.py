@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from simdp.engine.outcome import cost_of
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
-from simdp.job.targets import Need
+from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import lasting
 from simdp.studies.executor import executor_for
 from simdp.studies.plan.bounds import Bounds
-from simdp.studies.plan.request import Point, Space
+from simdp.studies.plan.request import PlanPoint, Space
 
 WIDTHS = [256, 512, 512, 128]
 
@@ -61,8 +61,8 @@ def raw(cluster, strategy="ddp", **workload):
 def check(plain, choices, batch, numbers=None):
     """Hold the bounds of a space against simulations of its points; return how many there were."""
     space = Space(plain, Path(), choices, batch)
-    points = [point for point in space.points() if isinstance(point, Point)]
-    bounds = Bounds(space, points, lambda size: Need(1e6))
+    points = [point for point in space.points() if isinstance(point, PlanPoint)]
+    bounds = Bounds(space, points, lambda size: SamplesNeeded(1e6))
     with executor_for(1) as executor:
         bounds.look(executor)
     count = 0

@@ -7,7 +7,7 @@ but for the last one.
 
 import pytest
 
-from simdp.studies.plan import Asked, plan
+from simdp.studies.plan import PlanRequest, plan
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ number of tensors are not named; neither decides here."""
 
 def best_of(path, choices, overrides=None, goal="fastest", global_batch=None):
     """What a plan chooses, and its samples per second."""
-    asked = Asked(goal=goal, choices=choices, global_batch=global_batch)
+    asked = PlanRequest(goal=goal, choices=choices, global_batch=global_batch)
     best = plan(path, asked, overrides).best[0]
     return best.set, best.global_batch / best.step_time_s
 

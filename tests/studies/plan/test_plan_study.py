@@ -8,11 +8,11 @@ import yaml
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.job.targets import Need
+from simdp.job.targets import SamplesNeeded
 from simdp.results.plan import Option
 from simdp.scenario import checked
 from simdp.studies.executor import executor_for
-from simdp.studies.plan import Asked, plan, ready
+from simdp.studies.plan import PlanRequest, plan, ready
 from simdp.studies.plan.report import why_best
 from simdp.studies.plan.request import (
     chance,
@@ -65,16 +65,16 @@ def file(tmp_path):
 
 def everything(file, asked):
     """Play all points of a plan, and find the front and the best by looking at each."""
-    found = plan(file, Asked(asked.goal, choices=asked.choices))
+    found = plan(file, PlanRequest(asked.goal, choices=asked.choices))
     from simdp.studies.plan import _plain, as_written
-    from simdp.studies.plan.request import Point, Space
+    from simdp.studies.plan.request import PlanPoint, Space
 
     raw = _plain(as_written(file), asked)
     batch = 4 * 4 * 4
     space = Space(raw, file.parent, asked.choices, batch)
     rows = []
     for point in space.points():
-        if not isinstance(point, Point):
+        if not isinstance(point, PlanPoint):
             continue
         try:
             scenario = space.scenario(point.settings)
@@ -100,7 +100,7 @@ def test_the_pruned_search_finds_what_looking_at_everything_finds(file, seed, go
         key: dealt.sample(values, dealt.randint(1, min(3, len(values))))
         for key, values in KEYS.items()
     }
-    found, rows = everything(file, Asked(goal, choices=choices))
+    found, rows = everything(file, PlanRequest(goal, choices=choices))
     place = {"fastest": 0, "cheapest": 1, "greenest": 3}[goal]
     values = [(o.finish_s, o.cost_usd, o.energy_kwh)[min(place, 2)] for o in found.best]
     assert values == pytest.approx(sorted(row[place] for row in rows)[:5], rel=1e-6)
@@ -123,7 +123,7 @@ def test_the_pruned_search_finds_what_looking_at_everything_finds(file, seed, go
     assert counted == found.num_points
 
 
-FEW = Asked("cheapest", choices={"nodes": [1, 2], "strategy": ["ddp", "fsdp"]})
+FEW = PlanRequest("cheapest", choices={"nodes": [1, 2], "strategy": ["ddp", "fsdp"]})
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_the_answer_is_the_same_for_any_number_of_workers_and_from_a_store(file,
 
 
 def test_each_option_has_a_scenario_that_plays_it(file, tmp_path):
-    asked = Asked("fastest", choices={"nodes": [1, 2], "workload.microbatch": [1, 4]})
+    asked = PlanRequest("fastest", choices={"nodes": [1, 2], "workload.microbatch": [1, 4]})
     found = plan(file, asked)
     scenarios = ready(file, found, folder=tmp_path)
     assert [option.file for option in found.options] == list(scenarios)
@@ -156,11 +156,11 @@ def test_each_option_has_a_scenario_that_plays_it(file, tmp_path):
 
 def test_a_deadline_binds_and_says_so(file):
     choices, fast = {"nodes": [1, 2, 4]}, {"cluster.inter_node.link.bandwidth": "100 GB/s"}
-    free = plan(file, Asked("cheapest", choices=choices, global_batch=4096), fast)
+    free = plan(file, PlanRequest("cheapest", choices=choices, global_batch=4096), fast)
     assert free.binding is None
     assert free.front[0].finish_s < free.best[0].finish_s
     between = (free.front[0].finish_s + free.best[0].finish_s) / 2
-    asked = Asked("cheapest", deadline=between, choices=choices, global_batch=4096)
+    asked = PlanRequest("cheapest", deadline=between, choices=choices, global_batch=4096)
     bound = plan(file, asked, fast)
     assert bound.binding == "deadline"
     assert bound.best[0].finish_s <= between
@@ -169,9 +169,9 @@ def test_a_deadline_binds_and_says_so(file):
 
 def test_where_nothing_meets_the_limits_it_tells_the_nearest(file):
     choices = {"nodes": [1, 2, 4]}
-    free = plan(file, Asked("fastest", choices=choices))
+    free = plan(file, PlanRequest("fastest", choices=choices))
     fastest = free.best[0]
-    asked = Asked("cheapest", deadline=fastest.finish_s / 2, budget=1e9, choices=choices)
+    asked = PlanRequest("cheapest", deadline=fastest.finish_s / 2, budget=1e9, choices=choices)
     found = plan(file, asked)
     assert found.best == found.front == ()
     assert found.binding == "deadline"
@@ -182,7 +182,7 @@ def test_where_nothing_meets_the_limits_it_tells_the_nearest(file):
 
 
 def test_a_device_that_is_too_small_is_told_as_memory(file):
-    asked = Asked("fastest", memory=1e6, choices={"strategy": ["ddp", "fsdp"]})
+    asked = PlanRequest("fastest", memory=1e6, choices={"strategy": ["ddp", "fsdp"]})
     found = plan(file, asked)
     assert found.best == ()
     assert found.binding == "memory"
@@ -192,7 +192,7 @@ def test_a_device_that_is_too_small_is_told_as_memory(file):
 def test_failures_make_a_job_longer(file):
     over = {"cluster.failures": [{"kind": "exponential", "per": "node", "mtbf": "1 h"}]}
     over |= {"checkpoint": {"every": "5 min", "write": "10 s"}}
-    asked = Asked("fastest", choices={"nodes": [2]})
+    asked = PlanRequest("fastest", choices={"nodes": [2]})
     plain, failing = plan(file, asked).best[0], plan(file, asked, over).best[0]
     assert failing.step_time_s == plain.step_time_s
     assert failing.finish_s > plain.finish_s
@@ -201,15 +201,15 @@ def test_failures_make_a_job_longer(file):
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        (Asked("nicest"), "--for: "),
-        (Asked(choices={"nodse": [1]}), "--choose nodse: "),
-        (Asked(choices={"nodes": [0]}), "--choose nodes: 0 is no whole number"),
-        (Asked(choices={"nodes": []}), "--choose nodes: has no value"),
-        (Asked(choices={"nodes": [1, 1]}), "has a value twice"),
-        (Asked(choices={"nodes": [1], "cluster.world_size": [2]}), "keep one"),
-        (Asked(choices={"strategy": ["dpp"]}), "unknown strategy 'dpp'"),
+        (PlanRequest("nicest"), "--for: "),
+        (PlanRequest(choices={"nodse": [1]}), "--choose nodse: "),
+        (PlanRequest(choices={"nodes": [0]}), "--choose nodes: 0 is no whole number"),
+        (PlanRequest(choices={"nodes": []}), "--choose nodes: has no value"),
+        (PlanRequest(choices={"nodes": [1, 1]}), "has a value twice"),
+        (PlanRequest(choices={"nodes": [1], "cluster.world_size": [2]}), "keep one"),
+        (PlanRequest(choices={"strategy": ["dpp"]}), "unknown strategy 'dpp'"),
         (
-            Asked(choices={"nodes": [1]}, global_batch=7),
+            PlanRequest(choices={"nodes": [1]}, global_batch=7),
             "is no multiple of GPUs x micro-batch; try --global-batch 8.",
         ),
     ],
@@ -230,7 +230,9 @@ def test_what_cannot_be_asked_is_said_in_a_line(file, asked, line):
 def test_where_no_choice_is_of_the_batch_it_is_that_of_the_scenario(tmp_path, dealt, batch):
     kept = {k: v for k, v in SMALL["workload"].items() if k not in ("microbatch", "grad_accum")}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**SMALL, "workload": {**kept, **dealt}}))
-    found = plan(tmp_path / "own.yaml", Asked("fastest", choices={"strategy": ["ddp", "fsdp"]}))
+    found = plan(
+        tmp_path / "own.yaml", PlanRequest("fastest", choices={"strategy": ["ddp", "fsdp"]})
+    )
     assert [option.global_batch for option in found.best] == [batch, batch]
 
 
@@ -238,18 +240,18 @@ def test_where_no_choice_is_of_the_batch_it_is_that_of_the_scenario(tmp_path, de
 def test_nodes_that_leave_cost_nothing_by_their_bound(file):
     over = {"cluster.failures": [{"kind": "exponential", "per": "node", "mtbf": "1 h"}]}
     over |= {"checkpoint": {"every": "5 min", "write": "10 s"}, "recovery": "elastic"}
-    asked = Asked("cheapest", choices={"nodes": [2], "workload.microbatch": [1, 2, 4]})
+    asked = PlanRequest("cheapest", choices={"nodes": [2], "workload.microbatch": [1, 2, 4]})
     found = plan(file, asked, over)
     assert found.num_simulated == found.num_points == 3
 
 
 def test_a_deadline_needs_a_target(file):
     with pytest.raises(ScenarioError, match=r"--deadline: .*add target"):
-        plan(file, Asked(deadline=60.0, choices={"nodes": [1]}), {"target": None})
+        plan(file, PlanRequest(deadline=60.0, choices={"nodes": [1]}), {"target": None})
 
 
 def test_without_a_price_nothing_is_cheapest(file):
-    asked = Asked("cheapest", choices={"nodes": [1]})
+    asked = PlanRequest("cheapest", choices={"nodes": [1]})
     over = {"cluster.price": None, "cluster.device": "t4-16gb"}
     with pytest.raises(ScenarioError, match=r"nobody says what .* cost"):
         plan(file, asked, over)
@@ -261,8 +263,8 @@ def test_a_machine_that_has_room_but_no_price_is_not_the_cheapest(file):
     with pytest.raises(
         ScenarioError, match=r"device: b200-180gb, .* meets the limits, and nobody says"
     ):
-        plan(file, Asked("cheapest", choices=choices), over)
-    assert plan(file, Asked("fastest", choices=choices), over).best[0].cost_usd is None
+        plan(file, PlanRequest("cheapest", choices=choices), over)
+    assert plan(file, PlanRequest("fastest", choices=choices), over).best[0].cost_usd is None
 
 
 def test_ranges_double_and_sizes_keep_their_unit():
@@ -309,7 +311,9 @@ def test_a_strategy_with_a_period_is_timed_over_whole_periods(tmp_path, local_st
     raw = {**SMALL, "cluster": {**SMALL["cluster"], "stragglers": stragglers}}
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(raw))
     strategy = {"kind": "local_sgd", "local_steps": local_steps}
-    found = plan(tmp_path / "x.yaml", Asked("fastest", choices={"strategy": [strategy, "ddp"]}))
+    found = plan(
+        tmp_path / "x.yaml", PlanRequest("fastest", choices={"strategy": [strategy, "ddp"]})
+    )
     (local,) = (one for one in found.best if one.set["strategy"] != "ddp")
     assert local.step_time_s == pytest.approx(step_of(raw, strategy, 1 + local_steps), rel=1e-9)
     assert local.shares["exposed_comm"] > 0
@@ -325,7 +329,9 @@ def test_several_periods_are_timed_until_they_repeat(tmp_path):
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(SMALL))
     periods = {4: 2, 32: "world"}
     strategy = {"kind": "local_sgd", "period_group_size_dict": periods, "subgroup": "node"}
-    found = plan(tmp_path / "x.yaml", Asked("fastest", choices={"strategy": [strategy, "ddp"]}))
+    found = plan(
+        tmp_path / "x.yaml", PlanRequest("fastest", choices={"strategy": [strategy, "ddp"]})
+    )
     (local,) = (one for one in found.best if one.set["strategy"] != "ddp")
     assert local.step_time_s == pytest.approx(step_of(SMALL, strategy, 33), rel=1e-9)
     assert local.changes_training == [
@@ -336,7 +342,7 @@ def test_several_periods_are_timed_until_they_repeat(tmp_path):
 
 def test_a_hook_that_begins_late_is_timed_after_it_has_begun(file):
     hook = {"kind": "ddp", "comm_hook": "power_sgd"}
-    found = plan(file, Asked("fastest", choices={"strategy": [hook, "ddp"]}))
+    found = plan(file, PlanRequest("fastest", choices={"strategy": [hook, "ddp"]}))
     (sent,) = (one for one in found.best if one.set["strategy"] != "ddp")
     (plain,) = (one for one in found.best if one.set["strategy"] == "ddp")
     begun = {"kind": "ddp", "comm_hook": {"kind": "power_sgd", "start_step": 0}}
@@ -354,7 +360,7 @@ def test_what_changes_the_training_stands_beside_each_option(file):
         "workload.optimizer": ["adam", "sgd"],
         "workload.recompute": ["none"],
     }
-    found = plan(file, Asked("fastest", choices=choices))
+    found = plan(file, PlanRequest("fastest", choices=choices))
     for one in found.options:
         kinds = {change.split(":")[0] for change in one.changes_training}
         asked = {
@@ -368,24 +374,24 @@ def test_what_changes_the_training_stands_beside_each_option(file):
 
 def test_points_that_cannot_be_are_counted_by_reason_with_an_option_that_frees_them(file):
     choices = {"nodes": [1, 2, 4], "workload.microbatch": [3, 4, 16, 32], "strategy": ["ddp"]}
-    found = plan(file, Asked("fastest", choices=choices))
+    found = plan(file, PlanRequest("fastest", choices=choices))
     (batch,) = found.infeasible
     assert batch["reason"] == "a global batch of 64 is no multiple of GPUs x micro-batch"
     # 3 samples on any number of ranks; 16 on 8; 32 on 4 and 8
     assert batch["count"] == found.pruned["impossible"] == 6
     assert batch["option"] == "--global-batch 256"  # by all but ranks of 3 samples
     freed = int(batch["option"].removeprefix("--global-batch "))
-    more = plan(file, Asked("fastest", choices=choices, global_batch=freed))
+    more = plan(file, PlanRequest("fastest", choices=choices, global_batch=freed))
     assert more.pruned["impossible"] == 3
     hsdp = {"strategy": ["ddp", {"kind": "hsdp", "shard_size": 3}]}
-    (odd,) = plan(file, Asked("fastest", choices=hsdp)).infeasible
+    (odd,) = plan(file, PlanRequest("fastest", choices=hsdp)).infeasible
     assert (odd["count"], odd["option"]) == (1, "strategy.shard_size")
 
 
 def test_limits_are_counted_among_the_reasons(file):
     choices = {"nodes": [1, 2, 4], "workload.microbatch": [4]}
-    fast = plan(file, Asked("fastest", choices=choices)).best[0].finish_s
-    found = plan(file, Asked("fastest", deadline=1.01 * fast, choices=choices))
+    fast = plan(file, PlanRequest("fastest", choices=choices)).best[0].finish_s
+    found = plan(file, PlanRequest("fastest", deadline=1.01 * fast, choices=choices))
     assert sum(row["count"] for row in found.infeasible) == sum(
         count for why, count in found.pruned.items() if why not in ("worse", "sampled")
     )
@@ -398,16 +404,16 @@ BERT = {"cluster.machine": "dgx-h100", "cluster.world_size": 16, "strategy": "dd
 def test_a_deadline_is_met_with_a_probability():
     """By the spread of MLPerf's runs, one in six takes longer than 10 min where the mean is 9.7."""
     choices = {"workload.microbatch": [16, 32], "nodes": [2, 4]}
-    found = plan("cheapest_cluster", Asked(deadline=600.0, choices=choices), BERT)
+    found = plan("cheapest_cluster", PlanRequest(deadline=600.0, choices=choices), BERT)
     best = found.best[0]
     assert best.finish_s == pytest.approx(582, rel=0.01)
     assert best.chance_by_luck == pytest.approx(5 / 6, abs=0.02)
     assert 0.5 < best.chance_to_meet < best.chance_by_luck  # the step may be off, too
-    sure = plan("cheapest_cluster", Asked(deadline=600.0, choices=choices, sure=0.9), BERT)
+    sure = plan("cheapest_cluster", PlanRequest(deadline=600.0, choices=choices, sure=0.9), BERT)
     assert all(one.chance_to_meet >= 0.9 for one in (*sure.best, *sure.front))
     assert best.set not in [one.set for one in sure.options]
     few = {"workload.microbatch": [32], "nodes": [2]}
-    none = plan("cheapest_cluster", Asked(deadline=600.0, choices=few, sure=0.9), BERT)
+    none = plan("cheapest_cluster", PlanRequest(deadline=600.0, choices=few, sure=0.9), BERT)
     assert (none.best, none.binding) == ((), "deadline")
     assert "at the time that it does not exceed with 90 %" in none.nearest.why
 
@@ -415,9 +421,9 @@ def test_a_deadline_is_met_with_a_probability():
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        (Asked(deadline=1e9, sure=0.3), "--sure 30 %: is out of range"),
-        (Asked(deadline=1e9, sure=1.0), "--sure 100 %: is out of range"),
-        (Asked(sure=0.9), "--sure: there is no limit"),
+        (PlanRequest(deadline=1e9, sure=0.3), "--sure 30 %: is out of range"),
+        (PlanRequest(deadline=1e9, sure=1.0), "--sure 100 %: is out of range"),
+        (PlanRequest(sure=0.9), "--sure: there is no limit"),
     ],
     ids=str,
 )
@@ -428,7 +434,7 @@ def test_a_probability_needs_a_limit_and_a_range(file, asked, line):
 
 
 def test_chances_hold_luck_and_the_interval_of_a_step():
-    luck = luck_of(Need(1000.0, 100.0))
+    luck = luck_of(SamplesNeeded(1000.0, 100.0))
     assert luck.mean() == pytest.approx(1, rel=1e-3)
     option = Option({}, 1.0, 1000.0, 50.0, None, 1.0)
     assert chance(option, {"deadline": 1000.0}, luck) == pytest.approx(0.5, abs=0.01)
@@ -436,13 +442,15 @@ def test_chances_hold_luck_and_the_interval_of_a_step():
     assert chance(option, one_sd, luck) == pytest.approx(0.841, abs=0.005)
     assert chance(option, {"budget": 45.0}, luck) == pytest.approx(0.159, abs=0.005)
     assert chance(option, {"memory": 1.0}, luck) is None
-    step = factors_of(luck_of(Need(1000.0)), (0.8, 1.5))
+    step = factors_of(luck_of(SamplesNeeded(1000.0)), (0.8, 1.5))
     ends = [float((step <= end).mean()) for end in (0.8, 1.0, 1.5)]
     assert ends == pytest.approx([0.05, 0.5, 0.95], abs=0.01)
 
 
 def test_a_better_option_is_explained_by_gpu_hours_and_price(file):
-    found = plan(file, Asked("cheapest", choices={"nodes": [1, 2], "workload.microbatch": [4]}))
+    found = plan(
+        file, PlanRequest("cheapest", choices={"nodes": [1, 2], "workload.microbatch": [4]})
+    )
     best, other = found.best
     assert best.gpu_hours == pytest.approx(best.finish_s * best.world_size / 3600)
     hours = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}, each 1 USD"
@@ -462,8 +470,8 @@ def test_means_of_jobs_that_differ_by_less_than_their_noise_are_a_tie():
 
 def test_a_plan_for_energy_states_how_far_the_power_of_waiting_decides_about_it(file):
     choices = {"nodes": [1, 2], "workload.microbatch": [4]}
-    known = plan(file, Asked("greenest", choices=choices))
+    known = plan(file, PlanRequest("greenest", choices=choices))
     assert not any("waiting GPU" in note for note in known.notes)
     left_out = {"cluster.power": {"rest": "50 W", "busy": "300 W"}}
-    found = plan(file, Asked("greenest", choices=choices), left_out)
+    found = plan(file, PlanRequest("greenest", choices=choices), left_out)
     assert any("number 1 may take" in note for note in found.notes)

@@ -7,7 +7,7 @@ import yaml
 
 from simdp.errors import ScenarioError
 from simdp.studies.executor import executor_for
-from simdp.studies.plan import Asked, plan, search
+from simdp.studies.plan import PlanRequest, plan, search
 
 SMALL = {
     "name": "large-space",
@@ -35,7 +35,7 @@ CHOICES = {
     "workload.microbatch": [1, 2, 4, 8, 16],
     "cluster.inter_node.link.bandwidth": BANDWIDTH,
 }
-ASKED = Asked("fastest", choices=CHOICES)
+ASKED = PlanRequest("fastest", choices=CHOICES)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_large_space_is_sampled_and_says_so(file, monkeypatch):
     assert not found.is_exact
     assert 0 < found.num_points - found.pruned["sampled"] <= 4 * 32
     assert found.num_simulated + sum(found.pruned.values()) == found.num_points
-    best = plan(file, Asked("fastest", choices={**CHOICES, **_few()})).best[0]
+    best = plan(file, PlanRequest("fastest", choices={**CHOICES, **_few()})).best[0]
     assert found.best[0].finish_s <= 1.1 * best.finish_s
     with executor_for(2) as executor:
         assert plan(file, ASKED, executor=executor) == found
@@ -73,9 +73,9 @@ def test_limits_hold_for_a_sample(file, monkeypatch):
     monkeypatch.setattr(search, "GENERATIONS", 3)
     monkeypatch.setattr(search, "GENERATION", 16)
     free = plan(file, ASKED).best[0]
-    found = plan(file, Asked("cheapest", deadline=2 * free.finish_s, choices=CHOICES))
+    found = plan(file, PlanRequest("cheapest", deadline=2 * free.finish_s, choices=CHOICES))
     assert all(option.finish_s <= 2 * free.finish_s for option in (*found.best, *found.front))
-    none = plan(file, Asked("cheapest", deadline=free.finish_s / 1e3, choices=CHOICES))
+    none = plan(file, PlanRequest("cheapest", deadline=free.finish_s / 1e3, choices=CHOICES))
     assert none.best == ()
     assert none.binding == "deadline"
 
@@ -90,6 +90,6 @@ def test_without_optuna_it_is_said_what_to_install(file, monkeypatch):
 
 
 def test_a_space_that_can_be_enumerated_is_not_sampled(file):
-    found = plan(file, Asked("fastest", choices={"nodes": [1, 2]}))
+    found = plan(file, PlanRequest("fastest", choices={"nodes": [1, 2]}))
     assert found.is_exact
     assert "sampled" not in found.pruned

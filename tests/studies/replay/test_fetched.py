@@ -7,8 +7,8 @@ import numpy as np
 from simdp.studies.replay.fetched import by_fetches
 from simdp.studies.replay.phases import BACKWARD, FORWARD
 from simdp.studies.replay.strategy import Recognised
-from simdp.studies.replay.tensors import Layer, units_of
-from simdp.studies.replay.timeline import Sent, StepWork
+from simdp.studies.replay.tensors import ReplayedLayer, units_of
+from simdp.studies.replay.timeline import StepCollective, StepWork
 
 NAMES = ("embed", "norm", "a", "act", "b")
 
@@ -19,13 +19,13 @@ def layers():
     """In backward's order; forward takes 1 ms each, and what has weights has more of backward."""
     backward = {"embed": 2e-3, "a": 4e-3, "b": 3e-3}
     return [
-        Layer(name, 1e-3, backward.get(name, 1e-3), 0.0, 0.0, 0.0, place)
+        ReplayedLayer(name, 1e-3, backward.get(name, 1e-3), 0.0, 0.0, 0.0, place)
         for place, name in enumerate(reversed(NAMES))
     ]
 
 
 def sent(label, elements, until=0):
-    return Sent(
+    return StepCollective(
         name="all_gather",
         label=f"AllGather {label}".strip(),
         nbytes=4.0 * elements,

@@ -3,11 +3,11 @@
 import pytest
 
 from simdp.studies.replay.network import fitted
-from simdp.studies.replay.timeline import Sent
+from simdp.studies.replay.timeline import StepCollective
 
 
 def sent(name, nbytes, seconds, n=4):
-    return Sent(name, name, nbytes, "float32", "0", n, 0, False, seconds, 0.0, seconds)
+    return StepCollective(name, name, nbytes, "float32", "0", n, 0, False, seconds, 0.0, seconds)
 
 
 def ring(nbytes, n, alpha=20e-6, bandwidth=10e9):

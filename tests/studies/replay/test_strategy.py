@@ -6,7 +6,7 @@ import numpy as np
 
 from simdp.studies.replay.phases import BACKWARD, FORWARD, UPDATE
 from simdp.studies.replay.strategy import recognise
-from simdp.studies.replay.timeline import Sent, StepWork
+from simdp.studies.replay.timeline import StepCollective, StepWork
 from tests.for_each import for_each
 
 MIB = 2**20
@@ -15,7 +15,9 @@ PHASES = [FORWARD] * 4 + [BACKWARD] * 4 + [UPDATE]
 
 
 def sent(name, nbytes, after, dtype="float32", size=4, queued=False):
-    return Sent(name, name, float(nbytes), dtype, "0", size, after, queued, 1e-3, 0.0, 1e-3)
+    return StepCollective(
+        name, name, float(nbytes), dtype, "0", size, after, queued, 1e-3, 0.0, 1e-3
+    )
 
 
 def step(*calls):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from simdp.workload.layers.base import Graph, GraphBuilder, Shape
+from simdp.workload.layers.base import GraphBuilder, ModelGraph, Shape
 from simdp.workload.models import Model
 
 
@@ -19,7 +19,7 @@ class Reader(Model):
     length: int | None = None
     tgt_length: int | None = None
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         names = ("x", "tgt") if self.task == "seq2seq" else ("x",)
         graph = GraphBuilder(*names)
         return graph.build(graph.input("x"))

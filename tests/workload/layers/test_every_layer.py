@@ -10,7 +10,7 @@ from layer_checks import buffers_of, differences, kept_nbytes, new_pass, weights
 from pydantic import TypeAdapter
 from small_layers import Scale as Factor
 
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers import LAYERS, AnyModule, Layer
 from simdp.workload.layers.attention import Attention, T5Attention
 from simdp.workload.layers.base import GraphBuilder, Pass, ShapeError
@@ -395,7 +395,7 @@ def test_gradients_in_a_graph_equal_differences(module, given):
     ]
     graph = builder.build(module.add_to(builder, *values))
     weights, inputs = weights_of(graph), inputs_of(given)
-    executor = Executor(graph, call_dtypes(graph, Full(), "float64"), "float64")
+    executor = GraphExecutor(graph, call_dtypes(graph, Full(), "float64"), "float64")
     slopes = []
 
     def forward():

@@ -6,7 +6,7 @@ from layer_checks import differences, finished
 from pydantic import ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.execution import Executor
+from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.models.sequential import Sequential
 
@@ -22,7 +22,7 @@ def sequential(*layers):
 def forward_and_backward(model, weights, buffers, x, dy=None):
     """Output and gradients by name, through the executor."""
     graph = model.graph
-    executor = Executor(graph, ["float64"] * len(graph.calls), "float64")
+    executor = GraphExecutor(graph, ["float64"] * len(graph.calls), "float64")
     run = Pass(weights, {name: buffer.copy() for name, buffer in buffers.items()})
     (y,), kept = finished(executor.forward(run, [x]))
     finished(executor.backward(run, kept, [np.ones_like(y) if dy is None else dy]))

@@ -10,7 +10,7 @@ from layer_checks import finished
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import PRESETS, AnyModel
 from simdp.workload.precision import Full
@@ -96,7 +96,7 @@ class Run:
 
     def __init__(self, chosen, values, x):
         graph, dtype = chosen.graph, str(x.dtype)
-        self.executor = Executor(graph, call_dtypes(graph, Full(), dtype), dtype)
+        self.executor = GraphExecutor(graph, call_dtypes(graph, Full(), dtype), dtype)
         self.buffers = {
             b.name: np.full(b.shape, b.value, "int64" if b.integer else dtype)
             for b in graph.buffers

@@ -6,7 +6,7 @@ from for_each import for_each
 from layer_checks import buffers_of, finished, weights_of
 from pydantic import TypeAdapter
 
-from simdp.workload.execution import Executor
+from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import MODELS, PRESETS, AnyModel
 
@@ -184,7 +184,7 @@ def test_every_kind_of_model_has_an_example_here():
 @every_model
 def test_forward_leads_from_the_input_shapes_to_the_output_shape(kind):
     chosen = model(kind, **EXAMPLES[kind])
-    executor = Executor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
+    executor = GraphExecutor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
     outputs, _ = finished(executor.forward(run_of(chosen), inputs_of(chosen, 6)))
     assert outputs[0].shape == (6, *chosen.output_shape())
 
@@ -192,7 +192,7 @@ def test_forward_leads_from_the_input_shapes_to_the_output_shape(kind):
 @every_model
 def test_backward_finds_a_gradient_of_every_parameter_that_becomes_ready(kind):
     chosen = model(kind, **EXAMPLES[kind])
-    executor = Executor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
+    executor = GraphExecutor(chosen.graph, ["float64"] * len(chosen.graph.calls), "float64")
     run = run_of(chosen)
     outputs, kept = finished(executor.forward(run, inputs_of(chosen, 6)))
     finished(executor.backward(run, kept, [np.ones_like(output) for output in outputs]))

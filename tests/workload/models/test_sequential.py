@@ -6,7 +6,7 @@ from layer_checks import drawn, finished, weights_of
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.execution import Executor
+from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.models import AnyModel
 
@@ -122,7 +122,7 @@ def test_layers_take_those_that_they_name():
     x, weights = drawn(5, 4), weights_of(chosen.graph)
     h = x @ weights["a.weight"].T + weights["a.bias"]
     joined = np.concatenate([h, np.tanh(h) + x, np.tanh(h)], axis=1)
-    executor = Executor(chosen.graph, ["float64"] * 5, "float64")
+    executor = GraphExecutor(chosen.graph, ["float64"] * 5, "float64")
     (y,), _ = finished(executor.forward(Pass(weights, samples=np.arange(5)), [x]))
     np.testing.assert_allclose(y, joined @ weights["fc.weight"].T + weights["fc.bias"])
 

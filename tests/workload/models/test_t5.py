@@ -9,7 +9,7 @@ from image_nets import model, pseudo, published, weights
 from layer_checks import finished
 from one_batch import play
 
-from simdp.workload.execution import Executor
+from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.attention import T5Attention, buckets
 from simdp.workload.layers.base import Pass, ShapeError, constant, normal
 from simdp.workload.step_costs import forward_flops
@@ -140,7 +140,7 @@ class Reference:
 
 def forward(chosen, values):
     dtype = next(iter(values.values())).dtype.name
-    executor = Executor(chosen.graph, [dtype] * len(chosen.graph.calls), dtype)
+    executor = GraphExecutor(chosen.graph, [dtype] * len(chosen.graph.calls), dtype)
     run = Pass(values, samples=np.arange(len(X)))
     (y,), kept = finished(executor.forward(run, [X, TGT]))
     return executor, run, y, kept

@@ -10,7 +10,7 @@ from layer_checks import kept_nbytes
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import (
     Pass,
@@ -63,7 +63,7 @@ def play(script):
 
 def run(chosen, weights, inputs, y=None, ignore_index=-100, samples=None, dtype="float64"):
     """Forward and backward: the output, the loss and the gradients."""
-    executor = Executor(chosen.graph, call_dtypes(chosen.graph, Full(), dtype), dtype)
+    executor = GraphExecutor(chosen.graph, call_dtypes(chosen.graph, Full(), dtype), dtype)
     samples = np.arange(len(inputs[0])) if samples is None else np.array(samples)
     one = Pass({n: w.astype(dtype) for n, w in weights.items()}, samples=samples, seed=3, step=7)
     (output,), kept = play(executor.forward(one, inputs))

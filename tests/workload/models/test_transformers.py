@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.workload import Workload
-from simdp.workload.execution import Executor
+from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import AnyModel
 from simdp.workload.transforms import evaluated
@@ -342,7 +342,7 @@ def logits(model):
     inputs = {"x": x, "tgt": x[:, :5]}
     graph = evaluated(model.graph)
     values = {name: w.astype(float) for name, w in as_torch(model, "float32", 0).items()}
-    executor = Executor(graph, ["float64"] * len(graph.calls), "float64")
+    executor = GraphExecutor(graph, ["float64"] * len(graph.calls), "float64")
     run = Pass(values, samples=np.arange(1))
     (y,), _ = finished(executor.forward(run, [inputs[name] for name in graph.inputs]))
     return y[0, -1, :3].tolist()

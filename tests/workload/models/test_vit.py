@@ -18,7 +18,7 @@ from image_nets import (
 from layer_checks import finished
 from one_batch import play
 
-from simdp.workload.execution import Executor
+from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass, ShapeError, constant, normal, trunc_normal
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -61,7 +61,7 @@ def test_parameters_are_named_and_ordered_as_transformers():
 
 def test_outputs_and_gradients_are_transformers(golden):
     graph = model(**KEYS).graph
-    executor = Executor(graph, ["float64"] * len(graph.calls), "float64")
+    executor = GraphExecutor(graph, ["float64"] * len(graph.calls), "float64")
     run = Pass(tensors(golden, "init"), samples=np.arange(8))
     (logits,), kept = finished(executor.forward(run, [golden["pixel_values"][0].astype(float)]))
     np.testing.assert_allclose(logits, golden["logits1"], rtol=1e-12, atol=1e-13)

@@ -8,7 +8,7 @@ from image_nets import model, parameter_digest, pseudo, published, ready_digest,
 from layer_checks import finished
 
 from simdp.strategies.ddp import DDP
-from simdp.workload.execution import Executor, call_dtypes
+from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Pass
 from simdp.workload.precision import Full
 from simdp.workload.step_costs import forward_flops
@@ -22,7 +22,7 @@ class Run:
 
     def __init__(self, chosen, values, tokens):
         graph, dtype = chosen.graph, next(iter(values.values())).dtype.name
-        self.executor = Executor(graph, call_dtypes(graph, Full(), dtype), dtype)
+        self.executor = GraphExecutor(graph, call_dtypes(graph, Full(), dtype), dtype)
         self.run = Pass(values, samples=np.arange(len(tokens)))
         (self.output,), self.kept = finished(self.executor.forward(self.run, [tokens]))
         self.slopes = pseudo(self.output.shape, 2000).astype(dtype)
