@@ -22,6 +22,21 @@ if "numpy" not in sys.modules:
     for _variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(_variable, "1")
 
+
+class _Moved:
+    """Finds old names of modules with `simdp.moved`, where Python finds none."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if not name.startswith("simdp.") or name == "simdp.moved":
+            return None
+        from simdp.moved import Finder
+
+        return Finder().find_spec(name, path, target)
+
+
+if not any(type(finder).__name__ == "_Moved" for finder in sys.meta_path):
+    sys.meta_path.append(_Moved())  # type: ignore[arg-type]
+
 if TYPE_CHECKING:
     from simdp.engine.simulate import simulate
     from simdp.errors import DeadlockError, ScenarioError, SimdpError

@@ -25,7 +25,19 @@ FILES = sorted((ROOT / "simdp").rglob("*.py"))
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 
 FLOORS = [
-    {"arrays", "phrases", "family", "spec", "units", "percent", "errors", "rng", "files", "tables"},
+    {
+        "arrays",
+        "phrases",
+        "family",
+        "spec",
+        "units",
+        "percent",
+        "errors",
+        "rng",
+        "files",
+        "tables",
+        "moved",
+    },
     {"results", "traces"},
     {"cluster", "workload", "collectives", "job"},
     {"steps"},

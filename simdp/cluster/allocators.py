@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 from simdp.family import Family
 from simdp.spec import Spec, one_of
 
+__path__: list[str] = []  # for old names of submodules, see simdp.moved
+
 
 class Allocator(Spec):
     """How a device's memory is handed out."""

@@ -27,7 +27,13 @@ from simdp.collectives.plans import (
     in_turn,
     layout_of,
 )
+from simdp.moved import renamed
 from simdp.spec import Int, Spec, problem
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)
+
 
 MAX_SLICES = 1024
 """Slices and pipelined chunks beyond this only cost time: each pays the latency once."""

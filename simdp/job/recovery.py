@@ -10,6 +10,8 @@ from simdp.family import Family
 from simdp.percent import Percent
 from simdp.spec import Bandwidth, Int, PositiveSeconds, Seconds, Spec, one_of
 
+__path__: list[str] = []  # for old names of submodules, see simdp.moved
+
 
 class Recovery(Spec):
     """What all policies have: the times that a restart from a checkpoint takes.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
+from simdp.moved import renamed
 from simdp.steps.ops import Op, Quorum
 from simdp.steps.partition import Bucket
 from simdp.workload import Workload
@@ -21,6 +22,11 @@ from simdp.workload.layers.base import Synchronised
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import Participants, StepBatches
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)
+
 
 Ops = Iterator[Op]
 """What a strategy's methods return: generators of operations."""

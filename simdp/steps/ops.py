@@ -7,11 +7,17 @@ before it is the same data. A ``tag`` numbers a collective within its step.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simdp.arrays import Ints
+from simdp.moved import renamed
 from simdp.steps.partition import Bucket, Factoring, Group, Partition, Selection
 from simdp.workload.sampling import Participants
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)
+
 
 # Coded --------------------------------------------------------------------------------------------
 

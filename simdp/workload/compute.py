@@ -16,6 +16,8 @@ from simdp.files import Catalogue
 from simdp.spec import Float, Int, PositiveSeconds, Seconds, Spec, one_of, problem
 from simdp.units import format_quantity
 
+__path__: list[str] = []  # for old names of submodules, see simdp.moved
+
 
 class Compute(Spec):
     """A source of compute times."""

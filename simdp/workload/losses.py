@@ -16,6 +16,8 @@ from simdp.spec import Bool, Float, Int, Spec, one_of
 from simdp.workload.layers.activations import logistic
 from simdp.workload.layers.softmax import log_softmax
 
+__path__: list[str] = []  # for old names of submodules, see simdp.moved
+
 
 class Loss(Spec):
     """What is made small."""

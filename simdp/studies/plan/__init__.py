@@ -19,6 +19,7 @@ import numpy as np
 import simdp
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
+from simdp.moved import renamed
 from simdp.results.plan import GOALS, Option, PlanResult
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written, set_key
@@ -45,6 +46,11 @@ from simdp.studies.plan.request import (
 )
 from simdp.studies.plan.search import Player, Search, sampled
 from simdp.studies.store import Store
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)
+
 
 __all__ = ["PlanRequest", "plan", "ready"]
 

@@ -18,6 +18,8 @@ from simdp.rng import stream
 from simdp.spec import Float, Int, Spec, one_of, problem
 from simdp.workload.models import Model
 
+__path__: list[str] = []  # for old names of submodules, see simdp.moved
+
 LONGEST = 10**6
 """Most tokens of a sample."""
 

@@ -15,6 +15,8 @@ from simdp.family import Family
 from simdp.spec import Float, problem
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, blocks
 
+__path__: list[str] = []  # for old names of submodules, see simdp.moved
+
 
 class Activation(Layer):
     """An elementwise function."""

@@ -1,0 +1,121 @@
+"""Import paths and names of earlier versions that users' plug-ins and scripts may hold.
+
+They keep working and warn with the name of today. `simdp` installs `Finder` behind Python's own
+finders, so that it costs nothing as long as no module is missing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MODULES = {
+    "simdp.cluster.allocators.base": "simdp.cluster.allocators",
+    "simdp.cluster.failures.base": "simdp.cluster.failures",
+    "simdp.cluster.stragglers.base": "simdp.cluster.stragglers",
+    "simdp.collectives.costs.base": "simdp.collectives.costs",
+    "simdp.engine.job.through": "simdp.engine.job.history",
+    "simdp.engine.job.witness": "simdp.engine.job.history",
+    "simdp.job.recovery.base": "simdp.job.recovery",
+    "simdp.job.target": "simdp.job.targets",
+    "simdp.job.target.base": "simdp.job.targets",
+    "simdp.strategies.comm_hooks.base": "simdp.strategies.comm_hooks",
+    "simdp.strategies.single": "simdp.strategies.data_parallel",
+    "simdp.studies.reference": "simdp.studies.schema",
+    "simdp.workload.compute.base": "simdp.workload.compute",
+    "simdp.workload.datasets.lengths.base": "simdp.workload.datasets.lengths",
+    "simdp.workload.faults.base": "simdp.workload.faults",
+    "simdp.workload.layers.activations.base": "simdp.workload.layers.activations",
+    "simdp.workload.losses.base": "simdp.workload.losses",
+    "simdp.workload.precision.base": "simdp.workload.precision",
+}
+"""Documented modules that moved, and where their contents are now."""
+
+NAMES = {
+    "simdp.collectives.base": {
+        name: f"{name}Algorithm"
+        for name in (
+            "AllGather",
+            "AllReduce",
+            "AllToAll",
+            "Barrier",
+            "Broadcast",
+            "Gather",
+            "Reduce",
+            "ReduceScatter",
+            "Scatter",
+        )
+    },
+    "simdp.steps.facts": {"Step": "StepContext"},
+    "simdp.steps.ops": {
+        "Done": "MicrobatchDone",
+        "Fill": "FillBucket",
+        "Scale": "ScaleLoss",
+    },
+    "simdp.studies.plan": {"Asked": "PlanRequest"},
+}
+"""Documented names that changed, by module."""
+
+
+def renamed(module: str, name: str) -> Any:
+    """Return a module's attribute by its old name, with a warning.
+
+    Parameters
+    ----------
+    module : str
+        A key of `NAMES`, or another module, which has no old names.
+    name : str
+        The attribute that the module lacks.
+
+    Raises
+    ------
+    AttributeError
+        If the name was never one of the module's.
+    """
+    new = NAMES.get(module, {}).get(name)
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    advise(f"{module}.{name}", f"{module}.{new}")
+    return getattr(import_module(module), new)
+
+
+def advise(old: str, new: str) -> None:
+    """Warn that a name is old; the user's own line is shown."""
+    warnings.warn(f"{old} is now {new}; the old name will be removed.", FutureWarning, stacklevel=3)
+
+
+class _Alias(ModuleType):
+    """A module under its old name."""
+
+    def __init__(self, name: str, new: str) -> None:
+        super().__init__(name)
+        self.__dict__["_new"] = new
+        self.__dict__["__path__"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(self.__dict__["_new"]), name)
+
+
+class Finder(MetaPathFinder, Loader):
+    """Finds modules of `MODULES` under their old names."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module that moved; None for any other."""
+        return ModuleSpec(name, self) if name in MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make a module that passes on the attributes of the new one."""
+        return _Alias(spec.name, MODULES[spec.name])
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Warn once, when the old module is first imported."""
+        advise(module.__name__, MODULES[module.__name__])
