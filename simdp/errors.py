@@ -74,6 +74,29 @@ class PlanError(SimdpError):
     exit_status = 2
 
 
+class OperationError(SimdpError, TypeError):
+    """An interpreter got an operation that it neither handles nor ignores.
+
+    Parameters
+    ----------
+    interpreter : str
+        The module, and the class or function in it.
+    operation : type
+        Class of the operation.
+    """
+
+    def __init__(self, interpreter: str, operation: type) -> None:
+        super().__init__(interpreter, operation)
+        self.interpreter, self.operation = interpreter, operation
+
+    def __str__(self) -> str:
+        return (
+            f"{self.interpreter} neither handles nor ignores the operation "
+            f"{self.operation.__module__}.{self.operation.__qualname__}; add it to one of the two "
+            f"there, or yield operations of simdp.steps.ops only."
+        )
+
+
 class DeadlockError(SimdpError):
     """Nothing can move any more while ranks still wait.
 

@@ -21,7 +21,7 @@ from simdp.arrays import Array, Floats, Ints
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.payload import FlatBuffers
 from simdp.engine.threads import each_rank
-from simdp.errors import ProgramError, ScenarioError
+from simdp.errors import OperationError, ProgramError, ScenarioError
 from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import (
@@ -369,6 +369,8 @@ def work_of(
             return f"{hook.label} hook", calling(hook)
         case EndHook(hook):
             return f"{hook.label} end of hook", calling(hook) if hook.goes_on else []
+        case _:
+            raise OperationError(f"{__name__}.work_of", type(op))
 
 
 def rounding(asked: Rounding, itemsize: int) -> list[CompressionKernels]:

@@ -26,6 +26,7 @@ from simdp.engine.ops import (
 )
 from simdp.engine.simulate import common_to, play
 from simdp.engine.slowdown import SLOWED, Slowdown
+from simdp.errors import OperationError
 from simdp.results.metrics import steady_step_time, times
 from simdp.results.trace import SETUP, StepEnds, TraceBuilder
 from simdp.scenario import Scenario
@@ -84,8 +85,10 @@ class Heard:
                         self._work(work)
                 case MemoryChange():
                     pass
-                case _:
+                case Launch() | ClockWait() | ClockBarrier() | Feed():
                     self.ops.append(op)
+                case _:
+                    raise OperationError(f"{__name__}.Heard", type(op))
             yield op
 
     def _work(self, op: ComputeWork) -> None:
@@ -160,6 +163,8 @@ class Heard:
                 case ClockBarrier():
                     clock = np.broadcast_to(clock.max(axis=1, keepdims=True), clock.shape)
                     done(op.step, clock)
+                case _:  # also `Feed`, with which a script is not timed
+                    raise OperationError(f"{__name__}.Heard.step_ends", type(op))
         steps, nothing = range(SETUP, max(ends, default=SETUP) + 1), np.zeros_like(clock)
         found: Floats = np.maximum.accumulate([ends.get(step, nothing) for step in steps])
         return found

@@ -6,40 +6,69 @@ is read off its operations here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
-from simdp.errors import ScenarioError
+from simdp.errors import OperationError, ScenarioError
 from simdp.steps.facts import Facts, Nominal, Ops, StepContext, longest_period
 from simdp.steps.ops import (
+    AddSelected,
     AllGather,
     AllReduce,
     Average,
+    Backward,
     Batch,
     Broadcast,
+    CallHook,
+    Copy,
     CopyOut,
+    Dequantize,
+    EndHook,
     Exchange,
     FillBucket,
+    Forward,
     Free,
+    Gather,
     GatherTogether,
+    HandBack,
+    Hold,
+    HostCopy,
+    Join,
     KeepSums,
+    LossOfAll,
+    Meet,
+    MicrobatchDone,
     NewGroup,
+    Observe,
     Op,
+    Open,
+    OrthogonalizeBucket,
+    Quantize,
     Reduce,
     ReduceScatter,
     ReduceTogether,
+    Release,
     Reserve,
+    Rounding,
+    ScaleLoss,
+    Scatter,
     Select,
     Shard,
     SplitBucket,
+    Tail,
     Take,
+    TakeSums,
     Unless,
+    Unpack,
+    Unshard,
+    Update,
+    Wait,
 )
 from simdp.steps.partition import Group, Partition
 from simdp.workload import Workload
@@ -108,36 +137,111 @@ class ProcessGroups(NamedTuple):
     collectives: tuple[str, ...]
 
 
+# Interpreters -------------------------------------------------------------------------------------
+
+H = TypeVar("H")
+
+
+class Interpreter(dict[type[Any], H | None]):
+    """Handlers by class of operation, None for one that is ignored on purpose.
+
+    Looking up any other class raises. `Unless` is never looked up: `flat` and the run unpack it.
+
+    Parameters
+    ----------
+    name : str
+        The module, and the class or function in it; for the error.
+    handles : mapping of type to object
+        Usually callables.
+    ignores : iterable of type
+        Operations that do not matter here.
+
+    Raises
+    ------
+    OperationError
+        When a class is looked up that is in neither.
+    """
+
+    def __init__(
+        self, name: str, handles: Mapping[type[Any], H], ignores: Iterable[type[Any]]
+    ) -> None:
+        super().__init__(dict.fromkeys(ignores))
+        assert not self.keys() & handles.keys(), f"{name} both handles and ignores an operation"
+        self.update(handles)
+        self.name = name
+
+    def __missing__(self, kind: type[Any]) -> None:
+        raise OperationError(self.name, kind)
+
+
+_CALLED_BY = Interpreter[Callable[[Any], CollectiveCall]](
+    f"{__name__}.called_by",
+    handles={
+        AllReduce: lambda op: CollectiveCall("all_reduce", 0, op.group, op.nbytes),
+        Average: lambda op: CollectiveCall("all_reduce", 0, op.group, op.nbytes),
+        Exchange: lambda op: CollectiveCall(op.collective, 0, None, op.nbytes),
+        ReduceScatter: lambda op: CollectiveCall("reduce_scatter", 0, op.group, op.bucket.nbytes),
+        AllGather: lambda op: CollectiveCall("all_gather", 0, op.group, op.nbytes),
+        ReduceTogether: lambda op: CollectiveCall("reduce_scatter", 0, None, op.bucket.nbytes),
+        GatherTogether: lambda op: CollectiveCall("all_gather", 0, None, op.nbytes),
+        Broadcast: lambda op: CollectiveCall("broadcast", op.root, op.group, op.nbytes),
+        CopyOut: lambda op: CollectiveCall("broadcast", 0, op.group, op.nbytes),
+        Reduce: lambda op: CollectiveCall("reduce", 0, op.group, op.bucket.nbytes),
+    },
+    ignores={
+        *(Batch, Forward, Backward, Tail, MicrobatchDone, ScaleLoss, Update, Wait, Meet, NewGroup),
+        *(Hold, Reserve, Copy, HostCopy, FillBucket, Take, Open, Release, Shard, Unshard),
+        *(Free, KeepSums),
+        *(Rounding, SplitBucket, Unpack, OrthogonalizeBucket, Join, Select, AddSelected, Observe),
+        *(Quantize, Dequantize),
+        *(CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
+    },
+)
+
+CALLING = frozenset(kind for kind, call in _CALLED_BY.items() if call)
+"""Operations that start a collective."""
+
+
 def called_by(op: Op) -> CollectiveCall | None:
     """The collective that an operation starts, if it does."""
-    match op:
-        case AllReduce():
-            return CollectiveCall("all_reduce", 0, op.group, op.nbytes)
-        case Average():
-            return CollectiveCall("all_reduce", 0, op.group, op.nbytes)
-        case Exchange():
-            return CollectiveCall(op.collective, 0, None, op.nbytes)
-        case ReduceScatter():
-            return CollectiveCall("reduce_scatter", 0, op.group, op.bucket.nbytes)
-        case AllGather():
-            return CollectiveCall("all_gather", 0, op.group, op.nbytes)
-        case ReduceTogether():
-            return CollectiveCall("reduce_scatter", 0, None, op.bucket.nbytes)
-        case GatherTogether():
-            return CollectiveCall("all_gather", 0, None, op.nbytes)
-        case Broadcast():
-            return CollectiveCall("broadcast", op.root, op.group, op.nbytes)
-        case CopyOut():
-            return CollectiveCall("broadcast", 0, op.group, op.nbytes)
-        case Reduce():
-            return CollectiveCall("reduce", 0, op.group, op.bucket.nbytes)
-    return None
+    call = _CALLED_BY[type(op)]
+    return None if call is None else call(op)
 
 
 def flat(ops: Iterable[Op]) -> Iterator[Op]:
     """Every operation, also those that may be left out."""
     for op in ops:
         yield from flat(op.ops) if isinstance(op, Unless) else (op,)
+
+
+_PROGRAM = Interpreter(
+    f"{__name__}.Program",
+    handles=dict.fromkeys(
+        {
+            *(NewGroup, Shard, Batch, Reserve, FillBucket, SplitBucket, Select, Free),
+            *(Take, KeepSums),
+            *(AllReduce, ReduceScatter, AllGather, Broadcast, Average, Exchange, CopyOut, Reduce),
+            *(ReduceTogether, GatherTogether),
+        },
+        True,
+    ),
+    ignores={
+        *(Forward, Backward, Tail, MicrobatchDone, ScaleLoss, Update, Wait, Meet, Hold),
+        *(Copy, HostCopy),
+        *(Open, Release, Unshard, Rounding, Unpack, OrthogonalizeBucket, Join, AddSelected),
+        *(Observe, Quantize),
+        *(Dequantize, CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
+    },
+)
+"""What the properties of `Program` derive from operations."""
+
+
+def _checked(ops: Iterable[Op]) -> Plan:
+    """Collect a plan whose operations are all handled or ignored here."""
+    plan = tuple(ops)
+    for kind in dict.fromkeys(map(type, flat(plan))):
+        _PROGRAM[kind]
+    return plan
 
 
 class Program:
@@ -196,7 +300,7 @@ class Program:
     @cached_property
     def setup(self) -> Plan:
         """What is done before the first step."""
-        return tuple(self.loop.setup(self.facts))
+        return _checked(self.loop.setup(self.facts))
 
     def plan(self, number: int, batches: StepBatches) -> Plan:
         """What a step consists of: the same object for steps that cannot differ."""
@@ -204,7 +308,7 @@ class Program:
         for known, plan in self._plans:
             if step.answers(known.asked):
                 return plan
-        plan = tuple(self.loop.step(self.facts, step))
+        plan = _checked(self.loop.step(self.facts, step))
         plan = next((known for _, known in self._plans if _same(known, plan)), plan)
         if len(self._plans) == MAX_PLANS:
             del self._plans[0]

@@ -27,7 +27,7 @@ from simdp.engine.ops import (
     Launch,
     MemoryChange,
 )
-from simdp.errors import DeadlockError
+from simdp.errors import DeadlockError, OperationError
 from simdp.results.trace import COMPUTE_LANE
 
 
@@ -118,6 +118,8 @@ class EventFabric:
                         nbytes = np.broadcast_to(nbytes, job.world_size)
                     nbytes = nbytes[rank : rank + 1]
                     job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
+                case _:  # also `Stretch`, which only the vectorised clock gets
+                    raise OperationError(f"{__name__}.EventFabric", type(op))
         if clock > loop.now:
             yield loop.until(clock)
 

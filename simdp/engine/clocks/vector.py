@@ -38,6 +38,7 @@ from simdp.engine.ops import (
     MemoryChange,
 )
 from simdp.engine.slowdown import Slowdown
+from simdp.errors import OperationError
 from simdp.results.trace import (
     COMM_LANE,
     COMPUTE_LANE,
@@ -471,6 +472,8 @@ class VectorFabric:
                     clock = feed(self.trace, op, clock, ranks)
                 case MemoryChange():
                     self.trace.hold(ranks, op.step, op.part, clock, op.nbytes)
+                case _:
+                    raise OperationError(f"{__name__}.VectorFabric", type(op))
 
     def _work(self, op: ComputeWork, ranks: Ints, clock: Floats, streams: Streams) -> Floats:
         """Charge work beside what is under way; tell when it is done [s]."""

@@ -31,12 +31,13 @@ from simdp.engine.ops import ClockBarrier, ClockWait, ComputeWork, Feed, FusedWo
 from simdp.engine.ops import ClockOp as Played
 from simdp.engine.samples import BatchSamples, Pipeline
 from simdp.engine.slowdown import SLOWED, Slowdown
+from simdp.errors import OperationError
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy, Op
 from simdp.steps.partition import Group
-from simdp.steps.program import CollectiveCall, Plan, Program, called_by
+from simdp.steps.program import CollectiveCall, Interpreter, Plan, Program, called_by
 from simdp.workload import Workload
 from simdp.workload.sampling import StepBatches
 from simdp.workload.step_costs import optimizer_nbytes_moved, update_seconds
@@ -155,7 +156,7 @@ def piece(works: list[ComputeWork]) -> WorkPiece:
     )
 
 
-WORK_ALONE = frozenset(
+WORK_ALONE = (
     {
         ops.Forward,
         ops.Backward,
@@ -173,6 +174,16 @@ WORK_ALONE = frozenset(
 )
 """Operations that cost work at most, the same whenever they come."""
 
+READ_ANEW = {
+    *(ops.Batch, ops.Exchange, ops.Update, ops.Reserve, ops.Wait, ops.Meet, ops.NewGroup),
+    *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average, ops.Shard),
+    *(ops.GatherTogether, ops.ReduceTogether, ops.CopyOut, ops.Reduce, ops.TakeSums, ops.Unless),
+    *(ops.Scatter, ops.Gather, ops.LossOfAll, ops.HandBack, ops.Unpack, ops.OrthogonalizeBucket),
+}
+"""Operations that a rehearsal leaves between pieces of work."""
+
+_REHEARSED = Interpreter(f"{__name__}.rehearse", dict.fromkeys(WORK_ALONE, True), ignores=READ_ANEW)
+
 
 def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
     """Put the work of a plan in pieces.
@@ -186,7 +197,7 @@ def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehears
     """
     found, works = list[WorkPiece | Op](), list[ComputeWork]()
     for op in plan:
-        if type(op) in WORK_ALONE:
+        if _REHEARSED[type(op)]:
             works += cost(op)
             continue
         if works:
@@ -231,6 +242,14 @@ COLLECTIVES = (
     *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average),
     *(ops.GatherTogether, ops.ReduceTogether, ops.CopyOut),
 )
+
+NO_COST = {
+    *(ops.MicrobatchDone, ops.ScaleLoss, ops.NewGroup, ops.Shard, ops.Hold, ops.Reserve),
+    *(ops.Open, ops.Release, ops.Free, ops.KeepSums, ops.TakeSums),  # part of what comes before
+    *(ops.Unpack, ops.OrthogonalizeBucket),  # only before a collective, which handles them
+    ops.Update,  # without its outcome: a server updates on its own
+}
+"""Operations that take no time."""
 
 
 class Costs:
@@ -296,7 +315,7 @@ class Costs:
         self._factors, self._owed = np.ones(n), np.zeros(n)
         self._tags: dict[int, int] = {}
         self._columns: dict[tuple[str, int], Columns] = {}
-        self._of: dict[type[Any], Callable[[Any], Cost]] = {
+        handles: dict[type[Any], Callable[[Any], Cost]] = {
             **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Batch: self._batch,
             ops.Forward: self._forward,
@@ -317,6 +336,7 @@ class Costs:
             ops.HandBack: self._hand_back,
             ops.Reduce: self._reduce,
         }
+        self._of = Interpreter(f"{__name__}.Costs", handles, ignores=NO_COST)
 
     def begin(self, step: int, shown: int, batches: StepBatches) -> Cost:
         """Begin a step, with who trains on what; its collectives are numbered anew.
@@ -337,7 +357,7 @@ class Costs:
             return update_works(  # type: ignore[return-value]
                 self._step, stepping, amounts, self._roofline, self._host_bandwidth
             )
-        cost = self._of.get(type(op))
+        cost = self._of[type(op)]
         return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
 
     def rehearsed(self, plan: Plan) -> Rehearsed:
@@ -534,12 +554,15 @@ class Costs:
         """What a collective's stream is busy with before it begins, on the slowest device [s]."""
         if before is None:
             return 0.0
-        if isinstance(before, HostCopy):
-            return self._cluster.host.copying(before.nbytes)
-        if isinstance(before, ops.Unpack):
-            found = compression.unpacking(before.factoring)
-        else:
-            found = compression.turning(before.factoring, self._facts.itemsize)
+        match before:
+            case HostCopy():
+                return self._cluster.host.copying(before.nbytes)
+            case ops.Unpack():
+                found = compression.unpacking(before.factoring)
+            case ops.OrthogonalizeBucket():
+                found = compression.turning(before.factoring, self._facts.itemsize)
+            case _:
+                raise OperationError(f"{__name__}.Costs before a collective", type(before))
         return float(self._kernel_seconds(found).max())
 
     def _compressed(self, op: Any) -> Cost:

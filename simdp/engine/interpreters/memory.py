@@ -22,7 +22,7 @@ from simdp.steps import ops
 from simdp.steps.facts import Facts
 from simdp.steps.ops import AllGather, Free, GatherTogether, Open, Release, Unshard
 from simdp.steps.partition import Bucket, Group, Partition, RowPartition
-from simdp.steps.program import Program
+from simdp.steps.program import Interpreter, Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes, recomputed
 from simdp.workload.precision import numpy_dtype
@@ -296,6 +296,22 @@ class MemoryLedger:
 
 OBSERVED_STEPS = 2
 
+NO_MEMORY = {
+    *(ops.Tail, ops.ScaleLoss, ops.Wait, ops.Meet, ops.NewGroup, ops.Copy, ops.HostCopy),
+    *(
+        ops.Shard,
+        ops.Reserve,
+        ops.FillBucket,
+        ops.Take,
+        ops.KeepSums,
+    ),  # counted with model and buckets
+    *(ops.AllReduce, ops.Broadcast, ops.Average, ops.ReduceTogether),  # in buffers that are there
+    *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
+    *(ops.Select, ops.AddSelected),
+    *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
+}
+"""Operations that take no device memory and give none back."""
+
 
 class MemoryInterpreter:
     """What every rank keeps.
@@ -335,7 +351,7 @@ class MemoryInterpreter:
         self._left: Stage | None = None
         self._borrowed: dict[str, Amount] = {}
         self._tensors = TensorMemory(self.footprint)
-        self._before: dict[type[Any], Callable[[Any], Taken]] = {
+        before: dict[type[Any], Callable[[Any], Taken]] = {
             ops.Forward: self._before_forward,
             ops.Backward: self._before_backward,
             ops.Update: self._before_update,
@@ -351,7 +367,7 @@ class MemoryInterpreter:
             ops.HandBack: self._hand_back,
             ops.Reduce: self._before_reduce,
         }
-        self._after: dict[type[Any], Callable[[Any], Taken]] = {
+        after: dict[type[Any], Callable[[Any], Taken]] = {
             ops.Batch: self._batch,
             ops.Forward: self._after_forward,
             ops.Exchange: self._exchange,
@@ -367,6 +383,10 @@ class MemoryInterpreter:
             ops.Reduce: self._after_reduce,
             ops.TakeSums: self._take_sums,
         }
+        only_after, only_before = after.keys() - before.keys(), before.keys() - after.keys()
+        name = f"{__name__}.Memory"
+        self._before = Interpreter(f"{name}.before", before, NO_MEMORY | only_after)
+        self._after = Interpreter(f"{name}.after", after, NO_MEMORY | only_before)
 
     def begin(self, step: int, batches: StepBatches) -> None:
         """Begin a step, with who trains on what."""
@@ -379,17 +399,17 @@ class MemoryInterpreter:
 
     def before(self, op: ops.Op) -> Taken:
         """What is taken as an operation begins."""
-        return self._noted(self._before.get(type(op)), op)
+        return self._noted(self._before[type(op)], op)
 
     def after(self, op: ops.Op) -> Taken:
         """What is taken, or given back, as it ends."""
-        return self._noted(self._after.get(type(op)), op)
+        return self._noted(self._after[type(op)], op)
 
     def follow(self, op: ops.Op) -> None:
         """Tell the ledger alone what an operation of an observed step takes and gives back."""
         hold = self.ledger.hold
         for acts in (self._before, self._after):
-            act = acts.get(type(op))
+            act = acts[type(op)]
             for part, nbytes in () if act is None else act(op):
                 if nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes:
                     hold(part, nbytes)

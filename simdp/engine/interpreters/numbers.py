@@ -29,9 +29,18 @@ from simdp.results.metrics import Squares
 from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.partition import Bucket, RowPartition
-from simdp.steps.program import Program
+from simdp.steps.program import Interpreter, Program
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
+
+NO_NUMBERS = {
+    *(ops.Tail, ops.Exchange, ops.MicrobatchDone),  # Forward and Backward compute a call as a whole
+    *(ops.Wait, ops.Meet, ops.NewGroup, ops.Copy, ops.HostCopy, ops.Scatter),  # only times
+    *(ops.Hold, ops.Reserve, ops.Release),  # only memory
+    *(ops.Rounding, ops.Observe, ops.Quantize),  # the buffers of a bucket round what they take
+    *(ops.Unpack, ops.OrthogonalizeBucket),  # only before a collective, which handles them
+}
+"""Operations that change no array."""
 
 
 class Numbers(RecordsInterpreter):
@@ -68,7 +77,7 @@ class Numbers(RecordsInterpreter):
         self._losses: list[Floats] = []
         self._squares: Squares | None = None
         self._scales = self._counts = np.zeros((0, self._world_size))
-        self._acts: dict[type[Any], Callable[[Any], None]] = {
+        handles: dict[type[Any], Callable[[Any], Stepping | None]] = {
             ops.Batch: self._batch,
             ops.Forward: self._forward,
             ops.Backward: self._backward,
@@ -94,7 +103,9 @@ class Numbers(RecordsInterpreter):
             ops.HandBack: self._hand_back,
             ops.Reduce: self._reduce,
             ops.TakeSums: self._take_sums,
+            ops.Update: self._update,
         }
+        self._acts = Interpreter(f"{__name__}.Numbers", handles, ignores=NO_NUMBERS)
 
     def begin(self, step: int, batches: StepBatches) -> None:
         super().begin(step, batches)
@@ -104,11 +115,8 @@ class Numbers(RecordsInterpreter):
             self.replicas.forget_flat_buffers()
 
     def read(self, op: ops.Op) -> Stepping | None:
-        act = self._acts.get(type(op))
-        if act is not None:
-            act(op)
-            return None
-        return self._update(op.active) if isinstance(op, ops.Update) else None
+        act = self._acts[type(op)]
+        return None if act is None else act(op)
 
     # From step to step ---------------------------------------------------------------------------
 
@@ -221,8 +229,8 @@ class Numbers(RecordsInterpreter):
         payload.run(self._launcher.plan("all_reduce", nbytes), flat)
         return flat
 
-    def _update(self, active: tuple[bool, ...] | None) -> Stepping:
-        there = self._there(active)
+    def _update(self, op: ops.Update) -> Stepping:
+        there = self._there(op.active)
         first = int(there.argmax())
         scale = self.replicas.trainer.loss_scale(first) if self._has_loss_scale else None
         done = self.replicas.update(self._progress(), [bool(one) for one in there])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
-from simdp.steps.ops import AllReduce, Op, ReduceScatter, Take, TakeSums, Update
-from simdp.steps.program import Program
+from simdp.steps import ops
+from simdp.steps.ops import Op
+from simdp.steps.program import Interpreter, Program
 from simdp.strategies.memory import INTEGER_ITEMSIZE
 from simdp.workload.execution import call_dtypes
 from simdp.workload.faults import Fault
@@ -40,6 +41,23 @@ class Stepping(NamedTuple):
 
     active: Floats
     taken: Floats
+
+
+REDUCTIONS = {ops.AllReduce, ops.Take, ops.ReduceScatter, ops.TakeSums}
+"""Operations after which ranks have each other's gradients."""
+
+NO_RECORD = {
+    *(ops.Batch, ops.Forward, ops.Backward, ops.Tail, ops.Exchange),
+    *(ops.MicrobatchDone, ops.ScaleLoss),
+    *(ops.Hold, ops.Reserve, ops.Copy, ops.HostCopy, ops.Open, ops.Release, ops.FillBucket),
+    *(ops.AllGather, ops.Broadcast, ops.Average, ops.Wait, ops.Meet, ops.NewGroup),
+    *(ops.Shard, ops.Unshard, ops.Free, ops.GatherTogether, ops.ReduceTogether, ops.KeepSums),
+    *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
+    *(ops.Select, ops.AddSelected),
+    *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook, ops.Scatter),
+    *(ops.CopyOut, ops.Gather, ops.LossOfAll, ops.HandBack, ops.Reduce),
+}
+"""Operations that decide nothing about which updates are skipped."""
 
 
 class RecordsInterpreter(ABC):
@@ -168,10 +186,14 @@ class Past(RecordsInterpreter):
         super().__init__(scenario, program)
         self._state = state
         self._skipping = {int(step): list(ranks) for step, ranks in state.log}
+        handles: dict[type[Any], Callable[[Any], Stepping]] = {ops.Update: self._update}
+        self._acts = Interpreter(f"{__name__}.Past", handles, ignores=NO_RECORD | REDUCTIONS)
 
     def read(self, op: Op) -> Stepping | None:
-        if not isinstance(op, Update):
-            return None
+        act = self._acts[type(op)]
+        return None if act is None else act(op)
+
+    def _update(self, op: ops.Update) -> Stepping:
         self.records.append(self._state.records[self._step])
         active = self._there(op.active)
         taken = active.copy()
@@ -257,21 +279,32 @@ class Forecast(RecordsInterpreter):
         self._is_shared = False
         self._known = {several.name: several.ranks for several in program.groups}
         self._groups: Ints | None = None
+        handles: dict[type[Any], Callable[[Any], Stepping | None]] = {
+            ops.AllReduce: self._all_reduce,
+            **dict.fromkeys(REDUCTIONS - {ops.AllReduce}, self._share),
+            ops.Update: self._update,
+        }
+        self._acts = Interpreter(f"{__name__}.Forecast", handles, ignores=NO_RECORD)
 
     def begin(self, step: int, batches: StepBatches) -> None:
         super().begin(step, batches)
         self._is_shared, self._groups = False, None
 
     def read(self, op: Op) -> Stepping | None:
-        if isinstance(op, AllReduce) and op.bucket is not None:
+        act = self._acts[type(op)]
+        return None if act is None else act(op)
+
+    def _all_reduce(self, op: ops.AllReduce) -> None:
+        if op.bucket is not None:
             self._groups = self._known.get(op.group) if isinstance(op.group, str) else None
-        elif isinstance(op, Take | ReduceScatter | TakeSums):
-            self._is_shared = True  # what is wrong with one rank's gradients now is with all
-        elif isinstance(op, Update):
-            active = self._there(op.active)
-            fine = self._without_fault() if self._has_loss_scale else 1.0
-            return self._stepped(active, active * fine)
-        return None
+
+    def _share(self, op: ops.Take | ops.ReduceScatter | ops.TakeSums) -> None:
+        self._is_shared = True  # what is wrong with one rank's gradients now is with all
+
+    def _update(self, op: ops.Update) -> Stepping:
+        active = self._there(op.active)
+        fine = self._without_fault() if self._has_loss_scale else 1.0
+        return self._stepped(active, active * fine)
 
     def _without_fault(self) -> Floats:
         """1 for ranks whose gradients are finite."""

@@ -41,7 +41,7 @@ from simdp.engine.server.updates import (
 )
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment
-from simdp.errors import ScenarioError
+from simdp.errors import OperationError, ScenarioError
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, SETUP, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.strategies.parameter_server import ParameterServer
@@ -318,7 +318,7 @@ class Worker:
                 case MemoryChange():
                     holdings.hold(self.rank, op.step, op.part, tapes_of_rank(op, self.rank), clock)
                 case _:
-                    raise AssertionError(f"a worker does nothing together with others: {op}")
+                    raise OperationError(f"{__name__}.Worker", type(op))
         return clock
 
     def _waits_for_input(self, clock: float, there: float, end: float) -> None:

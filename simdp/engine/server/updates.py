@@ -19,7 +19,7 @@ import numpy as np
 
 from simdp.arrays import Array, Floats
 from simdp.engine.interpreters.memory import MemoryLedger, Taken
-from simdp.engine.interpreters.records import RecordsInterpreter
+from simdp.engine.interpreters.records import NO_RECORD, REDUCTIONS, RecordsInterpreter
 from simdp.engine.ops import ClockOp, ComputeWork, MemoryChange
 from simdp.engine.payload import of_rank
 from simdp.engine.replicas import Replicas
@@ -31,7 +31,7 @@ from simdp.results.memory import MEMORY_PARTS
 from simdp.results.trace import SETUP, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.steps.ops import Op, Update
-from simdp.steps.program import Program
+from simdp.steps.program import Interpreter, Program
 from simdp.strategies.parameter_server import ParameterServer
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
@@ -372,6 +372,9 @@ class Losses(NamedTuple):
     counts: Floats
 
 
+_LEARNING = Interpreter[None](f"{__name__}.Learning", {}, ignores={*NO_RECORD, *REDUCTIONS, Update})
+
+
 class Learning(RecordsInterpreter):
     """Weights and optimizer state of the server; weights, buffers and gradients of the workers.
 
@@ -400,7 +403,8 @@ class Learning(RecordsInterpreter):
         self._wire = numpy_dtype(gradient_dtype)
 
     def read(self, op: Op) -> None:
-        """Do nothing: workers are told one by one when to compute."""
+        """Ignore all operations: the server starts the workers' computation itself."""
+        _LEARNING[type(op)]
 
     def state_dict(self) -> dict[str, Array]:
         found = {f"server/{key}": kept for key, kept in self._trainer.state_dict(None).items()}

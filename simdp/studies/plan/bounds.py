@@ -41,7 +41,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +69,7 @@ from simdp.steps import ops
 from simdp.steps.facts import Facts
 from simdp.steps.ops import HostCopy
 from simdp.steps.partition import Group
-from simdp.steps.program import ProcessGroups, called_by, flat
+from simdp.steps.program import CALLING, Interpreter, ProcessGroups, called_by, flat
 from simdp.studies.executor import CompletedItem, PointExecutor
 from simdp.studies.fits import DEPTHS, lines_of_depth
 from simdp.studies.plan.request import (
@@ -424,6 +424,17 @@ class Prices(NamedTuple):
     collective: Callable[[Asks], Floats]
 
 
+NO_BOUND = {
+    *(ops.Batch, ops.MicrobatchDone, ops.ScaleLoss, ops.Hold, ops.Reserve, ops.Meet, ops.NewGroup),
+    *(ops.Open, ops.Release, ops.Shard, ops.Free, ops.KeepSums),
+    *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
+    *(ops.Select, ops.AddSelected),
+    *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
+    *(ops.Scatter, ops.Gather, ops.LossOfAll, ops.HandBack, ops.TakeSums),
+}
+"""Operations whose time is left out: a bound stays below what a run takes."""
+
+
 class Sheet:
     """What a steady step of one program asks for.
 
@@ -452,6 +463,7 @@ class Sheet:
         self.update = self._beside.of_update()
         self.segments: list[list[Event]] = []
         self._rows: list[Floats] = []
+        self._adders = self._interpreter()
         started: set[int] = set()
         segment = list[Event]()
         for op in flat(program.steady):
@@ -467,45 +479,61 @@ class Sheet:
         self.segments.append(segment)
         self.is_closed = not started
         self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_COLUMNS)
-        del self._beside, self._rows  # so that little is sent between processes
+        del self._adders, self._beside, self._rows  # so that little is sent between processes
+
+    def _interpreter(self) -> Interpreter[Callable[[Any, list[Event]], None]]:
+        handles: dict[type[Any], Callable[[Any, list[Event]], None]] = {
+            **dict.fromkeys(CALLING, self._collective),
+            ops.Forward: partial(self._call, 0),
+            ops.Backward: partial(self._call, 1),
+            ops.Tail: partial(self._call, 2),
+            ops.Wait: self._wait,
+            ops.Copy: self._copy,
+            ops.Unshard: self._copy,
+            HostCopy: self._host_copy,
+            ops.FillBucket: self._fill,
+            ops.Take: self._take,
+            ops.Update: self._update,
+        }
+        return Interpreter(f"{__name__}.Sheet", handles, ignores=NO_BOUND)
 
     def _add(self, op: ops.Op, segment: list[Event]) -> None:
-        called = called_by(op)
-        if called is not None:
-            self._count(segment, LAUNCHES, 1.0)
-            tag: int | None = getattr(op, "tag", None)
-            after = tuple(getattr(op, "after", ()))
-            stream = self._streams.get(called.group, 0)
-            wait = float(getattr(op, "wait", 0.0))
-            segment.append(
-                Asks(tag, called.collective, called.nbytes, called.group, stream, wait, after)
-            )
-            return
-        match op:
-            case ops.Wait():
-                if op.tags:
-                    segment.append(tuple(op.tags))
-            case ops.Forward():
-                self._call(segment, 0, op.call)
-            case ops.Backward():
-                self._call(segment, 1, op.call)
-            case ops.Tail():
-                self._call(segment, 2, op.call)
-            case ops.Copy() | ops.Unshard():
-                self._count(segment, BYTES, 2 * op.nbytes)
-            case HostCopy():
-                self._count(segment, HOST_BYTES, op.nbytes)
-            case ops.FillBucket():
-                self._count(segment, HOOKS, 1.0)
-                if op.is_copied:
-                    self._count(segment, BYTES, 2.0 * self._beside.nbytes((op.name,)))
-            case ops.Take():
-                if op.is_copied:
-                    self._count(segment, BYTES, 2.0 * self._beside.nbytes(op.bucket.names))
-            case ops.Update():
-                self._update(segment)
+        add = self._adders[type(op)]
+        if add is not None:
+            add(op, segment)
 
-    def _update(self, segment: list[Event]) -> None:
+    def _collective(self, op: Any, segment: list[Event]) -> None:
+        called = called_by(op)
+        assert called is not None, "it starts a collective"
+        self._count(segment, LAUNCHES, 1.0)
+        tag: int | None = getattr(op, "tag", None)
+        after = tuple(getattr(op, "after", ()))
+        stream = self._streams.get(called.group, 0)
+        wait = float(getattr(op, "wait", 0.0))
+        segment.append(
+            Asks(tag, called.collective, called.nbytes, called.group, stream, wait, after)
+        )
+
+    def _wait(self, op: ops.Wait, segment: list[Event]) -> None:
+        if op.tags:
+            segment.append(tuple(op.tags))
+
+    def _copy(self, op: ops.Copy | ops.Unshard, segment: list[Event]) -> None:
+        self._count(segment, BYTES, 2 * op.nbytes)
+
+    def _host_copy(self, op: HostCopy, segment: list[Event]) -> None:
+        self._count(segment, HOST_BYTES, op.nbytes)
+
+    def _fill(self, op: ops.FillBucket, segment: list[Event]) -> None:
+        self._count(segment, HOOKS, 1.0)
+        if op.is_copied:
+            self._count(segment, BYTES, 2.0 * self._beside.nbytes((op.name,)))
+
+    def _take(self, op: ops.Take, segment: list[Event]) -> None:
+        if op.is_copied:
+            self._count(segment, BYTES, 2.0 * self._beside.nbytes(op.bucket.names))
+
+    def _update(self, op: ops.Update, segment: list[Event]) -> None:
         self._count(segment, BYTES, self.update.scaled)
         self._count(segment, KERNELS, self.update.in_loop)
         self._count(segment, UPDATES, 1.0)
@@ -517,9 +545,9 @@ class Sheet:
             self._rows.append(np.zeros(3 * self._num_calls + NUM_COLUMNS))
         return self._rows[-1]
 
-    def _call(self, segment: list[Event], which: int, call: int) -> None:
-        if call < self._num_calls - 1 or self._has_loss:
-            self._row(segment)[which * self._num_calls + call] += 1
+    def _call(self, which: int, op: Any, segment: list[Event]) -> None:
+        if op.call < self._num_calls - 1 or self._has_loss:
+            self._row(segment)[which * self._num_calls + op.call] += 1
 
     def _count(self, segment: list[Event], column: int, amount: float) -> None:
         self._row(segment)[3 * self._num_calls + column] += amount
