@@ -121,10 +121,10 @@ def test_what_cannot_be_sent_fails_alone():
 
 ENDLESS = """
 import threading
-from simdp.studies.executor.base import Processes
+from simdp.studies.executor.base import ProcessExecutor
 
 def start():
-    with Processes(2) as two:
+    with ProcessExecutor(2) as two:
         list(two.each(exec, ["import time; print('working', flush=True); time.sleep(600)"] * 2))
 
 if {in_a_thread}:
