@@ -122,6 +122,27 @@ def problem(message: str) -> PydanticCustomError:
     return _custom("problem", message)
 
 
+def _with_current_keys(
+    data: Mapping[Any, Any], unknown: Sequence[object], known: Sequence[str]
+) -> tuple[dict[Any, Any], list[InitErrorDetails]]:
+    """Give old keys their current names; a key under both names is an error."""
+    from simdp.moved import advise_key, old_keys
+
+    data, errors = dict(data), []
+    for new in known:
+        for old in old_keys(new):
+            if old not in unknown:
+                continue
+            value = data.pop(old)
+            if new in data:
+                message = f"{old} and {new} are the same key; keep {new}."
+                errors.append(InitErrorDetails(type=problem(message), loc=(), input=value))
+                continue
+            advise_key(old, new)
+            data[new] = value
+    return data, errors
+
+
 class Spec(BaseModel):
     """Base of every value that is written in YAML: frozen, equal by value, strict about keys."""
 
@@ -144,8 +165,12 @@ class Spec(BaseModel):
         unknown = [key for key in data if key not in known]
         if not unknown:
             return handler(dict(data))
+        data, errors = _with_current_keys(data, unknown, known)
+        unknown = [key for key in data if key not in known]
+        if not unknown and not errors:
+            return handler(data)
         shown = [name for name in known if name != "kind"]
-        errors = [
+        errors += [
             InitErrorDetails(
                 type=_custom("unknown_key", _unknown_key(key, shown)), loc=(), input=key
             )

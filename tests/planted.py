@@ -116,7 +116,7 @@ def launch_bound(random, number):
         seconds = random.uniform(0.2, 0.8) * _step_of(scenario)
         scenario["workload"]["host"] = {"step": f"{seconds:.3e} s"}
         return scenario, ()
-    more = {"host": {"ahead": True}} if number % 4 == 1 else {}
+    more = {"host": {"async_launch": True}} if number % 4 == 1 else {}
     optimizer = {"kind": "adamw", "foreach": False} if number % 4 == 2 else "sgd"
     width, layers = int(random.choice([64, 96, 128])), int(random.integers(16, 40))
     batch = int(random.choice([4, 16, 64]))

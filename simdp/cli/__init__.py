@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -119,6 +122,8 @@ def _run(arguments: list[str] | None) -> int:
 
     if not (sys.argv[1:] if arguments is None else arguments):
         arguments = ["--help"]
+    shown = warnings.showwarning
+    warnings.showwarning = partial(_show, shown, set())
     try:
         status = app(arguments, standalone_mode=False)
     except ScenarioError as error:
@@ -142,9 +147,29 @@ def _run(arguments: list[str] | None) -> int:
             raise
         complain(error.format_message().replace("\n", " "))
         return 2
+    finally:
+        warnings.showwarning = shown
     if status == STOPPED:
         complain("stopped")
     return status if isinstance(status, int) else 0
+
+
+def _show(
+    otherwise: Callable[..., None],
+    seen: set[str],
+    message: Warning | str,
+    category: type[Warning],
+    *where: Any,
+    **options: Any,
+) -> None:
+    """Print the advice on an old key once, in one line; show other warnings as Python does."""
+    from simdp.moved import OldKeyWarning
+
+    if not issubclass(category, OldKeyWarning):
+        otherwise(message, category, *where, **options)
+    elif str(message) not in seen:
+        seen.add(str(message))
+        complain(str(message))
 
 
 def _mend_streams() -> None:

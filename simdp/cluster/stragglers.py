@@ -520,7 +520,7 @@ class SharedHost(Straggler):
     ----------
     load : {"p25", "p50", "p75", "p90"}
         The quantile of the measured coefficients of variation: 0.051, 0.094, 0.55 or 1.07.
-    lasting_part : float
+    persistent_variance : float
         Part of the variance of the factor's logarithm that belongs to the rank for good.
 
     References
@@ -532,7 +532,7 @@ class SharedHost(Straggler):
 
     kind: Literal["shared_host"] = "shared_host"
     load: Literal["p25", "p50", "p75", "p90"] = "p50"
-    lasting_part: Float = Field(0.7, ge=0, le=1)
+    persistent_variance: Float = Field(0.7, ge=0, le=1)
 
     def _drawn(self, part: float, size: int, random: np.random.Generator) -> Floats:
         """Lognormal factors of mean 1 that have a part of the logarithm's variance."""
@@ -540,10 +540,10 @@ class SharedHost(Straggler):
         return rounded(np.exp(sqrt(variance) * random.standard_normal(size) - variance / 2))
 
     def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
-        return self._drawn(self.lasting_part, len(nodes), random)
+        return self._drawn(self.persistent_variance, len(nodes), random)
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
-        return self._drawn(1 - self.lasting_part, world_size, random)
+        return self._drawn(1 - self.persistent_variance, world_size, random)
 
 
 # Slow node ----------------------------------------------------------------------------------------

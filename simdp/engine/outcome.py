@@ -394,7 +394,7 @@ def launched(scenario: Scenario) -> LaunchedKernels:
         "launch": roofline.launch,
         "memory": np.array(of_device)[roofline.device],
         "local_size": cluster.local_size,
-        "runs_ahead": workload.host.ahead,
+        "runs_ahead": workload.host.async_launch,
         "is_graph": workload.cuda_graphs,
     }
     if scenario.strategy.player == "server":

@@ -20,6 +20,7 @@ from simdp.engine.launcher import StepRecord
 from simdp.errors import ScenarioError
 from simdp.files import put_npz, read_npz, write_whole
 from simdp.job.targets import LossReached
+from simdp.moved import with_current_keys
 from simdp.results.metrics import Squares
 from simdp.scenario import Scenario
 from simdp.workload.sampling import START, Participants, Start
@@ -108,7 +109,7 @@ class State:
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
             found = cls(
-                scenario=dict(about["scenario"]),
+                scenario=with_current_keys(dict(about["scenario"]), advises=False),
                 num_steps=int(about["num_steps"]),
                 start=Start._make(map(int, about["start"])),
                 clock=float(about["clock"]),

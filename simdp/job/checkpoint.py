@@ -85,7 +85,7 @@ class InMemoryCopies(Spec):
         What each holds training up for [s]; or it follows from ``bandwidth``.
     bandwidth : float or None
         At which a node sends its part to a peer, and gets it back [bytes/s].
-    survives : {"process", "node"}
+    tolerates : {"process", "node"}
         The worst after which they can still be loaded: processes that die, or one node that is
         lost. Several nodes at once are too many.
     """
@@ -93,7 +93,7 @@ class InMemoryCopies(Spec):
     every: Every
     write: Seconds | None = None
     bandwidth: Bandwidth | None = None
-    survives: Literal["process", "node"] = "node"
+    tolerates: Literal["process", "node"] = "node"
 
     @model_validator(mode="after")
     def _has_a_time(self) -> InMemoryCopies:

@@ -76,14 +76,14 @@ class Elastic(Recovery):
     ----------
     min_nodes : int
         With fewer the job waits.
-    up : {"checkpoint", "at_once"}
+    rejoin : {"checkpoint", "at_once"}
         When nodes that come back are taken in, for which all processes start again: after the next
         checkpoint, so that nothing is lost, or at once, as by torchrun.
     """
 
     kind: Literal["elastic"] = "elastic"
     min_nodes: Int = Field(1, ge=1, le=2**20)
-    up: Literal["checkpoint", "at_once"] = "checkpoint"
+    rejoin: Literal["checkpoint", "at_once"] = "checkpoint"
 
 
 # Migrate ------------------------------------------------------------------------------------------

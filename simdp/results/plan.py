@@ -9,6 +9,7 @@ from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.files import read_json
+from simdp.moved import with_current_keys
 from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.result import Inline, as_json
 
@@ -216,8 +217,8 @@ class PlanResult(Inline):
         """
         content = read_json(path)
         try:
-            return cls.of(content)
-        except (KeyError, TypeError, AttributeError):
+            return cls.of(with_current_keys(content, advises=False))
+        except (KeyError, TypeError, AttributeError, ValueError):
             raise ScenarioError([f"{path}: is not a plan.json of simdp."]) from None
 
     @classmethod

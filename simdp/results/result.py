@@ -14,6 +14,7 @@ import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, one_line
 from simdp.files import read_json, write_whole
+from simdp.moved import with_current_keys
 from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import ORDER
 from simdp.results.trace import Trace
@@ -396,6 +397,7 @@ class Study(Inline):
         """
         content = read_json(path)
         try:
+            content = _with_current_keys(content)
             scenario = content["scenario"]
             points = [
                 Result(
@@ -422,8 +424,18 @@ class Study(Inline):
                 if "problems" in point
             ]
             return cls(content["simdp"], scenario, points, failed)
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, ValueError):
             raise ScenarioError([f"{path}: is not a result.json of simdp."]) from None
+
+
+def _with_current_keys(content: dict[str, Any]) -> dict[str, Any]:
+    """A saved result whose scenario and settings have current names of all keys."""
+    points = [
+        {**point, "set": with_current_keys(point["set"], advises=False)}
+        for point in content["points"]
+    ]
+    scenario = with_current_keys(content["scenario"], advises=False)
+    return {**content, "scenario": scenario, "points": points}
 
 
 def _set_in(scenario: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:

@@ -166,10 +166,10 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
             "recovery.kind: elastic changes the number of ranks, but workload.samples_per_rank "
             "has a number for each; use microbatch alone, or restart."
         )
-    if recovery.up == "checkpoint" and scenario.checkpoint is None:
+    if recovery.rejoin == "checkpoint" and scenario.checkpoint is None:
         found.append(
-            "recovery.up: checkpoint waits for one, but there are none; add checkpoint, or write "
-            "up: at_once."
+            "recovery.rejoin: checkpoint waits for one, but there are none; add checkpoint, or "
+            "write rejoin: at_once."
         )
     return found
 

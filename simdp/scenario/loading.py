@@ -34,7 +34,14 @@ from simdp.scenario.checks import (
 )
 from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.measured import built, contradictions, world_size
-from simdp.scenario.overrides import Raw, as_written, grid, move_paths, sweep_problems
+from simdp.scenario.overrides import (
+    Raw,
+    as_written,
+    grid,
+    move_paths,
+    sweep_problems,
+    with_current_sweep,
+)
 from simdp.scenario.placement import degraded_problems, neighbour_problems, straggler_problems
 from simdp.scenario.root import Scenario, build, validated
 from simdp.scenario.shipped import find
@@ -112,7 +119,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     ScenarioError
         With every problem that was found.
     """
-    raw = move_paths(raw, base.resolve(), base.resolve())
+    raw = with_current_sweep(move_paths(raw, base.resolve(), base.resolve()))
     found = sweep_problems(raw)
     if found:
         raise ScenarioError(found)

@@ -16,6 +16,7 @@ from simdp.cluster.machine import is_file
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, shown
 from simdp.files import read_scenario, shards_of
+from simdp.moved import current_key, old_keys, with_current_keys
 from simdp.scenario.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]
@@ -38,7 +39,9 @@ def as_written(
     if not isinstance(raw, dict):
         raise ScenarioError([f"{file}: is not a scenario; it must be a mapping with cluster: ..."])
     try:
-        raw = override_all(copy.deepcopy(raw), overrides or {}, file.parent, swept)
+        raw = override_all(
+            with_current_sweep(copy.deepcopy(raw)), overrides or {}, file.parent, swept
+        )
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     if overrides and not any(key.startswith("measured") for key in overrides):
@@ -47,12 +50,28 @@ def as_written(
     return raw
 
 
+def with_current_sweep(raw: Raw) -> Raw:
+    """A scenario whose sweep has current names of all keys.
+
+    Raises
+    ------
+    ScenarioError
+        If it has a key under both names.
+    """
+    if not raw.get("sweep"):
+        return raw
+    try:
+        return {**raw, "sweep": with_current_keys(raw["sweep"])}
+    except ValueError as error:
+        raise ScenarioError([f"sweep: {error}"]) from None
+
+
 def override(raw: Raw, key: str, value: Any) -> None:
     """Set a key for good: it is swept no longer.
 
     What follows ``sweep.`` is one key of the sweep, with its dots. Arguments as in `set_key`.
     """
-    sweep = raw.get("sweep")
+    key, sweep = current_key(key), raw.get("sweep")
     if isinstance(sweep, dict):
         sweep.pop(key, None)
     if key == "sweep" and value is None:
@@ -80,7 +99,7 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
     ScenarioError
         If the key leads through a value that has nothing inside.
     """
-    *parents, last = key.split(".")
+    *parents, last = current_key(key).split(".")
     if len(parents) > MAX_DEPTH:
         raise ScenarioError(
             [f"{key}: leads through {len(parents)} keys; there are {MAX_DEPTH} at most."]
@@ -91,6 +110,8 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
     place = _index(here, last, key)
     if last == "kind" and isinstance(here, dict) and here.get("kind") != value:
         here.clear()
+    for old in old_keys(last) if isinstance(here, dict) else ():
+        here.pop(old, None)
     here[place] = copy.deepcopy(value)
 
 

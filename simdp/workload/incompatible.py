@@ -42,10 +42,12 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
         # A profile may tell the host's time from the device's, so that a graph changes something.
         held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
         idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
-    if given["host"].ahead and (compute.kind != "roofline" or given["cuda_graphs"]):
+    if given["host"].async_launch and (compute.kind != "roofline" or given["cuda_graphs"]):
         why = f"compute: {compute.kind} has times that hold" if compute.kind != "roofline" else ""
         why = why or "a CUDA graph is launched at once, without"
-        idle["host"] = f"ahead is about the launches of single kernels; {why} these; leave it out."
+        idle["host"] = (
+            f"async_launch is about the launches of single kernels; {why} these; leave it out."
+        )
     if compute.runs_eagerly and (given["compile"] or model.recorded):
         why = "compile has none of these" if given["compile"] else "a recording has those that ran"
         idle["compute"] = f"kernels: torch lists what eager torch runs; {why}; leave it out."

@@ -110,7 +110,7 @@ class Host(Spec):
     per_neighbour : float
         The same for each further rank of the job that shares the node, such as its loaders and its
         Python competing for the node's cores [s]; a step measured on one device knows none of it.
-    ahead : bool
+    async_launch : bool
         Whether the host launches kernels while the device works on earlier ones. Then a device that
         has enough to do waits for no launch, and one with little to do for every one; false charges
         a launch to each kernel.
@@ -118,7 +118,7 @@ class Host(Spec):
 
     step: Seconds = 0.0
     per_neighbour: Seconds = 0.0
-    ahead: Bool = False
+    async_launch: Bool = False
 
     def before_step(self, local_size: int) -> float:
         """Time that a step begins with, on each of ``local_size`` ranks of a node [s]."""

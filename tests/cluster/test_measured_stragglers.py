@@ -205,14 +205,14 @@ def test_what_lasts_of_a_shared_host_is_its_part_of_the_variance():
 
 @pytest.mark.parametrize(("part", "lasts"), [(0, False), (1, True)])
 def test_a_shared_host_may_be_all_luck_or_all_fate(part, lasts):
-    drawn = factors(3, 8, {"kind": "shared_host", "lasting_part": part})
+    drawn = factors(3, 8, {"kind": "shared_host", "persistent_variance": part})
     assert (drawn == drawn[0]).all() == lasts
     assert len(np.unique(drawn[0])) == 8
 
 
 def test_a_wrong_shared_host_is_refused():
-    assert refusal(kind="shared_host", lasting_part=2) == [
-        "lasting_part: 2 is out of range; it must be <= 1.0."
+    assert refusal(kind="shared_host", persistent_variance=2) == [
+        "persistent_variance: 2 is out of range; it must be <= 1.0."
     ]
 
 

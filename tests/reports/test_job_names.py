@@ -7,10 +7,10 @@ from simdp.reports.job_table import cells, names
 
 def test_options_that_all_values_of_a_kind_have_go():
     elastic = {"kind": "elastic", "restart": "45 s"}
-    values = [{"kind": "restart", "restart": "45 s"}, elastic, {**elastic, "up": "at_once"}]
+    values = [{"kind": "restart", "restart": "45 s"}, elastic, {**elastic, "rejoin": "at_once"}]
     points = [job({"recovery": value}) for value in values]
-    assert cells(points, "recovery") == ["restart", "elastic", "elastic(up=at_once)"]
-    assert names(points) == ["restart", "elastic", "elastic(up=at_once)"]
+    assert cells(points, "recovery") == ["restart", "elastic", "elastic(rejoin=at_once)"]
+    assert names(points) == ["restart", "elastic", "elastic(rejoin=at_once)"]
 
 
 def test_plain_values_stand_behind_their_keys():

@@ -248,7 +248,7 @@ def test_what_waits_for_a_collective_was_launched_before_it_ended(traces):
 
 
 def test_a_host_that_runs_ahead_launches_back_to_back(tmp_path):
-    result = run(host={"ahead": True}, microbatch=2**14)
+    result = run(host={"async_launch": True}, microbatch=2**14)
     (path,) = result.save_traces(tmp_path, [0])
     trace = read(path)
     kernels = [e for e in of(trace, "kernel") if "layer" in e["args"]]

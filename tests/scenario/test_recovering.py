@@ -65,8 +65,8 @@ KEPT = {"every": 10, "write": "1 s"}
         (
             {"kind": "elastic"},
             {"checkpoint": None},
-            "recovery.up: checkpoint waits for one, but there are none; add checkpoint, or write "
-            "up: at_once.",
+            "recovery.rejoin: checkpoint waits for one, but there are none; add checkpoint, or "
+            "write rejoin: at_once.",
         ),
         (
             {"kind": "restart"},

@@ -114,14 +114,14 @@ def test_measured_times_hold_what_compilation_and_graphs_would_save():
             f"workload.{key}: compute: measured has times that hold it already; write false, or "
             "compute: roofline."
         ]
-    assert problems({**GPT2}, host={"ahead": True}, compute=measured) == [
-        "workload.host: ahead is about the launches of single kernels; compute: measured has times "
-        "that hold these; leave it out."
+    assert problems({**GPT2}, host={"async_launch": True}, compute=measured) == [
+        "workload.host: async_launch is about the launches of single kernels; compute: measured "
+        "has times that hold these; leave it out."
     ]
 
 
 def test_a_cuda_graph_leaves_nothing_to_launch_ahead():
-    assert problems({**GPT2}, host={"ahead": True}, cuda_graphs=True) == [
-        "workload.host: ahead is about the launches of single kernels; a CUDA graph is launched at "
-        "once, without these; leave it out."
+    assert problems({**GPT2}, host={"async_launch": True}, cuda_graphs=True) == [
+        "workload.host: async_launch is about the launches of single kernels; a CUDA graph is "
+        "launched at once, without these; leave it out."
     ]

@@ -83,10 +83,10 @@ Change = tuple[float, Effect, list[int]]
 
 
 class Spot(Failures):
-    """``{kind: spot, lifetime: 2.4 h, comeback: 1.1 h}``: nodes taken away and given back.
+    """``{kind: spot, lifetime: 2.4 h, mean_downtime: 1.1 h}``: nodes taken away and given back.
 
     Either by a trace of how many are alive, or at random: each node lives for ``lifetime`` on
-    average and comes back after ``comeback``, both exponential, and the job begins with all.
+    average and comes back after ``mean_downtime``, both exponential, and the job begins with all.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Spot(Failures):
         Whether the trace begins again where it ends; else the last count stays.
     start : str
         Where in the trace a run begins: at its ``beginning``, or at a ``random`` instant.
-    lifetime, comeback : float or None
+    lifetime, mean_downtime : float or None
         In place of a trace, the mean times of a node [s].
     group : float
         How many nodes are taken at once, on average (geometric), where so many are there.
@@ -110,7 +110,7 @@ class Spot(Failures):
     repeat: Bool = True
     start: Literal["beginning", "random"] = "beginning"
     lifetime: PositiveSeconds | None = None
-    comeback: PositiveSeconds | None = None
+    mean_downtime: PositiveSeconds | None = None
     group: Float = Field(1.0, ge=1, le=1e6)
 
     _counts: tuple[tuple[float, int], ...] = PrivateAttr(default=())
@@ -118,18 +118,19 @@ class Spot(Failures):
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Spot:
         """Read the trace; its path starts from ``base`` of the validation's context."""
-        times = (self.lifetime, self.comeback)
+        times = (self.lifetime, self.mean_downtime)
         if self.path is None:
             if None in times:
                 raise problem(
-                    "give either path, a trace of how many are alive, or lifetime and comeback."
+                    "give either path, a trace of how many are alive, or lifetime and "
+                    "mean_downtime."
                 )
             if not self.repeat or self.start != "beginning":
                 raise problem("repeat and start are of a trace; leave them out, or give path.")
             return self
         if times != (None, None) or self.group != 1:
             raise problem(
-                "lifetime, comeback and group are not used with path; leave them out, or it."
+                "lifetime, mean_downtime and group are not used with path; leave them out, or it."
             )
         if self.start == "random" and not self.repeat:
             raise problem("start: random needs a trace that goes on; write repeat: true.")
@@ -176,13 +177,13 @@ class Spot(Failures):
                     yield instant, alive
 
     def _by_chance(self, num_nodes: int, random: np.random.Generator) -> Iterator[Change]:
-        """Draw lives and comebacks, whose rates follow from how many are alive and away.
+        """Draw lives and downtimes, whose rates follow from how many are alive and away.
 
         A group is cut where fewer are alive, and groups come more often for it, so that each node
         lives for `lifetime` on average.
         """
         assert self.lifetime is not None
-        assert self.comeback is not None
+        assert self.mean_downtime is not None
         odds = np.cumprod(np.full(num_nodes, 1 - 1 / self.group))  # that a group is larger than i
         mean_group = np.cumsum([1.0, *odds[:-1]]).tolist()  # where i + 1 are alive
         alive, away, now = list(range(num_nodes)), list[int](), 0.0
@@ -192,7 +193,7 @@ class Spot(Failures):
             for gap, share, size in zip(gaps, shares, sizes.tolist(), strict=True):
                 num = len(alive)
                 leaving = num / self.lifetime / mean_group[num - 1] if num else 0.0
-                both = leaving + len(away) / self.comeback
+                both = leaving + len(away) / self.mean_downtime
                 now += gap / both
                 if share * both < leaving:
                     gone = _taken(alive, min(size, num), random)

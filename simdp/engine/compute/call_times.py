@@ -601,7 +601,7 @@ class CallTimes:
     def _before(self, activity: str, call: Ints, seconds: Floats, rank: int) -> Floats:
         """How long the device waits for the launch of each kernel."""
         launch, idle = self.roofline.launch[rank], np.zeros(len(seconds))
-        if self.workload.host.ahead:
+        if self.workload.host.async_launch:
             # Backward goes through the calls from the last one.
             order = np.argsort(-call if activity == "backward" else call, kind="stable")
             idle[order] = idle_before(seconds[order], launch)

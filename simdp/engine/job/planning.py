@@ -120,7 +120,7 @@ def _copies(level: InMemoryCopies, what: Written, in_steps: Callable[[float], in
     every = level.every if isinstance(level.every, int) else in_steps(level.every)
     time = level.write if level.bandwidth is None else what.per_node / level.bandwidth
     assert time is not None
-    return Saving(every, time, 0.0, time, level.survives)
+    return Saving(every, time, 0.0, time, level.tolerates)
 
 
 # Paces --------------------------------------------------------------------------------------------
@@ -310,16 +310,16 @@ def _share_guarded(plan: JobPlan) -> float:
     """Loads of the last kind of checkpoint per failure, by what happens in some runs."""
     recovery, kept = plan.recovery, plan.savings[:-1]
     always = not isinstance(recovery, Elastic | Migrate | ReplicaGroups)
-    if not kept and (always or (isinstance(recovery, Elastic) and recovery.up == "checkpoint")):
+    if not kept and (always or (isinstance(recovery, Elastic) and recovery.rejoin == "checkpoint")):
         return 1.0
-    covered = max((WORST.index(saving.survives) for saving in kept), default=-1)
+    covered = max((WORST.index(saving.tolerates) for saving in kept), default=-1)
     moved = recovery.share if isinstance(recovery, Migrate) else 0.0
     count, loads = 0, 0.0
     for run in range(SOME_RUNS):
         groups = _GroupState(plan) if isinstance(recovery, ReplicaGroups) else None
         drawn = events(plan.failures, plan.num_nodes, plan.devices_per_node, plan.seed, run)
         for event in islice(drawn, MANY_EVENTS // SOME_RUNS):
-            returns = isinstance(recovery, Elastic) and recovery.up == "at_once"
+            returns = isinstance(recovery, Elastic) and recovery.rejoin == "at_once"
             if returns and (event.effect == "join" or 0 < event.repair < inf):
                 loads += covered < 0  # all start again for nodes that come back
             if event.effect not in ("fail", "hang", "leave"):

@@ -134,7 +134,7 @@ class WithFewer(Restarting):
     def returned(self, nodes: list[int]) -> bool:
         if self._size(self.run.nodes.used + len(self.run.nodes.idle)) <= self._running:
             return False
-        if self.spec.up == "at_once":
+        if self.spec.rejoin == "at_once":
             return True
         self.run.training.stops_at_save = True
         return False

@@ -64,7 +64,7 @@ class Saving(NamedTuple):
         How much longer it takes until it can be loaded [s].
     load : float
         Until it is loaded [s].
-    survives : str
+    tolerates : str
         The worst after which it is there, of `WORST`.
     """
 
@@ -72,7 +72,7 @@ class Saving(NamedTuple):
     blocking: float
     background: float = 0.0
     load: float = 0.0
-    survives: str = "nodes"
+    tolerates: str = "nodes"
 
 
 class SavedState(NamedTuple):
@@ -354,7 +354,7 @@ class JobTraining:
         for number, saving in enumerate(self.savings):
             self._settle(number)
             self._pending[number] = None
-            if WORST.index(saving.survives) < WORST.index(worst):
+            if WORST.index(saving.tolerates) < WORST.index(worst):
                 self._durable[number] = None
             kept = self._durable[number]
             if kept is not None and kept.steps > best.steps:

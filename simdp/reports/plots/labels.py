@@ -139,8 +139,8 @@ MIN_KEY = 6
 
 
 KEY_NAMES = {
-    "ahead": "Asynchronous launch",
     "alpha": "Latency",
+    "async_launch": "Asynchronous launch",
     "bucket_cap": "Bucket cap",
     "devices_per_node": "Node size [GPUs]",
     "global_batch": "Global batch [samples]",

@@ -15,7 +15,7 @@ EXAMPLES = {
     "empirical": {"quantiles": ["100 h", "300 h", "2000 h"]},
     "exponential": {"mtbf": "1000 h"},
     "maintenance": {"every": "1 week", "duration": "2 h", "nodes": 3},
-    "spot": {"lifetime": "3 h", "comeback": "1 h"},
+    "spot": {"lifetime": "3 h", "mean_downtime": "1 h"},
     "trace": {"path": "events.csv"},
     "weibull": {"mtbf": "1000 h", "shape": 0.7},
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from processes import HOUR, drawn, failures, folder, refusal
 
 SHIPPED = Path(__file__).parents[3] / "scenarios" / "data"
-BY_TRACE = {"lifetime": None, "comeback": None, "path": "alive.csv"}
+BY_TRACE = {"lifetime": None, "mean_downtime": None, "path": "alive.csv"}
 
 
 def alive(events, num_nodes):
@@ -87,7 +87,7 @@ def test_those_that_went_first_come_back_first(tmp_path):
 def test_the_shipped_trace_has_the_statistics_of_the_published_one():
     """Bamboo, g4dn.xlarge, us-east-1c: 24.5 h, 12 wanted, 8.2 alive, 85 lost in 35 events."""
     process = failures(
-        "spot", SHIPPED, lifetime=None, comeback=None, path="spot_12_nodes.csv", repeat=False
+        "spot", SHIPPED, lifetime=None, mean_downtime=None, path="spot_12_nodes.csv", repeat=False
     )
     events = drawn(process, 1000, num_nodes=12)
     lost = [len(event.nodes) for event in events if event.effect == "leave"]
@@ -104,7 +104,7 @@ def test_the_shipped_trace_has_the_statistics_of_the_published_one():
 @pytest.mark.parametrize("group", [1, 2.43, 30])
 @pytest.mark.parametrize("num_nodes", [1, 12])
 def test_nodes_live_and_stay_away_as_long_as_is_given(group, num_nodes):
-    process = failures("spot", lifetime="3 h", comeback="1 h", group=group)
+    process = failures("spot", lifetime="3 h", mean_downtime="1 h", group=group)
     events = drawn(process, 20_000, num_nodes)
     counts = alive(events, num_nodes)
     hours = counts[-1][0] / HOUR
@@ -116,7 +116,7 @@ def test_nodes_live_and_stay_away_as_long_as_is_given(group, num_nodes):
 @pytest.mark.slow
 def test_nodes_go_in_groups():
     """The statistics of the shipped trace: groups of 85 / 35, where so many are there."""
-    process = failures("spot", lifetime="20 h", comeback="1 min", group=85 / 35)
+    process = failures("spot", lifetime="20 h", mean_downtime="1 min", group=85 / 35)
     lost = [len(e.nodes) for e in drawn(process, 20_000, 500) if e.effect == "leave"]
     assert np.mean(lost) == pytest.approx(85 / 35, rel=0.03)
     assert max(lost) > 8
@@ -126,10 +126,12 @@ def test_nodes_go_in_groups():
     num_nodes=st.integers(1, 30),
     group=st.floats(1, 1e6),
     lifetime=st.floats(1e-3, 1e6),
-    comeback=st.floats(1e-3, 1e6),
+    mean_downtime=st.floats(1e-3, 1e6),
 )
-def test_nobody_goes_twice(num_nodes, group, lifetime, comeback):
-    process = failures("spot", lifetime=f"{lifetime} h", comeback=f"{comeback} h", group=group)
+def test_nobody_goes_twice(num_nodes, group, lifetime, mean_downtime):
+    process = failures(
+        "spot", lifetime=f"{lifetime} h", mean_downtime=f"{mean_downtime} h", group=group
+    )
     counts = alive(drawn(process, 150, num_nodes), num_nodes)
     assert all(0 <= n <= num_nodes for _, n in counts)
     assert all(a <= b for (a, _), (b, _) in pairwise(counts))
@@ -143,21 +145,21 @@ def test_nobody_goes_twice(num_nodes, group, lifetime, comeback):
     [
         (
             {"lifetime": None},
-            "give either path, a trace of how many are alive, or lifetime and comeback.",
+            "give either path, a trace of how many are alive, or lifetime and mean_downtime.",
         ),
         (
-            {"comeback": None},
-            "give either path, a trace of how many are alive, or lifetime and comeback.",
+            {"mean_downtime": None},
+            "give either path, a trace of how many are alive, or lifetime and mean_downtime.",
         ),
         ({"repeat": False}, "repeat and start are of a trace; leave them out, or give path."),
         ({"start": "random"}, "repeat and start are of a trace; leave them out, or give path."),
         (
             {"path": "alive.csv"},
-            "lifetime, comeback and group are not used with path; leave them out, or it.",
+            "lifetime, mean_downtime and group are not used with path; leave them out, or it.",
         ),
         (
             {**BY_TRACE, "group": 2},
-            "lifetime, comeback and group are not used with path; leave them out, or it.",
+            "lifetime, mean_downtime and group are not used with path; leave them out, or it.",
         ),
         (
             {**BY_TRACE, "repeat": False, "start": "random"},

@@ -116,7 +116,9 @@ def launched_ahead(device, calls, samples):
 @activities
 @pytest.mark.parametrize("samples", [1, 2000, 10**6])
 def test_a_host_that_runs_ahead_makes_only_an_idle_device_wait_for_launches(activity, samples):
-    ahead = times([FAST], host={"ahead": True}).seconds(activity, batch(samples), FULL_LENGTH)
+    ahead = times([FAST], host={"async_launch": True}).seconds(
+        activity, batch(samples), FULL_LENGTH
+    )
     each = times([FAST]).seconds(activity, batch(samples), FULL_LENGTH)
     calls = call_kernels(workload(), activity, FULL_LENGTH[0])
     num = sum(map(len, calls))

@@ -10,7 +10,7 @@ KINDS = (
     {"kind": "restart", "rescheduling": "3 s"},
     {"kind": "spares", "num": 1, "swap": "2 s"},
     {"kind": "elastic", "min_nodes": 2},
-    {"kind": "elastic", "min_nodes": 1, "up": "at_once"},
+    {"kind": "elastic", "min_nodes": 1, "rejoin": "at_once"},
     {"kind": "replica_groups", "timeout": "4 s"},
     {"kind": "replica_groups", "group_nodes": 2, "min_replicas": 2, "timeout": "4 s"},
     {"kind": "migrate", "migration": "6 s", "share": "50 %"},
@@ -27,7 +27,7 @@ SAVINGS = st.sampled_from(
         (),
         (Saving(10, 1.0, load=3.0),),
         (Saving(7, 0.5, background=12.0, load=2.0),),
-        (Saving(3, 0.25, load=1.0, survives="node"), Saving(20, 2.0, 5.0, 4.0)),
+        (Saving(3, 0.25, load=1.0, tolerates="node"), Saving(20, 2.0, 5.0, 4.0)),
     ]
 )
 
@@ -49,8 +49,8 @@ def events_of(drawn):
 @given(st.lists(HAPPENS, max_size=12), SAVINGS, st.integers(1, 60))
 def test_every_second_is_accounted_for(raw, drawn, savings, num_steps):
     recovery = {"detection": "1 s", "hang_timeout": "9 s", "restart": "5 s", **raw}
-    if raw.get("up") != "at_once" and not savings and raw["kind"] == "elastic":
-        recovery["up"] = "at_once"  # as the checks of scenarios ask for
+    if raw.get("rejoin") != "at_once" and not savings and raw["kind"] == "elastic":
+        recovery["rejoin"] = "at_once"  # as the checks of scenarios ask for
     paces = PACES if raw["kind"] == "elastic" else {4: Pace(1.0)}
     plan = plan_of(
         num_steps, *events_of(drawn), savings=savings, recovery=recovery, paces=paces, heal=2.0

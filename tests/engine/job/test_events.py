@@ -69,7 +69,7 @@ MANY = [
     {"kind": "exponential", "mtbf": "1000 h", "hang": "10 %"},
     {"kind": "weibull", "mtbf": "3000 h", "shape": 0.7, "spread": 1, "repair": "2 h"},
     {"kind": "maintenance", "every": "1 week", "duration": "2 h", "nodes": 1},
-    {"kind": "spot", "lifetime": "500 h", "comeback": "5 h", "group": 2},
+    {"kind": "spot", "lifetime": "500 h", "mean_downtime": "5 h", "group": 2},
 ]
 
 

@@ -95,7 +95,7 @@ def test_an_elastic_job_goes_on_with_fewer_and_comes_up_after_a_checkpoint():
 
 
 def test_an_elastic_job_that_comes_up_at_once_loses_work():
-    elastic = {"kind": "elastic", "min_nodes": 2, "restart": "5 s", "up": "at_once"}
+    elastic = {"kind": "elastic", "min_nodes": 2, "restart": "5 s", "rejoin": "at_once"}
     plan = plan_of(40, fail(20.5, 1, repair=12.0), savings=[SAVING], recovery=elastic, paces=PACES)
     _, parts, _ = played(plan)
     assert parts["lost_work"] == pytest.approx(4.5 + 4)  # it trained from 28.5 to 32.5

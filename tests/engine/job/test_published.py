@@ -119,8 +119,8 @@ JOB = {"per": "job", "mtbf": "200 h"}
         ({"kind": "restart"}, (), [NODES, JOB], 1 / (4 / 400 + 1 / 200)),
         ({"kind": "spares", "num": 1}, (), [NODES], 100.0),
         ({"kind": "elastic"}, (), [NODES], 100.0),
-        ({"kind": "elastic", "up": "at_once"}, (), [NODES], 100.0),
-        ({"kind": "elastic", "up": "at_once"}, (), [NODES | {"repair": "2 h"}], 50.0),
+        ({"kind": "elastic", "rejoin": "at_once"}, (), [NODES], 100.0),
+        ({"kind": "elastic", "rejoin": "at_once"}, (), [NODES | {"repair": "2 h"}], 50.0),
         ({"kind": "migrate", "migration": "1 min"}, (), [NODES, JOB], 200.0),
         ({"kind": "migrate", "migration": "1 min", "share": "75 %"}, (), [NODES], 400.0),
         ({"kind": "migrate", "migration": "1 min"}, (), [NODES], inf),
@@ -133,7 +133,7 @@ JOB = {"per": "job", "mtbf": "200 h"}
 def test_a_checkpoint_guards_against_those_failures_alone_that_load_it(
     recovery, levels, failures, hours
 ):
-    copies = [Saving(1, 1.0, survives=worst) for worst in levels]
+    copies = [Saving(1, 1.0, tolerates=worst) for worst in levels]
     plan = hit(plan_of(10, savings=[*copies, Saving(10, 20.0)], recovery=recovery), *failures)
     assert guarded_mttf_of(plan) / HOUR == pytest.approx(hours, rel=0.05)
 

@@ -81,8 +81,8 @@ def test_what_is_kept_at_an_instant_is_as_step_by_step(savings, num_steps, stop)
 
 def test_a_failure_takes_copies_that_do_not_outlive_it():
     levels = (
-        Saving(1, 0.0, load=1.0, survives="process"),
-        Saving(5, 0.0, load=2.0, survives="node"),
+        Saving(1, 0.0, load=1.0, tolerates="process"),
+        Saving(5, 0.0, load=2.0, tolerates="node"),
     )
     storage = Saving(20, 0.0, load=30.0)
     for worst, steps, load in (("process", 37, 1.0), ("node", 35, 2.0), ("nodes", 20, 30.0)):

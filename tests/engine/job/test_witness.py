@@ -58,7 +58,7 @@ def test_a_restarted_job_ends_with_the_bits_of_one_that_never_failed(tmp_path):
 
 
 def test_an_elastic_job_goes_on_with_fewer_nodes_and_then_with_more(tmp_path):
-    recovery = {"kind": "elastic", "up": "at_once"}
+    recovery = {"kind": "elastic", "rejoin": "at_once"}
     case = scenario(tmp_path, ["5.5,1,,5.3"], recovery)
     history = history_of(case)
     assert fates(history) == [(0, 4, "k"), (4, 5, "l"), (4, 8, "k"), (8, 9, "l"), (8, 12, "k")]
