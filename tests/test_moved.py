@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -11,9 +12,11 @@ import yaml
 import simdp
 from simdp.cli import _show, run_command_line
 from simdp.cluster.machine import read_machine
+from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.job.recovery import Elastic
 from simdp.moved import KEYS, MODULES, NAMES, OldKeyWarning, current_key, with_current_keys
+from simdp.results.plan import PlanResult
 from simdp.results.result import Study
 
 
@@ -229,6 +232,40 @@ def test_a_saved_result_with_old_keys_is_read_with_the_new_ones(tmp_path):
     assert old.scenario == new.scenario
     with pytest.warns(OldKeyWarning):
         assert simdp.load_scenario(path).sweep == raw["sweep"]
+
+
+def test_a_saved_result_with_a_key_under_both_names_is_refused(tmp_path):
+    path = tmp_path / "result.json"
+    scenario = {"workload": {"host": {"ahead": True, "async_launch": True}}}
+    path.write_text(json.dumps({"simdp": "0", "scenario": scenario, "points": []}))
+    with pytest.raises(ScenarioError, match=r"is not a result\.json"):
+        Study.load(path)
+
+
+def test_a_saved_plan_with_old_keys_is_read_with_the_new_ones(tmp_path):
+    path, read = tmp_path / "plan.json", []
+    path.write_text(json.dumps({"best": {"set": {"workload.host.ahead": True}}}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlanResult, "of", read.append)
+        PlanResult.load(path)
+    assert read == [{"best": {"set": {"workload.host.async_launch": True}}}]
+
+
+def test_a_run_goes_on_from_a_state_with_an_old_key(tmp_path):
+    raw = with_current_keys(raw_with("ahead"), advises=False) | {"numerics": True}
+    scenario = simdp.load_scenario(written(raw, tmp_path))
+    state = simdp.simulate(scenario, stop_after=1, keep_state=True).state
+    assert "async_launch" in state.scenario["workload"]["host"]
+    host = {**state.scenario["workload"]["host"]}
+    host["ahead"] = host.pop("async_launch")
+    old = replace(
+        state, scenario={**state.scenario, "workload": {**state.scenario["workload"], "host": host}}
+    )
+    path = tmp_path / "state.npz"
+    old.save(path)
+    again = State.load(path)
+    assert again.scenario == state.scenario
+    assert again.belongs_to(scenario)
 
 
 def test_the_command_line_prints_the_advice_once(tmp_path, capfd):
