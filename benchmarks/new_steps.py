@@ -4,7 +4,7 @@ python -m benchmarks.new_steps
 
 Runs ``python -m simdp validate`` on the steps of ``scenarios/validation``. A spread is the least
 that holds nine in ten of the measured steps, of its clusters alike and of those with one thing new;
-`simdp.studies.validate.intervals.SPREAD` has it. ``others'`` is the share inside if the spread is
+`simdp.studies.intervals.SPREAD` has it. ``others'`` is the share inside if the spread is
 that of all other clusters.
 """
 
@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from simdp.results.validation import StepComparison
+from simdp.studies.intervals import LEAST, NORMAL_90, further
 from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import LEAST, NORMAL_90, further
 
 FOLDER = Path(__file__).parents[1] / "scenarios" / "validation"
 HEADS = ("new", "clusters", "points", "mean error", "exposed", "spread", "inside", "others'")

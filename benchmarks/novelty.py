@@ -3,7 +3,7 @@
 python -m benchmarks.novelty
 
 Runs ``python -m simdp validate scenarios/validation/nccl-tests``. A spread is the 90 % quantile of
-the errors' logarithms over 1.645; `NOVELTY_SPREAD` in `simdp.studies.validate.intervals` is it.
+the errors' logarithms over 1.645; `NOVELTY_SPREAD` in `simdp.studies.intervals` is it.
 ``others'`` is the share of points inside if the spread is that of all other clusters.
 """
 
@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from simdp.results.validation import CollectiveComparison
+from simdp.studies.intervals import LARGE, MIDDLE, NORMAL_90, extrapolated
 from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import LARGE, MIDDLE, NORMAL_90, extrapolated
 
 TABLES = Path(__file__).parents[1] / "scenarios" / "validation" / "nccl-tests"
 SIZES = {"large": (LARGE, 1 << 62), "middle": (MIDDLE, LARGE), "small": (0, MIDDLE)}

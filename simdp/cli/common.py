@@ -7,15 +7,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from simdp.cli.completion import SCENARIOS
 from simdp.errors import ScenarioError
-from simdp.results.result import Columns
-from simdp.scenario import Scenario
-from simdp.studies.store import Store
+
+if TYPE_CHECKING:
+    from simdp.results.result import Columns
+    from simdp.scenario import Scenario
+    from simdp.studies.store import Store
 
 # Common -------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from simdp.results.result import Result
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.strategies.local_sgd import LocalSGD
-from simdp.studies.validate.intervals import (
+from simdp.studies.intervals import (
     deviation,
     is_scaled,
     machine_calibration,

@@ -33,7 +33,7 @@ from simdp.scenario import Scenario
 from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
 from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.spec import Spec
-from simdp.studies.validate.intervals import (
+from simdp.studies.intervals import (
     Known,
     cost_variants,
     machine_calibration,

@@ -149,7 +149,7 @@ def constants() -> dict[str, str]:
 
 def _said(constant: Pooled, is_share: bool) -> str:
     """A constant with its spread and its sources."""
-    from simdp.studies.validate.intervals import NORMAL_90  # brings the engine along
+    from simdp.studies.intervals import NORMAL_90  # brings the engine along
 
     low, high = (constant.value * exp(way * NORMAL_90 * constant.spread) for way in (-1, 1))
     if is_share:

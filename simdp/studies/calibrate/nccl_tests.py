@@ -35,7 +35,7 @@ from simdp.studies.calibrate.logs import (
     wiring_between,
 )
 from simdp.studies.calibrate.next_measurement import next_point, wanted_step
-from simdp.studies.validate.intervals import COST
+from simdp.studies.intervals import COST
 from simdp.units import format_percent, format_quantity
 
 BUCKET = 25.0 * 2**20

@@ -21,7 +21,7 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.results.metrics import Baseline
 from simdp.scenario import Scenario
 from simdp.studies.calibrate.fit import Constant, Fit, fit, jacobian
-from simdp.studies.validate.intervals import machine_calibration, step_interval
+from simdp.studies.intervals import machine_calibration, step_interval
 from simdp.studies.validate.jobs import load_measured, with_common_workloads
 from simdp.studies.variants import value_at, with_values
 from simdp.units import DIMENSIONS, format_quantity, parse

@@ -33,6 +33,16 @@ from simdp.studies.answers import interval_of
 from simdp.studies.collective import load_clusters, load_cost
 from simdp.studies.diagnose.devices import machines_with
 from simdp.studies.diagnose.verdict import WORTH
+from simdp.studies.intervals import (
+    BY_DATA_SHEET,
+    NORMAL_90,
+    Interval,
+    cost_variants,
+    known_of_cost,
+    machine_calibration,
+    residual,
+    spread,
+)
 from simdp.studies.methods import (
     FitsRequest,
     Method,
@@ -43,16 +53,6 @@ from simdp.studies.methods import (
     place_of,
     raw_of,
     with_data,
-)
-from simdp.studies.validate.intervals import (
-    BY_DATA_SHEET,
-    NORMAL_90,
-    Interval,
-    cost_variants,
-    known_of_cost,
-    machine_calibration,
-    residual,
-    spread,
 )
 from simdp.studies.variants import variant
 from simdp.units import format_quantity, parse, parse_percent

@@ -17,9 +17,9 @@ from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.placement import wiring_of
 from simdp.studies.executor import executor_for
+from simdp.studies.intervals import Known, news, pairs_of, told, with_pool
 from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
 from simdp.studies.validate.folds import Item
-from simdp.studies.validate.intervals import Known, news, pairs_of, told, with_pool
 from simdp.studies.validate.jobs import (
     Intervals,
     ValidationGroup,

@@ -28,7 +28,7 @@ from simdp.studies.calibrate.fit import (
     restraints,
     typical_values,
 )
-from simdp.studies.validate.intervals import COST, NORMAL_90, Known, as_unmeasured
+from simdp.studies.intervals import COST, NORMAL_90, Known, as_unmeasured
 from simdp.studies.validate.jobs import cluster_name, with_common_workloads
 from simdp.studies.variants import with_values
 from simdp.workload.models import PRESETS

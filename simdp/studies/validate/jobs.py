@@ -20,7 +20,7 @@ from simdp.scenario import Scenario, load_scenario
 from simdp.scenario.measured import MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.shipped import find
-from simdp.studies.validate.intervals import (
+from simdp.studies.intervals import (
     OWN,
     Known,
     machine_calibration,

@@ -21,6 +21,21 @@ from simdp.scenario.placement import wiring_of
 from simdp.studies.calibrate.fit import NOISE, Constant
 from simdp.studies.calibrate.steps import REACH, MeasuredStep, Watched, fit_watched, predictor, read
 from simdp.studies.executor import executor_for
+from simdp.studies.intervals import (
+    COST,
+    NORMAL_90,
+    OWN,
+    Known,
+    exposed_part,
+    further,
+    interval_of_pairs,
+    is_between,
+    machine_calibration,
+    name_of,
+    pairs_of,
+    what_is_new,
+    widened,
+)
 from simdp.studies.store import Keep, Store, done_in_order, key_of_all
 from simdp.studies.validate import Progress, joined, key_of_item, time_table, worthwhile
 from simdp.studies.validate.folds import (
@@ -36,21 +51,6 @@ from simdp.studies.validate.folds import (
     items_of,
     refit_tables,
     refitted,
-)
-from simdp.studies.validate.intervals import (
-    COST,
-    NORMAL_90,
-    OWN,
-    Known,
-    exposed_part,
-    further,
-    interval_of_pairs,
-    is_between,
-    machine_calibration,
-    name_of,
-    pairs_of,
-    what_is_new,
-    widened,
 )
 from simdp.studies.validate.jobs import MAX_POINTS, add_linear, load_measured, same_work, time_step
 from simdp.studies.variants import value_at, with_numbers, with_values

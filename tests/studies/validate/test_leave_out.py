@@ -10,8 +10,8 @@ import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.scenario.placement import wiring_of
+from simdp.studies.intervals import POOL, as_unmeasured
 from simdp.studies.store import Store
-from simdp.studies.validate.intervals import POOL, as_unmeasured
 from simdp.studies.validate.leave_out import leave_out
 from simdp.studies.variants import value_at, with_values
 

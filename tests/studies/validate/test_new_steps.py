@@ -14,8 +14,7 @@ from simdp.cluster.machine import MACHINES, Calibration, read_machine
 from simdp.reports.captions import model_name
 from simdp.scenario import checked, load_scenario
 from simdp.studies.answers import complete, interval_of
-from simdp.studies.validate import validate
-from simdp.studies.validate.intervals import (
+from simdp.studies.intervals import (
     BY_DATA_SHEET,
     LEAST,
     SPREAD,
@@ -30,6 +29,7 @@ from simdp.studies.validate.intervals import (
     what_is_new,
     with_pool,
 )
+from simdp.studies.validate import validate
 
 FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
 STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}

@@ -10,7 +10,7 @@ from benchmarks import novelty as benchmark
 from simdp.cluster.machine import Calibration, read_machine
 from simdp.scenario import load_scenario
 from simdp.studies.collective import Request, answer
-from simdp.studies.validate.intervals import (
+from simdp.studies.intervals import (
     NORMAL_90,
     NOVELTY_SPREAD,
     Interval,

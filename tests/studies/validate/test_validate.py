@@ -8,9 +8,10 @@ from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
 from simdp.scenario.placement import wiring_of
+from simdp.studies import intervals
+from simdp.studies.intervals import Interval, extrapolated, widened
 from simdp.studies.store import Store
-from simdp.studies.validate import clock_of, intervals, validate
-from simdp.studies.validate.intervals import Interval, extrapolated, widened
+from simdp.studies.validate import clock_of, validate
 from simdp.studies.validate.jobs import shortened
 
 KNOWN = {

@@ -5,7 +5,7 @@ at: another collective has paths of its own, more nodes share switches. How far 
 were off is in `SPREAD`, from the tables of ``scenarios/validation/nccl-tests`` that no constant was
 fitted to (``python -m benchmarks.novelty`` finds them again).
 
-As `simdp.studies.validate.intervals` for collectives: a model that no constant was fitted to has
+As `simdp.studies.intervals` for collectives: a model that no constant was fitted to has
 another share of its step beside which gradients travel, and other work on the host; more nodes
 share switches. It shows where a step waits for the network, and so a spread is that of the part of
 a step that communication leaves exposed. `SPREAD` is from the points of ``scenarios/validation``
@@ -576,7 +576,7 @@ def told(
     Parameters
     ----------
     time, ends
-        As `simdp.studies.validate.intervals.spread` has them.
+        As `simdp.studies.intervals.spread` has them.
     known : sequence of Known
         How well the machine's constants are.
     new : sequence of str
@@ -593,7 +593,7 @@ def widened(time: float, interval: Interval, deviation: float) -> Interval:
     Parameters
     ----------
     time, interval
-        As `simdp.studies.validate.intervals.spread` has them.
+        As `simdp.studies.intervals.spread` has them.
     deviation : float
         Standard deviation of the logarithm of the time.
     """
@@ -745,7 +745,7 @@ def step_interval(
     metrics : mapping
         Of the step.
     scenario, known, seconds
-        As `simdp.studies.validate.intervals.interval` has them.
+        As `simdp.studies.intervals.interval` has them.
     """
     time = float(metrics["step_time_s"])
     known = with_pool(known, scenario)

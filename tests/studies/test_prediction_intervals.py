@@ -10,7 +10,7 @@ import simdp
 from simdp.cluster.machine import Calibration
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.studies.validate.intervals import (
+from simdp.studies.intervals import (
     OWN,
     Known,
     interval,
