@@ -19,13 +19,12 @@ from simdp.engine.payload import FlatBuffers, of_rank
 from simdp.engine.threads import each_rank
 from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
-from simdp.workload.optimizers.base import State
-from simdp.workload.optimizers.large_batch import TrustRatio, squares
+from simdp.workload.optimizers.base import State, TrustRatio, squares
 from simdp.workload.precision import GradScaler, rounded
 from simdp.workload.sampling import Participants
 from simdp.workload.schedules import Schedule
 from simdp.workload.schedules.base import Progress
-from simdp.workload.schedules.lr_scheduler import ReduceLROnPlateau, Seen
+from simdp.workload.schedules.plateau import ReduceLROnPlateau, Seen
 
 # Trainer ------------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from simdp.probes import networks
-from simdp.probes.networks import Settings
+from simdp.probes.figures import median
+from simdp.probes.zoo import Settings
 
 # Clock --------------------------------------------------------------------------------------------
 
@@ -75,155 +75,6 @@ def settle(device: Any) -> None:
     """Wait until a device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-# Quiet --------------------------------------------------------------------------------------------
-
-T = TypeVar("T")
-
-STAT = Path("/proc/stat")
-"""Linux's counters; where there are none, every round counts as quiet."""
-
-PAUSE = 0.25
-"""Seconds for which the machine is looked at before a round."""
-
-
-class CpuUsage(NamedTuple):
-    """Counters at an instant: of the wall clock, this process, and all processes [s]."""
-
-    wall: float
-    own: float
-    all: float
-
-
-def usage() -> CpuUsage:
-    """Read the counters; where Linux has none, all processes count as idle."""
-    ticks = 0.0
-    if STAT.exists():
-        user, nice, system = STAT.read_text().split(maxsplit=4)[1:4]
-        ticks = (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
-    return CpuUsage(time.perf_counter(), time.process_time(), ticks)
-
-
-def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
-    """Share of the machine's cores that others used between two instants.
-
-    Parameters
-    ----------
-    before, after : Usage
-        Of one rank.
-    own : float
-        CPU time that all ranks on the machine used in between [s].
-
-    Returns
-    -------
-    float
-        From 0 to 1.
-    """
-    cores = os.cpu_count() or 1
-    theirs = after.all - before.all - own
-    return max(0.0, theirs / (after.wall - before.wall) / cores)
-
-
-def undisturbed(
-    gathered: Callable[[Any], list[Any]], work: Callable[[], T], limit: float, tries: int
-) -> tuple[T, float]:
-    """Do some work on all ranks when nobody else disturbs it, or when the tries are used up.
-
-    A try looks at the machine for a moment, and where it is busy, that was the try: waiting costs
-    others nothing. Else the work is done, and counts if it was not disturbed; the last try does it
-    in any case, if none did.
-
-    Parameters
-    ----------
-    gathered : callable
-        Gives every rank what each one puts in; all ranks call it together.
-    work : callable
-        Is measured.
-    limit : float
-        Share of the cores that others may use.
-    tries : int
-        At least 1.
-
-    Returns
-    -------
-    result
-        Of the quietest try.
-    share : float
-        What others used of the cores meanwhile, at most over the nodes.
-    """
-    found: list[tuple[float, int, T]] = []
-    for number in range(tries):
-        is_last = number == tries - 1 and not found
-        if not is_last:
-            _, share = _watched(gathered, lambda: time.sleep(PAUSE))
-            if share > limit:
-                continue
-        result, share = _watched(gathered, work)
-        found.append((share, number, result))
-        if share <= limit:
-            break
-    share, _, result = min(found, key=lambda item: item[:2])
-    return result, share
-
-
-def _watched(gathered: Callable[[Any], list[Any]], work: Callable[[], T]) -> tuple[T, float]:
-    """Do some work on all ranks together; its result, and what others used meanwhile."""
-    gathered(None)
-    before = usage()
-    result = work()
-    gathered(None)
-    after = usage()
-    here = os.uname().nodename
-    ranks = gathered((here, after.own - before.own))
-    own = sum(seconds for node, seconds in ranks if node == here)
-    return result, max(gathered(foreign(before, after, own)))
-
-
-# Figures ------------------------------------------------------------------------------------------
-
-PERCENTILES = (10, 50, 75, 90)
-
-
-def percentiles(seconds: Sequence[float]) -> dict[str, str]:
-    """The percentiles of times, as quantities: ``{"p10": "1.2 ms", ...}``.
-
-    Parameters
-    ----------
-    seconds : sequence of float
-        At least one [s].
-    """
-    found = np.percentile(np.asarray(seconds), PERCENTILES)
-    return {f"p{p}": milliseconds(float(t)) for p, t in zip(PERCENTILES, found, strict=True)}
-
-
-def median(seconds: Sequence[float]) -> float:
-    """The median [s]."""
-    return float(np.median(np.asarray(seconds)))
-
-
-def noise(rounds: Sequence[Sequence[float]]) -> float:
-    """How much the medians of several rounds differ: their standard deviation over their mean.
-
-    0 of a single round, which does not tell.
-    """
-    medians = np.array([median(times) for times in rounds])
-    return float(medians.std(ddof=1) / medians.mean()) if len(medians) > 1 else 0.0
-
-
-def milliseconds(seconds: float) -> str:
-    """Write a time to a microsecond's precision or five digits, whichever is more."""
-    return f"{seconds * 1e3:.5g} ms"
-
-
-def microseconds(seconds: float) -> str:
-    """Write a short time."""
-    return f"{seconds * 1e6:.5g} us"
-
-
-def percent(part: float) -> str:
-    """Write a share."""
-    return f"{part * 100:.3g} %"
 
 
 # Device -------------------------------------------------------------------------------------------

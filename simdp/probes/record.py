@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from torch.profiler import ProfilerActivity, profile, schedule
-
 from simdp.files import format_yaml, write_whole
-from simdp.probes.device import (
-    DeviceClock,
-    Stepper,
-    clock,
-    median,
-    microseconds,
-    milliseconds,
-    noise,
-    percent,
-    percentiles,
-)
-from simdp.probes.networks import scenario_precision
+from simdp.probes.figures import median, microseconds, milliseconds, noise, percent, percentiles
+from simdp.probes.zoo import scenario_precision
 from simdp.units import parse
 
 # Record -------------------------------------------------------------------------------------------
@@ -275,67 +260,3 @@ def _measured(runs: Mapping[Any, Mapping[str, Any]], smallest: int, source: str)
 def _source(machine: Mapping[str, Any], about: About) -> str:
     what = machine.get("gpu", machine["cpu"])
     return f"simdp.probes.ddp on {what}, torch {machine['torch']}, {about.backend}"
-
-
-# Traces -------------------------------------------------------------------------------------------
-
-WARM_UP, TRACED_STEPS = 2, 4
-"""Steps under the profiler that are not kept, and that are; the last one's end is cut off in some
-versions of torch, so that there is one more than three."""
-
-
-def record_trace(
-    stepper: Stepper,
-    model: Any,
-    folder: Path,
-    rank: int = 0,
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> Path:
-    """Run a few steps under torch's profiler, and keep its trace.
-
-    Steps under the profiler are slower than the timed ones, so none of these counts as a time.
-
-    Parameters
-    ----------
-    stepper : Stepper
-        Whose steps.
-    model : torch.nn.Module
-        Its module, or what wraps it.
-    folder : Path
-        Where; a file for every rank, and nothing else, as HolisticTraceAnalysis wants it.
-    rank : int
-        Of this process.
-    around : callable
-        As for `Stepper.run`.
-
-    Returns
-    -------
-    Path
-        The file, ``rank0.pt.trace.json.gz``.
-    """
-    activities = [ProfilerActivity.CPU]
-    if stepper.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    watch = clock(stepper.device)
-    kept = schedule(wait=0, warmup=WARM_UP, active=TRACED_STEPS, repeat=1)
-    with profile(activities=activities, schedule=kept, record_shapes=True) as profiler:
-        for _ in range(WARM_UP + TRACED_STEPS):
-            _one(stepper, model, watch, around)
-            profiler.step()
-    watch.seconds()
-    path = folder / f"rank{rank}.pt.trace.json.gz"
-    write_whole(path, partial(_export, profiler))
-    return path
-
-
-def _one(stepper: Stepper, model: Any, watch: DeviceClock, around: Callable[[], Any]) -> None:
-    with around():
-        stepper.step(model, watch)
-
-
-def _export(profiler: Any, stream: BinaryIO) -> None:
-    """Write the trace; torch writes to files only, and makes no folder for them."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json.gz"
-        profiler.export_chrome_trace(str(path))
-        stream.write(path.read_bytes())

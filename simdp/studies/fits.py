@@ -49,7 +49,7 @@ from simdp.studies.methods import (
     with_data,
 )
 from simdp.studies.variants import variant
-from simdp.workload.lora import Lora, Quantized
+from simdp.workload.finetuning import Lora, Quantized
 from simdp.workload.models import AnyModel, Model
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.step_costs import forward_flops

@@ -26,10 +26,10 @@ from simdp.workload import weights
 from simdp.workload.compute import COMPUTE, AnyCompute
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
+from simdp.workload.finetuning import Lora, Quantized
 from simdp.workload.incompatible import for_training_only, misfits
 from simdp.workload.input import Host, Input
 from simdp.workload.layers.base import ModelGraph
-from simdp.workload.lora import Lora, Quantized
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
@@ -363,7 +363,7 @@ class Workload(Dealing):
 
             graph = adapted(graph, self.lora)
         if self.frozen:
-            from simdp.workload.transforms import with_frozen
+            from simdp.workload.finetuning import with_frozen
 
             graph = with_frozen(graph, self.frozen)
         if self.attention is not None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from simdp.errors import ScenarioError, shown
 from simdp.workload import Workload, weights
+from simdp.workload.finetuning import matching
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.sampling import Permutation, read_permutation
-from simdp.workload.transforms import matching
 
 SHOWN = 8
 """Names that a message lists."""

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
+from simdp.workload.finetuning import kept_of
 from simdp.workload.layers.base import Kept, ModelGraph, Value
 from simdp.workload.models import Model
 from simdp.workload.precision import numpy_dtype
-from simdp.workload.transforms import kept_of
 
 # Stages -------------------------------------------------------------------------------------------
 

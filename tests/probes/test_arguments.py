@@ -3,7 +3,7 @@
 import pytest
 from for_each import for_each
 
-from simdp.probes import arguments, collectives, ddp, layers, networks
+from simdp.probes import arguments, collectives, ddp, layers, zoo
 from simdp.probes.arguments import ProbeError
 
 HELP = "; --help lists what there is."
@@ -170,14 +170,14 @@ def test_a_size_for_all_models_or_one_for_each():
 
 
 def test_settings_are_changed_for_one_model_alone():
-    found = networks.chosen(["mlp", "transformer"], ["mlp.widths=[3, 4]", "transformer.dropout=0"])
+    found = zoo.chosen(["mlp", "transformer"], ["mlp.widths=[3, 4]", "transformer.dropout=0"])
     assert found["mlp"]["widths"] == [3, 4]
     assert found["transformer"]["dropout"] == 0
-    assert networks.MODELS["mlp"]["widths"] != [3, 4]
+    assert zoo.MODELS["mlp"]["widths"] != [3, 4]
 
 
 def test_every_precision_has_a_name_in_scenarios():
-    found = {name: networks.scenario_precision(name) for name in arguments.PRECISIONS}
+    found = {name: zoo.scenario_precision(name) for name in arguments.PRECISIONS}
     assert found == {
         "full": "full",
         "tf32": "full",

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from simdp.probes import device
-from simdp.probes.layers import LayerEvent, backward_of, forward_of
+from simdp.probes import figures
+from simdp.probes.figures import LayerEvent, backward_of, forward_of
 
 
 def test_percentiles_are_quantities():
-    found = device.percentiles([k / 1e3 for k in range(101)])
+    found = figures.percentiles([k / 1e3 for k in range(101)])
     assert found == {"p10": "10 ms", "p50": "50 ms", "p75": "75 ms", "p90": "90 ms"}
 
 
 def test_noise_is_how_much_rounds_differ():
-    assert device.noise([[1.0, 1.0], [1.0]]) == 0.0
-    assert device.noise([[1.0, 5.0, 1.0]]) == 0.0
-    assert device.noise([[0.9], [1.1]]) == pytest.approx(np.std([0.9, 1.1], ddof=1))
-    assert device.percent(0.0123) == "1.23 %"
-    assert device.microseconds(1.5e-6) == "1.5 us"
+    assert figures.noise([[1.0, 1.0], [1.0]]) == 0.0
+    assert figures.noise([[1.0, 5.0, 1.0]]) == 0.0
+    assert figures.noise([[0.9], [1.1]]) == pytest.approx(np.std([0.9, 1.1], ddof=1))
+    assert figures.percent(0.0123) == "1.23 %"
+    assert figures.microseconds(1.5e-6) == "1.5 us"
 
 
 def test_forward_goes_from_call_to_call():
@@ -64,18 +64,18 @@ def test_gradients_that_come_after_their_layers_turn_are_ready_at_its_end():
 
 
 def test_foreign_is_what_others_used_of_all_cores(monkeypatch):
-    monkeypatch.setattr(device.os, "cpu_count", lambda: 4)
-    before, after = device.CpuUsage(10.0, 1.0, 100.0), device.CpuUsage(12.0, 2.0, 105.0)
-    assert device.foreign(before, after, own=3.0) == (5.0 - 3.0) / 2.0 / 4
-    assert device.foreign(before, after, own=6.0) == 0.0
+    monkeypatch.setattr(figures.os, "cpu_count", lambda: 4)
+    before, after = figures.CpuUsage(10.0, 1.0, 100.0), figures.CpuUsage(12.0, 2.0, 105.0)
+    assert figures.foreign(before, after, own=3.0) == (5.0 - 3.0) / 2.0 / 4
+    assert figures.foreign(before, after, own=6.0) == 0.0
 
 
 def test_linux_counts_what_all_processes_use(tmp_path, monkeypatch):
     stat = tmp_path / "stat"
-    monkeypatch.setattr(device, "STAT", stat)
-    assert device.usage().all == 0.0
+    monkeypatch.setattr(figures, "STAT", stat)
+    assert figures.usage().all == 0.0
     stat.write_text("cpu  200 100 300 4000 5 6 7\ncpu0 1 2 3\n")
-    assert device.usage().all == 600 / device.os.sysconf("SC_CLK_TCK")
+    assert figures.usage().all == 600 / figures.os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_a_round_waits_for_quiet_and_is_repeated_if_it_was_disturbed(
     shares, tries, rounds, wanted, monkeypatch
 ):
     left, taken = list(shares), []
-    monkeypatch.setattr(device, "PAUSE", 0.0)
-    monkeypatch.setattr(device, "foreign", lambda before, after, own: left.pop(0))
+    monkeypatch.setattr(figures, "PAUSE", 0.0)
+    monkeypatch.setattr(figures, "foreign", lambda before, after, own: left.pop(0))
 
     def work():
         taken.append(f"round {len(taken) + 1}")
         return taken[-1]
 
-    assert device.undisturbed(lambda value: [value], work, 0.05, tries) == wanted
+    assert figures.undisturbed(lambda value: [value], work, 0.05, tries) == wanted
     assert len(taken) == rounds
     assert left == []

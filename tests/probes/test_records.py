@@ -7,8 +7,9 @@ import yaml
 
 import simdp
 from simdp.files import format_yaml, parse_yaml, read_yaml
-from simdp.probes import collectives, device, networks, record
-from simdp.probes.layers import LayerTimes, csv
+from simdp.probes import collectives, figures, record, zoo
+from simdp.probes.figures import LayerTimes
+from simdp.probes.layers import csv
 from simdp.results.collective import NAMES, read_nccl_tests
 from simdp.scenario import checked, load_scenario
 
@@ -41,7 +42,7 @@ def run(n, variant, cap, *rounds):
 
 def found(*runs):
     model = {
-        "model": dict(networks.MODELS["mlp"]),
+        "model": dict(zoo.MODELS["mlp"]),
         "gradients": 14,
         "gradient_bytes": 29_290_400,
         "runs": list(runs),
@@ -157,7 +158,7 @@ def test_what_ddp_costs_beyond_its_copies_is_the_hooks():
     copies = 4 * 29_290_400 / 30e9
     assert scenario["cluster"]["overheads"] == {
         "copies": True,
-        "hook": device.microseconds((5e-3 - copies) / 14),
+        "hook": figures.microseconds((5e-3 - copies) / 14),
     }
     quick = [run(1, "skipped", None, [21]) if r is RUNS[2] else r for r in RUNS]
     scenario = made(ABOUT, *quick)["scenarios"]["mlp"]
@@ -174,10 +175,10 @@ def test_threads_that_share_a_core_slow_each_other_down(cores, crowded):
     assert set(slowdowns.values()) == ({1.0} if crowded else {None})
 
 
-@pytest.mark.parametrize("model", networks.MODELS)
+@pytest.mark.parametrize("model", zoo.MODELS)
 def test_every_model_makes_a_valid_scenario(model):
     slow = [run(r["world_size"], r["variant"], r["bucket_cap"], [2000]) for r in RUNS]
-    entry = {**found(*slow)["models"]["mlp"], "model": dict(networks.MODELS[model])}
+    entry = {**found(*slow)["models"]["mlp"], "model": dict(zoo.MODELS[model])}
     about = ABOUT._replace(
         microbatch={model: 64}, device="cuda", ranks_per_device=2, precision="bf16"
     )

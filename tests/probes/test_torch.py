@@ -9,7 +9,7 @@ import pytest
 
 from simdp.files import read_yaml
 from simdp.probes import collectives, ddp, layers
-from simdp.probes import networks as zoo
+from simdp.probes import zoo
 from simdp.probes.arguments import ProbeError
 from simdp.results.collective import read_nccl_tests
 from simdp.scenario import checked
@@ -91,7 +91,7 @@ def test_a_step_has_three_parts_that_make_it_up(name, precision):
 @pytest.mark.parametrize("name", zoo.MODELS)
 def test_layer_times_cover_every_parameter_and_the_whole_step(name):
     from simdp.probes.device import Stepper
-    from simdp.probes.layers import measure
+    from simdp.probes.layer_times import measure
 
     stepper = Stepper(small(name), 2, "full", "sgd", torch.device("cpu"))
     found = measure(stepper, 1, 3)
@@ -190,7 +190,7 @@ def test_collectives_writes_a_log_that_reads_back(tmp_path):
 
 
 def test_a_rank_that_fails_is_named_in_one_line():
-    from simdp.probes.arguments import RankPlacement, launch
+    from simdp.probes.group import RankPlacement, launch
 
     with pytest.raises(ProbeError, match=r"^rank [01] failed: TypeError: .*callable.*$"):
         launch("no job", None, 2, RankPlacement("gloo", "cpu", 1, 1))
@@ -201,7 +201,7 @@ def leave(here, settings):
 
 
 def test_a_rank_that_is_ended_is_named_in_one_line():
-    from simdp.probes.arguments import RankPlacement, launch
+    from simdp.probes.group import RankPlacement, launch
 
     with pytest.raises(ProbeError, match=r"^rank 0 was ended: .*exit code 3$"):
         launch(leave, None, 1, RankPlacement("gloo", "cpu", 1, 1))
@@ -209,14 +209,14 @@ def test_a_rank_that_is_ended_is_named_in_one_line():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_said():
-    from simdp.probes.arguments import RankPlacement, launch
+    from simdp.probes.group import RankPlacement, launch
 
     with pytest.raises(ProbeError, match="torch finds no GPU here; write --device cpu"):
         launch("no job", None, 1, RankPlacement("gloo", "cuda", 1, 1))
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
-    from simdp.probes.arguments import RankPlacement, check_devices
+    from simdp.probes.group import RankPlacement, check_devices
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -230,7 +230,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 
 def test_torchrun_with_too_few_ranks_is_refused(monkeypatch):
-    from simdp.probes.arguments import RankPlacement, launch
+    from simdp.probes.group import RankPlacement, launch
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")

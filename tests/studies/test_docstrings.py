@@ -102,6 +102,6 @@ def test_every_spec_of_a_scenario_says_what_it_is():
 
 
 def test_the_places_of_specs_are_files_of_simdp():
-    root = Path(__file__).parents[3] / "simdp"
+    root = Path(__file__).parents[2] / "simdp"
     assert root.is_dir()
     assert all(spec.__module__.startswith("simdp.") for spec in members())

@@ -17,7 +17,7 @@ from simdp.units import DIMENSIONS, parse, quantity_pattern
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "scenarios" / "schema.json"
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 

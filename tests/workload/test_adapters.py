@@ -7,7 +7,7 @@ import pytest
 from one_batch import play
 
 from simdp.workload import Workload
-from simdp.workload.lora import Lora
+from simdp.workload.finetuning import Lora
 
 LORA = {"rank": 2, "alpha": 6, "targets": ["layers.1", "2"]}
 GPT = {

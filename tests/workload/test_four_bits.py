@@ -7,9 +7,10 @@ from every_strategy import launches, run_of
 from small_scenario import FAST
 
 from simdp.scenario import checked
+from simdp.workload.finetuning import backward_kernels
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.linear import QuantizedLinear
-from simdp.workload.transforms import backward_kernels, stored_weights
+from simdp.workload.transforms import stored_weights
 
 LLAMA = {
     "kind": "llama",

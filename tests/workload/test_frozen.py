@@ -9,11 +9,11 @@ from layer_checks import differences
 from simdp.engine.compute.call_times import call_kernels
 from simdp.workload import Workload
 from simdp.workload.execution import GraphExecutor, call_dtypes
+from simdp.workload.finetuning import backward_kernels, kept_of, matching, with_frozen
 from simdp.workload.layers.base import Kept, Pass
 from simdp.workload.lifetimes import lifetimes, recomputed
 from simdp.workload.losses import LOSSES
 from simdp.workload.step_costs import passes
-from simdp.workload.transforms import backward_kernels, kept_of, matching, with_frozen
 
 LINEAR = {"kind": "linear", "in_features": 4, "out_features": 4}
 LAYERS = [

@@ -7,7 +7,7 @@ import pytest
 
 from simdp.workload.precision import GradScaler, ScalerSettings
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDED = json.loads((GOLDEN / "g07_gradscaler.json").read_text())
 TRAJECTORIES = {
     name: RECORDED[name]

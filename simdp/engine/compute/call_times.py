@@ -19,6 +19,7 @@ from simdp.engine.samples import BatchSamples
 from simdp.scenario import Scenario
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes, widened
+from simdp.workload.finetuning import backward_kernels, kept_of, learned_elements
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import ModelGraph, Shape, Value
@@ -27,7 +28,6 @@ from simdp.workload.layers.tensor_ops import Add
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import SampleParts
-from simdp.workload.transforms import Fused, FusedChain, backward_kernels, kept_of, learned_elements
 
 # Beside -------------------------------------------------------------------------------------------
 
@@ -249,6 +249,8 @@ def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list
     flowing : Flowing
         The tensors.
     """
+    from simdp.workload.transforms import Fused  # imports most layers
+
     found, fused = list(plain), Fused(flowing.graph)
     for chain in fused.chains:
         kernels = [kernel for number in chain.calls for kernel in plain[number]]
@@ -261,12 +263,12 @@ def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list
     return found
 
 
-def _forward(chain: FusedChain, flops: float, flowing: Flowing, fused: Fused) -> list[Kernel]:
+def _forward(chain: Any, flops: float, flowing: Flowing, fused: Any) -> list[Kernel]:
     moved = sum(map(flowing.nbytes, (*chain.reads, *chain.writes)))
     return [Kernel(flops, moved, sum(_learned(flowing, number) for number in chain.calls))]
 
 
-def _backward(chain: FusedChain, flops: float, flowing: Flowing, fused: Fused) -> list[Kernel]:
+def _backward(chain: Any, flops: float, flowing: Flowing, fused: Any) -> list[Kernel]:
     graph, learning = flowing.graph, list[Kernel]()
     needed, below = dict[Value, None](), dict[Value, Value]()
     taken = {value for number in chain.calls for value in graph.calls[number].inputs}

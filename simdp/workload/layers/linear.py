@@ -308,7 +308,7 @@ class QuantizedLinear(Linear):
     storage_itemsize : int
         Bytes of the numbers that 4-bit ones are packed into.
     block, double
-        As of `simdp.workload.lora.Quantized`.
+        As of `simdp.workload.finetuning.Quantized`.
     """
 
     storage_itemsize: int

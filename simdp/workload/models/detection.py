@@ -34,7 +34,8 @@ from simdp.workload.layers.conv import (
 from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.pooling import MaxPool2d, RoIAlign, Upsample
 from simdp.workload.layers.tensor_ops import Add, Concat, Flatten
-from simdp.workload.models.base import ImageGraph, ImageModel, Model, fan_out
+from simdp.workload.models.base import Model
+from simdp.workload.models.convnets import ImageGraph, ImageModel, fan_out
 
 # Pyramid ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import pytest
 from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import PACES, Event, Pace, Saving, plan_of, played
+from jobs import PACES, FailureEvent, Saving, TrainingPace, plan_of, played
 
 KINDS = (
     {"kind": "restart", "rescheduling": "3 s"},
@@ -38,10 +38,10 @@ def events_of(drawn):
     for gap, effect, nodes, repair in drawn:
         now += gap
         if effect != "leave":
-            found.append(Event(now, effect, "test", nodes, repair if nodes else 0.0))
+            found.append(FailureEvent(now, effect, "test", nodes, repair if nodes else 0.0))
         elif nodes:
-            found.append(Event(now, "leave", "test", nodes, 0.0))
-            found.append(Event(now + 30, "join", "test", nodes, 0.0))
+            found.append(FailureEvent(now, "leave", "test", nodes, 0.0))
+            found.append(FailureEvent(now + 30, "join", "test", nodes, 0.0))
     return sorted(found, key=lambda event: event.time)
 
 
@@ -51,7 +51,7 @@ def test_every_second_is_accounted_for(raw, drawn, savings, num_steps):
     recovery = {"detection": "1 s", "hang_timeout": "9 s", "restart": "5 s", **raw}
     if raw.get("rejoin") != "at_once" and not savings and raw["kind"] == "elastic":
         recovery["rejoin"] = "at_once"  # as the checks of scenarios ask for
-    paces = PACES if raw["kind"] == "elastic" else {4: Pace(1.0)}
+    paces = PACES if raw["kind"] == "elastic" else {4: TrainingPace(1.0)}
     plan = plan_of(
         num_steps, *events_of(drawn), savings=savings, recovery=recovery, paces=paces, heal=2.0
     )

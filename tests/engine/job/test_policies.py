@@ -1,7 +1,7 @@
 """Policies: what a failure costs, second by second, in jobs that can be followed by hand."""
 
 import pytest
-from jobs import PACES, Event, Pace, Saving, fail, plan_of, played
+from jobs import PACES, FailureEvent, Saving, TrainingPace, fail, plan_of, played
 
 from simdp.errors import ScenarioError
 
@@ -110,7 +110,7 @@ def test_an_elastic_job_waits_for_its_least_nodes():
 
 
 def test_an_elastic_job_of_epochs_counts_samples():
-    paces = {4: Pace(1.0), 3: Pace(1.0, headway=0.75)}
+    paces = {4: TrainingPace(1.0), 3: TrainingPace(1.0, headway=0.75)}
     elastic = {"kind": "elastic", "min_nodes": 3}
     gone = fail(0.0, 1, effect="leave")
     plan = plan_of(30, gone, savings=[SAVING], recovery=elastic, paces=paces)
@@ -190,7 +190,7 @@ def test_nodes_that_are_set_free_in_time_cost_no_work():
 
 
 def test_nodes_that_leave_come_back_when_they_join():
-    away = fail(20.5, 1, effect="leave"), Event(100.5, "join", "test", (1,), 0.0)
+    away = fail(20.5, 1, effect="leave"), FailureEvent(100.5, "join", "test", (1,), 0.0)
     _, parts, _ = played(plan_of(50, *away, savings=[SAVING], recovery={}))
     assert parts["recovery"] == 80
 

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 from for_each import for_each
-from jobs import Pace, Saving, plan_of, played
+from jobs import Saving, TrainingPace, plan_of, played
 
 from simdp.cluster.failures.rates import Exponential
 from simdp.engine.job.planning import best_of, by_rule, guarded_mttf_of, in_steps, mttf_of
@@ -25,7 +25,7 @@ def random_plan(num_steps, step, every, write, restart, mttf, **keys):
         savings=[Saving(every, write)],
         nodes=1,
         recovery={"restart": f"{restart} s"},
-        paces={1: Pace(step)},
+        paces={1: TrainingPace(step)},
     )
     return replace(plan, failures=(failures,), **keys)
 
@@ -52,7 +52,7 @@ def test_llamas_goodput_is_as_expected():
     rate = Exponential.model_validate({"rate": "3.79 per 1000 node-days"})
     plan = plan_of(
         46_000, savings=[Saving(107, 20.0)], nodes=2048, recovery={"restart": "300 s"},
-        paces={2048: Pace(667 / 107)},
+        paces={2048: TrainingPace(667 / 107)},
     )  # fmt: skip
     plan = replace(plan, failures=(rate,), devices_per_node=8)
     assert mttf_of(plan) == pytest.approx(3.093 * HOUR, rel=1e-3)
@@ -150,7 +150,9 @@ def test_replica_groups_load_a_checkpoint_when_none_is_left():
 
 def test_by_the_rules_replica_groups_are_done_no_later_than_with_rare_checkpoints():
     recovery = {"kind": "replica_groups", "restart": "5 min", "timeout": "60 s"}
-    plan = plan_of(20_000, savings=[Saving(1, 60.0)], recovery=recovery, paces={4: Pace(10.0)})
+    plan = plan_of(
+        20_000, savings=[Saving(1, 60.0)], recovery=recovery, paces={4: TrainingPace(10.0)}
+    )
     plan = hit(plan, {"per": "node", "mtbf": "10 h"})
     every = {
         "daly": by_rule("daly", plan),

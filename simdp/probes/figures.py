@@ -1,0 +1,245 @@
+"""Quiet machines, and figures of repeated measurements."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+STAT = Path("/proc/stat")
+"""Linux's counters; where there are none, every round counts as quiet."""
+
+PAUSE = 0.25
+"""Seconds for which the machine is looked at before a round."""
+
+
+class CpuUsage(NamedTuple):
+    """Counters at an instant: of the wall clock, this process, and all processes [s]."""
+
+    wall: float
+    own: float
+    all: float
+
+
+def usage() -> CpuUsage:
+    """Read the counters; where Linux has none, all processes count as idle."""
+    ticks = 0.0
+    if STAT.exists():
+        user, nice, system = STAT.read_text().split(maxsplit=4)[1:4]
+        ticks = (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return CpuUsage(time.perf_counter(), time.process_time(), ticks)
+
+
+def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
+    """Share of the machine's cores that others used between two instants.
+
+    Parameters
+    ----------
+    before, after : Usage
+        Of one rank.
+    own : float
+        CPU time that all ranks on the machine used in between [s].
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+    """
+    cores = os.cpu_count() or 1
+    theirs = after.all - before.all - own
+    return max(0.0, theirs / (after.wall - before.wall) / cores)
+
+
+def undisturbed(
+    gathered: Callable[[Any], list[Any]], work: Callable[[], T], limit: float, tries: int
+) -> tuple[T, float]:
+    """Do some work on all ranks when nobody else disturbs it, or when the tries are used up.
+
+    A try looks at the machine for a moment, and where it is busy, that was the try: waiting costs
+    others nothing. Else the work is done, and counts if it was not disturbed; the last try does it
+    in any case, if none did.
+
+    Parameters
+    ----------
+    gathered : callable
+        Gives every rank what each one puts in; all ranks call it together.
+    work : callable
+        Is measured.
+    limit : float
+        Share of the cores that others may use.
+    tries : int
+        At least 1.
+
+    Returns
+    -------
+    result
+        Of the quietest try.
+    share : float
+        What others used of the cores meanwhile, at most over the nodes.
+    """
+    found: list[tuple[float, int, T]] = []
+    for number in range(tries):
+        is_last = number == tries - 1 and not found
+        if not is_last:
+            _, share = _watched(gathered, lambda: time.sleep(PAUSE))
+            if share > limit:
+                continue
+        result, share = _watched(gathered, work)
+        found.append((share, number, result))
+        if share <= limit:
+            break
+    share, _, result = min(found, key=lambda item: item[:2])
+    return result, share
+
+
+def _watched(gathered: Callable[[Any], list[Any]], work: Callable[[], T]) -> tuple[T, float]:
+    """Do some work on all ranks together; its result, and what others used meanwhile."""
+    gathered(None)
+    before = usage()
+    result = work()
+    gathered(None)
+    after = usage()
+    here = os.uname().nodename
+    ranks = gathered((here, after.own - before.own))
+    own = sum(seconds for node, seconds in ranks if node == here)
+    return result, max(gathered(foreign(before, after, own)))
+
+
+# Figures ------------------------------------------------------------------------------------------
+
+PERCENTILES = (10, 50, 75, 90)
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, str]:
+    """The percentiles of times, as quantities: ``{"p10": "1.2 ms", ...}``.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        At least one [s].
+    """
+    found = np.percentile(np.asarray(seconds), PERCENTILES)
+    return {f"p{p}": milliseconds(float(t)) for p, t in zip(PERCENTILES, found, strict=True)}
+
+
+def median(seconds: Sequence[float]) -> float:
+    """The median [s]."""
+    return float(np.median(np.asarray(seconds)))
+
+
+def noise(rounds: Sequence[Sequence[float]]) -> float:
+    """How much the medians of several rounds differ: their standard deviation over their mean.
+
+    0 of a single round, which does not tell.
+    """
+    medians = np.array([median(times) for times in rounds])
+    return float(medians.std(ddof=1) / medians.mean()) if len(medians) > 1 else 0.0
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a time to a microsecond's precision or five digits, whichever is more."""
+    return f"{seconds * 1e3:.5g} ms"
+
+
+def microseconds(seconds: float) -> str:
+    """Write a short time."""
+    return f"{seconds * 1e6:.5g} us"
+
+
+def percent(part: float) -> str:
+    """Write a share."""
+    return f"{part * 100:.3g} %"
+
+
+# Intervals ----------------------------------------------------------------------------------------
+
+
+class LayerEvent(NamedTuple):
+    """Something that happened to a layer, and when.
+
+    Attributes
+    ----------
+    layer : str
+        Its name.
+    kind : {"call", "output", "ready"}
+        It is called; the gradient of its output is there; that of one of its parameters is.
+    at : float
+        Seconds from the start of the step [s].
+    """
+
+    layer: str
+    kind: Literal["call", "output", "ready"] | str
+    at: float
+
+
+class LayerTimes(NamedTuple):
+    """Layer times of a model, in forward order; lists of one length.
+
+    Attributes
+    ----------
+    names : list of str
+        Layers that have parameters.
+    forward : list of float
+        From a layer's call to that of the next one [s].
+    weight_grad : list of float
+        From the gradient of its output to the last one of its parameters [s].
+    input_grad : list of float
+        From there to the gradient of the next output [s].
+    gradient_bytes : list of int
+        Of its parameters [bytes].
+    """
+
+    names: list[str]
+    forward: list[float]
+    weight_grad: list[float]
+    input_grad: list[float]
+    gradient_bytes: list[int]
+
+
+def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
+    """Seconds of each layer's forward, in order of the calls.
+
+    What comes before the first call, from instant 0 on, counts with the first layer, and what has
+    no parameters with the layer before it.
+    """
+    starts = [0.0, *(event.at for event in calls[1:]), end]
+    found: dict[str, float] = {}
+    for event, begin, finish in zip(calls, starts, starts[1:], strict=False):
+        found[event.layer] = found.get(event.layer, 0.0) + finish - begin
+    return found
+
+
+def backward_of(
+    events: Sequence[LayerEvent], begin: float, end: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of each layer's backward: up to its gradients, and after them.
+
+    What comes before the first output's gradient, the loss, counts with that layer. A layer's
+    turn lasts until the next output's gradient is there; gradients of its parameters that come
+    later than that are those of calls that autograd put off, and count as ready at its end.
+
+    Parameters
+    ----------
+    events : sequence of Event
+        Of kind ``output`` and ``ready``, in order of time.
+    begin, end : float
+        Of backward [s].
+    """
+    outputs = [event for event in events if event.kind == "output"]
+    starts = [begin, *(event.at for event in outputs[1:]), end]
+    to_weight: dict[str, float] = {}
+    to_input: dict[str, float] = {}
+    for output, start, finish in zip(outputs, starts, starts[1:], strict=False):
+        layer = output.layer
+        ready = [e.at for e in events if e.layer == layer and e.kind == "ready"]
+        inside = [at for at in ready if start <= at <= finish]
+        cut = max(inside) if inside and len(inside) == len(ready) else finish
+        to_weight[layer] = to_weight.get(layer, 0.0) + cut - start
+        to_input[layer] = to_input.get(layer, 0.0) + finish - cut
+    return to_weight, to_input
