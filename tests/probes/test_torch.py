@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from simdp.files import read_yaml
-from simdp.probes import collectives, ddp, layers
-from simdp.probes import zoo
+from simdp.probes import collectives, ddp, layers, zoo
 from simdp.probes.arguments import ProbeError
 from simdp.results.collective import read_nccl_tests
 from simdp.scenario import checked
