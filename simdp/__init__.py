@@ -35,7 +35,7 @@ class _Moved:
 
 
 if not any(type(finder).__name__ == "_Moved" for finder in sys.meta_path):
-    sys.meta_path.append(_Moved())  # type: ignore[arg-type]
+    sys.meta_path.append(_Moved())
 
 if TYPE_CHECKING:
     from simdp.engine.simulate import simulate

@@ -72,9 +72,10 @@ def fits(
 ) -> int:
     """Say which methods fit, how full devices get, and what a step takes, without a scenario."""
     from simdp.files import parse_yaml
-    from simdp.studies import fits as study
+    from simdp.studies.fits import fitting
+    from simdp.studies.methods import FitsRequest
 
-    asked = study.FitsRequest(
+    asked = FitsRequest(
         parse_yaml(model, "MODEL"),
         None if gpus == LEAST else whole_number(gpus),
         machine,
@@ -87,7 +88,7 @@ def fits(
         recompute,
         method,
     )
-    found = study.fitting(asked)
+    found = fitting(asked)
     if as_json:
         sys.stdout.write(found.to_json())
     else:

@@ -221,10 +221,10 @@ def _tell(
         }
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
     elif not quiet:
-        from simdp.reports import table
+        from simdp.reports.captions import seconds
 
         count = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
-        took = table.seconds(result.simulated_s) if result.simulated_s else "0 s"
+        took = seconds(result.simulated_s) if result.simulated_s else "0 s"
         for line in program_table.lines(result.trace, result.clocks):
             say(line)
         say(f"{count} on {where}: {took} simulated; files in {folder}")
