@@ -4,6 +4,7 @@ import json
 from importlib import metadata
 
 import pytest
+from for_each import for_each
 from real_torch import torch_installed
 
 from simdp.cli import run_command_line
@@ -97,7 +98,7 @@ def test_a_deadlock_and_a_failure_have_their_status(torchrun, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "told"),
     [
         (
@@ -142,7 +143,7 @@ def test_numbers_of_ranks_are_torchruns(tmp_path):
     assert cluster_size(path, "1", "2").device_count == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "told"),
     [
         (

@@ -185,8 +185,8 @@ def test_two_trees_that_meet_on_a_link_take_up_to_twice_as_long():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ring", "bidirectional_ring", "multi_ring"])
-@pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather"])
+@for_each("kind", ["ring", "bidirectional_ring", "multi_ring"])
+@for_each("family", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_slices_of_a_ring_pay_the_latency_once_each(family, kind):
     plan = FAMILIES[family][kind](slices=3).plan(8, 3e6)
     whole = FAMILIES[family][kind]().plan(8, 3e6)

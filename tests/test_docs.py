@@ -7,6 +7,7 @@ import sys
 from itertools import pairwise
 
 import pytest
+from for_each import for_each
 from pages import (
     DOCS,
     GIVEN,
@@ -116,7 +117,7 @@ def test_outputs_of_long_commands_are_the_only_ones_that_are_not_tried():
     assert 0 < len(long) < len(tried) / 10
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=name)
+@for_each("page", TUTORIALS, ids=name)
 def test_a_tutorial_says_no_figure_that_its_blocks_do_not_show(page):
     text = page.read_text()
     shown = " ".join(block.text for block in blocks(page))

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import socket
 import warnings
 import zipfile
@@ -51,13 +52,13 @@ def refusal(function, *arguments):
 # Text --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_npz, read_tensors])
+@for_each("read", [read_text, read_yaml, read_json, read_npz, read_tensors])
 def test_a_missing_file_is_named(read, tmp_path):
     path = tmp_path / "none.yaml"
     assert refusal(read, path) == f"{path}: there is no such file."
 
 
-@pytest.mark.parametrize("read", [read_text, read_yaml, read_json, read_npz, read_tensors])
+@for_each("read", [read_text, read_yaml, read_json, read_npz, read_tensors])
 def test_a_folder_is_no_file(read, tmp_path):
     assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
 
@@ -127,7 +128,7 @@ def test_a_name_that_no_file_can_have_is_refused():
 # YAML --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "value"),
     [
         ("a: 1e-4", {"a": 1e-4}),
@@ -214,7 +215,7 @@ def test_an_alias_bomb_is_refused_at_once():
     assert refusal(parse_yaml, "\n".join(lines), "f.yaml") == wanted
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["a: !!bool x", 'a: !!int ""', 'a: !!float ""', "a: !!timestamp x", "!!map [1]"],
 )
@@ -283,7 +284,7 @@ def test_an_array_that_needs_pickle_is_refused(tmp_path):
     assert refusal(read_npz, path) == f"{path}: is not an npz file of arrays."
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY", b"\x80\x04N."])
+@for_each("content", [b"", b"hello", b"\x93NUMPY", b"\x80\x04N."])
 def test_another_kind_of_file_is_no_npz(content, tmp_path):
     path = tmp_path / "data.npz"
     path.write_bytes(content)
@@ -375,7 +376,10 @@ def test_a_damaged_npz_is_read_or_refused(data, compressed, tmp_path):
     try:
         read_npz(path)
     except ScenarioError as error:
-        assert str(error) == f"{path}: is not an npz file of arrays."
+        assert re.fullmatch(
+            f"{re.escape(str(path))}: (is not an npz file of arrays|unpacks from .* MB to .*)\\.",
+            str(error),
+        )
 
 
 # safetensors -------------------------------------------------------------------------------------
@@ -443,7 +447,7 @@ def test_an_index_names_files_beside_it_that_hold_what_it_says(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "said"),
     [
         (
@@ -471,7 +475,7 @@ def test_tensors_of_other_types_are_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "said"),
     [
         (b"", "its first 8 bytes are not the length of a header"),
@@ -683,7 +687,7 @@ def test_a_column_that_is_optional_may_be_missing(table):
     assert table("name,time\na,1\n")[0].numbers == {"time": 1.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("", "t.csv: has no lines; begin with name,time."),

@@ -216,7 +216,7 @@ def test_no_imports_go_in_circles():
     assert waiting == {}
 
 
-@pytest.mark.parametrize("library", HOMES)
+@for_each("library", HOMES)
 def test_a_library_is_imported_only_at_home(library):
     users = {
         module

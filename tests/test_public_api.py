@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.reports import chrome_trace
@@ -189,8 +190,8 @@ def test_a_path_or_the_name_of_a_shipped_scenario_is_simulated():
         simdp.simulate("8gpu_rin")
 
 
-@pytest.mark.parametrize("function", [simdp.simulate, simdp.sweep])
-@pytest.mark.parametrize("given", [None, 8, {"cluster": {}}])
+@for_each("function", [simdp.simulate, simdp.sweep])
+@for_each("given", [None, 8, {"cluster": {}}])
 def test_what_is_no_scenario_is_a_type_error_that_says_what_to_do(function, given):
     wanted = "must be a Scenario, a path or the name of a shipped scenario, got .* use simdp.load_"
     with pytest.raises(TypeError, match=wanted):

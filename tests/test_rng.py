@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ def test_the_same_seed_and_name_draw_the_same():
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         (1, "straggler", 0, 0),

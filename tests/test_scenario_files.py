@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import WEIGHTS
 
 NPZ = {"kind": "npz", "path": "data.npz"}
@@ -43,7 +44,7 @@ def test_paths_start_from_the_scenario_file(load, tmp_path):
     assert scenario.workload.dataset.length(scenario.base) == 8
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrays", "loss", "said"),
     [
         ({"x": np.zeros((8, 4))}, "mse", "has no array 'y'; it holds x; store x and y."),
@@ -135,7 +136,7 @@ def test_ignored_labels_are_allowed(load, tmp_path):
     assert scenario.workload.dataset.length(scenario.base) == 8
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrays", "said"),
     [
         (
@@ -161,7 +162,7 @@ def test_wrong_weights_are_refused(arrays, said, refuse, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "bad",
     [np.full(3, "a"), np.ones(3, complex), np.ones(3, bool), np.array([0, np.nan, 0])],
     ids=["text", "complex", "boolean", "nan"],
@@ -174,7 +175,7 @@ def test_weights_that_are_no_finite_real_numbers_are_refused(bad, refuse, tmp_pa
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arrays",
     [
         {"a": np.arange(63)},

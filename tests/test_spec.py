@@ -144,7 +144,7 @@ def test_a_spec_of_no_member_is_refused():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "member"),
     [
         ("circle", Circle),
@@ -199,7 +199,7 @@ class Net(Spec):
     after: Annotated[Shape, one_of("layer", LAYERS)] = Relu()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kind",
     ["batch_norm2d", "BatchNorm2d", "batchnorm2d", "batch-norm2d", "BATCH_NORM2D", "Batch Norm 2d"],
 )
@@ -230,7 +230,7 @@ def test_a_preset_is_written_as_what_it_stands_for():
     assert Net.model_validate(written) == Net(layer="norm-64")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         (
@@ -365,7 +365,7 @@ def test_a_wrong_value_is_refused_in_one_line(raw, line):
     assert refusal(**raw) == [line]
 
 
-@pytest.mark.parametrize("kind", [["circle"], {"a": 1}, 3, True])
+@for_each("kind", [["circle"], {"a": 1}, 3, True])
 def test_a_kind_that_is_no_word_is_refused(kind):
     (line,) = refusal(shape={"kind": kind})
     assert line.startswith("shape: ")
@@ -402,7 +402,7 @@ def test_a_key_that_is_also_a_kind_keeps_its_place():
 # Errors ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "known", "message"),
     [
         ("rign", ["ring", "tree"], "unknown x 'rign'; known: ring, tree. Did you mean 'ring'?"),

@@ -73,7 +73,7 @@ def test_what_is_written_reads_back_to_the_same_float(dimension, value):
     assert parse(format_quantity(value, dimension), dimension) == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "dimension", "written"),
     [
         (300e9, "bandwidth", "300 GB/s"),
@@ -105,7 +105,7 @@ def test_whole_numbers_of_a_printed_unit_stay_short(dimension, number, data):
     assert len(written) <= len(f"{number} {unit}") or float(written.split()[0]) == number
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "dimension"),
     [("25 GB/s", "bandwidth"), ("5 us", "time"), ("25 MiB", "data size"), ("0 s", "time")],
 )
@@ -193,7 +193,7 @@ def test_a_share_is_read_with_its_sign(text, share):
     assert units.parse_percent(text) == share
 
 
-@pytest.mark.parametrize("text", ["2", 2, 0.02, "-1 %", "1e999 %", "two %", None, True])
+@for_each("text", ["2", 2, 0.02, "-1 %", "1e999 %", "two %", None, True])
 def test_what_is_no_share_is_refused(text):
     with pytest.raises(UnitError, match=r"is not a share of 0 % or more; write for example"):
         units.parse_percent(text)

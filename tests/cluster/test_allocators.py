@@ -1,6 +1,5 @@
 """How much memory a tensor takes."""
 
-import pytest
 from for_each import for_each
 
 from simdp.cluster import Cluster
@@ -17,7 +16,7 @@ def test_no_tensor_takes_less_than_it_holds_or_more_than_another_segment(kind, n
     assert taken > 0 or nbytes == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nbytes", "taken"),
     [
         (0, 0),

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from for_each import for_each
 from pydantic import TypeAdapter
 
@@ -97,7 +96,7 @@ def test_the_memory_of_a_device_is_the_one_in_its_name(name):
     assert memory in (gigabytes * 1e9, gigabytes * 2**30)
 
 
-@pytest.mark.parametrize("rate", [10, 25, 50, 100])
+@for_each("rate", [10, 25, 50, 100])
 def test_an_ethernet_link_carries_the_rate_in_its_name_at_most(rate):
     assert parse(LINKS.read(f"{rate}gbe")["bandwidth"], "bandwidth") <= rate * 1e9 / 8
 

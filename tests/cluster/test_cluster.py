@@ -57,7 +57,7 @@ def refusal(**keys):
 # Sizes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("world_size", "per_node", "local_size", "num_nodes"),
     [(8, None, 8, 1), (8, 8, 8, 1), (3, 8, 3, 1), (8, 4, 4, 2), (8, 1, 1, 8), (1, 4, 1, 1)],
 )
@@ -189,7 +189,7 @@ def test_efficiency_is_a_fraction(efficiency):
     assert line.startswith(f"device.efficiency: {efficiency} is out of range; it must be ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("link", "line"),
     [
         (
@@ -331,7 +331,7 @@ def test_a_route_over_a_ring_of_nodes_passes_the_nodes_between():
     ]
 
 
-@pytest.mark.parametrize("cards", [1, 2, 3, 4, 8])
+@for_each("cards", [1, 2, 3, 4, 8])
 def test_a_card_serves_the_local_ranks_that_leave_its_number(cards):
     where = two_level(8, 4, "ring", "switch", cards)
     first = [route(where, src, 4)[0] for src in range(4)]
@@ -573,7 +573,7 @@ def test_nodes_that_cannot_add_or_differ_have_no_tree():
 # What does not fit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "said"),
     [
         (
@@ -608,7 +608,7 @@ def test_a_topology_that_does_not_fit_a_node_is_refused(keys, said):
     assert refusal(**keys) == [said]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topology", "said"),
     [
         (
@@ -655,7 +655,7 @@ def test_rails_that_are_apart_will_do_where_every_rank_is_on_the_same():
 # Size --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("between", ["switch", "fat_tree", "rail_optimised", "dragonfly", "ring"])
+@for_each("between", ["switch", "fat_tree", "rail_optimised", "dragonfly", "ring"])
 def test_16384_ranks_need_arrays_of_that_length_only(between):
     where = two_level(16384, 8, "switch", between, 8)
     ranks = np.arange(16384)

@@ -5,6 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 import simdp
@@ -107,7 +108,7 @@ def test_quantiles_of_a_file_are_those_of_the_scenario(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (
@@ -191,7 +192,7 @@ def test_ten_workers_differ_in_an_iteration_as_those_of_pai(load):
     assert cv == pytest.approx(CV[load], rel=0.03)
 
 
-@pytest.mark.parametrize("load", ["p25", "p50", "p75", "p90"])
+@for_each("load", ["p25", "p50", "p75", "p90"])
 def test_a_hundred_thousand_workers_have_the_published_coefficient_of_variation(load):
     drawn = factors(1, 200_000, {"kind": "shared_host", "load": load})
     assert drawn.mean() == pytest.approx(1, abs=0.01)

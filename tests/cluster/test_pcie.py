@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from networks import LINK, TOPO, bisection, example, pairs, route
 from pydantic import TypeAdapter, ValidationError
 
@@ -67,7 +68,7 @@ def test_across_sockets_they_are_stored_beside_the_receiver():
     assert narrowest(slow, 0, 7, 8, LINK) == pytest.approx(1 / (1 / 2e9 + 1 / 6e9))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("level", "staged"),
     [
         ("loc", [1, 1, 1]),
@@ -231,7 +232,7 @@ def test_the_older_name_of_sys_is_understood():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line", "reason"),
     [
         ("", 1, "names no GPUs; begin with the line GPU0 GPU1 ..."),

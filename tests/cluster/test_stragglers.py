@@ -73,7 +73,7 @@ def test_the_same_seed_draws_the_same(kind):
     np.testing.assert_array_equal(draw(straggler(kind), 3, 8), draw(straggler(kind), 3, 8))
 
 
-@pytest.mark.parametrize("kind", sorted(set(STRAGGLERS) - {"jitter"}))  # dealt among all ranks
+@for_each("kind", sorted(set(STRAGGLERS) - {"jitter"}))  # dealt among all ranks
 def test_the_draw_of_a_rank_does_not_depend_on_the_world_size(kind):
     small, large = (draw(straggler(kind), 3, n) for n in (3, 100))
     np.testing.assert_array_equal(small, large[:3])
@@ -103,8 +103,8 @@ def test_what_lasts_is_finite_above_zero_and_of_the_rank_alone(kind, world_size)
     np.testing.assert_array_equal(lasting(world_size), lasting(100)[:world_size])
 
 
-@pytest.mark.parametrize("kind", ["slow_rank", "pause"])
-@pytest.mark.parametrize("every", ["1 s", 3])
+@for_each("kind", ["slow_rank", "pause"])
+@for_each("every", ["1 s", 3])
 def test_a_straggler_is_idle_where_its_rank_does_not_exist(kind, every):
     chosen = straggler(kind, rank=4, **({"every": every} if kind == "pause" else {}))
     together = slowdown(4, chosen)
@@ -123,7 +123,7 @@ def test_a_slow_rank_slows_itself_only():
     assert chosen.on_rank() == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"factor": 0}, "factor: 0 is out of range; it must be > 0.0."),
@@ -155,7 +155,7 @@ def test_random_jitter_differs_from_step_to_step():
     assert len(np.unique(draws)) == draws.size
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 64])
+@for_each("n", [1, 2, 8, 64])
 def test_dealt_jitter_spreads_as_random_jitter_does_on_average(n):
     """E[max of n standard normals]: 0.564 of 2, 1.42 of 8, 2.34 of 64 (order statistics)."""
     logs = np.log(draw(straggler("jitter", sigma=0.3), 0, n)) / 0.3
@@ -190,13 +190,13 @@ def test_the_widest_jitter_still_takes_time(kind):
 
 
 @random_kinds
-@pytest.mark.parametrize("sigma", [0.3, 10])
+@for_each("sigma", [0.3, 10])
 def test_jitter_has_40_bits(kind, sigma):
     mantissa, _ = np.frexp(draw(straggler(kind, sigma=sigma), 0, 1000))
     np.testing.assert_array_equal(mantissa * 2.0**40 % 1, np.zeros(1000))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sigma", "line"),
     [
         (-0.1, "sigma: -0.1 is out of range; it must be >= 0.0."),
@@ -283,7 +283,7 @@ def test_there_is_no_pause_at_the_beginning_of_a_run():
     assert pause.finish(0.0, 10.0) == 10.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("instant", "window"),
     [
         (0.0, (10.0, 14.0)),
@@ -335,7 +335,7 @@ def test_a_pause_by_steps_leaves_the_clock_alone():
     assert end.tolist() == [12.0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"every": 0}, "every: 0 is out of range; write a time or a number of steps >= 1."),

@@ -63,7 +63,7 @@ def test_every_example_is_looked_at_in_several_sizes(name):
     assert len([n for other, n in CASES if other == name]) >= 3
 
 
-@pytest.mark.parametrize("kind", sorted(set(TOPOLOGIES) - {"custom", "nvidia_smi"}))
+@for_each("kind", sorted(set(TOPOLOGIES) - {"custom", "nvidia_smi"}))
 def test_a_topology_is_written_by_its_kind(kind):
     built = TypeAdapter(AnyTopology).validate_python(kind)
     assert type(built) is TOPOLOGIES[kind]
@@ -200,7 +200,7 @@ def test_one_endpoint_has_nowhere_to_go(name):
     assert example(name).num_links(1) >= 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kind", ["dragonfly", "fat_tree", "full_mesh", "rail_optimised", "switch", "torus2d", "torus3d"]
 )
 def test_routes_of_16384_endpoints_are_a_matter_of_arrays(kind):
@@ -306,7 +306,7 @@ def test_two_endpoints_of_a_ring_share_one_link():
     assert {links.tolist()[0] for _, _, links in routes("ring", 2)} == {0, 1}
 
 
-@pytest.mark.parametrize(("n", "num_links"), [(1, 0), (2, 2), (3, 6), (8, 16)])
+@for_each(("n", "num_links"), [(1, 0), (2, 2), (3, 6), (8, 16)])
 def test_a_ring_has_a_link_to_each_neighbour(n, num_links):
     assert RingTopology().num_links(n) == num_links
 
@@ -343,14 +343,14 @@ def test_a_torus_of_three_dimensions_does_the_same():
     assert route(torus, 23, 0, 24) == [23, 11, 3, 0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dims", "num_links"), [([1, 1], 0), ([1, 2], 2), ([2, 2], 8), ([2, 3], 18), ([3, 3], 36)]
 )
 def test_a_dimension_of_two_has_one_link_and_a_dimension_of_one_none(dims, num_links):
     assert build(kind="torus2d", dims=dims).num_links(dims[0] * dims[1]) == num_links
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "n", "shape"),
     [
         ("torus2d", 16, [4, 4]),
@@ -365,7 +365,7 @@ def test_a_torus_is_as_square_as_its_size_allows(kind, n, shape):
     assert build(kind=kind).shape(n) == shape
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 9])
+@for_each("n", [2, 3, 5, 9])
 def test_a_torus_of_one_ring_is_that_ring(n):
     torus = build(kind="torus2d", dims=[1, n])
     assert torus.routes(*pairs(n), n).tolist() == RingTopology().routes(*pairs(n), n).tolist()
@@ -547,7 +547,7 @@ def test_dims_that_do_not_multiply_to_the_endpoints_are_a_problem():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ends", "said"),
     [
         ([0], "[0] are no two ends; give two different endpoints or switches."),
@@ -566,7 +566,7 @@ def test_a_connection_is_given_once():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "most"),
     [
         ({"kind": "cube_mesh"}, 8),
@@ -585,7 +585,7 @@ def test_a_topology_knows_how_much_it_can_join(keys, most):
     assert build(**keys).capacity() == most
 
 
-@pytest.mark.parametrize("name", ALSO_CALLED)
+@for_each("name", ALSO_CALLED)
 def test_a_topology_may_be_called_otherwise(name):
     raw = {"world_size": 8, "device": "v100-sxm2-16gb", "topology": name, "link": "nvlink2"}
     kind = ALSO_CALLED[name]["kind"]

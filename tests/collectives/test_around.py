@@ -21,7 +21,7 @@ def crossings(order, per_node):
     return int((order // per_node != np.roll(order, -1) // per_node).sum())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("n", "per_node", "avoid", "num_crossings"),
     [
         (4, 4, [(0, 1)], 0),

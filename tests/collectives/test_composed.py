@@ -133,8 +133,8 @@ def test_one_level_alone_sends_what_a_ring_sends(num_nodes, per_node):
     np.testing.assert_allclose(sent, 2 * 5 / 6 * 600.0)
 
 
-@pytest.mark.parametrize("kind", ["hierarchical", "torus2d"])
-@pytest.mark.parametrize(
+@for_each("kind", ["hierarchical", "torus2d"])
+@for_each(
     ("family", "times"), list({"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}.items())
 )
 def test_levels_send_no_more_than_a_ring(kind, family, times):
@@ -160,7 +160,7 @@ def test_the_way_back_takes_the_options_of_the_way_there():
     assert other.kind == "direct"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("world_size", "dims"), [(1, (1, 1)), (2, (1, 2)), (12, (3, 4)), (13, (1, 13)), (64, (8, 8))]
 )
 def test_a_torus_is_as_square_as_it_can_be(world_size, dims):
@@ -176,9 +176,7 @@ def test_both_ways_of_a_torus_make_one_all_reduce(n, slices):
     np.testing.assert_allclose(sent, 2 * (n - 1) / n * 1e6)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "chunks"), [(0, 1), (1, 1), (100, 1), (101, 2), (300, 4), (1e12, 1024)]
-)
+@for_each(("nbytes", "chunks"), [(0, 1), (1, 1), (100, 1), (101, 2), (300, 4), (1e12, 1024)])
 def test_aligned_chunks_are_powers_of_two(nbytes, chunks):
     assert aligned_chunks(nbytes, 100) == chunks
 
@@ -199,7 +197,7 @@ def test_hierarchies_of_rings_take_their_closed_forms(num_nodes, per_node, nbyte
         check_durations(where, FAMILIES[family]["hierarchical"](), nbytes, formula(*size))
 
 
-@pytest.mark.parametrize(("num_nodes", "per_node"), [(1, 4), (4, 1), (2, 2), (3, 4)])
+@for_each(("num_nodes", "per_node"), [(1, 4), (4, 1), (2, 2), (3, 4)])
 def test_an_exchange_in_two_steps_takes_its_closed_form(num_nodes, per_node):
     expected = closed_forms.hierarchical_all_to_all_time(12e6, num_nodes, per_node, INSIDE, ACROSS)
     # Both steps have a link for every pair of ranks; a card serves one rail.
@@ -216,7 +214,7 @@ def test_a_broadcast_crosses_the_nodes_and_then_fills_them(root):
     check_durations(where, algorithm, nbytes, across + inside, root)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (2, 3), (4, 4), (3, 2)])
+@for_each(("rows", "columns"), [(1, 5), (2, 3), (4, 4), (3, 2)])
 def test_a_torus_takes_its_closed_form(rows, columns):
     expected = closed_forms.torus2d_all_reduce_time(6e6, rows, columns, *INSIDE)
     where = nodes(1, rows * columns)
@@ -250,7 +248,7 @@ def test_slices_overlap_stages():
 # What cannot be ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("algorithm", "levels", "message"),
     [
         (
@@ -302,7 +300,7 @@ def test_an_inner_kind_without_an_all_gather_needs_one():
     assert said.startswith("inner 'msccl' has no all_gather of its kind; add inner_gather: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "message"),
     [
         (
@@ -336,8 +334,8 @@ def test_a_torus_of_no_ranks_is_refused():
         most_square(0)
 
 
-@pytest.mark.parametrize("slices", [1, 2, 8])
-@pytest.mark.parametrize("nbytes", [1e5, 3e6, 64e6])
+@for_each("slices", [1, 2, 8])
+@for_each("nbytes", [1e5, 3e6, 64e6])
 def test_a_slice_is_cut_by_its_own_size(slices, nbytes):
     """No chunk is larger than asked for, and none is cut finer than that takes."""
     trees = FAMILIES["all_reduce"]["double_binary_tree"](slices=slices, chunk_size="500 kB")
@@ -348,8 +346,8 @@ def test_a_slice_is_cut_by_its_own_size(slices, nbytes):
 PIPELINED = {"kind": "tree", "chunk_size": "500 kB"}
 
 
-@pytest.mark.parametrize("slices", [1, 3])
-@pytest.mark.parametrize(
+@for_each("slices", [1, 3])
+@for_each(
     ("family", "members"),
     [
         ("all_reduce", {"outer": PIPELINED}),

@@ -30,7 +30,7 @@ def inner(pairs):
     return {parent for _, parent in pairs}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("places", "parents"),
     [
         (2, [0]),

@@ -56,7 +56,7 @@ def test_powers_of_two_send_no_byte_too_many(family, kind, times, n):
     assert plan.num_rounds == times * np.log2(n)
 
 
-@pytest.mark.parametrize("n", POWERS)
+@for_each("n", POWERS)
 def test_recursive_doubling_sends_the_buffer_in_every_round(n):
     np.testing.assert_array_equal(
         sent(plan_of("all_reduce", "recursive_doubling", n)), np.log2(n) * NBYTES
@@ -90,7 +90,7 @@ def test_a_binomial_tree_moves_the_buffer_to_or_from_every_rank_once(family, n):
     assert plan.num_rounds == np.ceil(np.log2(n))
 
 
-@pytest.mark.parametrize("n", POWERS)
+@for_each("n", POWERS)
 def test_a_scatter_and_doubling_send_nobody_what_it_has(n):
     plan = plan_of("broadcast", "halving_doubling", n, root=1)
     moves = [expand(r) for r in plan.rounds()]
@@ -180,9 +180,7 @@ def test_direct_refuses_more_pairs_than_fit_the_memory():
         direct.plan(4096, 1e6)
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), [(f, name) for f, names in ALSO_CALLED.items() for name in names]
-)
+@for_each(("family", "name"), [(f, name) for f, names in ALSO_CALLED.items() for name in names])
 def test_an_algorithm_may_be_called_otherwise(family, name):
     made = make_algorithm(family, {"kind": name, "slices": 2})
     assert (made.kind, made.slices) == (ALSO_CALLED[family][name]["kind"], 2)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_networks import cluster
 
 from simdp.collectives import FAMILIES, Layout
@@ -17,7 +18,7 @@ def seconds(topology, n, family, root=0):
     return planner.seconds(FAMILIES[family]["gloo"](), NBYTES, root)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 7])
+@for_each("n", [2, 3, 4, 7])
 def test_a_reduce_is_a_ring_and_then_everybody_to_the_root(n):
     one = BETA * NBYTES / n
     around = (n - 1) * (ALPHA + one)

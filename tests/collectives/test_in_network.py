@@ -83,8 +83,8 @@ def test_sums_are_right_and_have_equal_bits(algorithm, where):
         np.testing.assert_array_equal(buffer, buffers[0])
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("nbytes", [1e6, 200e6])
+@for_each("n", [2, 3, 8])
+@for_each("nbytes", [1e6, 200e6])
 def test_nvls_sends_the_buffer_and_a_piece_each_way(n, nbytes):
     plan = NvlsAllReduce().plan(inside(n), nbytes)
     for volume in sent_up_and_down(plan, nbytes):
@@ -143,8 +143,8 @@ def test_nvls_takes_its_closed_forms(n, cuts):
         assert durations(where, plan, nbytes) == pytest.approx([expected] * 2, rel=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 8])
-@pytest.mark.parametrize("chunks", [1, 4])
+@for_each("n", [2, 8])
+@for_each("chunks", [1, 4])
 def test_trees_of_switches_take_their_closed_form(n, chunks):
     nbytes = chunks * 1e6
     expected = closed_forms.switch_tree_time(nbytes, 2, ALPHA, BETA, chunks)
@@ -177,7 +177,7 @@ def test_alone_it_takes_no_time():
 # Where they cannot work --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "where", "reason"),
     [
         (

@@ -174,7 +174,7 @@ def test_both_clocks_agree(name, member):
     assert len(clocks) == 1 + ("channels" not in name)  # channels share the link that they are on
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 7])
+@for_each("n", [2, 3, 4, 7])
 def test_a_ring_from_a_file_is_the_ring(n, member):
     plan, ours = member("all_reduce", ring_all_reduce(n)).plan(n, 3e6), RingAllReduce().plan(n, 3e6)
     assert (plan.num_rounds, plan.num_scratch) == (2 * (n - 1), 0)
@@ -182,8 +182,8 @@ def test_a_ring_from_a_file_is_the_ring(n, member):
     assert on_a_mesh(plan, 3e6) == pytest.approx(on_a_mesh(ours, 3e6), rel=1e-12)
 
 
-@pytest.mark.parametrize("topology", ["ring", "switch"])
-@pytest.mark.parametrize(("n", "channels"), [(8, 8), (5, 3), (2, 2)])
+@for_each("topology", ["ring", "switch"])
+@for_each(("n", "channels"), [(8, 8), (5, 3), (2, 2)])
 def test_channels_share_their_link_fairly_so_that_a_ring_takes_its_closed_form(
     n, channels, topology, member
 ):

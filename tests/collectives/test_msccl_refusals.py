@@ -1,6 +1,7 @@
 """MSCCL files that are wrong: one line with the file, the line and the reason."""
 
 import pytest
+from for_each import for_each
 from msccl_examples import (
     EXAMPLES,
     algorithm,
@@ -30,7 +31,7 @@ def refused(tmp_path, text, collective="all_reduce"):
     return line.removeprefix(f"{file}:")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "said"),
     [
         # Not XML, or not ours
@@ -125,7 +126,7 @@ def test_a_wrong_file_is_refused_with_line_and_reason(tmp_path, old, new, said):
     assert refused(tmp_path, text) == said
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("collective", "text", "said"),
     [
         (
@@ -226,7 +227,7 @@ def test_what_cannot_work_is_refused(tmp_path, collective, text, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(EXAMPLES))
+@for_each("name", list(EXAMPLES))
 def test_no_contribution_can_be_dropped(tmp_path, name):
     """Where a sum is replaced by one of its parts, the other part is missing."""
     collective, text = EXAMPLES[name]

@@ -40,7 +40,7 @@ def test_rings_of_one_node_share_no_link_of_a_full_mesh(n):
     assert all(sorted(order.tolist()) == list(range(n)) for order in rings)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layout", "number"),
     [
         (Layout(2), 1),
@@ -147,8 +147,8 @@ def test_sixty_four_rings_are_as_many_as_there_may_be():
 # Both ways ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather"])
-@pytest.mark.parametrize("n", [3, 4, 9])
+@for_each("family", ["all_reduce", "reduce_scatter", "all_gather"])
+@for_each("n", [3, 4, 9])
 def test_half_of_the_buffer_goes_each_way(family, n):
     up, down = FAMILIES[family]["bidirectional_ring"]().plan(n, NBYTES).parts
     assert directions(up) == {(r, (r + 1) % n) for r in range(n)}
@@ -165,7 +165,7 @@ def test_a_broadcast_leaves_its_root_both_ways(root):
     assert directions(down) == {(b, a) for a, b in ring} - {((root + 1) % 5, root)}
 
 
-@pytest.mark.parametrize("family", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
+@for_each("family", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
 def test_two_ranks_have_one_way_to_each_other(family):
     plan = FAMILIES[family]["bidirectional_ring"]().plan(2, NBYTES)
     assert len(plan.parts) == 1

@@ -196,7 +196,7 @@ def test_a_round_reads_what_was_there_when_it_began():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("src", "dst", "chunk"),
     [(0, 3, 0), (3, 0, 0), (-1, 0, 0), (0, -1, 0), (1, 1, 0), (0, 1, 3), (0, 1, -1)],
 )
@@ -279,7 +279,7 @@ def test_a_tree_sends_the_buffer_up_and_down_every_edge(n):
 # Chunks ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nbytes", "num_chunks"),
     [(0, 1), (1, 1), (512 * 1024, 1), (512 * 1024 + 1, 2), (25 * MiB, 50), (2**40, 1024)],
 )
@@ -379,7 +379,7 @@ def check_ring(plan):
         assert [received[src] for src in moves.src.tolist()] == moves.chunk.tolist()
 
 
-@pytest.mark.parametrize("kind", ["binomial", "halving_doubling", "pairwise", "recursive_doubling"])
+@for_each("kind", ["binomial", "halving_doubling", "pairwise", "recursive_doubling"])
 def test_a_rank_talks_to_one_rank_at_a_time(kind):
     for algorithm in (a for a in ALGORITHMS.values() if a.kind == kind):
         for n in range(2, 18):
@@ -443,7 +443,7 @@ def test_arguments_out_of_range_are_refused(algorithm, arguments, message):
         algorithm.plan(*arguments)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("world_size", "local_size", "message"),
     [
         (8, 3, "local_size must divide world_size 8, got 3"),

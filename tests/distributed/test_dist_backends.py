@@ -1,13 +1,14 @@
 """Backends: how programs name them, and which there are."""
 
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.distributed.launch import chosen_backend
 from simdp.errors import ProgramError
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "found"),
     [
         (None, "mpi"),
@@ -23,7 +24,7 @@ def test_a_backend_may_be_spelled_as_in_torch(asked, found):
     assert chosen_backend(asked, "mpi", "new_group") == found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "said"),
     [
         (7, "new_group: backend is 7; give one of gloo, mpi, nccl."),

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.errors import DeadlockError, ProgramError
@@ -76,7 +77,7 @@ def test_strangers_pass_a_monitored_barrier(on_gloo):
     assert {warning.filename for warning in caught} == {__file__}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

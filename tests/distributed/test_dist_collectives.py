@@ -25,7 +25,7 @@ def test_a_sum_has_the_bits_of_the_plan(run):
         assert tensor.tobytes() == expected[rank].tobytes()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.complex128, np.int32, ml_dtypes.bfloat16])
+@for_each("dtype", [np.float16, np.complex128, np.int32, ml_dtypes.bfloat16])
 def test_every_dtype_of_numbers_is_added_in_its_own(run, dtype):
     def program(rank):
         tensor = np.full((2, 3), rank + 1).astype(dtype)
@@ -168,7 +168,7 @@ def test_calls_that_differ_name_both_ranks_and_both_calls(refused):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other", "said"),
     [
         (

@@ -1,7 +1,7 @@
 """Device meshes: where ranks are, their groups, parts of meshes, and what is refused."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.distributed.groups import DeviceMesh, init_device_mesh
@@ -83,7 +83,7 @@ def test_dimensions_may_have_backends_of_their_own(run):
     assert run(program).values == [["mpi", "gloo"]] * 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (
@@ -127,7 +127,7 @@ def test_a_wrong_mesh_is_one_line(refused, call, said):
     assert refused(lambda rank: call() if rank == 0 else None) == said
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ask", "said"),
     [
         (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 
@@ -55,8 +56,8 @@ def program(rank, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", dist.BACKENDS)
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@for_each("backend", dist.BACKENDS)
+@for_each("world_size", [2, 3, 4])
 def test_every_collective_leaves_what_torch_leaves(world_size, backend):
     found = dist.launch(program, world_size, args=(backend,)).values
     for rank, left in enumerate(found):
@@ -85,7 +86,7 @@ def test_reductions_on_gloo_have_the_bits_of_real_gloo(world_size):
 
 
 @pytest.mark.filterwarnings("ignore:Running monitored_barrier")
-@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+@for_each("world_size", [2, 3, 4, 5])
 def test_other_calls_leave_what_they_leave_on_real_processes(world_size):
     def program(rank):
         dist.init_process_group("gloo")

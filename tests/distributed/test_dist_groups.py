@@ -257,7 +257,7 @@ def test_a_stranger_cannot_ask_for_the_backend(refused):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.distributed.launch import find, run_script
@@ -107,7 +108,7 @@ def test_compute_takes_what_it_says_or_what_the_device_takes(box):
         assert found == (0.25, pytest.approx(expected))
 
 
-@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), np.int64(2), 2])
+@for_each("number", [np.float32(0.5), np.float64(0.5), np.int64(2), 2])
 def test_numbers_of_numpy_are_numbers(box, number):
     def program(rank):
         dist.compute(seconds=number)
@@ -179,7 +180,7 @@ def test_ranks_run_in_the_order_of_time(box):
     assert len(seen) == 9
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (lambda: dist.compute(), "compute: give seconds or flops, one of the two."),
@@ -500,7 +501,7 @@ def test_a_scenario_gives_its_cluster_its_collectives_and_its_stragglers(tmp_pat
     assert find(saved, 4).name == "old"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("strategy: ddp\n", "has no cluster; it must be a mapping with cluster: ..."),

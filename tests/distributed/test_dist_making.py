@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.errors import DeadlockError, ProgramError
@@ -36,7 +37,7 @@ def test_arguments_that_cost_nothing_are_accepted(box):
     assert dist.launch(stored, 2, cluster=box).values == ["gloo"] * 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         (
@@ -125,7 +126,7 @@ def test_a_rank_that_misses_is_told_by_the_call_that_waits_for_it(run):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

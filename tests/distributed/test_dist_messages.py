@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 
@@ -135,7 +136,7 @@ def test_strangers_of_a_group_have_no_batch(run):
     assert {warning.filename for warning in caught} == {__file__}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 from simdp.errors import DeadlockError, ProgramError
@@ -105,7 +106,7 @@ def test_messages_of_objects_take_the_time_of_two(run):
     assert run(program, 2).values == pytest.approx([2 * 2e-6 + nbytes / 1e9] * 2, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "all_gather_object",
@@ -136,7 +137,7 @@ def test_strangers_are_warned_and_nothing_is_left(run, name):
     assert {warning.filename for warning in caught} == {__file__}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "waits"),
     [
         (
@@ -182,7 +183,7 @@ def test_lists_of_different_lengths_name_both_ranks():
         dist.launch(program, 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "said"),
     [
         (

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 
 OPS = {"BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool])
+@for_each("backend", ["gloo", "mpi"])
+@for_each("dtype", [np.int32, np.uint8, bool])
 def test_bits_are_combined(box, backend, dtype):
     start = np.random.default_rng(0).integers(0, 2, (4, 8)).astype(dtype)
 
@@ -110,7 +111,7 @@ def test_several_tensors_come_as_a_future_beside_compute(run):
         assert found == [[2.5] * 3, [[1.0] * 2] * 2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tensors", "said"),
     [
         ([], "tensors must be a list of at least one array, got an empty list."),

@@ -231,7 +231,7 @@ def test_auto_works_at_every_point_of_a_sweep_and_on_one_rank(load):
         assert point.metrics["step_time_s"] == pytest.approx(alone.seconds, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "line"),
     [
         (

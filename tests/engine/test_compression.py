@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
@@ -201,8 +202,8 @@ def test_without_a_warm_start_every_step_draws_anew_and_all_ranks_the_same():
     np.testing.assert_allclose(drawn[True][0] * 3, drawn[True][1] * 3, atol=1e-12)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 3, 5])
-@pytest.mark.parametrize(("dtype", "close"), [("float64", 1e-12), ("float16", 5e-3)])
+@for_each("columns", [1, 2, 3, 5])
+@for_each(("dtype", "close"), [("float64", 1e-12), ("float16", 5e-3)])
 def test_columns_become_orthonormal_and_span_what_they_did(columns, dtype, close):
     start = np.random.default_rng(columns).standard_normal((8, columns))
     matrix = start.astype(numpy_dtype(dtype))
@@ -287,7 +288,7 @@ def test_top_k_of_everything_averages_as_ddp_does(feedback):
 # Whole runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@for_each("kind", HOOKS)
 def test_replicas_stay_equal_and_the_loss_falls_under_every_hook(kind):
     result = hooked(HOOKS[kind], 3)
     assert result.metrics["replicas_identical"] == (kind != "noop")
@@ -315,8 +316,8 @@ def test_error_feedback_learns_what_compression_alone_forgets(kind):
     assert with_it < without
 
 
-@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
-@pytest.mark.parametrize("precision", ["mixed", "amp"])
+@for_each("kind", ["power_sgd", "top_k"])
+@for_each("precision", ["mixed", "amp"])
 def test_hooks_work_in_sixteen_bits(kind, precision):
     low = {"dtype": "float32", "precision": {"kind": precision, "dtype": "bfloat16"}}
     metrics = hooked(HOOKS[kind], **low).metrics

@@ -6,6 +6,7 @@ from pathlib import Path
 import closed_forms
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.compression import orthonormal
@@ -182,7 +183,7 @@ def test_one_kernel_for_all_matrices_of_a_shape_saves_launches_and_changes_no_by
     assert saved == pytest.approx((6 * 7 - 1 - 7) * LAUNCH, rel=0.1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("columns", "epsilon", "moved_columns", "launches"),
     [(1, 0.0, 3, 2), (1, 1e-8, 3, 3), (2, 0.0, 14, 8), (2, 1e-8, 14, 10), (3, 1e-8, 12, 2)],
 )
@@ -247,7 +248,7 @@ def test_places_beyond_an_int32_take_eight_bytes():
 # Memory ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hook", "kept"),
     [
         (POWER, NBYTES + 4 * (ROWS + COLUMNS) * 4),

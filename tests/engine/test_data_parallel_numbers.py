@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_batch import play, scenario
@@ -56,7 +57,7 @@ def assert_same_weights(one, other, atol=1e-12):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", sorted(map(int, GOLDEN["sizes"]))[::7])
+@for_each("batch", sorted(map(int, GOLDEN["sizes"]))[::7])
 def test_pieces_are_those_of_torch(batch):
     for world_size, sizes in GOLDEN["sizes"][str(batch)].items():
         more = {"global_batch": batch, "dataset": {"kind": "regression", "num_samples": batch}}

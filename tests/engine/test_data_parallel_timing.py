@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_batch import play, scenario
@@ -226,8 +227,8 @@ def test_another_output_device_takes_the_outputs_off_device_0():
     assert peaks[3] > peaks[0] > peaks[1] == peaks[2]
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("loss_in_forward", [False, True])
+@for_each("accumulate", [1, 3])
+@for_each("loss_in_forward", [False, True])
 def test_all_that_is_borrowed_is_given_back(accumulate, loss_in_forward):
     strategy = {"kind": "data_parallel", "loss_in_forward": loss_in_forward}
     result = play(strategy, 3, global_batch=12, grad_accum=accumulate, steps=2, epochs=None)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter
 from small_scenario import FAST
 
@@ -134,7 +135,7 @@ def test_two_ranks_of_ddp_learn_as_torchs(golden, mode):
         assert np.linalg.norm(own) == pytest.approx(norm, rel=1e-11), name
 
 
-@pytest.mark.parametrize("cap", ["None", "0.02", "0.06"])
+@for_each("cap", ["None", "0.02", "0.06"])
 def test_ddp_fills_torchs_buckets_in_its_order(golden, cap):
     wanted = golden.told["ddp"][f"cap={cap}|plain"]["buckets"]
     nbytes = None if cap == "None" else f"{int(float(cap) * 2**20)} B"

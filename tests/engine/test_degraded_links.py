@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_networks import between
 
 import simdp
@@ -64,8 +65,8 @@ def ring(n, alpha, bandwidth):
 # Always -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fabric", ["event", "vector"])
-@pytest.mark.parametrize("where", [{"rank": 2}, {"link": [1, 2]}, {"link": [2, 1]}])
+@for_each("fabric", ["event", "vector"])
+@for_each("where", [{"rank": 2}, {"link": [1, 2]}, {"link": [2, 1]}])
 def test_a_ring_is_as_fast_as_its_slowest_link(where, fabric, lengths):
     slow = ring(4, 3 * ALPHA, BANDWIDTH / 4)
     assert lengths(where, fabric=fabric) == pytest.approx(np.full(STEPS, slow), rel=1e-9)
@@ -157,9 +158,9 @@ CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize("when", TIMES)
-@pytest.mark.parametrize("name", CLUSTERS)
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "hierarchical"])
+@for_each("when", TIMES)
+@for_each("name", CLUSTERS)
+@for_each("algorithm", ["ring", "halving_doubling", "hierarchical"])
 def test_both_clocks_agree_where_both_are_exact(name, algorithm, when, load):
     asked = job({"rank": 1, **when}, n=8, collectives=algorithm, **CLUSTERS[name])
     asked["cluster"]["stragglers"].append({"kind": "lognormal", "sigma": 0.3})
@@ -251,7 +252,7 @@ def test_a_degraded_link_slows_no_compute(load):
 # What is refused ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "line"),
     [
         (
@@ -281,7 +282,7 @@ def test_a_degraded_link_that_says_too_little_or_too_much_is_refused(one, line, 
     assert refuse(**job(one)) == [f"cluster.stragglers.0: {line}"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "keys", "line"),
     [
         (

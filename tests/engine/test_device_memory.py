@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.simulate import memory_needed
@@ -330,9 +331,7 @@ ZERO = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "nbytes"), [row for row in ZERO if row[0]["kind"] in STRATEGIES]
-)
+@for_each(("strategy", "nbytes"), [row for row in ZERO if row[0]["kind"] in STRATEGIES])
 def test_states_of_a_large_model_are_divided_as_the_zero_paper_says(strategy, nbytes):
     # Rajbhandari et al., arXiv 1910.02054, figure 1: 7.5 G parameters, 64 GPUs, K = 12.
     model = {"kind": "parameters", "num_params": 7_500_000_000, "num_layers": 64}
@@ -346,7 +345,7 @@ def test_states_of_a_large_model_are_divided_as_the_zero_paper_says(strategy, nb
     assert kept == pytest.approx(nbytes, rel=0.02)
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 64])
+@for_each("n", [1, 2, 8, 64])
 def test_a_model_of_80_gb_does_not_fit_40_gb_however_many_replicas_there_are(n):
     chosen = scenario(
         n,

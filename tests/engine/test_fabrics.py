@@ -228,7 +228,7 @@ def test_both_clocks_agree_behind_switches_where_no_link_is_shared(
     agree(where, plan, nbytes, late(random, 2, where.world_size))
 
 
-@pytest.mark.parametrize(("family", "kind"), ONE_PORT_AT_A_TIME)
+@for_each(("family", "kind"), ONE_PORT_AT_A_TIME)
 def test_these_share_no_link_behind_a_switch(family, kind):
     where = switches(8, 8) if kind == "nvls" else switches(16, 4)
     plan = FAMILIES[family][kind]().plan(layout(where), 1e6)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_batch import play, scenario
@@ -53,7 +54,7 @@ def weights(strategy, world_size, **options):
     return play(strategy, world_size, **{**DECAY, **options}).replicas
 
 
-@pytest.mark.parametrize("strategy", CASES)
+@for_each("strategy", CASES)
 def test_every_strategy_learns_what_one_device_does_and_leaves_frozen_bits_alone(strategy):
     (alone,) = weights("single", 1, frozen=FROZEN)
     first = play("single", 1, optimizer={"kind": "sgd", "lr": 1e-300}).replicas[0]
@@ -114,7 +115,7 @@ def test_averaged_weights_keep_frozen_bits():
         np.testing.assert_array_equal(own["layers.0.weight"], first["layers.0.weight"])
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "fsdp"])
+@for_each("strategy", ["ddp", "zero1", "zero2", "fsdp"])
 def test_a_run_that_stopped_goes_on_with_frozen_weights_and_keeps_no_state_of_theirs(strategy):
     chosen = checked(scenario(strategy, 2, **{**DECAY, "frozen": FROZEN, "steps": 3}), Path())
     past = simdp.engine.simulate.simulate(chosen, stop_after=2, keep_state=True).state

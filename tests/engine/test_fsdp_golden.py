@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp
@@ -136,7 +137,7 @@ def wanted(events):
     return found
 
 
-@pytest.mark.parametrize("case", KNOWN)
+@for_each("case", KNOWN)
 def test_collectives_come_in_torchs_order_with_its_sizes_and_dtypes(case, tmp_path):
     prepare(case.split("|")[0], tmp_path)
     chosen = scenario(case, tmp_path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_batch import infer, play, scenario
@@ -218,7 +219,7 @@ def test_the_host_feeds_the_device_that_has_the_batch():
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value"),
     [
         ("optimizer", "adam"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import CLUSTER
 
 import simdp
@@ -52,7 +53,7 @@ def times(chosen):
     return [found[name] for name in ("step_time_s", "compute_s", "wait_s", "simulated_s")]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@for_each("model", MODELS)
 def test_every_language_model_has_samples_of_unequal_length(model):
     keys = {"kind": model, **MODELS[model]}
     short = {"kind": "uniform", "min": 4, "max": 96}
@@ -66,7 +67,7 @@ def test_every_language_model_has_samples_of_unequal_length(model):
     assert times(chosen)[1] < times(full)[1]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2", "data_parallel", "local_sgd"])
+@for_each("strategy", ["ddp", "fsdp", "zero2", "data_parallel", "local_sgd"])
 def test_samples_that_are_equally_long_take_what_they_take_without_lengths(strategy):
     size = {"global_batch": 32, "microbatch": None} if strategy == "data_parallel" else {}
     equal = drawn({"kind": "fixed", "length": 96}, strategy=strategy, **size)
@@ -164,7 +165,7 @@ def test_wrapped_packs_are_looked_at_as_a_whole():
             assert found == pytest.approx(attends(whole, chosen.cluster.device), rel=1e-9)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1", "zero2", "zero3", "local_sgd"])
+@for_each("strategy", ["ddp", "fsdp", "zero1", "zero2", "zero3", "local_sgd"])
 def test_packs_of_samples_that_fill_them_take_what_samples_of_that_length_take(strategy):
     alike = packed(96, {"kind": "fixed", "length": 96}, strategy=strategy)
     plain = drawn({"kind": "fixed", "length": 96}, 1024, strategy=strategy, microbatch=2, steps=6)
@@ -203,7 +204,7 @@ def test_packing_may_be_switched_on_and_off():
     assert drawn(packing=True).workload.model.known_shapes() == ((8192,),)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (
@@ -259,7 +260,7 @@ def test_packs_have_no_numbers():
 # Refused ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "dataset", "line"),
     [
         (

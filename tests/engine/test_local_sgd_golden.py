@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp
@@ -93,7 +94,7 @@ def test_every_rank_has_torchs_weights(case, tmp_path):
             np.testing.assert_allclose(found, flat_weights, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_weights_are_averaged_in_torchs_steps(case, tmp_path):
     _, start, *_ = CASES[case]
     notes = json.loads((GOLDEN / "g19_local_sgd.json").read_text())["cases"][case]
@@ -114,7 +115,7 @@ def test_every_rank_of_two_nodes_has_torchs_weights(case, tmp_path):
             np.testing.assert_allclose(found, flat_weights, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", OF_FOUR)
+@for_each("case", OF_FOUR)
 def test_rank_0_calls_what_torch_calls_among_the_same_ranks(case, tmp_path):
     notes = json.loads((GOLDEN / "g19b_local_sgd.json").read_text())["cases"][case]
     chosen = of_four(case, 12, tmp_path)
@@ -126,7 +127,7 @@ def test_rank_0_calls_what_torch_calls_among_the_same_ranks(case, tmp_path):
         assert found == wanted
 
 
-@pytest.mark.parametrize("case", OF_FOUR)
+@for_each("case", OF_FOUR)
 def test_all_that_a_run_calls_is_known_beforehand(case, tmp_path):
     """Also where the first steps of two periods are the same one."""
     chosen = of_four(case, 12, tmp_path)

@@ -67,8 +67,8 @@ def test_collectives_of_ranks_that_come_at_any_time_share_max_min_fairly(kind, n
     assert event_ends(where, plan, nbytes, enter) == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("channels", [2, 3])
-@pytest.mark.parametrize("seed", range(3))
+@for_each("channels", [2, 3])
+@for_each("seed", range(3))
 def test_channels_share_max_min_fairly(channels, seed, tmp_path):
     (tmp_path / "ring.xml").write_text(ring_all_reduce(N, channels))
     made = FAMILIES["all_reduce"]["msccl"](path="ring.xml").settled(tmp_path)

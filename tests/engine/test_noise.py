@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.slowdown import squares
@@ -118,7 +119,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "said"), REFUSED)
+@for_each(("keys", "said"), REFUSED)
 def test_what_has_no_noise_to_measure_is_refused(refuse, keys, said):
     (line,) = refuse({"workload.gradient_noise": True, **keys})
     assert line.startswith("workload.gradient_noise: ")

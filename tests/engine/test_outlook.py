@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.job.targets import Benchmark
@@ -112,7 +113,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("target", "keys", "said"), REFUSED)
+@for_each(("target", "keys", "said"), REFUSED)
 def test_targets_that_cannot_be_told_are_refused(refuse, target, keys, said):
     (line,) = refuse(keys, target=target)
     assert line.startswith("target")

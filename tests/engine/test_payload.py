@@ -40,7 +40,7 @@ def test_a_block_that_spans_many_cache_blocks_gives_the_same_bits(monkeypatch):
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("buffers", "message"),
     [
         ([np.zeros(3)], "needs 2 buffers, got 1"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from for_each import for_each
 
 from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed
@@ -47,9 +48,9 @@ def test_a_line_says_what_each_sample_adds() -> None:
     assert (-line).at(10) == -21.0
 
 
-@pytest.mark.parametrize("strategy", WHOLE)
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("everywhere", [False, True])
+@for_each("strategy", WHOLE)
+@for_each("recompute", RECOMPUTE)
+@for_each("everywhere", [False, True])
 def test_the_largest_peak_of_all_phases_is_the_peak_of_a_run(
     strategy: str, recompute: str, everywhere: bool
 ) -> None:
@@ -59,8 +60,8 @@ def test_the_largest_peak_of_all_phases_is_the_peak_of_a_run(
         assert max(line.at(samples) for line in lines.values()) == pytest.approx(exact, rel=1e-12)
 
 
-@pytest.mark.parametrize("strategy", WHOLE)
-@pytest.mark.parametrize("recompute", RECOMPUTE)
+@for_each("strategy", WHOLE)
+@for_each("recompute", RECOMPUTE)
 def test_two_short_stacks_tell_the_peak_of_a_long_one(strategy: str, recompute: str) -> None:
     depth, size = 11, 6
     low, high = 2 * EDGE, 2 * EDGE + 1

@@ -80,7 +80,7 @@ def test_the_first_step_waits_for_a_whole_batch():
     assert found["other_s"] == pytest.approx(BATCH * 1e-3, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pinned", "workers", "nbytes", "seconds"),
     [
         (True, 1, "500 kB", COMPUTE),  # 4 ms, behind the compute
@@ -237,7 +237,7 @@ def test_every_batch_comes_when_the_rules_say(workers, prefetch, pinned, copied,
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("feed", "line"),
     [
         (

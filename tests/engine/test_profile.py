@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.compute.profile_times import ProfileTimes
@@ -73,8 +74,8 @@ def metrics(scenario):
     return simdp.simulate(scenario).metrics
 
 
-@pytest.mark.parametrize("n", [2, 8, 64])
-@pytest.mark.parametrize("scale", [1, 0.01])
+@for_each("n", [2, 8, 64])
+@for_each("scale", [1, 0.01])
 def test_a_step_is_first_come_first_served(scenario, n, scale):
     layers = [(name, *(scale * us for us in times), size) for name, *times, size in LAYERS]
     found = metrics(scenario(layers, cluster={"world_size": n}))
@@ -284,7 +285,7 @@ def refusal(tmp_path):
 TABLE = f"{WHOLE}\nstem,1,2,8\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line"),
     [
         (
@@ -318,7 +319,7 @@ def test_a_file_that_is_not_there_is_refused(refusal):
     assert refusal(TABLE, model).endswith("none.csv: there is no such file.")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "line"),
     [
         (

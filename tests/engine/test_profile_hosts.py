@@ -1,6 +1,7 @@
 """Profiles that tell host from device: who is late, and what another device would take."""
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.cluster import Device
@@ -100,7 +101,7 @@ def test_buffers_are_broadcast_before_forward(tmp_path, metrics):
     assert any("counters" in name for name in sent)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("head", "row", "said"),
     [
         (HEAD, "a,1,1,4000,0,0,1.5", r"layers.csv:2: products 1.5 is no part of a time"),

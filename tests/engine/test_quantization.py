@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from every_strategy import launches, run_of, scenario
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ def test_rows_have_scales_of_their_own():
     assert np.abs(quantized(flat, code(612))[512:] - flat[512:]).max() > 1e-4
 
 
-@pytest.mark.parametrize(("size", "rows"), [(511, 1), (512, 2), (513, 2), (1024, 3)])
+@for_each(("size", "rows"), [(511, 1), (512, 2), (513, 2), (1024, 3)])
 def test_a_row_of_padding_follows_where_rows_divide_the_bucket(size, rows):
     assert (code(size, 512).num_rows, code(size, 512).num_bytes) == (rows, 512 * rows)
     assert (code(size).num_rows, code(size).num_bytes) == (1, size)

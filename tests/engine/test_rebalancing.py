@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp
@@ -153,7 +154,7 @@ def test_what_was_measured_is_not_written_as_if_it_were_asked_for(load):
 # What is refused ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "strategy", "workload", "line"),
     [
         (

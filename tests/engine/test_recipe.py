@@ -178,8 +178,8 @@ def scaled(folder, world_size, faults, steps, dtype, **more):
     return play(folder, world_size, workload)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(
+@for_each("dtype", ["float16", "bfloat16"])
+@for_each(
     ("case", "kind"),
     [
         ("main_inf_at_3_9", "inf"),
@@ -231,7 +231,7 @@ def test_a_skipped_step_takes_no_time_for_the_optimizer(tmp_path):
 # 16-bit communication --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+@for_each("world_size", [2, 3, 4, 8])
 def test_fp16_gradients_sum_to_torchs_bits_over_gloo(world_size):
     golden = np.load(GOLDEN / "g03_einsum.npz")
     local = golden[f"w{world_size}_float32_local"]

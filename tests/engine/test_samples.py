@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import CLUSTER
@@ -199,7 +200,7 @@ def test_a_rank_without_samples_has_the_full_shapes(model):
     assert len(samples.target(nothing)) == 0
 
 
-@pytest.mark.parametrize("model", ["language model", *UNSEEN])
+@for_each("model", ["language model", *UNSEEN])
 def test_samples_of_one_length_without_a_padding_token_are_not_cut(model):
     padding = {"pad_id": None} if model == "language model" else {}
     chosen = scenario(model, padding, {"min_length": None})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.errors import ScenarioError
@@ -52,7 +53,7 @@ def spans(result, rank, activity, step=1):
     ]
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
+@for_each("k", [1, 2, 4, 8])
 def test_a_kernel_takes_k_times_as_long_and_its_launch_does_not(k):
     result = simdp.simulate(scenario(8, k))
     nbytes = 4 * (MICROBATCH * 256 + 256 * 512 + MICROBATCH * 512)
@@ -151,7 +152,7 @@ def test_ranks_of_a_node_are_its_devices_times_their_ranks():
     assert cluster.sharers().tolist() == [2] * 12
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("n", "keys", "line"),
     [
         (

@@ -372,7 +372,7 @@ def refused(chosen, state, **part):
     return line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "difference"),
     [
         ({"microbatch": 4}, "workload.microbatch: is 4, but was 2"),
@@ -398,7 +398,7 @@ def test_a_state_of_another_strategy_is_refused(past):
     assert refused(made({"kind": "zero1"}, {}), past).startswith("strategy.kind: is 'zero1', but")
 
 
-@pytest.mark.parametrize("stop", [-1, 0, 1, 2, 6])
+@for_each("stop", [-1, 0, 1, 2, 6])
 def test_a_run_stops_among_the_steps_that_are_left(past, stop):
     assert refused(made({"kind": "ddp"}, {}), past, stop_after=stop) == (
         f"--stop-after: {stop} is not among the steps that are left; the run has 5, of which 2 "
@@ -475,7 +475,7 @@ def unreadable(path):
     return line.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("kept", [0, 10, 0.5, -1])
+@for_each("kept", [0, 10, 0.5, -1])
 def test_a_file_that_is_cut_short_is_refused(past, tmp_path, kept):
     path = tmp_path / "state.npz"
     past.save(path)
@@ -510,7 +510,7 @@ def changed(path, past, about, arrays):
     return path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("about", "arrays", "why"),
     [
         ({}, {"state": None}, "it has no array of that name"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,8 +145,8 @@ def test_four_epochs_are_sixteen_steps(tmp_path, seed_mlp):
     assert len(result.metrics["loss"]) == 16
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+@for_each("dtype", ["float64", "float32"])
+@for_each("world_size", [2, 3, 4, 8])
 def test_einsum_gradients_average_as_torchs(tmp_path, dtype, world_size):
     golden = np.load(GOLDEN / "g03_einsum.npz")
     weights = {"weight": golden["W"]}
@@ -301,9 +302,9 @@ def test_weighting_by_shard_counts_targets_where_some_are_ignored(tmp_path):
         np.testing.assert_allclose(many.replicas[0][name], weight, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["cross_entropy", "nll"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2"])
+@for_each("kind", ["cross_entropy", "nll"])
+@for_each("reduction", ["mean", "sum"])
+@for_each("strategy", ["ddp", "fsdp", "zero2"])
 def test_weighting_by_shard_counts_the_weights_of_classes(tmp_path, kind, reduction, strategy):
     """And ranks whose losses are sums add them up; 22 samples give them 6, 6, 6 and 4."""
     random = np.random.default_rng(0)

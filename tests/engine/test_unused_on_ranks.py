@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from every_strategy import scenario
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_accumulation_and_faults_find_their_gradients(options):
             np.testing.assert_array_equal(own[name], found[0][name])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "unused", "line"),
     [
         (

@@ -35,7 +35,7 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "kind"), WRITTEN)
+@for_each(("raw", "kind"), WRITTEN)
 def test_a_target_is_written_by_the_key_of_its_kind(raw, kind):
     found = target(raw)
     assert type(found) is TARGETS[kind]

@@ -37,7 +37,7 @@ def test_a_probe_that_is_refused_exits_with_2_and_one_line(no_torch, capsys):
     assert arguments.run(lambda given: None, []) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "line"),
     [
         (["--world-sizes", "1,0"], "argument --world-sizes: '0' is no whole number >= 1"),

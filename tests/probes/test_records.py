@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from for_each import for_each
 
 import simdp
 from simdp.files import format_yaml, parse_yaml, read_yaml
@@ -175,7 +176,7 @@ def test_threads_that_share_a_core_slow_each_other_down(cores, crowded):
     assert set(slowdowns.values()) == ({1.0} if crowded else {None})
 
 
-@pytest.mark.parametrize("model", zoo.MODELS)
+@for_each("model", zoo.MODELS)
 def test_every_model_makes_a_valid_scenario(model):
     slow = [run(r["world_size"], r["variant"], r["bucket_cap"], [2000]) for r in RUNS]
     entry = {**found(*slow)["models"]["mlp"], "model": dict(zoo.MODELS[model])}
@@ -208,7 +209,7 @@ def test_a_scenario_takes_its_table(tmp_path):
 # Tables ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("collective", collectives.PERF)
+@for_each("collective", collectives.PERF)
 def test_a_table_reads_back_as_nccl_tests_output(collective, tmp_path):
     times = {1024: 1.25e-4, 25 * 2**20: 12.5e-3}
     path = tmp_path / "gloo.log"

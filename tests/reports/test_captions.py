@@ -1,11 +1,11 @@
 """What a picture is of, in one line."""
 
-import pytest
+from for_each import for_each
 
 from simdp.reports.captions import about_scenario, cluster_name, model_name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "name"),
     [
         ("gpt2", "gpt2"),

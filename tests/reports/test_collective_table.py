@@ -2,7 +2,7 @@
 
 import io
 
-import pytest
+from for_each import for_each
 from rich.console import Console
 
 from simdp.reports.collective_table import microseconds, size, tables
@@ -81,7 +81,7 @@ def test_a_name_with_brackets_is_no_markup():
     assert written(point(1024, 1e-6), asked=asked)[0].split(", on")[0] == f"all_reduce, {asked}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "text"),
     [
         (0.0, "0.00"),

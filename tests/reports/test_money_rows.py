@@ -1,6 +1,6 @@
 """Money, energy and targets in words: units, dates, and what is left out."""
 
-import pytest
+from for_each import for_each
 
 from simdp.reports import answers
 
@@ -80,7 +80,7 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "asked"), ASKED)
+@for_each(("scenario", "asked"), ASKED)
 def test_a_scenario_asks_for_money_by_its_own_keys(scenario, asked):
     assert answers.is_asked_for(scenario) is asked
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from for_each import for_each
 from rich.console import Console
 
 import simdp
@@ -86,7 +87,7 @@ def test_what_only_developers_need_is_shown_with_verbose(one):
 # Numbers
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "written"),
     [
         (None, "-"),
@@ -103,7 +104,7 @@ def test_a_time_is_written_in_the_unit_that_suits_it(value, written):
     assert table.seconds(value) == written
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "written"),
     [
         (0, "0 B"),
@@ -171,7 +172,7 @@ def test_a_run_in_which_nothing_happens_has_dashes_and_no_division_by_zero():
     assert "nan" not in shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("metrics", "said"),
     [
         ({"skipped_steps": []}, ["skipped steps: none"]),
@@ -192,7 +193,7 @@ def test_a_run_in_which_nothing_happens_has_dashes_and_no_division_by_zero():
         ),
     ],
 )
-@pytest.mark.parametrize("loss", [None, [0.5, 0.25]])
+@for_each("loss", [None, [0.5, 0.25]])
 def test_skipped_steps_are_told_with_the_way_of_the_loss_scale(metrics, said, loss):
     lines = text(table.summary(made_up(loss=loss, **metrics)), 80).splitlines()
     found = [" ".join(line.split()) for line in lines if line.startswith(("skipped", "loss scale"))]

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from for_each import for_each
 from measured_times import row, step, two_clusters, validation
 from rich.console import Console
 
@@ -110,7 +111,7 @@ def test_no_number_is_cut_on_a_narrow_terminal():
     assert "…" not in printed(two_clusters())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("chosen", "said"),
     [
         ({}, ""),

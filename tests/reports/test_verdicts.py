@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from rich.console import Console
 
 import simdp
@@ -126,7 +127,7 @@ def test_a_run_says_in_its_verdict_what_a_straggler_costs():
     assert sections(result)[0].lines[: len(lines)] == lines
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("straggler", "name"),
     [
         ({"kind": "slow_node", "node": 1, "factor": 1.5}, "the slow node 1"),

@@ -1,6 +1,7 @@
 """Bus bandwidth and counts as nccl-tests defines them."""
 
 import pytest
+from for_each import for_each
 
 from simdp.collectives import FAMILIES
 from simdp.results.collective import (
@@ -15,7 +16,7 @@ from simdp.results.collective import (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("collective", "factor"),
     [
         ("all_reduce", 1.75),

@@ -1,7 +1,7 @@
 """Idle time: gaps between work, found for blocks and single spans, in and out of order."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def test_many_intervals_are_looked_at_in_one_call():
     assert found.tolist() == [[1, 1, 1], [2, 2, 1]]
 
 
-@pytest.mark.parametrize("ranks", [[2, 0], [1, 1], [0, 0, 2, 2], [2, 1, 0]])
+@for_each("ranks", [[2, 0], [1, 1], [0, 0, 2, 2], [2, 1, 0]])
 def test_any_ranks_may_be_asked_about(ranks):
     trace = built((EVERYONE, [0, 0, 0], [1, 2, 3]))
     found = Idle(trace, 3).within(np.array(ranks), np.zeros(len(ranks)), np.full(len(ranks), 4.0))

@@ -252,7 +252,7 @@ def test_a_run_in_which_nothing_happens_has_no_throughput():
     assert found["bytes_sent_per_rank"] == [0, 0]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@for_each("world_size", [1, 2, 3, 8])
 def test_a_ring_sends_its_share_of_the_buckets(world_size):
     m = simulate(scenario({"cluster.world_size": world_size})).metrics
     share = 2 * (world_size - 1) / world_size * sum(m["bucket_bytes"])

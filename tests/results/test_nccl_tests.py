@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.results.collective import NcclRow, read_nccl_tables, read_nccl_tests
@@ -64,7 +65,7 @@ def test_a_csv_is_read_by_its_columns(read):
     assert (log.collective, log.world_size, log.dtype) == ("all_reduce", 8, None)
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[1,12]<stdout>: ", "0: ", "  7: "])
+@for_each("tag", ["[1,0]<stdout>:", "[1,12]<stdout>: ", "0: ", "  7: "])
 def test_what_launchers_write_before_each_line_is_taken_off(tag, read):
     tagged = "".join(tag + line for line in NEW.splitlines(keepends=True))
     assert read(tagged).rows == read(NEW).rows
@@ -148,7 +149,7 @@ def test_a_row_that_was_cut_off_is_refused_with_its_line(refused):
     assert refused(cut) == (f"job.out:{number}: has 4 cells for 13 columns; is the log cut off?")
 
 
-@pytest.mark.parametrize("time", ["N/A", "0.00", "nan", "-1.0"])
+@for_each("time", ["N/A", "0.00", "nan", "-1.0"])
 def test_a_time_that_is_none_is_refused_with_its_line(time, refused):
     number = next(i for i, line in enumerate(NEW.splitlines(), 1) if "   80.00 " in line)
     assert refused(NEW.replace("   80.00 ", f"   {time} ")) == (

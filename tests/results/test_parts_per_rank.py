@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import MINIMAL
@@ -138,8 +139,8 @@ def test_a_rank_is_done_with_the_last_of_several_spans_of_one_block():
     assert metrics.step_ends(builder.build(), 3, 1).tolist() == [[0, 2], [0, 5], [0, 0]]
 
 
-@pytest.mark.parametrize("fabric", ["vector", "event"])
-@pytest.mark.parametrize("stragglers", [[], STRAGGLERS], ids=["calm", "stragglers"])
+@for_each("fabric", ["vector", "event"])
+@for_each("stragglers", [[], STRAGGLERS], ids=["calm", "stragglers"])
 def test_real_steps_of_both_clocks_give_what_their_spans_give(fabric, stragglers):
     raw = {
         **MINIMAL,

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def test_a_study_is_written_as_the_contract_says():
     }
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), np.float64("nan")])
+@for_each("value", [float("nan"), float("inf"), -float("inf"), np.float64("nan")])
 def test_what_json_has_no_word_for_is_null(value):
     metrics = {"loss": [1.0, value], "deep": {"er": [[value]]}, "step_time_s": value}
     (point,) = json.loads(study(result(metrics)).to_json())["points"]
@@ -92,9 +93,7 @@ def test_a_saved_study_loads_and_is_written_again_as_it_was(tmp_path):
     assert loaded.points[0].trace is loaded.points[0].replicas is None
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "{}", "3", '{"scenario": {}}', '{"simdp": 1, "points": []}']
-)
+@for_each("text", ["[]", "{}", "3", '{"scenario": {}}', '{"simdp": 1, "points": []}'])
 def test_another_json_file_is_refused(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)

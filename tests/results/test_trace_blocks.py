@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,7 +96,7 @@ def test_stacks_hold_every_block_once_few_at_a_time(monkeypatch, most):
     assert sorted(found) == sorted(wanted)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "everyone"), [([0, 1, 2], True), ([0, 2, 1], False), ([0, 1], False), ([1, 1, 2], 0)]
 )
 def test_everyone_is_all_ranks_in_order(ranks, everyone):

@@ -1,7 +1,7 @@
 """Memory over time, from what ranks took and gave back."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from simdp.results.memory import MEMORY_PARTS, NAMED, Holding, summed, usage
 
@@ -49,7 +49,7 @@ def test_nothing_is_known_of_ranks_that_held_nothing():
     assert len(usage(RUN, [7]).at) == 0
 
 
-@pytest.mark.parametrize("part", MEMORY_PARTS)
+@for_each("part", MEMORY_PARTS)
 def test_every_part_has_a_place_in_the_result(part):
     parts = np.zeros(len(MEMORY_PARTS))
     parts[MEMORY_PARTS.index(part)] = 3.0

@@ -47,7 +47,7 @@ def test_a_name_in_the_file_wins_over_the_files(load):
     assert load(name="other").name == "other"
 
 
-@pytest.mark.parametrize("text", ["", "3", "[1, 2]", "word"])
+@for_each("text", ["", "3", "[1, 2]", "word"])
 def test_a_file_without_a_mapping_is_no_scenario(text, tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(text)
@@ -112,7 +112,7 @@ def test_a_device_and_a_link_are_resolved_without_their_source(load):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "options", "kind"),
     [
         ("strategy", {"overlap": False}, "ddp"),
@@ -150,7 +150,7 @@ def test_quantities_are_resolved_with_their_units(load):
     assert resolved["collectives.all_reduce.chunk_size"].endswith("iB")
 
 
-@pytest.mark.parametrize("how", ["workload", "override", "sweep", "sweep of a part"])
+@for_each("how", ["workload", "override", "sweep", "sweep of a part"])
 def test_no_absolute_path_is_resolved(how, load, tmp_path):
     np.savez(tmp_path / "w.npz", **WEIGHTS)
     np.savez(tmp_path / "data.npz", x=np.zeros((8, 4)), y=np.zeros((8, 3)))
@@ -421,13 +421,13 @@ def test_what_cannot_be_right_is_refused(overrides, line, refuse):
     assert found[0] == line or (line[-1] not in ".?" and found[0].startswith(line))
 
 
-@pytest.mark.parametrize("name", ["a/b", "", "..", "-x", "a b"])
+@for_each("name", ["a/b", "", "..", "-x", "a b"])
 def test_a_name_must_do_for_a_file(name, refuse):
     (line,) = refuse(name=name)
     assert line.startswith(f"name: {name!r}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value"),
     [
         ("workload.shuffle", 3),

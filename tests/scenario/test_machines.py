@@ -31,7 +31,7 @@ def scenario(folder, overrides=None, cluster=None, **more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MACHINES.names())
+@for_each("name", MACHINES.names())
 def test_every_machine_runs_on_one_rank_one_node_and_two_nodes(name, tmp_path):
     per_node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
     has_network = "inter_node" in read_machine(name, Path()).cluster

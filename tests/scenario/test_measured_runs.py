@@ -214,7 +214,7 @@ def test_a_source_is_needed(refuse):
     assert line == "measured.source: is required but was not given; add it."
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"), [("0.02", "'0.02'"), (0.02, "0.02"), ("-1 %", "'-1 %'"), ("2 s", "'2 s'")]
 )
 def test_noise_is_a_share_with_its_sign(text, said, refuse):
@@ -224,7 +224,7 @@ def test_noise_is_a_share_with_its_sign(text, said, refuse):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "line"),
     [
         ({"collective": "all_reduse"}, f"{T0}.collective: unknown collective 'all_reduse'"),
@@ -275,7 +275,7 @@ def test_a_table_that_cannot_be_is_refused(change, line, refuse):
     assert found[0].startswith(line)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("algbw", "said"),
     [
         (None, "{place}: neither of times and algbw given; give one"),

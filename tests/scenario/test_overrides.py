@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import CLUSTER, RICH, WORKLOAD
 
 from simdp.engine.slowdown import Slowdown
@@ -18,7 +19,7 @@ def sizes(scenario):
 # Overrides ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "key", "value", "expected"),
     [
         ({}, "a.b.c", 1, {"a": {"b": {"c": 1}}}),
@@ -47,7 +48,7 @@ def test_a_value_that_is_set_is_a_copy():
     assert raw == {"a": [1]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "key", "message"),
     [
         ({"a": 3}, "a.b", "a.b: a is 3, which has no keys inside."),
@@ -252,7 +253,7 @@ def test_a_sweep_that_is_set_to_a_number_is_refused(load):
         load({"sweep": 5})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sweep", "line"),
     [
         (

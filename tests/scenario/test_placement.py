@@ -1,7 +1,7 @@
 """Where ranks live, as algorithms see it; and which nodes each of several jobs gets."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from small_networks import between, cluster
@@ -35,7 +35,7 @@ def test_a_job_among_others_sees_no_switches_between_nodes():
     assert among_others(layout(where)) == Layout(8, 4, layout(where).inside)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "counts", "expected"),
     [
         ("packed", [2, 3], [[0, 1], [2, 3, 4]]),

@@ -4,6 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.cluster import Cluster
 from simdp.scenario.placement import wiring_of, wiring_of_groups
@@ -20,9 +21,7 @@ def test_a_lone_rank_has_no_links():
     assert wiring(world_size=1)[:8] == (1, 1, 1, 0.0, inf, 0.0, inf, 0)
 
 
-@pytest.mark.parametrize(
-    ("topology", "count"), [("switch", 1), ("ring", 2), ("full_mesh", 7), ("cube_mesh", 1)]
-)
+@for_each(("topology", "count"), [("switch", 1), ("ring", 2), ("full_mesh", 7), ("cube_mesh", 1)])
 def test_a_device_sends_over_all_its_links_together(topology, count):
     found = wiring(world_size=8, topology=topology, link=LINK)
     assert found.intra_bandwidth == pytest.approx(count * 24e9)

@@ -143,7 +143,7 @@ SMALL_ONE_FIRST = [LAYER + BIAS, 3 * (LAYER + BIAS)]
 """In the order in which gradients become ready: a bias and its weight are beyond 1 MiB."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "first", "later"),
     [
         ("1.4", SMALL_ONE_LAST, SMALL_ONE_LAST),
@@ -161,7 +161,7 @@ def test_a_version_has_the_buckets_of_its_time(version, first, later):
     assert versioned(1, version=version) == versioned(7, version=version) == later
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "caps"), [("1.4", [MiB, 4.0]), ("2.4", [MiB, 4.0]), ("2.5", [4.0]), (None, [4.0])]
 )
 def test_the_first_bucket_was_small_even_where_a_cap_was_given(version, caps):
@@ -184,7 +184,7 @@ def test_keys_that_are_given_win_over_the_version():
     assert unused == SMALL_ONE_LAST
 
 
-@pytest.mark.parametrize("version", [1.4, 2, "2", "1.x", "v1.4", "", "0.4"])
+@for_each("version", [1.4, 2, "2", "1.x", "v1.4", "", "0.4"])
 def test_a_version_has_two_numbers_between_quotes(version):
     with pytest.raises(ValidationError, match="is not a version of torch; write for example"):
         DDP(version=version)

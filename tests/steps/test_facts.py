@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_workload import LINEAR, NUM_SAMPLES, workload
 
 from simdp.cluster import Overheads
@@ -125,7 +126,7 @@ def test_another_step_answers_alike_or_not():
     assert later.asked == {}  # to compare is not to ask
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("length", "since", "ends"),
     [(1, 0, range(10)), (3, 0, (2, 5, 8)), (3, 2, (1, 4, 7)), (4, 1, (0, 4, 8))],
 )

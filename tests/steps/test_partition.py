@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ def tensors(shapes):
     ]
 
 
-@pytest.mark.parametrize("case", GOLDEN["partitions"])
+@for_each("case", GOLDEN["partitions"])
 def test_whole_tensors_are_dealt_as_by_torchs_zero_redundancy_optimizer(case):
     model, world_size = case.split("|w")
     parameters = tensors(GOLDEN["shapes"][model])

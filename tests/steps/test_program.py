@@ -267,7 +267,7 @@ def test_all_different_steps_of_a_run_are_found_and_no_other(strategy, steps, ki
     assert len(program.plans) == len({id(plan) for plan in seen}) == kinds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("length", "roots"),
     [
         ({"epochs": 1}, {2}),
@@ -425,7 +425,7 @@ def test_inference_hands_a_global_batch_out(batch, scatters):
     assert serving.scatters == scatters
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "kept", "shape"),
     [
         ({"kind": "zero1"}, (True, True), (1, 4)),
@@ -460,7 +460,7 @@ def test_other_strategies_deal_nothing(strategy):
 UNITS = [a * b + b for a, b in pairwise(WIDTHS)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "together"),
     [
         ({"kind": "fsdp"}, 3),

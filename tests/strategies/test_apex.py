@@ -1,6 +1,7 @@
 """Apex: buckets by elements in order of arrival, and what else its wrapper does."""
 
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 from small_workload import facts_of, program_of, workload
 
@@ -39,7 +40,7 @@ def test_apex_has_messages_of_ten_million_elements():
     assert Apex().message_size == 10_000_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "nbytes"),
     [
         ({"message_size": 50}, 90 * 2),  # one bucket at a time

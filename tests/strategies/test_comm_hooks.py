@@ -3,6 +3,7 @@
 from itertools import count
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -30,7 +31,7 @@ def tensor(name, *shape):
 # What is written ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", OURS)
+@for_each("kind", OURS)
 def test_a_hook_without_options_may_be_written_as_its_name(kind):
     short, long = DDP(comm_hook=kind), DDP(comm_hook={"kind": kind})
     assert short == long
@@ -53,7 +54,7 @@ def test_an_unknown_hook_is_refused_with_a_hint(refuse):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"kind": "top_k", "ratio": 0}, "ratio: 0 is out of range; it must be > 0.0."),
@@ -77,7 +78,7 @@ def test_options_out_of_range_are_refused(refuse, options, line):
     assert refuse({"strategy.comm_hook": options}) == [f"strategy.comm_hook.{line}"]
 
 
-@pytest.mark.parametrize("kind", ["apex", "horovod", "local_sgd", "zero2"])
+@for_each("kind", ["apex", "horovod", "local_sgd", "zero2"])
 def test_strategies_that_take_no_hook_say_so(refuse, kind):
     (line,) = refuse(strategy={"kind": kind, "comm_hook": "fp16"})
     assert line.startswith("strategy: unknown key 'comm_hook'; known: ")
@@ -170,7 +171,7 @@ def test_matrices_of_one_shape_stand_together():
 # Batched PowerSGD --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_elements", "side"), [(1, 1), (2, 2), (4, 2), (5, 3), (9, 3), (10, 4), (10**12, 10**6)]
 )
 def test_a_bucket_has_room_in_the_least_square(num_elements, side):
@@ -233,7 +234,7 @@ ROUNDED = {"in float16": 5e-4, "in bfloat16": 3e-3}
 """Products of 16-bit numbers are summed in another order."""
 
 
-@pytest.mark.parametrize("case", TORCHS)
+@for_each("case", TORCHS)
 def test_hooks_train_as_torchs(case):
     hook, dtype, losses = TORCHS[case]
     strategy = {"kind": "ddp", "comm_hook": hook}

@@ -83,7 +83,7 @@ def test_the_last_rank_to_go_on_gives_its_weights_to_all():
     assert joiners(uneven, 4, 64) == {2}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parts", "options", "last"),
     [
         ([7, 8], {}, 1),

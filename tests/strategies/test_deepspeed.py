@@ -1,6 +1,7 @@
 """DeepSpeed's stages 1 and 2: buckets counted in elements, pieces of one flat buffer."""
 
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -57,8 +58,8 @@ def test_gradients_are_copied_into_one_buffer_or_two_that_take_turns(strategy):
     assert buckets(contiguous_gradients=False) == 8 * elements([5, 8, 6, 2])
 
 
-@pytest.mark.parametrize("kind", [Zero1, Zero2])
-@pytest.mark.parametrize("key", KEYS)
+@for_each("kind", [Zero1, Zero2])
+@for_each("key", KEYS)
 def test_options_of_deepspeed_belong_to_its_way(kind, key):
     value = True if key in KEYS[2:] else 5
     with pytest.raises(ValidationError, match=f"{key} belongs to communication: deepspeed"):

@@ -1,6 +1,7 @@
 """What strategies send, and keep, of frozen parameters."""
 
 import pytest
+from for_each import for_each
 from sharded_runs import WIDTHS, elements, play, sent, spans
 
 from simdp.results.memory import MEMORY_PARTS, usage
@@ -21,7 +22,7 @@ def named(strategy, frozen, **workload):
     return [span.name for span in spans(result)]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "apex", "horovod", "local_sgd"])
+@for_each("strategy", ["ddp", "apex", "horovod", "local_sgd"])
 def test_replicas_send_no_more_than_what_learns(strategy):
     options = {"kind": strategy, **({"local_steps": 1} if strategy == "local_sgd" else {})}
     assert moved(options, MIDDLE) == 2 * FLOAT * (FIRST + LAST)
@@ -99,7 +100,7 @@ def peak(strategy, frozen, part, **workload):
     return usage(result.trace.memory, [0]).kept[:, MEMORY_PARTS.index(part)].max()
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp1", "zero2", "zero3"])
+@for_each("kind", ["ddp", "fsdp1", "zero2", "zero3"])
 def test_frozen_parameters_have_room_and_no_gradients_or_state(kind):
     share = 1 if kind == "ddp" else 2
     assert peak(kind, MIDDLE, "optimizer_state") == pytest.approx(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 from sharded_runs import play, sent, spans
 from small_workload import LINEAR, workload
@@ -222,7 +223,7 @@ def test_a_number_of_ranks_that_does_not_divide_those_of_a_unit_is_refused():
     assert FSDP(reshard_after_forward=2).problem_with(4, workload()) is None
 
 
-@pytest.mark.parametrize("value", ["root", "false", 0, -2, 1.5])
+@for_each("value", ["root", "false", 0, -2, 1.5])
 def test_when_units_are_freed_is_told_by_two_words_or_a_number(value):
     with pytest.raises(ScenarioError) as caught:
         play({"kind": "fsdp", "reshard_after_forward": value}, 2)

@@ -1,6 +1,7 @@
 """Which gradients travel together, on cases counted by hand and on any times and sizes."""
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def sizes_of(groups):
 # Cycles ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ready", "cycle_time", "tick"),
     [
         (0.0, 1.0, 0.0),

@@ -1,6 +1,7 @@
 """Horovod: what a step sends and when, by hand; what it refuses; and whole runs."""
 
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 from small_workload import facts_of, program_of, step_of, workload
 
@@ -84,7 +85,7 @@ def test_gradients_that_are_never_computed_are_sent_as_zeros_at_the_end():
     assert sent(found) == [(0,), (1, 9)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "copies", "charged"),
     [
         ({}, False, [False, False]),
@@ -117,7 +118,7 @@ def test_a_benchmark_on_the_cluster_decides_where_it_is_asked_for():
     assert sent(messages(strategy, ranks(1.0, 3.0, 5.0, alpha=1 * MS))) == [(0,), (1,), (2,)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("world_size", "bandwidth", "options", "source"),
     [
         (32, 1.25e9, {}, "10gbe"),
@@ -197,7 +198,7 @@ def test_ranks_that_run_out_need_ddp():
 # Memory ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "nbytes"),
     [
         ({}, 64 * 2**20),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
@@ -171,7 +172,7 @@ def test_a_period_ends_with_its_average():
     assert averages(local(1, steps=3)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("local_steps", [1, 2, 4, 8])
+@for_each("local_steps", [1, 2, 4, 8])
 def test_weights_are_sent_once_in_so_many_steps(local_steps):
     """The first step is warm-up, so that 8 of 9 steps count, of which the last ends a period."""
     result = local(local_steps, 4, steps=9, numerics=False, warmup_steps=1)
@@ -216,7 +217,7 @@ def test_the_buffer_that_travels_is_given_back():
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"local_steps": 0}, "local_steps: 0 is out of range; it must be >= 1."),

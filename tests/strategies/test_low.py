@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from recorded_mlp import INSIDE, LAYERS, trained
 
 import simdp
@@ -75,7 +76,7 @@ FLOAT16_LOSSES = [1.194318413734436, 0.884888917207718, 1.232884675264358, 0.856
 """Of torch 2.14's fully_shard and FullyShardedDataParallel, float16, on two gloo ranks."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "strategy",
     [
         {"kind": "fsdp", "units": ["a", "b", "c"], "param_dtype": "float16"},

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Cuda, Exact
@@ -96,7 +97,7 @@ def test_activations_and_what_flows_are_counted_at_their_highest():
     assert micro_step_nbytes(chosen, 0) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "largest"),
     [
         ({}, [8, 8, 8]),

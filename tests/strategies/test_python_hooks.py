@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_strategy import WIDTHS, scenario
+from for_each import for_each
 
 import simdp
 from simdp.engine.simulate import simulate
@@ -150,7 +151,7 @@ def test_it_must_have_the_function(tmp_path):
     assert line.endswith("hook.py: unknown function 'g'; known: f.")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "said"),
     [
         (["return 1 / 0"], ":4: raised ZeroDivisionError: division by zero."),

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-import pytest
+from for_each import for_each
 from small_workload import facts_of, ops_of, step_of
 
 from simdp.steps.ops import AllReduce, Backward, FillBucket, Take, Update, Wait
@@ -81,7 +81,7 @@ def test_unused_parameters_are_ready_with_the_first_hook():
     assert [op.name for op in ops_of(reducer.mark_ready("a"), FillBucket)] == ["d", "a"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "before", "after"),
     [
         (DDP(broadcast_buffers=False), 4, 1.0),

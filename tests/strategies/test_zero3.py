@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from every_strategy import run_of, scenario
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
@@ -81,7 +82,7 @@ def test_a_buffer_for_gradients_stays():
     assert small["buckets"] == 8 * 1000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "formula"),
     [
         ({"kind": "ddp"}, lambda n: 2 + 2 + 12),
@@ -90,7 +91,7 @@ def test_a_buffer_for_gradients_stays():
         (NOTHING_STAYS, lambda n: 16 / n),
     ],
 )
-@pytest.mark.parametrize("n", [2, 4, 8])
+@for_each("n", [2, 4, 8])
 def test_memory_follows_the_papers_formulas(strategy, formula, n):
     model = {"model": {"kind": "mlp", "widths": [64, 64, 64, 64]}}
     footprint = run_of(scenario(strategy, world_size=n, **model, **MIXED)).memory.footprint

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.errors import ScenarioError
@@ -89,7 +90,7 @@ def test_an_unknown_section_is_refused(refused):
     assert line.startswith("box.yaml: unknown key 'clutser'; known: name, seed, cluster")
 
 
-@pytest.mark.parametrize("text", ["1\n", "workload: {}\n", "cluster: 3\n", ""])
+@for_each("text", ["1\n", "workload: {}\n", "cluster: 3\n", ""])
 def test_a_file_without_a_cluster_is_refused(text, refused):
     assert refused(text) == ["box.yaml: has no cluster; it must be a mapping with cluster: ..."]
 

@@ -1,6 +1,7 @@
 """Collectives by themselves: times against closed forms, choices, names, what is refused."""
 
 import pytest
+from for_each import for_each
 from msccl_examples import star_gather
 
 from simdp.cluster import Cluster
@@ -49,7 +50,7 @@ def test_a_ring_takes_its_closed_form_at_every_size_and_world_size():
     assert study.busbw(last.nbytes, last.seconds, 8) == pytest.approx(BANDWIDTH, rel=0.001)
 
 
-@pytest.mark.parametrize("collective", FAMILIES)
+@for_each("collective", FAMILIES)
 def test_every_collective_has_a_usual_algorithm_that_runs(collective):
     usual = make_algorithm(collective, usual_kind(collective))
     study = sweep_collective(collective, [usual], [ring_of(4)], [4096])
@@ -100,7 +101,7 @@ def test_the_root_matters():
 # Names -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "name"),
     [
         ("ring", "ring"),
@@ -126,7 +127,7 @@ def test_an_algorithm_is_named_by_what_is_not_as_usual(written, name):
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "line"),
     [
         ("alltoall", "'alltoall' is called all_to_all here."),
@@ -238,7 +239,7 @@ def test_auto_chooses_for_a_group():
     assert pairs.curves[0].points[0].seconds != whole.curves[0].points[0].seconds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [("mod 8", ("mod", 8)), ("DIV 2", ("div", 2)), ("%4", ("mod", 4)), ("/ 16", ("div", 16))],
 )
@@ -246,7 +247,7 @@ def test_a_split_is_read_as_nccl_tests_writes_it(text, expected):
     assert GroupSplit.parse(text) == expected
 
 
-@pytest.mark.parametrize("text", ["8", "mod", "and 7", "mod -1", ""])
+@for_each("text", ["8", "mod", "and 7", "mod -1", ""])
 def test_a_split_that_is_none_is_refused(text):
     with pytest.raises(ScenarioError) as caught:
         GroupSplit.parse(text)

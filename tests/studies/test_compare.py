@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import yaml
+from for_each import for_each
 from small_scenario import CLUSTER, FAST
 
 import simdp
@@ -280,9 +281,7 @@ def test_periods_of_local_sgd_that_are_cut_off_are_told(
     )
 
 
-@pytest.mark.parametrize(
-    ("every", "warm_up", "steps"), [(4, 0, 9), (2, 4, 8), (1, 0, 3), (1, 9, 3)]
-)
+@for_each(("every", "warm_up", "steps"), [(4, 0, 9), (2, 4, 8), (1, 0, 3), (1, 9, 3)])
 def test_whole_periods_of_local_sgd_need_no_note(lay, every, warm_up, steps):
     local = {"kind": "local_sgd", "local_steps": every, "warmup_steps": warm_up}
     found = lay({"strategy": ["ddp", local]}, {"workload.steps": steps, "numerics": False})

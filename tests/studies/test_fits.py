@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.simulate import memory_needed
@@ -241,7 +242,7 @@ def test_several_nodes_also_try_hsdp() -> None:
     assert two - one == {"hsdp"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "line"),
     [
         (FitsRequest("gpt2", 8), "--device, --machine: neither given; give one of them."),

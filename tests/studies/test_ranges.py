@@ -8,7 +8,7 @@ from simdp.results.collective import MAX_NBYTES
 from simdp.studies.variants import parse_sizes, parse_world_sizes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "sizes"),
     [
         ("25 MB", [25_000_000]),
@@ -48,7 +48,7 @@ def test_sizes_that_are_none_are_refused(text, why):
     assert caught.value.problems == [f"--sizes {text}: {why}"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "sizes"),
     [("8", [8]), ("2,4,12", [2, 4, 12]), ("2:64", [2, 4, 8, 16, 32, 64]), ("3:20", [3, 6, 12])],
 )
@@ -56,7 +56,7 @@ def test_world_sizes_are_listed_or_doubled(text, sizes):
     assert parse_world_sizes(text) == sizes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "why"),
     [
         ("eight", "is not 8, 2,4,8 or 2:64."),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.scenario import checked
@@ -137,7 +138,7 @@ def test_ranks_that_share_a_device_share_its_room():
 
 
 @needs_shards
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "num_params", "never"),
     [
         ("ddp", 8e9, True),

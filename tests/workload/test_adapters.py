@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
+from for_each import for_each
 from one_batch import play
 
 from simdp.workload import Workload
@@ -141,7 +141,7 @@ def test_settings_start_as_pefts():
     assert (lora.rank, lora.alpha, lora.dropout) == (8, 8.0, 0.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "line"),
     [
         (

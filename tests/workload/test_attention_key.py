@@ -1,6 +1,6 @@
 """The key ``attention``: other kernels, with the same tensors, orders and calls."""
 
-import pytest
+from for_each import for_each
 from pydantic import TypeAdapter
 
 from simdp.workload import Workload
@@ -22,7 +22,7 @@ def graph(model, **keys):
     return Workload.model_validate(raw).graph
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "usual"),
     [
         (TINY, "eager"),

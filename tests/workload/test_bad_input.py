@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 LINEAR = {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 6}
 DATA = {"kind": "regression", "num_samples": 64}
@@ -26,7 +27,7 @@ LANGUAGE_MODEL = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "line"),
     [
         (
@@ -132,7 +133,7 @@ def test_tokens_and_labels_out_of_range(refuse, tmp_path, x, y, line):
 ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("recipe", "line"),
     [
         (

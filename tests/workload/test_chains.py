@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.scenario import checked
@@ -55,8 +56,8 @@ def test_pooling_batch_norm_and_products_stay_kernels_of_their_own():
     assert kinds == {"relu", "add", "flatten"}
 
 
-@pytest.mark.parametrize("recompute", ["none", "blocks", "selective"])
-@pytest.mark.parametrize("precision", ["full", "amp", "mixed"])
+@for_each("recompute", ["none", "blocks", "selective"])
+@for_each("precision", ["full", "amp", "mixed"])
 def test_compiled_blocks_keep_less_and_give_everything_back(recompute, precision):
     kept = []
     for compiled in (False, True):

@@ -1,6 +1,7 @@
 """torch's ``eval()`` on whole models."""
 
 import pytest
+from for_each import for_each
 
 from simdp.workload import Workload
 from simdp.workload.layers.attention import Attention
@@ -36,7 +37,7 @@ def graph_of(model):
     return found.model.graph
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["kind"])
+@for_each("model", MODELS, ids=lambda model: model["kind"])
 def test_tensors_stay_and_what_is_random_or_learned_from_the_batch_goes(model):
     trained = graph_of(model)
     graph = evaluated(trained)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from every_strategy import launches, run_of
+from for_each import for_each
 from small_scenario import FAST
 
 from simdp.scenario import checked
@@ -111,7 +112,7 @@ def test_they_lie_on_every_rank():
     assert more >= 2 * ELEMENTS / 64
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "line"),
     [
         (

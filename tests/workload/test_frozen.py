@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import differences
 
 from simdp.engine.compute.call_times import call_kernels
@@ -193,7 +194,7 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "line"), LINES)
+@for_each(("given", "line"), LINES)
 def test_what_cannot_be_frozen_is_refused(refuse, given, line):
     found = refuse({f"workload.{key}": value for key, value in given.items()})
     assert any(said.startswith(line) for said in found), found

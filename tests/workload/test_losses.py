@@ -103,7 +103,7 @@ def test_every_kind_of_loss_has_a_case_here():
     assert {loss.kind for loss, _, _ in CASES.values()} | {"none"} == set(LOSSES)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@for_each("kind", LOSSES)
 def test_a_loss_is_written_by_its_kind(kind):
     assert type(TypeAdapter(AnyLoss).validate_python(kind)) is LOSSES[kind]
 
@@ -187,7 +187,7 @@ def test_ignored_targets_neither_count_nor_pull():
     assert not gradient[1].any()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("loss", "target", "output_shape", "message"),
     [
         (MSE(), np.zeros((4, 3)), (3,), None),
@@ -361,7 +361,7 @@ def test_a_loss_of_logits_survives_large_ones():
     assert slope.tolist() == [1, -1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("loss", "target", "output_shape", "message"),
     [
         (
@@ -431,7 +431,7 @@ def test_targets_that_do_not_fit_the_weights_are_explained(loss, target, output_
     assert loss.problem_with(target, output_shape) == message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "where"),
     [
         ({"kind": "mse", "reduction": "none"}, "reduction"),
@@ -492,7 +492,7 @@ OF_TORCH = {
 }
 
 
-@pytest.mark.parametrize("case", OF_TORCH)
+@for_each("case", OF_TORCH)
 def test_losses_equal_torchs(case):
     """golden/g15_losses and g15b_losses: torch 2.13.0 and 2.14.1 in float64, each reduction."""
     with np.load(GOLDEN[f"{case}|mean.loss" not in np.load(GOLDEN[0])]) as stored:

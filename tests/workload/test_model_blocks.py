@@ -1,6 +1,6 @@
 """Blocks: which modules a model repeats, found in the names of its parameters."""
 
-import pytest
+from for_each import for_each
 
 from simdp.workload import Workload
 from simdp.workload.layers.base import block_names, grouped
@@ -12,7 +12,7 @@ def graph(model, dataset="images"):
     return Workload.model_validate({"model": model, "dataset": data, "microbatch": 2}).graph
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "found"),
     [
         (["layers.0.weight", "layers.0.bias", "layers.1.weight"], ["layers.0", "layers.1"]),

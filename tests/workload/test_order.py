@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -93,7 +94,7 @@ def test_grouping_leaves_the_order_that_it_is_given():
     assert ORDER.tolist() == kept.tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_samples", "samples_per_step", "steps"),
     [(10**6, 32, 50), (6400, 32, 50), (6399, 32, 49), (256, 32, 2), (255, 32, 1), (5, 32, 1)],
 )
@@ -122,7 +123,7 @@ def test_an_order_is_read_from_its_file(tmp_path):
     assert all(order.dtype == np.int64 for order in found)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arrays",
     [
         {"a": np.array([0, 1]), "b": np.array([0, 1])},
@@ -156,8 +157,8 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("seed", [0, 1])
+@for_each("sampler", SAMPLERS)
+@for_each("seed", [0, 1])
 def test_two_epochs_of_a_loader_are_torchs(sampler, seed, recorded):
     wanted = recorded[f"{SAMPLERS[sampler]}|seed={seed}|two epochs"]
     chosen = TorchShuffle(torch=sampler, seed=seed)
@@ -166,9 +167,9 @@ def test_two_epochs_of_a_loader_are_torchs(sampler, seed, recorded):
         np.testing.assert_array_equal(found, order)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-@pytest.mark.parametrize("drop_last", [False, True])
+@for_each("seed", [0, 1])
+@for_each("world_size", [1, 2, 3, 8])
+@for_each("drop_last", [False, True])
 def test_every_rank_gets_what_torchs_distributed_sampler_gives_it(
     seed, world_size, drop_last, recorded
 ):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -62,7 +63,7 @@ def test_each_piece_is_cut_again_into_micro_steps():
     assert step.sizes.tolist() == [[3, 1], [2, 0]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         (

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 LINEAR = {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 6}
 EMBEDDING = {"name": "e", "kind": "embedding", "num_embeddings": 9, "embedding_dim": 6}
@@ -16,7 +17,7 @@ def workload(model, **more):
     return {"model": model, "dataset": DATA, "microbatch": 8, **more}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "line"),
     [
         (

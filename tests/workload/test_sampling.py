@@ -59,7 +59,7 @@ def test_chunks_have_torchs_sizes():
             assert chunk_sizes(int(batch), int(parts)) == sizes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_samples", "parts", "sizes"),
     [
         (30, 8, [4, 4, 4, 4, 4, 4, 4, 2]),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.workload.torch_generator import TorchGenerator
 
@@ -19,7 +20,7 @@ def recorded():
         return dict(archive)
 
 
-@pytest.mark.parametrize("case", SUMS)
+@for_each("case", SUMS)
 def test_permutations_are_torchs(case):
     _, n, seed = (part.partition("=")[2] for part in case.split("|"))
     order = TorchGenerator(int(seed)).randperm(int(n))

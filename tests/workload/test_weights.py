@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter
 from safetensors_files import safetensors
 
@@ -73,7 +74,7 @@ def test_ranks_draw_as_after_seeds_that_follow_each_other():
 FIRST = json.loads((Path(__file__).parents[1] / "golden" / "g21_first_weights.json").read_text())
 
 
-@pytest.mark.parametrize("name", FIRST["models"])
+@for_each("name", FIRST["models"])
 def test_first_weights_are_torchs_to_the_last_bit(name):
     model = TypeAdapter(AnyModel).validate_python(FIRST["models"][name])
     found = weights.drawn(model, model.graph, "float32", 0, 0)
@@ -136,7 +137,7 @@ def without(name):
     return {key: array for key, array in PARAMETERS.items() if key != name}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrays", "said"),
     [
         (without("l.bias"), "has no 'l.bias' of shape (3,)"),
@@ -242,7 +243,7 @@ def tensors(tmp_path):
     return store
 
 
-@pytest.mark.parametrize("kind", TINY)
+@for_each("kind", TINY)
 def test_a_safetensors_file_gives_parameters(kind, tensors):
     chosen = tiny(kind)
     assert_loads(tensors(own(chosen)), chosen, own(chosen))

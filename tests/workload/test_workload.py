@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -49,7 +50,7 @@ def test_epochs_follow_one_another(tmp_path):
     assert sizes(workload(microbatch=8, epochs=2), 1, tmp_path) == [[[8]], [[8]], [[4]]] * 2
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
+@for_each("steps", [1, 2, 3, 4, 7])
 def test_steps_begin_new_epochs_as_they_need_them(steps, tmp_path):
     wanted = [[[8]], [[8]], [[4]]] * 3
     assert sizes(workload(microbatch=8, steps=steps), 1, tmp_path) == wanted[:steps]
@@ -72,7 +73,7 @@ def test_the_number_of_steps_is_known_before_they_are_made(
     assert len(batches(chosen, world_size, None)) == chosen.num_steps(world_size, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "closing"),
     [
         ({"microbatch": 8}, [0, 0, 1]),
@@ -129,7 +130,7 @@ def test_drop_last_leaves_out_what_fills_no_step(options, world_size, wanted, tm
     assert sizes(workload(**options, drop_last=True), world_size, tmp_path) == wanted
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "world_size", "samples"),
     [
         ({"microbatch": 4}, 3, 12),

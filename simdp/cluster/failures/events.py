@@ -225,7 +225,7 @@ def _counts(path: Path) -> tuple[tuple[float, int], ...]:
             raise at(path, line, f"{told}; put lines in rising time.")
     for line, nodes_alive in zip(lines, alive, strict=True):
         if nodes_alive % 1:
-            raise at(path, line, f"alive {nodes_alive:.12g} is not a whole nodes_alive.")
+            raise at(path, line, f"alive {nodes_alive:.12g} is not a whole number.")
     found = {
         time - times[0]: int(nodes_alive) for time, nodes_alive in zip(times, alive, strict=True)
     }

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import HOUR, drawn, failures, folder, refusal
@@ -67,7 +68,7 @@ def test_no_failure_is_lost_or_doubled_between_windows(num_nodes, spread):
         assert len(times) == num_nodes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"quantiles": None}, "give either path, a file of gaps, or quantiles."),
@@ -82,7 +83,7 @@ def test_wrong_quantiles_are_refused(options, line):
     assert refusal("empirical", **options) == line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line"),
     [
         ("gap_h\n1\n", ":1: unknown column 'gap_h'; known: gap_s. Did you mean 'gap_s'?"),

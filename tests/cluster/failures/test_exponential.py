@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from processes import HOUR, drawn, failures, refusal
 
 
@@ -16,7 +17,7 @@ def test_many_units_fail_as_many_times_as_often():
     assert events[-1].time / 20_000 / HOUR == pytest.approx(1000 / 32, rel=0.02)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rate", "hours"),
     [
         ("6.5 per 1000 node-days", 24_000 / 6.5),
@@ -31,7 +32,7 @@ def test_a_rate_is_read_as_it_is_published(rate, hours):
     assert process.model_dump(mode="json", exclude_none=True)["rate"] == rate
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"mtbf": 1000}, 'mtbf: 1000 has no unit; write for example "5 us".'),

@@ -1,6 +1,7 @@
 """Traces: events as a file has them, and files that cannot be right."""
 
 import pytest
+from for_each import for_each
 from processes import drawn, failures, folder, refusal
 
 from simdp.cluster.failures import FailureEvent, events
@@ -45,7 +46,7 @@ def test_a_trace_does_not_say_how_often_a_job_fails(tmp_path):
     assert failures("trace", folder(tmp_path)).job_rate(8, 8) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "line"),
     [
         (["5,1,,", "4.5,2,,"], "3: 4.5 s is before 5 s of line 2; put events in rising time."),

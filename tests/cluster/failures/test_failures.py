@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import EXAMPLES, HAZARDS, HOUR, before, drawn, failures, folder, refusal
@@ -43,7 +44,7 @@ def test_failures_are_written_as_they_were_given(kind, tmp_path):
 
 
 @every_kind
-@pytest.mark.parametrize(("num_nodes", "devices"), [(1, 1), (1, 8), (5, 2), (300, 8)])
+@for_each(("num_nodes", "devices"), [(1, 1), (1, 8), (5, 2), (300, 8)])
 def test_events_rise_in_time_and_hit_nodes_that_are_there(kind, num_nodes, devices, tmp_path):
     events = drawn(failures(kind, folder(tmp_path)), 300, num_nodes, devices)
     assert events[0].time >= 0
@@ -100,7 +101,7 @@ def test_the_mean_rate_is_that_of_the_units(kind, num_nodes, spread):
 
 @pytest.mark.slow
 @every_hazard
-@pytest.mark.parametrize("per", ["node", "cluster"])
+@for_each("per", ["node", "cluster"])
 def test_lemons_fail_more_often_than_the_others_and_the_mean_stays(kind, per):
     """A gamma distribution whose coefficient of variation is 2 has half of it in 7.5 %."""
     process = failures(kind, per=per, spread=2)
@@ -156,7 +157,7 @@ def test_a_cluster_fails_as_often_whatever_its_size_and_loses_any_node(kind):
     assert len({event.nodes for event in large}) > 50
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "cause"),
     [
         ({}, "node failure"),
@@ -172,7 +173,7 @@ def test_events_are_called_by_what_fails(options, cause):
 
 
 @every_hazard
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"per": "rank"}, "per: 'rank' is not allowed; known: {PER}."),

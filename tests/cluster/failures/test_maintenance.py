@@ -1,6 +1,7 @@
 """Maintenance: planned, announced, and some nodes at a time."""
 
 import pytest
+from for_each import for_each
 from processes import HOUR, drawn, failures, refusal
 
 from simdp.cluster.failures import FailureEvent
@@ -39,7 +40,7 @@ def test_more_nodes_than_there_are_do_not_suit_a_cluster():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"every": None}, "every: is required but was not given; add it."),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import HOUR, drawn, failures, folder, refusal
@@ -140,7 +141,7 @@ def test_nobody_goes_twice(num_nodes, group, lifetime, mean_downtime):
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (
@@ -177,7 +178,7 @@ def test_a_wrong_spot_is_refused(options, line, tmp_path):
     assert refusal("spot", folder(tmp_path), **options) == line
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "line"),
     [
         (

@@ -6,14 +6,15 @@ from math import gamma, sqrt
 
 import numpy as np
 import pytest
+from for_each import for_each
 from processes import HOUR, drawn, failures, refusal
 
 from simdp.rng import stream
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [0.5, 0.7, 1, 3])
-@pytest.mark.parametrize("num_units", [1, 200])
+@for_each("shape", [0.5, 0.7, 1, 3])
+@for_each("num_units", [1, 200])
 def test_gaps_have_the_moments_of_their_distribution(shape, num_units):
     """E[X] = scale G(1 + 1/k), E[X^2] = scale^2 G(1 + 2/k)."""
     times = defaultdict(list)
@@ -48,7 +49,7 @@ def test_new_units_fail_by_their_distribution(shape, share):
     assert process.job_rate(2000, 8) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"mtbf": None}, "give either mtbf, the mean time between failures, or scale."),

@@ -164,7 +164,7 @@ def test_a_collective_without_an_algorithm_is_refused():
     assert cost().problem_with("broadcast", BOX) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "said"),
     [
         ({"launch": 3}, "has no unit"),

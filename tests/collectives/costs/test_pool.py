@@ -4,6 +4,7 @@ from math import inf, log, sqrt
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.cluster.link import LINKS
@@ -44,7 +45,7 @@ def fitted(machine, place, constant):
     return share * cards * parse(rate["bandwidth"], "bandwidth")
 
 
-@pytest.mark.parametrize(("place", "constant", "machine", "value"), list(figures()))
+@for_each(("place", "constant", "machine", "value"), list(figures()))
 def test_every_figure_is_the_one_that_its_machine_has(place, constant, machine, value):
     assert machine in MACHINES.names()
     number = parse(value, "bandwidth") if isinstance(value, str) else value

@@ -4,6 +4,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.table import TableCost
@@ -90,7 +91,7 @@ def test_a_table_must_be_read_first():
         TableCost(path="job.csv").seconds("all_reduce", 1, wiring(4))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("hello\n", "has no table of nccl-tests"),

@@ -4,6 +4,7 @@ from math import inf
 
 import pytest
 from closed_forms import ring_all_reduce_time
+from for_each import for_each
 
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import WAYS, AlgorithmTraffic
@@ -24,7 +25,7 @@ def wiring(nodes, local, cards=1):
     )
 
 
-@pytest.mark.parametrize(("nodes", "local"), [(1, 8), (4, 1), (2, 4), (3, 5)])
+@for_each(("nodes", "local"), [(1, 8), (4, 1), (2, 4), (3, 5)])
 def test_rings_take_the_steps_and_bytes_of_the_closed_form(nodes, local):
     way = WAYS["all_reduce"]["ring"](wiring(nodes, local))
     n = nodes * local
@@ -42,7 +43,7 @@ def test_two_nodes_send_half_as_much_up_and_down_a_double_tree():
     assert (two, three) == (1, 2)
 
 
-@pytest.mark.parametrize(("nodes", "hops"), [(1, 0), (2, 2), (3, 2), (4, 4), (9, 6)])
+@for_each(("nodes", "hops"), [(1, 0), (2, 2), (3, 2), (4, 4), (9, 6)])
 def test_trees_grow_with_the_logarithm_of_the_nodes(nodes, hops):
     way = WAYS["all_reduce"]["tree"](wiring(nodes, 4))
     assert (way.intra_hops, way.inter_hops) == (6, hops)

@@ -1,6 +1,7 @@
 """Breakdown of compute: parts add up to compute_s, and each is what its kernels take."""
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.compute.call_times import compute_parts
@@ -37,7 +38,7 @@ def played(tmp_path, n=2, **workload):
     return result, {one["part"]: one for one in result.compute_parts}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "workload",
     [
         {},

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,7 +115,7 @@ def launched_ahead(device, calls, samples):
 
 
 @activities
-@pytest.mark.parametrize("samples", [1, 2000, 10**6])
+@for_each("samples", [1, 2000, 10**6])
 def test_a_host_that_runs_ahead_makes_only_an_idle_device_wait_for_launches(activity, samples):
     ahead = times([FAST], host={"async_launch": True}).seconds(
         activity, batch(samples), FULL_LENGTH

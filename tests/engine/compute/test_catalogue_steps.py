@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.scenario import checked
@@ -11,7 +12,7 @@ BERT = {"kind": "bert-base", "sequence_length": 384}
 SGD = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("device", "precision", "model", "batch", "per_second"),
     [
         ("v100-sxm2-16gb", "full", "resnet50", 32, 32 / 97e-3),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.compute.call_times import CallTimes
@@ -41,8 +42,8 @@ def metrics(*args, **more):
     return simdp.simulate(scenario(*args, **more)).metrics
 
 
-@pytest.mark.parametrize("model", [RESNET, BERT, BARE], ids=["images", "tokens", "bare"])
-@pytest.mark.parametrize("optimizer", ["none", "adamw"])
+@for_each("model", [RESNET, BERT, BARE], ids=["images", "tokens", "bare"])
+@for_each("optimizer", ["none", "adamw"])
 def test_a_step_on_one_device_takes_what_was_measured(model, optimizer):
     found = metrics(model, points((16, 120)), optimizer=optimizer, host={"step": "3 ms"})
     assert found["step_time_s"] == pytest.approx(0.12, rel=1e-12)
@@ -53,7 +54,7 @@ def test_a_step_on_one_device_takes_what_was_measured(model, optimizer):
     assert found["exposed_comm_s"] == found["wait_s"] == 0
 
 
-@pytest.mark.parametrize(("batch", "ms"), [(8, 100), (12, 110), (16, 120), (32, 200), (64, 360)])
+@for_each(("batch", "ms"), [(8, 100), (12, 110), (16, 120), (32, 200), (64, 360)])
 def test_between_and_beyond_points_a_step_is_linear(batch, ms):
     found = metrics(RESNET, points((32, 200), (8, 100), (16, 120)), microbatch=batch)
     assert found["step_time_s"] == pytest.approx(ms / 1e3, rel=1e-12)
@@ -167,7 +168,7 @@ def test_a_result_loads_again_and_gives_the_same(model):
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "compute", "more", "line"),
     [
         (

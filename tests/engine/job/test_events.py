@@ -4,6 +4,7 @@ from itertools import islice, pairwise, takewhile
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter
 
 from simdp.cluster.failures import AnyFailures
@@ -107,9 +108,7 @@ def test_nothing_happens_without_failures():
     assert expected_mttf([], 16, 8) == float("inf")
 
 
-@pytest.mark.parametrize(
-    ("number", "hours"), [(0, 1000 / 16), (1, 3000 / 16), (2, float("inf")), (3, None)]
-)
+@for_each(("number", "hours"), [(0, 1000 / 16), (1, 3000 / 16), (2, float("inf")), (3, None)])
 def test_the_expected_mttf_is_known_where_rates_are(number, hours):
     (process,) = failures(MANY[number])
     found = expected_mttf([process], 16, 8)

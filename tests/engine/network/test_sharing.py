@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_networks import (
@@ -222,7 +223,7 @@ def ends(where, pairs, nbytes=NBYTES, delays=None):
     }
 
 
-@pytest.mark.parametrize("flows", [1, 2, 3, 4])
+@for_each("flows", [1, 2, 3, 4])
 def test_flows_over_the_trunk_of_a_fat_tree_share_it(flows):
     """Four ports a leaf and one spine, whose link is as wide as one port: k flows get 1/k each."""
     tree = {"kind": "fat_tree", "ports_per_leaf": 4, "spines": 1, "oversubscription": 4}

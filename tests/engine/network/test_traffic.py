@@ -34,8 +34,8 @@ def crossed(where, algorithm, nbytes=S):
     return dict(zip(map(where.link_name, links.tolist()), found.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("topology", ["ring", "switch", "full_mesh"])
+@for_each("n", [2, 3, 8])
+@for_each("topology", ["ring", "switch", "full_mesh"])
 def test_a_ring_moves_the_same_over_each_of_its_links(n, topology):
     found = crossed(cluster(n, topology), RingAllReduce())
     assert len(found) == (2 * n if topology == "switch" else n)

@@ -79,7 +79,7 @@ def test_a_call_takes_what_its_collective_takes_by_itself(name, backend):
     assert max(took(CALLS[name], cluster, backend)) == pytest.approx(alone.seconds, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@for_each("name", CALLS)
 def test_a_machine_with_a_formula_is_asked_for_its_time(name):
     where = find("dgx-a100", 16)
     nbytes = 0 if name == "barrier" else NBYTES

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
@@ -13,7 +14,7 @@ def call(rank, enter, end=None):
     return handle
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("calls", "beside"),
     [
         ([], 0.0),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_scenario import FAST
@@ -176,8 +177,8 @@ def test_a_step_takes_the_first_gradients_and_counts_the_others(n, seed, jitter,
     assert server["staleness"]["max"] == 0
 
 
-@pytest.mark.parametrize("backup", [1, 2, 3])
-@pytest.mark.parametrize("cluster", [{"topology": "switch"}, JITTER], ids=["even", "jitter"])
+@for_each("backup", [1, 2, 3])
+@for_each("cluster", [{"topology": "switch"}, JITTER], ids=["even", "jitter"])
 def test_a_worker_without_samples_takes_nobodys_place(backup, cluster):
     """torch.chunk hands out 2, 2, 2, and rank 3 gets nothing."""
     few = {"microbatch": None, "global_batch": 6}
@@ -379,7 +380,7 @@ def test_a_backup_is_heard_of_in_throughput():
 EVERY = [SYNC, {**SYNC, "backup": 2}, ASYNC, {**ASYNC, "max_staleness": 1, "server": 2}]
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=lambda s: ", ".join(map(str, s.values())))
+@for_each("strategy", EVERY, ids=lambda s: ", ".join(map(str, s.values())))
 def test_spans_of_a_lane_never_overlap_and_fill_the_step(strategy):
     busy = {**JITTER, "topology": "switch"}
     result = play(strategy, 4, busy, steps=6, host={"step": "20 us"})

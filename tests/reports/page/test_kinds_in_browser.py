@@ -2,6 +2,7 @@
 
 import pytest
 from browser import chromium, opened, written
+from for_each import for_each
 from test_kinds import MADE, texts
 
 from simdp.reports.page import page_of
@@ -19,7 +20,7 @@ def browser():
         yield started
 
 
-@pytest.mark.parametrize("name", list(MADE))
+@for_each("name", list(MADE))
 def test_it_draws_every_chart_and_fits_a_phone(name, browser, tmp_path):
     document = MADE[name]()
     file = written(document, tmp_path / "report.html")
@@ -31,7 +32,7 @@ def test_it_draws_every_chart_and_fits_a_phone(name, browser, tmp_path):
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", list(MADE))
+@for_each("name", list(MADE))
 def test_its_tables_say_what_the_sections_say_and_sort_by_figures(name, browser, tmp_path):
     document = MADE[name]()
     tables = [one for one in page_of(document).sections if isinstance(one, Table)]

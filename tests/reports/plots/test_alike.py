@@ -1,7 +1,7 @@
 """Groups of ranks that look the same, and how they are named."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from simdp.reports.plots.timeline import choose, groups, listed
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, TraceBuilder
@@ -38,7 +38,7 @@ def test_a_rank_without_a_span_is_not_like_those_that_have_it():
     assert groups(TraceBuilder().build(), 3, 0.1) == [[0, 1, 2]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "text"),
     [
         ([3], "3"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.reports import theme
 from simdp.reports.plots.bars import blocks, fits, shorter
@@ -15,7 +16,7 @@ def evenly_spaced(layers, width):
     return blocks(layers, edges[:-1], edges[1:])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "forms"),
     [
         ("all_reduce bucket 12", ["all_reduce bucket 12", "bucket 12", "b12"]),

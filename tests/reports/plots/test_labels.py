@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
+from for_each import for_each
 
 from simdp.reports.plots.labels import (
     MAX_NAME,
@@ -19,7 +19,7 @@ def points(*sets):
     return [Result({}, chosen, {}) for chosen in sets]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(3, 5), (5, 5), (100, 8), (9, 2), (4, 1)])
+@for_each(("count", "limit"), [(3, 5), (5, 5), (100, 8), (9, 2), (4, 1)])
 def test_an_even_choice_is_ordered_and_within_its_limit(count, limit):
     chosen = evenly(count, limit)
     assert chosen == sorted(set(chosen))
@@ -81,7 +81,7 @@ def test_keys_are_cut_before_values():
     assert max(map(len, named)) <= MAX_NAME
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wanted", [[], [0.5], [0.5, 0.5, 0.5], [0.0, 0.05, 0.3, 0.31, 0.32, 0.9], [0.9, 0.1, 0.11]]
 )
 def test_labels_that_were_spread_keep_their_order_and_never_overlap(wanted):
@@ -103,7 +103,7 @@ STRAGGLERS = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "label"),
     [
         ("strategy.overlap", "Overlap"),

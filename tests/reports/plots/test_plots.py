@@ -167,14 +167,12 @@ def test_the_footer_of_a_validation_counts_clusters_and_measured_times():
     assert theme.footer(study.of("rack")) == "cluster rack · 6 measured times · simdp 0.1.0"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "unit"), [(2.0, "s"), (0.25, "ms"), (1e-4, "us"), (5e-9, "ns"), (0.0, "ns")]
-)
+@for_each(("seconds", "unit"), [(2.0, "s"), (0.25, "ms"), (1e-4, "us"), (5e-9, "ns"), (0.0, "ns")])
 def test_a_time_axis_has_the_unit_that_fits_its_longest_time(seconds, unit):
     assert theme.time_unit(seconds)[0] == unit
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"), [(0.5, "0.5"), (950, "950"), (1.5e6, "1.5 M"), (2e4, "20 k"), (3e9, "3 G")]
 )
 def test_large_numbers_are_written_short(value, text):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
@@ -245,7 +246,7 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
     assert "times of 1024 bytes differ 3 times within the log" in refusal([twice])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ({"nodes": [3]}, "8 ranks cannot lie on 3 nodes"),

@@ -1,6 +1,6 @@
 """Agreement: in the words of torch's analyser, and who is to blame."""
 
-import pytest
+from for_each import for_each
 
 from simdp.studies.diagnose.agreement import RankCall, compared, ranks_in_words, who_left_one_out
 
@@ -11,7 +11,7 @@ def others(number=3, **more):
     return dict.fromkeys(range(number), SENT._replace(**more))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "state"),
     [
         ({}, "FULLY_MATCHED"),

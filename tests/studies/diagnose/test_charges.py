@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from trace_maker import RankMaker, job
 
 from simdp.studies.diagnose.case import put_together
@@ -47,7 +48,7 @@ def test_a_gap_is_the_datas_while_the_loader_runs_and_while_only_a_batch_is_copi
     assert found["launch"] == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",

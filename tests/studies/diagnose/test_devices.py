@@ -1,6 +1,6 @@
 """Devices: what drivers call them, and what the catalogue does."""
 
-import pytest
+from for_each import for_each
 
 from simdp.studies.diagnose.devices import device_of, machines_with
 
@@ -26,7 +26,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("said", "known"), NAMES.items())
+@for_each(("said", "known"), NAMES.items())
 def test_a_drivers_name_stands_for_one_device_or_for_none(said, known):
     assert device_of(said) == known
 

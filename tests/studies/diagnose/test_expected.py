@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.studies.collective import Request, answer
@@ -52,7 +53,7 @@ def test_a_machine_that_is_not_there_is_one_line():
         Yardstick("dgx-h10", None, 8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "elements", "out", "nbytes"),
     [
         ("all_reduce", 100, 100, 400),

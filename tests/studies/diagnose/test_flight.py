@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.studies.diagnose.flight import diagnose_flight
@@ -76,7 +77,7 @@ def test_of_two_ranks_the_one_that_left_a_call_out_is_found_by_what_it_calls_nex
     assert found.mismatches[0].sequence == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "state"),
     [
         ({"name": "broadcast"}, "COLLECTIVE_TYPE_MISMATCH"),

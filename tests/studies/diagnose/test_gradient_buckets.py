@@ -1,6 +1,7 @@
 """Buckets: those of the usual step, and what torch's rule makes of the same gradients."""
 
 import pytest
+from for_each import for_each
 from trace_maker import RankMaker
 
 from simdp.results.diagnosis import BucketRow
@@ -43,7 +44,7 @@ def test_buckets_of_a_model_of_the_catalogue_are_held_against_simdps_own():
     assert rule_in_words(rows) == "as torch's rule makes them of resnet50 by default"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("elements", "words"),
     [
         ([MILLION, 7 * MILLION, 7 * MILLION, MILLION], "as torch's default limits make them"),

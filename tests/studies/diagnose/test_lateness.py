@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.studies.diagnose.lateness import lateness
 
@@ -72,7 +73,7 @@ def test_two_ranks_and_few_steps_do_not_tell_chance_from_a_straggler():
     assert (sure.doubtful, sure.stragglers) == ((), (1,))
 
 
-@pytest.mark.parametrize("num_steps", [2, 3, 4, 6])
+@for_each("num_steps", [2, 3, 4, 6])
 def test_ranks_that_take_turns_are_seldom_a_straggler_in_few_steps(num_steps):
     random = np.random.default_rng(5)
     wrong = [

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.cli import run_command_line
@@ -159,7 +160,7 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
     assert "Where a step's time goes" in titles
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (

@@ -1,7 +1,7 @@
 """Sets of instants: against a count of small pieces."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from simdp.studies.diagnose.spans import NOTHING, Instants
 
@@ -19,7 +19,7 @@ def pieces(some):
     return held
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_sets_are_what_counting_says(seed):
     random = np.random.default_rng(seed)
     one, other = instants(random, 25), instants(random, 25)

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def check(plain, choices, batch, numbers=None):
     return count, bounds
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@for_each("strategy", STRATEGIES, ids=str)
 def test_every_strategy_on_links_that_are_played(strategy):
     cluster = {**LINKS, "world_size": 2} if strategy == "data_parallel" else LINKS
     choices = {"strategy": [strategy], "workload.microbatch": [1, 2, 4]}
@@ -122,7 +123,7 @@ def test_every_algorithm_and_topology(algorithm, topology):
     assert (bounds.step > 0).all()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "straggler",
     [
         {"kind": "slow_rank", "rank": 1, "factor": 0.5},

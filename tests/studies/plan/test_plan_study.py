@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from for_each import for_each
 
 import simdp
 from simdp.errors import ScenarioError
@@ -198,7 +199,7 @@ def test_failures_make_a_job_longer(file):
     assert failing.finish_s > plain.finish_s
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "line"),
     [
         (PlanRequest("nicest"), "--for: "),

@@ -1,11 +1,11 @@
 """What drivers call devices is found in the catalogue."""
 
-import pytest
+from for_each import for_each
 
 from simdp.studies.replay.devices import catalogue_name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "name"),
     [
         ("Tesla V100-SXM2-32GB", "v100-sxm2-32gb"),

@@ -6,6 +6,7 @@ from math import log
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from small_scenario import MINIMAL
 
 import simdp
@@ -35,7 +36,7 @@ FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
 STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "num_nodes", "new"),
     [
         ("resnet50", 2, ()),

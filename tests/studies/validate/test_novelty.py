@@ -5,6 +5,7 @@ from math import exp, hypot, log
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from benchmarks import novelty as benchmark
 from simdp.cluster.machine import Calibration, read_machine
@@ -25,7 +26,7 @@ TABLES = {"all_reduce": [1, 2], "all_gather": [1]}
 LARGE = 1 << 20
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("collective", "num_nodes", "new"),
     [
         ("all_reduce", 2, ()),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter
 from reader import Reader, settled
 
@@ -96,7 +97,7 @@ def test_the_same_seed_gives_the_same_data(kind, model, dataset, tmp_path):
         np.testing.assert_array_equal(array, second[name])
 
 
-@pytest.mark.parametrize(("kind", "model"), [c for c in CASES if c.values[0] not in ("csv", "npz")])
+@for_each(("kind", "model"), [c for c in CASES if c.values[0] not in ("csv", "npz")])
 def test_another_seed_gives_other_data(kind, model, dataset, tmp_path):
     chosen, loss = dataset(kind, model), loss_of(kind, model)
     model = settled(chosen, model, tmp_path)
@@ -104,7 +105,7 @@ def test_another_seed_gives_other_data(kind, model, dataset, tmp_path):
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("kind", ["blobs", "digits", "images", "regression", "tokens"])
+@for_each("kind", ["blobs", "digits", "images", "regression", "tokens"])
 def test_synthetic_data_have_1024_samples_unless_told_otherwise(kind, tmp_path):
     assert DATASETS[kind]().length(tmp_path) == 1024
 
@@ -114,7 +115,7 @@ def test_real_numbers_know_no_padding(kind, tmp_path):
     assert DATASETS[kind]().lengths_of(PERCEPTRON, MSE(), 0, tmp_path) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "loss"),
     [
         ("blobs", "cross_entropy"),

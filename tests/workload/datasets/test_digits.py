@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 from reader import Reader, settled
 
@@ -17,8 +18,8 @@ def drawn(dataset, model=MODEL, loss=None):
     return dataset.arrays(model, loss, 0, None), dataset.lengths_of(model, loss, 0, None)
 
 
-@pytest.mark.parametrize("model", [MODEL, Reader(task="seq2seq", vocab=40, tgt_vocab=40, pad=7)])
-@pytest.mark.parametrize("ignore_index", [-100, 0])
+@for_each("model", [MODEL, Reader(task="seq2seq", vocab=40, tgt_vocab=40, pad=7)])
+@for_each("ignore_index", [-100, 0])
 def test_every_number_is_told_in_words(model, ignore_index):
     arrays, lengths = drawn(Digits(num_samples=200), model, CrossEntropy(ignore_index=ignore_index))
     for i in range(200):
@@ -64,7 +65,7 @@ def test_numbers_of_one_length_need_no_padding():
     assert spelled(model, "y", arrays["y"][0]).count(" ") == 5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "said"),
     [
         (

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from reader import Reader, settled
 
 from simdp.errors import ScenarioError
@@ -116,7 +117,7 @@ def test_without_a_padding_token_there_are_no_lengths(store):
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("task", "arrays"),
     [
         ("classifier", {"x": X, "y": LABELS}),
@@ -132,7 +133,7 @@ def test_what_suits_is_taken(task, arrays, store):
     assert DATA.problem_with(settled(DATA, reader(task), base), LOSS, base) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("task", "arrays", "said"),
     [
         (
@@ -207,7 +208,7 @@ def test_tokens_of_another_length_than_the_models_are_refused(store):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrays", "said"),
     [
         ({"x": X, "y": Y}, "has no array 'tgt'; it holds x, y; store x, tgt and y."),

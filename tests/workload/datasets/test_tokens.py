@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 from reader import Reader, settled
 
@@ -74,7 +75,7 @@ def test_a_translator_is_to_read_backwards():
     assert set(arrays["tgt"].flat) == {0, 1, *range(3, 11)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pad", "ordinary", "begin", "end"),
     [(0, {3, 4, 5}, 1, 2), (1, {3, 4, 5}, 0, 2), (5, {2, 3, 4}, 0, 1), (None, {2, 3, 4, 5}, 0, 1)],
 )
@@ -99,7 +100,7 @@ def test_without_padding_all_samples_have_one_length(task):
     assert (arrays["y"] >= 0).all()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "model", "longest"),
     [
         ({}, Reader(), 32),
@@ -160,7 +161,7 @@ def test_lengths_are_those_of_the_arrays_without_making_them(task, monkeypatch):
 # What does not suit ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ({"min_length": 9, "sequence_length": 8}, "lengths must rise from min_length to"),
@@ -176,7 +177,7 @@ def test_lengths_that_are_not_clear_are_refused(options, said):
         Tokens(**options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "model", "said"),
     [
         (

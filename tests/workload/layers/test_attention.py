@@ -105,7 +105,7 @@ def test_softmax_survives_scores_of_any_size(dtype):
     np.testing.assert_allclose(scores, [[1, 0, 0], [1 / 3] * 3, [0, 0, 0]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shapes", "message"),
     [
         (
@@ -188,7 +188,7 @@ def test_how_they_are_packed_changes_no_cost():
     assert costs[0] == costs[1] == costs[2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "shapes", [[(5, 8), (4, 8), (5, 8)], [(5, 8), (5, 8), (5, 6)], [(5, 8), (5, 8)], [(5, 23)]]
 )
 def test_inputs_that_do_not_go_together_are_refused(shapes):
@@ -205,8 +205,8 @@ def repeated(array, num_heads, times):
     return heads.repeat(times, axis=2).reshape(*array.shape[:2], -1)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "flash"])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@for_each("implementation", ["eager", "flash"])
+@for_each("dropout", [0.0, 0.3])
 def test_heads_that_share_keys_are_those_of_repeated_keys(implementation, dropout):
     q, k, v = drawn(2, 5, 12), drawn(2, 5, 6, seed=1), drawn(2, 5, 6, seed=2)
     keys = {"num_heads": 4, "causal": True, "dropout": dropout, "implementation": implementation}
@@ -309,7 +309,7 @@ def test_interleaved_heads_are_the_same_heads():
 # One kernel each way -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "pairs"),
     [
         ({}, 64.0),

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from layer_checks import differences, fits, kept_nbytes, other_memory
@@ -106,7 +107,7 @@ def test_a_convolution_and_its_gradients_are_those_written_out(job, order):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         {"kernel_size": 3, "padding": 1},
@@ -198,8 +199,8 @@ def test_same_pads_what_is_odd_below_and_right_as_torch():
     assert y.tolist() == [[[[4310, 5421, 502], [43, 54, 5]]]]  # torch 2.13.0
 
 
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
-@pytest.mark.parametrize("dilation", [1, 2])
+@for_each("kernel", [1, 2, 3, 5])
+@for_each("dilation", [1, 2])
 def test_same_keeps_the_size(kernel, dilation):
     layer = Conv2d(
         name="c", in_channels=3, out_channels=4, kernel_size=kernel, dilation=dilation,

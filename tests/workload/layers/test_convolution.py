@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from layer_checks import drawn, fits, kept_nbytes, new_pass, refusal, weights_of
@@ -27,8 +28,8 @@ def flat(**arguments):
     return {key: [first[key], value] if key in first else value for key, value in arguments.items()}
 
 
-@pytest.mark.parametrize("kind", ["conv", "conv_transpose", "max_pool", "avg_pool"])
-@pytest.mark.parametrize(
+@for_each("kind", ["conv", "conv_transpose", "max_pool", "avg_pool"])
+@for_each(
     "window", [{}, {"stride": 2, "padding": 1}, {"stride": 1}], ids=lambda window: str(window)
 )
 def test_a_series_is_an_image_of_height_one(kind, window):
@@ -157,7 +158,7 @@ def test_transposed_convolutions_start_as_torchs():
 CONV = {"name": "c", "in_channels": 4, "out_channels": 6, "kernel_size": 3}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         (
@@ -183,7 +184,7 @@ def test_what_does_not_fit_is_refused(raw, line):
     assert refusal(**raw) == [line]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layer", "shape", "message"),
     [
         (Conv1d(**CONV), (4, 9, 9), r"takes series, shape \(channels, length\), but gets samples"),

@@ -12,7 +12,7 @@ from simdp.workload.layers.linear import Einsum, Linear, split_equation
 LAYER = Einsum(name="e", equation="bd,df->bf", sizes={"d": 4, "f": 3})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("equation", "parts"),
     [
         ("bd,df->bf", ("bd", "df", "bf")),

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import kept_nbytes, refusal
 
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.layers.tensor_ops import Flatten
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dims", "wanted"),
     [({}, (24,)), ({"start_dim": 2}, (2, 12)), ({"end_dim": 2}, (6, 4)), ({"end_dim": -2}, (6, 4))],
 )

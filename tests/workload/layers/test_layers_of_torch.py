@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import new_pass
 from pydantic import TypeAdapter
 
@@ -88,7 +89,7 @@ def close(found, wanted, what=""):
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13, err_msg=what)
 
 
-@pytest.mark.parametrize("case", PLAIN)
+@for_each("case", PLAIN)
 def test_a_layer_equals_torchs(golden, case):
     layer = made(PLAIN[case])
     weights = {p.name: golden[f"{case}.param.{p.name[2:]}"] for p in layer.parameters()}
@@ -111,7 +112,7 @@ def test_recurrent_layers_have_torchs_parameters_in_torchs_order(golden):
         assert [p.name for p in made(options).parameters()] == [f"l.{name}" for name in stored]
 
 
-@pytest.mark.parametrize("case", RECURRENT)
+@for_each("case", RECURRENT)
 def test_a_recurrence_equals_torchs_with_its_states(golden, case):
     """Also the last states and the gradients of the first, which the layers leave at 0."""
     layer = made(RECURRENT[case])

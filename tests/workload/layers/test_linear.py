@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import kept_nbytes, new_pass, weights_of
 
 from simdp.workload.layers.base import Kernel, ShapeError, kaiming_uniform, uniform
@@ -40,8 +41,8 @@ def test_a_last_axis_of_another_length_is_refused(shape):
     assert str(caught.value) == f"takes 4 features, but gets samples of shape {shape}"
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("positions", [1, 6])
+@for_each("bias", [True, False])
+@for_each("positions", [1, 6])
 def test_it_costs_what_its_products_cost(bias, positions):
     i, o, itemsize = 7, 5, 4
     layer = Linear(name="l", in_features=i, out_features=o, bias=bias)

@@ -1,7 +1,7 @@
 """A projection takes some rows of a weight that others share."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 from layer_checks import drawn, forward, new_pass, weights_of
 
 from simdp.workload.layers.attention import MultiheadAttention
@@ -23,9 +23,9 @@ def projection(first, last, bias="in_proj_bias"):
     )
 
 
-@pytest.mark.parametrize("bias", ["in_proj_bias", ""])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("room", [True, False])
+@for_each("bias", ["in_proj_bias", ""])
+@for_each("order", [(0, 1), (1, 0)])
+@for_each("room", [True, False])
 def test_parts_of_a_weight_make_what_the_whole_makes(bias, order, room):
     whole, parts = projection(0, 12, bias), [projection(0, 4, bias), projection(4, 12, bias)]
     weights, x, dy = weights_of(whole), drawn(2, 3, 4), drawn(2, 3, 12, seed=1)

@@ -1,6 +1,7 @@
 """What is no sequence is refused by every layer over sequences."""
 
 import pytest
+from for_each import for_each
 
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.embedding import PositionalEncoding, PositionEmbedding
@@ -8,7 +9,7 @@ from simdp.workload.layers.pooling import MeanPool
 from simdp.workload.layers.tensor_ops import FirstToken
 
 
-@pytest.mark.parametrize(
+@for_each(
     "layer",
     [
         PositionalEncoding(name="l", d_model=3),
@@ -18,7 +19,7 @@ from simdp.workload.layers.tensor_ops import FirstToken
     ],
     ids=lambda layer: layer.kind,
 )
-@pytest.mark.parametrize("shape", [(3,), (2, 2, 3)])
+@for_each("shape", [(3,), (2, 2, 3)])
 def test_a_layer_over_sequences_refuses_what_is_none(layer, shape):
     with pytest.raises(ShapeError) as caught:
         layer.output_shape(shape)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from image_nets import model, published, refusal, weights
 from text_nets import (
     FULL,
@@ -84,12 +85,12 @@ def wrong(**keys):
 # Torch's tensors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "keys", "elements", "tensors", "ready"), TENSORS)
+@for_each(("name", "keys", "elements", "tensors", "ready"), TENSORS)
 def test_bert_has_torchs_tensors_and_ready_order(name, keys, elements, tensors, ready):
     assert_has_torchs_tensors(model(name, **keys), elements, tensors, ready)
 
 
-@pytest.mark.parametrize(("name", "keys", "nbytes"), BUCKETS)
+@for_each(("name", "keys", "nbytes"), BUCKETS)
 def test_ddp_fills_torchs_buckets(name, keys, nbytes):
     assert bucket_nbytes(model(name, **keys)) == nbytes
 
@@ -142,7 +143,7 @@ def test_a_tied_weight_is_there_once_and_becomes_ready_last():
 # Numerics ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "tokens", "figures"),
     [  # transformers 5.23, torch 2.13.0
         ({}, FULL, (0.3276373491424723, 4.692345625147174, -0.23825380383947772)),
@@ -269,7 +270,7 @@ def test_a_sample_is_as_long_as_the_data_or_as_those_of_glue():
     assert model("bert-base", max_position_embeddings=16).input_shapes() == {"x": (16,)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "shape", "follows", "padding"),
     [
         ({"num_labels": 3}, (3,), None, 0),

@@ -57,7 +57,7 @@ def test_a_preset_has_the_published_parameters_and_flops(name):
         assert found.total / 1e9 == pytest.approx(wanted, rel=0.05)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "length", "elements"),
     [
         ("mpt-125m", 512, 124131840),
@@ -300,8 +300,8 @@ def test_float32_stays_float32(kind):
 # What a layer keeps ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2)])
-@pytest.mark.parametrize(("ours", "theirs"), [("eager", "eager"), ("flash", "sdpa")])
+@for_each(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2)])
+@for_each(("ours", "theirs"), [("eager", "eager"), ("flash", "sdpa")])
 def test_a_layer_keeps_the_bytes_that_torch_keeps(dtype, itemsize, ours, theirs):
     told = json.loads((GOLDEN / "g20_saved.json").read_text())["cases"]
     wanted = told[f"{dtype}|{theirs}|none"]["total_bytes"]

@@ -1,6 +1,7 @@
 """einsum, the model: its weight, the sizes of its indices, and what is refused."""
 
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
@@ -29,7 +30,7 @@ def test_it_has_one_weight_with_a_size_for_every_index():
     assert weight.initial == uniform(0.5)  # 1 / sqrt(d): what one output sums over
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("equation", "reason"),
     [
         ("bd,df", 'it must look like "bd,df->bf": the batch, the weight, the output'),
@@ -44,7 +45,7 @@ def test_an_equation_that_cannot_be_trained_on_is_refused(equation, reason):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sizes", "line"),
     [
         ({"d": 4}, "index 'f' of 'bd,df->bf' has no size; add f: 64."),

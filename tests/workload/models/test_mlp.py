@@ -1,6 +1,7 @@
 """mlp: torch's names, shapes and orders, and what is refused."""
 
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
@@ -43,7 +44,7 @@ def test_without_bias_there_are_weights_only():
     ]
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@for_each("activation", ACTIVATIONS)
 def test_an_activation_stands_between_linear_layers_only(activation):
     calls = mlp(widths=[5, 8, 6, 2], activation=activation).graph.calls
     assert [call.layer.kind for call in calls] == [
@@ -60,7 +61,7 @@ def test_only_the_first_layer_needs_no_gradient_of_its_input():
     assert needs == ((False,), (True,), (True,), (True,), (True,))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         ({"widths": [4]}, "widths: [4] has too few entries; it needs at least 2."),

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from for_each import for_each
 from small_scenario import MINIMAL
 
 import simdp
@@ -93,7 +94,7 @@ def operator(**keys):
     return broken(operators=[RECORDING["operators"][0], {**RECORDING["operators"][1], **keys}])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("recording", "told"),
     [
         (broken(format=2), "net.json: format: 2 "),
@@ -116,7 +117,7 @@ def test_a_file_that_does_not_fit_together_is_refused(recording, told, tmp_path)
     assert all("\n" not in line for line in caught.value.problems)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "told"),
     [
         ({"loss": "mse"}, "its loss is among them; leave the loss out."),

@@ -1,6 +1,7 @@
 """ResNet and ResNeXt against torchvision, and the preset's published figures."""
 
 import pytest
+from for_each import for_each
 from image_nets import (
     assert_agrees_with_torch,
     assert_gradients_are_differences,
@@ -42,12 +43,12 @@ def test_a_preset_has_torchvisions_tensors_and_ready_order(name):
     assert found == TORCHVISION[name]
 
 
-@pytest.mark.parametrize("name", [*TORCHVISION, "resnet18-cifar"])
+@for_each("name", [*TORCHVISION, "resnet18-cifar"])
 def test_a_preset_has_the_published_parameters(name):
     assert_has_published_parameters(name)
 
 
-@pytest.mark.parametrize("name", [*TORCHVISION, "resnet18-cifar"])
+@for_each("name", [*TORCHVISION, "resnet18-cifar"])
 def test_a_preset_has_the_published_flops(name):
     assert giga_multiply_adds(model(name)) == pytest.approx(published(name, "flops"), rel=1e-3)
 

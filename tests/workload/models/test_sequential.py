@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, finished, weights_of
 from pydantic import TypeAdapter, ValidationError
 
@@ -65,7 +66,7 @@ def test_the_shape_of_a_sample_comes_from_the_data_unless_it_is_given():
     assert chosen.with_input_shapes({}) is chosen
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layers", "options", "line"),
     [
         ([], {}, "layers: [] has too few entries; it needs at least 1."),
@@ -150,7 +151,7 @@ def test_blocks_of_two_inputs_take_two():
     assert chosen.output_shape() == (3, 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layers", "options", "line"),
     [
         (

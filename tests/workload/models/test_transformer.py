@@ -370,8 +370,8 @@ def test_a_language_model_never_looks_ahead_and_a_classifier_does():
         assert not np.allclose(before[:, 4:], after[:, 4:])
 
 
-@pytest.mark.parametrize("keys", [{}, {"causal": False}, CLASSIFIER, {"task": "seq2seq"}])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@for_each("keys", [{}, {"causal": False}, CLASSIFIER, {"task": "seq2seq"}])
+@for_each("dropout", [0.0, 0.3])
 def test_neither_padding_nor_the_rest_of_the_batch_changes_a_sample(keys, dropout):
     chosen = model(**keys, pad_id=0, dropout=dropout)
     weights, (inputs, _) = by_formula(chosen), data(chosen)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import finished
 from one_batch import play, scenario
 from pydantic import TypeAdapter
@@ -256,7 +257,7 @@ def without(content, *names):
 # What comes out ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "kind", "parameters"),
     # The elements that transformers has of the class in the file.
     [
@@ -482,7 +483,7 @@ def test_a_model_inside_another_is_to_be_named_alone(refused):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "said"),
     [
         (

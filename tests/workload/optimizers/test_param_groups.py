@@ -61,7 +61,7 @@ def test_a_group_without_arguments_keeps_its_parameters_from_later_groups():
     assert chosen.for_parameter("norm.weight") == SGD(lr=0.5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "matching"),
     [
         ("*", NAMES),

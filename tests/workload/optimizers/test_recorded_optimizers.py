@@ -143,7 +143,7 @@ def test_asgd_takes_the_rate_of_the_step_before():
     assert seen == pytest.approx(wanted, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "shape", "elements"),
     [
         ("adafactor", (5, 3), [5, 3]),
@@ -162,7 +162,7 @@ def test_state_has_as_many_elements_as_torchs(kind, shape, elements):
     assert kept[len(elements) :] == ([1] if kind == "asgd" else [])  # torch's eta
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "passes"), [("lamb", 12), ("lars", 7), ("adafactor", 17), ("rprop", 7), ("asgd", 5)]
 )
 def test_bytes_are_those_of_its_passes_over_the_elements(kind, passes):
@@ -185,7 +185,7 @@ def test_what_needs_whole_tensors_says_so():
 # Kernels -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "options", "one_pass", "passes"),
     [
         ("adamw", {"weight_decay": 0.0}, 7, 18),

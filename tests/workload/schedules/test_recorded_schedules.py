@@ -79,7 +79,7 @@ def test_every_recorded_sequence_has_its_like_here():
     assert plateaus == {"ReduceLROnPlateau(min,factor=.5,patience=2)"}
 
 
-@pytest.mark.parametrize("case", [case for case in SEQUENCES if named(case) in LIKE_TORCH])
+@for_each("case", [case for case in SEQUENCES if named(case) in LIKE_TORCH])
 def test_rates_and_momenta_follow_torch(case):
     chosen = schedule(LIKE_TORCH[named(case)])
     for done, wanted in enumerate(SEQUENCES[case]["lr"]):
@@ -242,7 +242,7 @@ WARMUPS = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "wanted"), WARMUPS)
+@for_each(("raw", "wanted"), WARMUPS)
 def test_warm_ups_follow_hugging_face(raw, wanted):
     chosen = schedule(raw)
     found = {step: chosen.lr(1.0, step) for step in wanted}
@@ -252,7 +252,7 @@ def test_warm_ups_follow_hugging_face(raw, wanted):
 # What is refused ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         (

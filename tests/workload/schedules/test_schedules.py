@@ -52,7 +52,7 @@ def test_every_recorded_schedule_has_its_like_here():
     assert set(LIKE_TORCH) == set(RECORDED["lr"])
 
 
-@pytest.mark.parametrize("name", LIKE_TORCH)
+@for_each("name", LIKE_TORCH)
 def test_learning_rates_follow_torch(name):
     chosen = schedule(LIKE_TORCH[name])
     for step, wanted in enumerate(RECORDED["lr"][name], 1):
@@ -125,7 +125,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "wanted"), MORE)
+@for_each(("raw", "wanted"), MORE)
 def test_what_the_golden_file_leaves_out_follows_torch(raw, wanted):
     chosen = schedule(raw)
     for step, rate in wanted.items():
@@ -225,7 +225,7 @@ def test_rates_scale_with_the_base_or_do_without_it(raw):
         assert twice == pytest.approx(once if fixed else 2 * once, rel=1e-12, abs=1e-18)
 
 
-@pytest.mark.parametrize("raw", ["none", None, False, {"kind": "none"}])
+@for_each("raw", ["none", None, False, {"kind": "none"}])
 def test_no_schedule_leaves_the_rate(raw):
     assert [schedule(raw).lr(0.3, step) for step in (1, 2, 10**6)] == [0.3, 0.3, 0.3]
 
