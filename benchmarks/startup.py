@@ -40,7 +40,9 @@ FILES = """
 import cProfile, pathlib, pstats, simdp
 own = str(pathlib.Path(simdp.__file__).parent)
 profile = cProfile.Profile()
-profile.runcall(lambda: simdp.simulate(simdp.load_scenario("scenarios/8gpu_ring.yaml")))
+profile.runcall(lambda: simdp.simulate(simdp.load_scenario(
+    "scenarios/8gpu_ring.yaml", {"workload.steps": 2}
+)))
 entered = {file for file, _, name in pstats.Stats(profile).stats if name != "<module>"}
 print(len([file for file in entered if file.startswith(own)]))
 """

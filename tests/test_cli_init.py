@@ -124,10 +124,14 @@ def test_the_batch_is_the_largest_that_fits():
 @pytest.mark.parametrize(
     "asked",
     [
-        FitsRequest("gpt2", 8, "dgx-h100"),
+        pytest.param(FitsRequest("gpt2", 8, "dgx-h100"), marks=pytest.mark.long, id="gpt2"),
         FitsRequest("resnet18", 16, device="l40s-48gb", node_size=4),
         FitsRequest("llama3.2-1b", 4, "dgx-a100", strategy="fsdp", recompute="selective"),
-        FitsRequest("bert-base", 4, "aws-g4dn", precision="amp", strategy="ddp"),
+        pytest.param(
+            FitsRequest("bert-base", 4, "aws-g4dn", precision="amp", strategy="ddp"),
+            marks=pytest.mark.long,
+            id="bert-base",
+        ),
         FitsRequest("qwen2.5-0.5b", 2, "rtx2080ti-pcie3", method="lora", sequence_length=512),
     ],
     ids=lambda asked: asked.model,

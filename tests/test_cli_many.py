@@ -58,7 +58,7 @@ def test_points_are_kept_beside_the_folders_of_runs_and_found_by_other_studies(s
     ]
 
 
-@pytest.mark.parametrize("command", [RUN, COMPARE])
+@pytest.mark.parametrize("command", [RUN, pytest.param(COMPARE, marks=pytest.mark.long)])
 def test_the_files_are_the_same_for_any_number_of_workers(say, command):
     for number in (1, 2):
         out = ("--out", f"{number}", "--workers", number, "--table", f"{number}/table.csv")

@@ -24,18 +24,26 @@ LONG = {
     "async_staleness",
     "backup_ranks",
     "bert_mnli_small",
+    "cheapest_cluster",
+    "checkpoint_interval",
     "compression",
+    "dp_vs_ddp",
+    "einsum_2gpu",
     "four_nodes",
     "fsdp_or_ddp",
+    "gpu0_memory",
     "horovod_fusion",
     "hsdp_two_levels",
+    "llama3_8b_fsdp",
     "llama_small",
     "local_sgd",
     "local_sgd_time_to_loss",
     "no_sync",
+    "resnet50_to_accuracy",
     "resnet_small",
     "seq2seq_noam",
     "sync_batchnorm",
+    "torchft_or_restart",
     "two_nodes",
     "variable_lengths",
 }
@@ -130,6 +138,7 @@ def test_the_main_job_has_what_its_comment_promises():
     assert m["wait_s"] > 0
 
 
+@pytest.mark.long
 def test_two_half_batches_give_the_full_batchs_gradient():
     one, two = point_metrics("einsum_2gpu")
     assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
@@ -345,6 +354,7 @@ def test_apexs_default_messages_beat_a_single_one_and_small_ones():
     assert small["step_time_s"] > single["step_time_s"]
 
 
+@pytest.mark.long
 def test_tokens_per_gpu_of_a_sharded_llama_hardly_fall_and_activations_stay():
     metrics = point_metrics("llama3_8b_fsdp")
     rates = [m["tokens_per_s_per_gpu"] for m in metrics]

@@ -62,7 +62,7 @@ def test_auto_is_as_fast_as_the_fastest_of_its_candidates(where, family):
     bench, asked = Bench(where), auto(family)
     candidates = asked.fitting(bench.planner.layout)
     assert len({candidate.kind for candidate in candidates}) == len(candidates) > 1
-    for nbytes in SIZES[: 5 if where is CLEAN["odd"] else 3]:
+    for nbytes in SIZES[: 5 if where is CLEAN["odd"] and family == "all_reduce" else 3]:
         each = {a.kind: bench.time(a, nbytes).seconds for a in candidates}
         found = bench.time(asked, nbytes)
         assert found.seconds == pytest.approx(min(each.values()), rel=1e-9)

@@ -90,7 +90,7 @@ def test_one_step_of_what_learns_is_that_of_the_whole_model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["none", "blocks"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("blocks", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "frozen",
     [

@@ -80,9 +80,9 @@ ADAM = {"kind": "adam", "lr": 0.01, "eps": 1e-3}
 ADAGRAD = {"kind": "adagrad", "lr": 0.1, "eps": 1e-3}
 
 models = st.sampled_from([MLP, EINSUM, CONVOLUTIONS, BATCH_NORM, TRANSFORMER, LLAMA])
-world_sizes = st.integers(1, 6)
+world_sizes = st.sampled_from([3, 2, 4, 6, 5, 1])  # the first example has the first
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=4)
+few = settings(max_examples=2)
 
 
 @st.composite

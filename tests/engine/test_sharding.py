@@ -95,7 +95,7 @@ SHARDED = [
     {"kind": "hsdp"},
     {"kind": "hsdp", "shard_size": 1, "forward_prefetch": 2},
 ]
-few = settings(max_examples=3)
+few = settings(max_examples=2)
 
 
 def scenario(strategy, world_size, workload, base=Path(), **more):
@@ -143,7 +143,7 @@ def difference(got, wanted):
 @few
 @given(
     st.sampled_from([MLP, BATCH_NORM, TRANSFORMER]),
-    st.integers(1, 5),
+    st.sampled_from([3, 2, 5, 4, 1]),  # the first example has the first
     st.sampled_from(OPTIMIZERS),
     st.integers(1, 3),
     st.sampled_from([None, 0.05]),

@@ -111,7 +111,7 @@ def test_stragglers_take_as_long_without_a_trace(late):
 def test_every_strategy_takes_as_long_without_a_trace(strategy):
     world = 1 if strategy["kind"] == "single" else 4
     late = [each for each in LATE.values() if each.get("rank", 0) < world]
-    chosen = scenario(strategy, cluster={"stragglers": late}, steps=5, grad_accum=2)
+    chosen = scenario(strategy, cluster={"stragglers": late}, steps=3, grad_accum=2)
     found, wanted = simulate(chosen), at_once(chosen)
     assert_same_times(found.metrics, wanted.metrics)
     assert spans(found.trace) == spans(wanted.trace)

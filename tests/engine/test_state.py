@@ -163,14 +163,31 @@ def stopped(chosen, path, stop_after, past=None, **more):
 # The same run ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_that_stopped_twice_goes_on_as_if_it_never_had(name, tmp_path):
+def assert_goes_on(name, tmp_path):
     chosen, path, past = made(*RUNS[name]), tmp_path / "state.npz", None
     for stop in (1, 3):
         past = stopped(chosen, path, stop, past)
         assert past.num_steps == len(past.records) == stop
     whole, again = facts(simulate(chosen, keep_trace=True)), facts(simulate(chosen, resume=past))
     assert [key for key in whole if again[key] != whole[key]] == []
+
+
+ANOTHER_OF_ITS_KIND = [
+    f"{number} {strategy['kind']}"
+    for number, strategy in enumerate(EVERY)
+    if strategy["kind"] in [before["kind"] for before in EVERY[:number]] and number % 3
+]
+
+
+@for_each("name", [name for name in RUNS if name not in ANOTHER_OF_ITS_KIND])
+def test_a_run_that_stopped_twice_goes_on_as_if_it_never_had(name, tmp_path):
+    assert_goes_on(name, tmp_path)
+
+
+@pytest.mark.long
+@for_each("name", ANOTHER_OF_ITS_KIND)
+def test_with_other_options_of_its_strategy_it_goes_on_too(name, tmp_path):
+    assert_goes_on(name, tmp_path)
 
 
 @pytest.mark.parametrize("fabric", ["event", "vector"])

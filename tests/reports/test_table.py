@@ -150,12 +150,13 @@ def test_the_summary_shows_what_was_learned_and_sent(one):
 
 def test_money_is_told_where_somebody_asks_for_it():
     """The catalogue has a price of the device, but the scenario does not speak of money."""
-    plain = study("einsum_2gpu", **{"sweep": None, "cluster.device": "a100-sxm4-80gb"})
+    short = {"sweep": None, "numerics": False}
+    plain = study("einsum_2gpu", **short, **{"cluster.device": "a100-sxm4-80gb"})
     assert "a step costs" not in text(table.summary(plain))
     said = text(table.summary(plain, verbose=True))
     assert "a step costs" in said
     assert "list price of 2026-05" in said
-    priced = study("einsum_2gpu", **{"sweep": None, "cluster.price": "2 USD/h"})
+    priced = study("einsum_2gpu", **short, **{"cluster.price": "2 USD/h"})
     assert "2 USD/h a device" in text(table.summary(priced))
 
 

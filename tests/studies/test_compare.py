@@ -371,6 +371,7 @@ def test_progress_counts_the_points(tmp_path):
     assert heard == [(0, 2), (1, 2), (2, 2)]
 
 
+@pytest.mark.long
 def test_several_processes_and_the_store_give_the_same(tmp_path):
     path = tmp_path / "box.yaml"
     path.write_text(yaml.safe_dump({"cluster": {"world_size": 4, **FAST}, "workload": WORKLOAD}))

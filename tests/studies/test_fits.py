@@ -41,7 +41,10 @@ def scenario_of(asked: FitsRequest, row: FittingRow) -> Scenario:
     return checked(override_all(raw, row.settings, Path()), Path())
 
 
-@pytest.mark.parametrize(("model", "gpus", "microbatch"), [(SMALL, 4, 8), (LLAMA, 16, 2)])
+@pytest.mark.parametrize(
+    ("model", "gpus", "microbatch"),
+    [pytest.param(SMALL, 4, 8, marks=pytest.mark.long), (LLAMA, 16, 2)],
+)
 def test_rows_say_what_a_run_of_the_same_scenario_says(
     model: Any, gpus: int, microbatch: int
 ) -> None:

@@ -53,7 +53,9 @@ def same(one, other):
     assert [point.trace is None for point in one.points[:-1]] == [True] * (len(one.points) - 1)
 
 
-@pytest.mark.parametrize("at", [0, 3, 5])
+@pytest.mark.parametrize(
+    "at", [pytest.param(0, marks=pytest.mark.long), 3, pytest.param(5, marks=pytest.mark.long)]
+)
 def test_a_sweep_that_was_stopped_goes_on_and_gives_the_same(tmp_path, played, at):
     whole, (seen, stop) = sweep(scenario()), played
     seen.clear()
@@ -84,6 +86,7 @@ def test_without_go_on_all_is_played_anew(tmp_path, played):
     assert len(seen) == 12
 
 
+@pytest.mark.long
 def test_several_processes_may_play_what_is_left(tmp_path):
     sizes = {"cluster.world_size": [1, 2, 3]}
     whole = sweep(scenario(sizes), workers=2, store=Store(tmp_path))

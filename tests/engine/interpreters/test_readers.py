@@ -32,9 +32,12 @@ INFER = {"mode": "inference", "optimizer": "none"}
 
 
 def several():
-    """Every strategy, with what changes its memory or its costs."""
-    for strategy in ON_RANKS:
+    """Every strategy, the first of each kind with all that changes its memory or its costs."""
+    kinds = [strategy["kind"] for strategy in ON_RANKS]
+    for number, strategy in enumerate(ON_RANKS):
         options = [SAMPLES, ADAM] if strategy["kind"] != "data_parallel" else [SAMPLES]
+        if kinds.index(strategy["kind"]) < number and len(options) == 2:
+            options = [options[number % 2]]
         if strategy.get("join"):
             options.append(UNEVEN)
         for option in options:

@@ -34,9 +34,13 @@ def finishes(plan, runs):
     return np.array([played(plan, number)[0].finish for number in range(runs)])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("mttf", "hours", "runs"),
-    [(24 * HOUR, 547.9, 150), (6 * HOUR, 610.2, 80), (15 * MINUTE, 2504.0, 24)],
+    [
+        (24 * HOUR, 547.9, 150),
+        (6 * HOUR, 610.2, 80),
+        pytest.param(15 * MINUTE, 2504.0, 24, marks=pytest.mark.long),
+    ],
 )
 def test_dalys_jobs_take_the_published_hours(mttf, hours, runs):
     write, restart, work = 300.0, 600.0, 500 * HOUR

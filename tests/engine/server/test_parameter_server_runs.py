@@ -314,6 +314,7 @@ def test_the_same_seed_gives_the_same_bits_and_instants(seed, strategy):
     assert one.server == other.server
 
 
+@pytest.mark.long
 def test_bits_do_not_depend_on_the_number_of_processes():
     point = scenario(ASYNC, 4, JITTER, sweep={"strategy.server": [0, 2]})
     one, two = (simdp.sweep(point, workers=n).to_json() for n in (1, 2))

@@ -10,7 +10,7 @@ import simdp
 from simdp.reports.page.timeline import pack, packed, shown
 from simdp.results.trace import ACTIVITIES, lane_name
 
-CHANGES = {"workload.steps": 4}
+CHANGES = {"workload.steps": 4, "numerics": False}
 JITTER = {"cluster.stragglers": [{"kind": "lognormal", "sigma": 0.2}]}
 
 

@@ -14,7 +14,11 @@ from simdp.reports.page.sweep import curves, scaling
 from simdp.reports.sections import Source, Summary
 from simdp.scenario import checked
 
-RUN = simdp.sweep(simdp.load_scenario("scenarios/8gpu_ring.yaml", {"workload.steps": 3}))
+RUN = simdp.sweep(
+    simdp.load_scenario(
+        "scenarios/8gpu_ring.yaml", {"workload.steps": 3, "workload.model.widths": [512, 64, 10]}
+    )
+)
 
 
 def section(page, title):

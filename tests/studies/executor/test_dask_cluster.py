@@ -145,6 +145,7 @@ def test_a_scheduler_without_workers_says_what_to_start(monkeypatch):
         assert "has no workers; start some" in refused(empty.scheduler_address)
 
 
+@pytest.mark.long
 def test_a_scheduler_that_loses_its_workers_for_good_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.3)
     monkeypatch.setattr(module, "LOOKS", 2)

@@ -12,8 +12,19 @@ STRATEGIES = ("ddp", "fsdp", "zero1", "zero2")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_rank", [False, True], ids=["trace.json", "by rank"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "by_rank"),
+    [
+        ("ddp", False),
+        ("fsdp", True),
+        ("zero2", False),
+        pytest.param("ddp", True, marks=pytest.mark.long),
+        pytest.param("fsdp", False, marks=pytest.mark.long),
+        pytest.param("zero1", False, marks=pytest.mark.long),
+        pytest.param("zero1", True, marks=pytest.mark.long),
+        pytest.param("zero2", True, marks=pytest.mark.long),
+    ],
+)
 @for_each("machine", MACHINES)
 def test_two_ranks_tell_of_many(tmp_path, machine, strategy, by_rank):
     raw = scenario(machine, strategy=strategy)
@@ -30,7 +41,9 @@ BF16 = {"kind": "ddp", "comm_hook": "bf16"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_rank", [False, True], ids=["trace.json", "by rank"])
+@pytest.mark.parametrize(
+    "by_rank", [pytest.param(False, marks=pytest.mark.long), True], ids=["trace.json", "by rank"]
+)
 @for_each(
     ("model", "strategy"),
     [

@@ -125,6 +125,7 @@ def test_a_timed_cost_tells_the_times_of_tables(write):
         assert row.simulated == seconds
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_results_are_the_same_for_any_number_of_processes(write, tmp_path):
     for number in range(3):

@@ -66,6 +66,7 @@ def test_a_small_one_agrees_with_torch():
     assert_agrees_with_torch(model("inception", **SMALL), -1.918088355504036, 330.2057862146764)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gradients_are_differences():
     assert_gradients_are_differences(model("inception", **TINY), every=9)
