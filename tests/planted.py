@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import simdp
-from simdp.reports.table import rows_of
+from simdp.reports.rank_rows import rows_of
 from simdp.scenario import checked
 
 WORTH = 0.1

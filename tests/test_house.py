@@ -62,7 +62,7 @@ HOMES = {
     "pyarrow": ("files.records",),
     "rich": (
         "cli",
-        "reports.answers",
+        "reports.batch_table",
         "reports.collective_table",
         "reports.diagnosis_table",
         "reports.difference_table",

@@ -70,7 +70,7 @@ def execute(
         }
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
     elif not quiet:
-        from simdp.reports.captions import seconds
+        from simdp.reports.figures import seconds
 
         count = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
         took = seconds(result.simulated_s) if result.simulated_s else "0 s"

@@ -77,7 +77,7 @@ def replay(
 
 def _show(found: Replayed, replayed: float, out: Path) -> None:
     """Print what was found, and what cannot be."""
-    from simdp.reports.captions import nbytes, seconds
+    from simdp.reports.figures import nbytes, seconds
 
     off = replayed / found.step_time_s - 1
     say(f"traces:    {found.num_traces} of {found.num_ranks} ranks, {found.num_steps} steps")

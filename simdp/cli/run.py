@@ -187,7 +187,7 @@ def _say(scenario: Scenario, study: Study, advice: Advice | None, verbose: bool)
 def _say_batches(scenario: Scenario) -> None:
     """Print which shapes each device computes on, at the last point."""
     from simdp.engine.rebalancing import pieces
-    from simdp.reports.answers import MAX_RANKS, batch_table
+    from simdp.reports.batch_table import MAX_RANKS, batch_table
 
     _, point = scenario.points()[-1]
     table = batch_table(pieces(point, MAX_RANKS), point.cluster.world_size)

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.reports.captions import consecutive
-from simdp.reports.table import slow_ranks, waited
+from simdp.reports.figures import consecutive
+from simdp.reports.rank_rows import slow_ranks, waited
 from simdp.reports.trace_names import STREAM, Words, device_name, machine_name
 from simdp.results.memory import usage
 from simdp.results.result import Result

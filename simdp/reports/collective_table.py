@@ -8,7 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports.captions import percent
+from simdp.reports.figures import percent
 from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
 from simdp.units import format_quantity
 

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from rich.console import RenderableType
 from rich.text import Text
 
-from simdp.reports.captions import WIDTH, nbytes, percent, seconds
+from simdp.reports.figures import WIDTH, nbytes, percent, seconds
 from simdp.results.diagnosis import CollectiveRow, Diagnosis, Finding, Remedy
 
 LINES = 20

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.captions import (
+from simdp.reports.figures import (
     PARTS,
     WIDTH,
     WRITERS,
@@ -21,9 +21,7 @@ from simdp.reports.captions import (
     signed_seconds,
     unit_of,
 )
-from simdp.reports.captions import (
-    figure as figure_of,
-)
+from simdp.reports.figures import figure as figure_of
 from simdp.reports.sections import Table, table_of
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import (

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.reports.answers import LITTLE, WAITING_POWER
-from simdp.reports.captions import WIDTH, TableCell, long_time, long_unit, number, percent
+from simdp.reports.figures import WIDTH, TableCell, long_time, long_unit, number, percent
 from simdp.reports.sections import Table, table_of
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.comparison import short_key, written

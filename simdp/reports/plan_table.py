@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.captions import WIDTH, duration, energy, money, nbytes, number, percent
+from simdp.reports.figures import WIDTH, duration, energy, money, nbytes, number, percent
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written

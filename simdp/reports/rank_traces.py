@@ -32,7 +32,7 @@ from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import whole_files
 from simdp.reports import trace_names
-from simdp.reports.table import RankSpan, rows_of
+from simdp.reports.rank_rows import RankSpan, rows_of
 from simdp.reports.trace_names import annotated, device_name, kernel, machine_name, sizes
 from simdp.results.memory import CollectiveTraffic, LaunchedKernels
 from simdp.results.result import Result

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from simdp.reports.captions import Row
+from simdp.reports.figures import Row
 
 
 class Tile(NamedTuple):

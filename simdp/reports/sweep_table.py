@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import answers, captions, sections
-from simdp.reports.captions import (
+from simdp.reports import answers, figures, sections
+from simdp.reports.figures import (
     SHORT,
     WIDTH,
     Row,
@@ -103,7 +103,7 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
 
 def sweep_title(study: Study) -> str:
     """Name a sweep, and say in which unit its times are."""
-    unit, _ = captions.unit_of(p.metrics["step_time_s"] for p in study.points)
+    unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in study.points)
     more = ", and its 90 % interval" if has_intervals(study) else ""
     return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks{more}"
 
@@ -130,7 +130,7 @@ def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
     best, rates, _ = best_point(study)
     if best is not None:
         cells["speed-up"] = [
-            captions.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
+            figures.speedup(rate, rates[0], number == best) for number, rate in enumerate(rates)
         ]
     return len(keys), cells
 
@@ -204,8 +204,8 @@ def _among(points: Sequence[Result]) -> str:
 def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
     points = study.points
     longest = max(p.metrics["step_time_s"] for p in points)
-    _, scale = captions.unit_of([longest])
-    digits = captions.digits_of(longest / scale)
+    _, scale = figures.unit_of([longest])
+    digits = figures.digits_of(longest / scale)
     columns: dict[str, Callable[[dict[str, Any]], TableCell]] = {
         name: partial(_scaled, key, scale, digits)
         for key, name in SHORT.items()
@@ -215,16 +215,16 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
         step = columns.pop(SHORT["step_time_s"])
         ends = {
             INTERVAL: lambda m: _exact(
-                captions.interval(m["interval_s"], scale), (m["interval_s"] or [None])[0]
+                figures.interval(m["interval_s"], scale), (m["interval_s"] or [None])[0]
             )
         }
         columns = {SHORT["step_time_s"]: step, **ends, **columns}
     if all(_are_long(p.metrics) for p in points):
         columns["tok/s/GPU"] = lambda m: number(m["tokens_per_s_per_gpu"], ",.0f")
         if all(p.metrics["mfu"] is not None for p in points):
-            columns["MFU"] = lambda m: _as_written(captions.percent(m["mfu"]))
+            columns["MFU"] = lambda m: _as_written(figures.percent(m["mfu"]))
     else:
-        columns["samples/s"] = lambda m: _exact(captions.short(m[RATE]), m[RATE])
+        columns["samples/s"] = lambda m: _exact(figures.short(m[RATE]), m[RATE])
     peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
     if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
         columns["memory"] = lambda m: _exact(
@@ -233,7 +233,7 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
     if not all(p.metrics["fits_memory"] for p in points):
         columns["fits"] = lambda m: TableCell("yes" if m["fits_memory"] else "no")
     if any(p.metrics["scaling_efficiency"] is not None for p in points):
-        columns["eff."] = lambda m: _as_written(captions.percent(m["scaling_efficiency"]))
+        columns["eff."] = lambda m: _as_written(figures.percent(m["scaling_efficiency"]))
     if any(p.metrics["loss"] for p in points):
         columns["last loss"] = lambda m: number(m["loss"][-1] if m["loss"] else None)
     if any(p.metrics["skipped_steps"] for p in points):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simdp.reports.captions import TableCell, figure, number, percent
+from simdp.reports.figures import TableCell, figure, number, percent
 from simdp.results.comparison import short_key
 from simdp.results.validation import (
     CollectiveComparison,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from simdp.reports import validation as left_out_words
 from simdp.reports import validation as words
-from simdp.reports.captions import WIDTH, percent
+from simdp.reports.figures import WIDTH, percent
 from simdp.reports.plots import fitting
 from simdp.reports.sections import table_of
 from simdp.reports.validation import Column

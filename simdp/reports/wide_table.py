@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simdp.reports import sections
-from simdp.reports.captions import WIDTH
+from simdp.reports.figures import WIDTH
 
 BETWEEN = 2
 """Columns of a terminal from one cell to the next."""

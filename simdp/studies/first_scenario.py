@@ -11,7 +11,7 @@ from simdp.cluster.machine import hardware, is_file, read_machine
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
-from simdp.reports.captions import nbytes
+from simdp.reports.figures import nbytes
 from simdp.results.plan import Fitting, FittingRow
 from simdp.scenario import Scenario
 from simdp.strategies.memory import beside_tensors

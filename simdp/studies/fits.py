@@ -22,7 +22,7 @@ from simdp.engine.outcome import price_date, rates
 from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
-from simdp.reports.captions import nbytes
+from simdp.reports.figures import nbytes
 from simdp.results.metrics import steady_step_time
 from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder

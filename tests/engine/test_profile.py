@@ -253,7 +253,13 @@ def test_a_run_loads_nothing_that_it_does_not_need(scenario, tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     heavy = {"matplotlib", "ml_dtypes", "rich.console", "scipy", "multiprocessing"}
-    ours = {"layers.conv2d", "models.mlp", "losses.mse", "optimizers.sgd", "sync_batchnorm"}
+    ours = {
+        "layers.conv",
+        "models.sequential",
+        "layers.transformer",
+        "optimizers.sgd",
+        "transforms",
+    }
     loaded = set(done.stdout.split())
     assert "simdp.workload.models.operators" in loaded
     assert loaded & (heavy | {f"simdp.workload.{name}" for name in ours}) == set()

@@ -1,7 +1,7 @@
 """Answers in words: what things cost, what is known of the hardware, and what would help."""
 
 from simdp.reports import answers
-from simdp.reports.captions import Row, seconds
+from simdp.reports.figures import Row, seconds
 from simdp.results.result import Advice, Result
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from simdp.reports.answers import MAX_ROWS, batch_table
+from simdp.reports.batch_table import MAX_ROWS, batch_table
 from simdp.results.result import MicrobatchPiece
 
 

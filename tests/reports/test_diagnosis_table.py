@@ -5,8 +5,8 @@ import pytest
 from trace_maker import RankMaker, job
 
 import simdp
-from simdp.reports.captions import WIDTH
 from simdp.reports.diagnosis_table import LINES, lines, page
+from simdp.reports.figures import WIDTH
 from simdp.results.diagnosis import Diagnosis, Finding, MatchRow, Remedy
 
 

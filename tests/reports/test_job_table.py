@@ -6,7 +6,7 @@ from dataclasses import replace
 from jobs_drawn import HOUR, job, one_job, three_jobs
 from rich.console import Console
 
-from simdp.reports.captions import long_time
+from simdp.reports.figures import long_time
 from simdp.reports.job_table import table
 from simdp.results.job import Spread
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simdp.reports.table import rows_of
+from simdp.reports.rank_rows import rows_of
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, CallSize, TraceBuilder
 
 RANKS = np.arange(2)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simdp.reports.table import NUM_SLOWEST, slow_ranks
+from simdp.reports.rank_rows import NUM_SLOWEST, slow_ranks
 from simdp.results.result import Result
 from simdp.results.trace import COMPUTE_LANE, TraceBuilder
 

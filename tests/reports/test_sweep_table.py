@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from simdp.reports import table
-from simdp.reports.captions import speedup
+from simdp.reports.figures import speedup
 from simdp.results.comparison import best_of
 from simdp.results.metrics import ORDER
 from simdp.results.result import Result, Study

@@ -7,7 +7,7 @@ from re import findall
 import pytest
 from rich.console import Console, Group
 
-from simdp.reports.captions import Row, figure, nbytes, percent, seconds
+from simdp.reports.figures import Row, figure, nbytes, percent, seconds
 from simdp.reports.page.rendering import render
 from simdp.reports.sections import Page, Summary, table_of
 from simdp.reports.wide_table import narrow_tables

@@ -7,7 +7,7 @@ from simdp.engine import simulate as engine
 from simdp.errors import DeadlockError
 from simdp.studies import many
 from simdp.studies.executor import Failed, SerialExecutor
-from simdp.studies.executor.base import ProcessExecutor
+from simdp.studies.executor.processes import ProcessExecutor
 from simdp.studies.many import simulate_all
 from simdp.studies.store import Store
 

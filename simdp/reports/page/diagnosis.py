@@ -7,7 +7,7 @@ from dataclasses import replace
 from shlex import join
 
 from simdp.reports import diagnosis_table, difference_table, theme
-from simdp.reports.captions import Row, TableCell, figure, nbytes, number, percent, seconds
+from simdp.reports.figures import Row, TableCell, figure, nbytes, number, percent, seconds
 from simdp.reports.plots.sweep import STEP_PARTS as FILLS
 from simdp.reports.sections import (
     Axis,

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simdp.reports import job_table, theme
-from simdp.reports.captions import Row, about_scenario, long_time, long_unit, percent
+from simdp.reports.captions import about_scenario
+from simdp.reports.figures import Row, long_time, long_unit, percent
 from simdp.reports.job_table import names
 from simdp.reports.page.run import closing
 from simdp.reports.plots.job import LOOKS, shares

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from simdp.files import format_yaml
-from simdp.reports.captions import (
+from simdp.reports.captions import about_scenario
+from simdp.reports.figures import (
     DURATIONS,
     Row,
     TableCell,
-    about_scenario,
     duration,
     energy,
     money,

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from simdp.files import read_text
 from simdp.reports import theme
-from simdp.reports.captions import TableCell
+from simdp.reports.figures import TableCell
 from simdp.reports.sections import Chart, LinkGraph, Page, Section, Timeline
 
 HERE = Path(__file__).parent

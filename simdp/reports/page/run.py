@@ -12,7 +12,7 @@ from simdp.arrays import Floats, Ints
 from simdp.files import format_yaml
 from simdp.reports import table, theme
 from simdp.reports.answers import less, of_run, rates, step_shares
-from simdp.reports.captions import (
+from simdp.reports.figures import (
     SHORT,
     TableCell,
     digits_of,

@@ -12,17 +12,8 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.reports import sweep_table, theme
-from simdp.reports.captions import (
-    PARTS,
-    about,
-    about_point,
-    about_scenario,
-    nbytes,
-    percent,
-    seconds,
-    share,
-    short,
-)
+from simdp.reports.captions import about, about_point, about_scenario
+from simdp.reports.figures import PARTS, nbytes, percent, seconds, share, short
 from simdp.reports.page import run
 from simdp.reports.page.run import closing, loss, steps
 from simdp.reports.page.run import steps as bars

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
-from simdp.reports.captions import seconds
+from simdp.reports.figures import seconds
 from simdp.reports.plots.bars import PIXEL, TimeWindow, window_of
 from simdp.reports.plots.timeline import MAX_ROWS, choose, groups, listed, row_name
+from simdp.reports.rank_rows import slow_ranks
 from simdp.reports.sections import Timeline
-from simdp.reports.table import slow_ranks
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, lane_name
 

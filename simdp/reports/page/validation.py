@@ -7,7 +7,7 @@ from shlex import join
 
 from simdp.reports import theme, validation
 from simdp.reports import validation as words
-from simdp.reports.captions import number, percent
+from simdp.reports.figures import number, percent
 from simdp.reports.sections import (
     Axis,
     Chart,

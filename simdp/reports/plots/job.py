@@ -10,7 +10,8 @@ from matplotlib.patches import Patch
 
 from simdp.arrays import Floats
 from simdp.reports import theme
-from simdp.reports.captions import about_scenario, long_time, long_unit
+from simdp.reports.captions import about_scenario
+from simdp.reports.figures import long_time, long_unit
 from simdp.reports.job_table import names
 from simdp.reports.plots.labels import Plot, cut, entitle, evenly
 from simdp.results.job import JobStretch, JobStudy

@@ -17,7 +17,8 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from simdp.arrays import Floats, Ints
 from simdp.reports import theme
-from simdp.reports.captions import about, about_point, consecutive
+from simdp.reports.captions import about, about_point
+from simdp.reports.figures import consecutive
 from simdp.reports.plots.bars import (
     NUM_STEPS,
     PIXEL,
@@ -31,7 +32,7 @@ from simdp.reports.plots.bars import (
     window_of,
 )
 from simdp.reports.plots.labels import Plot, cut, entitle, legend_above, point_names
-from simdp.reports.table import slow_ranks
+from simdp.reports.rank_rows import slow_ranks
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simdp.reports.captions import percent, seconds
+from simdp.reports.figures import percent, seconds
 from simdp.results.diagnosis import BucketRow, Diagnosis, Finding
 from simdp.studies.diagnose.expected import ITEMSIZE
 from simdp.studies.diagnose.gradient_buckets import rule_in_words

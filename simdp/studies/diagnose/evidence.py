@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.reports.captions import nbytes, percent, seconds
+from simdp.reports.figures import nbytes, percent, seconds
 from simdp.studies.diagnose.case import Case
 from simdp.studies.diagnose.expected import CollectiveSize
 from simdp.studies.diagnose.lateness import Lateness

@@ -21,7 +21,7 @@ from simdp.engine.recorded_script import Stopwatch
 from simdp.engine.simulate import memory_needed, simulate, times_alone
 from simdp.errors import ScenarioError, UnitError, unknown_name
 from simdp.reports.answers import step_shares
-from simdp.reports.captions import nbytes, percent, seconds
+from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Diagnosis, Finding, Remedy
 from simdp.results.result import Result

@@ -50,6 +50,6 @@ def executor_for(workers: int = 1, scheduler: str | None = None) -> PointExecuto
         return DaskExecutor(scheduler)
     if workers == 1:
         return SerialExecutor()
-    from simdp.studies.executor.base import ProcessExecutor  # which a single run does without
+    from simdp.studies.executor.processes import ProcessExecutor  # which a single run does without
 
     return ProcessExecutor(workers)

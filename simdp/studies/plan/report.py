@@ -9,7 +9,7 @@ from math import hypot
 import numpy as np
 
 from simdp.errors import ScenarioError
-from simdp.reports.captions import percent
+from simdp.reports.figures import percent
 from simdp.results.comparison import NOISE
 from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option

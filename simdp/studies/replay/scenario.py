@@ -9,8 +9,8 @@ from typing import Any
 
 from simdp.cluster.machine import read_machine
 from simdp.errors import ScenarioError
-from simdp.reports import captions
-from simdp.reports.captions import nbytes
+from simdp.reports import figures
+from simdp.reports.figures import nbytes
 from simdp.studies.replay.adjusted import (
     optimizer_of,
     ready_times,
@@ -194,7 +194,7 @@ class _Replay:
             last = max(late, key=late.__getitem__)
             self.remarks.append(
                 f"one step of each rank: rank {last} begins it "
-                f"{captions.seconds(late[last])} after the first, for what was "
+                f"{figures.seconds(late[last])} after the first, for what was "
                 "before the traces; the replay has such a pause in every step"
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simdp.reports import captions
+from simdp.reports import figures
 from simdp.steps.partition import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
 from simdp.strategies.zero import PREFETCHED_ELEMENTS
 from simdp.studies.replay.phases import BACKWARD
@@ -262,7 +262,7 @@ def _said(foreign: Sequence[StepCollective]) -> list[str]:
     if not foreign:
         return []
     names = ", ".join(dict.fromkeys(sent.name for sent in foreign))
-    total = captions.seconds(sum(sent.seconds for sent in foreign))
+    total = figures.seconds(sum(sent.seconds for sent in foreign))
     return [
         f"{len(foreign)} collectives ({names}) are not of data parallelism, or without a size: "
         f"each keeps the shortest time that it had, {total} in all, on any number of ranks"

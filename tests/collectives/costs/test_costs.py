@@ -21,10 +21,10 @@ def test_links_have_no_time_of_their_own():
     assert Collectives().cost.problem_with("all_reduce", ALONE) is None
 
 
-def test_every_kind_is_called_as_its_file():
+def test_every_kind_is_called_by_its_kind_and_lives_in_the_room():
     for kind, member in COSTS.items():
         assert member.model_fields["kind"].default == kind
-        assert member.__module__ == f"simdp.collectives.costs.{kind}"
+        assert f"{member.__module__}.".startswith("simdp.collectives.costs.")
 
 
 def test_a_cost_that_reads_no_file_is_settled(tmp_path):

@@ -11,7 +11,7 @@ from trace_maker import job as traces_of
 import simdp
 from simdp.reports import difference_table, job_table, sweep_table
 from simdp.reports import validation as validation_words
-from simdp.reports.captions import (
+from simdp.reports.figures import (
     interval,
     large_number,
     long_time,

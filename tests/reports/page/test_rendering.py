@@ -6,7 +6,7 @@ from io import BytesIO
 
 import pytest
 
-from simdp.reports.captions import Row, TableCell
+from simdp.reports.figures import Row, TableCell
 from simdp.reports.page import KINDS, write
 from simdp.reports.page.rendering import ECHARTS, render
 from simdp.reports.sections import (

@@ -18,7 +18,7 @@ from simdp.studies.executor import (
     executor_for,
     in_order,
 )
-from simdp.studies.executor.base import ProcessExecutor
+from simdp.studies.executor.processes import ProcessExecutor
 
 
 class StubbornError(Exception):
@@ -121,7 +121,7 @@ def test_what_cannot_be_sent_fails_alone():
 
 ENDLESS = """
 import threading
-from simdp.studies.executor.base import ProcessExecutor
+from simdp.studies.executor.processes import ProcessExecutor
 
 def start():
     with ProcessExecutor(2) as two:

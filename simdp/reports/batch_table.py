@@ -1,0 +1,119 @@
+"""Table of global batch sizes: gradient noise and throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from rich.console import RenderableType
+
+from simdp.reports.sections import table_of
+from simdp.reports.wide_table import wide_table
+from simdp.results.result import MicrobatchPiece
+
+MAX_ROWS = 64
+"""Rows of the table; of a longer run the first steps are shown, and the last ones."""
+
+MAX_RANKS = 64
+"""Ranks that the table lists."""
+
+BatchRow = tuple[str, ...]
+
+
+class UniformSteps(NamedTuple):
+    """Steps one after the other in which devices compute on the same shapes: a row each of these.
+
+    Attributes
+    ----------
+    first, last : int
+        Their numbers.
+    rows : list of tuple of str
+        Micro-step, devices, input and output sizes.
+    """
+
+    first: int
+    last: int
+    rows: list[BatchRow]
+
+
+def batch_table(
+    steps: Iterable[Sequence[MicrobatchPiece]], world_size: int
+) -> RenderableType | None:
+    """Write a line for all devices, and all steps, with equal pieces; None where there are none.
+
+    Parameters
+    ----------
+    steps : iterable of sequence of Piece
+        Of every step, of the first `MAX_RANKS` ranks.
+    world_size : int
+        Number of ranks.
+    """
+    found: list[UniformSteps] = []
+    for step in steps:
+        rows = _rows(step)
+        if found and found[-1].rows == rows:
+            found[-1] = found[-1]._replace(last=step[0].step)
+        elif step:
+            found.append(UniformSteps(step[0].step, step[0].step, rows))
+    if not found:
+        return None
+    shown = _first(found)
+    left_out = found[len(shown) : -1]
+    rest = [found[-1]] if len(shown) < len(found) else []
+    several = any(row[0] != "0" for one in (*shown, *rest) for row in one.rows)
+    heads = ["steps", *["micro-step"] * several, "devices", "input size", "output size"]
+    lines = [line for one in shown for line in _lines(one, several)]
+    if left_out:
+        lines.append(["..."] * len(heads))
+    lines += [line for one in rest for line in _lines(one, several)]
+    columns = [(head, not head.endswith("size")) for head in heads]
+    table = wide_table(table_of("batches, device by device", columns, lines))
+    num_left_out = sum(one.last - one.first + 1 for one in left_out)
+    missing = [f"{num_left_out} steps"] * bool(num_left_out)
+    if world_size > MAX_RANKS:
+        missing.append(f"ranks {MAX_RANKS} ... {world_size - 1}")
+    if missing:
+        table.caption = f"{' and '.join(missing)} are left out"
+    return table
+
+
+def _first(found: Sequence[UniformSteps]) -> list[UniformSteps]:
+    """As many of the first ones as there is room for, beside the last; one at least."""
+    room, shown = MAX_ROWS - len(found[-1].rows), list[UniformSteps]()
+    for one in found:
+        room -= len(one.rows)
+        if shown and room < 0:
+            break
+        shown.append(one)
+    return shown
+
+
+def _rows(step: Sequence[MicrobatchPiece]) -> list[BatchRow]:
+    """A row for devices next to each other that get the same of a micro-step."""
+    rows = list[BatchRow]()
+    for (micro_step, inputs, output), group in groupby(step, _what):
+        ranks = [piece.rank for piece in group]
+        shapes = ", ".join(str(list(shape)) for shape in inputs)
+        rows.append(
+            (
+                str(micro_step),
+                _span(ranks[0], ranks[-1]),
+                shapes or "nothing",
+                str(list(output)) if inputs else "",
+            )
+        )
+    return rows
+
+
+def _what(piece: MicrobatchPiece) -> tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    return piece.micro_step, piece.inputs, piece.output if piece.inputs else ()
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _lines(steps: UniformSteps, several: bool) -> list[list[str]]:
+    number = _span(steps.first, steps.last)
+    return [[number, *row[:1] * several, *row[1:]] for row in steps.rows]

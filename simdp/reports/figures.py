@@ -1,0 +1,254 @@
+"""Formats of values, and typed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from typing import NamedTuple
+
+PARTS = {
+    "compute_s": "compute",
+    "update_s": "update",
+    "exposed_comm_s": "exposed comm",
+    "wait_s": "wait",
+    "other_s": "other",
+}
+"""What a step's time is made of."""
+
+SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}
+"""Heads of narrow columns."""
+
+UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+
+LONG_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+
+WIDTH = 80
+"""Columns of a terminal."""
+
+
+DURATIONS = (("days", 86400.0, 2.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 1.0))
+"""Units of long times, each from so many on."""
+
+ENERGIES = (("GWh", 1e6), ("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3), ("mWh", 1e-6))
+
+SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+class TableCell(str):
+    """Text of a table's cell, and the value by which its column is sorted.
+
+    Attributes
+    ----------
+    value : float or None
+        In SI units; without one the text sorts.
+    number : float or None
+        The figure in the unit of the text.
+    """
+
+    value: float | None
+    number: float | None = None
+
+    def __new__(cls, text: str, value: float | None = None) -> TableCell:
+        """Make a cell."""
+        made = super().__new__(cls, text)
+        made.value = value
+        return made
+
+
+def figure(
+    value: float | None, digits: str = ".4g", unit: str = "", scale: float = 1.0
+) -> TableCell:
+    """Write a figure with its unit; its value is rounded as it is shown.
+
+    Parameters
+    ----------
+    value : float or None
+        In ``unit``; a dash is written for None.
+    digits : str
+        A format, such as ``",.0f"``.
+    unit : str
+        Follows the figure, with a blank where one belongs there.
+    scale : float
+        SI units in one ``unit``.
+    """
+    if value is None:
+        return TableCell("-")
+    text = f"{value:{digits}}"
+    made = TableCell(f"{text}{unit}")
+    if isfinite(value):
+        made.number = float(text.replace(",", ""))
+        made.value = made.number * scale
+    return made
+
+
+def seconds(value: float | None) -> TableCell:
+    """Write a time with four digits and the unit that suits it."""
+    if not value:
+        return TableCell("-") if value is None else TableCell("0", 0.0)
+    unit, scale = unit_of([value])
+    return figure(value / scale, ".4g", f" {unit}", scale)
+
+
+def signed_seconds(value: float, least: float) -> TableCell:
+    """Write a time with its sign; less than ``least`` is none."""
+    if abs(value) <= least:
+        return TableCell("0", 0.0)
+    unit, scale = unit_of([abs(value)])
+    return figure(value / scale, "+.4g", f" {unit}", scale)
+
+
+def long_unit(seconds: float) -> tuple[str, float]:
+    """The unit of a time of a job, from days to seconds, and how many seconds it is."""
+    return next(((unit, s) for unit, s in LONG_UNITS if seconds >= 1.5 * s), LONG_UNITS[-1])
+
+
+def long_time(seconds: float | None) -> TableCell:
+    """Write a time of a job with four digits and the unit that suits it."""
+    unit, scale = long_unit(seconds or 0.0)
+    return figure(None if seconds is None else seconds / scale, ".4g", f" {unit}", scale)
+
+
+def duration(value: float | None, like: float | None = None) -> TableCell:
+    """Write a time that may be long, with the unit that suits it, or another time beside it."""
+    if value is None:
+        return TableCell("-")
+    large = value if like is None else like
+    for unit, size, least in DURATIONS:
+        if large >= least * size:
+            return three_digits(value / size, f" {unit}", size)
+    if not value:
+        return TableCell("0", 0.0)
+    scale, unit = (1e-3, "ms") if large >= 1e-3 else (1e-6, "us")
+    return figure(value / scale, ".3g", f" {unit}", scale)
+
+
+def three_digits(value: float | None, unit: str = "", scale: float = 1.0) -> TableCell:
+    """Write three digits, or all before the point."""
+    return figure(value, ",.0f" if value is not None and value >= 1000 else ".3g", unit, scale)
+
+
+def money(value: float | None) -> TableCell:
+    """Write US dollars with three digits."""
+    return three_digits(value, " USD")
+
+
+def energy(kwh: float | None) -> TableCell:
+    """Write an energy with three digits and the unit that suits it."""
+    if kwh is None:
+        return TableCell("-")
+    unit, size = next((one for one in ENERGIES if kwh >= one[1]), ENERGIES[-1])
+    return figure(kwh / size, ".3g", f" {unit}", size)
+
+
+def nbytes(value: float | None) -> TableCell:
+    """Write a size with three digits and the unit that suits it."""
+    for unit, scale in SIZES:
+        if value is not None and value >= scale:
+            return figure(value / scale, ".3g", f" {unit}", scale)
+    return figure(value, ".0f", " B")
+
+
+def number(value: float | None, digits: str = ".4g") -> TableCell:
+    """Write a number; a dash for none."""
+    return figure(value, digits)
+
+
+def large_number(value: float | None) -> TableCell:
+    """Write a number with four digits, a large one with its thousands apart."""
+    return figure(value, ",.0f" if value is not None and value >= 1e4 else ".4g")
+
+
+def short(value: float | None) -> TableCell:
+    """Write a large number in thousands or millions."""
+    for letter, scale in (("M", 1e6), ("k", 1e3)):
+        if value is not None and value >= scale:
+            return figure(value / scale, ".4g", f" {letter}", scale)
+    return number(value)
+
+
+def percent(value: float | None, digits: str = ".1f") -> TableCell:
+    """Write a part of a whole."""
+    return figure(None if value is None else 100 * value, digits, " %", 0.01)
+
+
+def share(value: float, step_time: float) -> TableCell:
+    """Write the part of a step that something takes."""
+    return percent(value / step_time if step_time else None)
+
+
+def interval(ends: Sequence[float] | None, scale: float) -> TableCell:
+    """Write both ends of an interval of times, three digits each, in a unit of ``scale`` [s]."""
+    if ends is None:
+        return TableCell("-")
+    low, high = (figure(end / scale, ".0f" if end / scale >= 100 else "#.3g") for end in ends)
+    return TableCell(f"{low}-{high}", low.value)
+
+
+def speedup(value: float | None, first: float | None, is_best: bool = False) -> TableCell:
+    """Write how many times as many samples per second there are; a star at the best point."""
+    if not value or not first:
+        return TableCell("- ")
+    return figure(value / first, ".3g", f"x{'*' if is_best else ' '}")
+
+
+def unit_of(values: Iterable[float]) -> tuple[str, float]:
+    """Choose one unit for all times of a table, by the largest."""
+    largest = max(values, default=0.0)
+    return next((unit for unit in UNITS if largest >= unit[1]), UNITS[-1])
+
+
+def digits_of(largest: float) -> str:
+    """As many decimals for all numbers as give the largest four digits."""
+    return f".{max(3 - len(str(int(largest))) + 1, 0)}f"
+
+
+def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Put numbers that follow each other together: the first and the last of each run."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return runs
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+WRITERS: dict[str, Callable[[float | None], str]] = {
+    "s": seconds,
+    "bytes": nbytes,
+    "USD": money,
+    "kWh": energy,
+    "share": percent,
+    "": large_number,
+}
+"""How a value is written, by its unit."""
+
+
+class Row(NamedTuple):
+    """A fact, as the terminal and the page show it.
+
+    Attributes
+    ----------
+    key : str
+        By which code finds it; never shown.
+    label : str
+        Its name. Blanks before it make it a part of the row above; without a name it goes on
+        with that row.
+    value : float, str or None
+        A figure, or a text as it is shown.
+    unit : str
+        Of a figure, a key of `WRITERS`.
+    """
+
+    key: str
+    label: str
+    value: float | str | None
+    unit: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value as it is shown."""
+        value = self.value
+        return str(value) if isinstance(value, str) else WRITERS[self.unit](value)
