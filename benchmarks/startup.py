@@ -47,6 +47,14 @@ entered = {file for file, _, name in pstats.Stats(profile).stats if name != "<mo
 print(len([file for file in entered if file.startswith(own)]))
 """
 
+MODULES = """
+import sys, tempfile
+from simdp.cli import run_command_line
+command = ["run", "scenarios/8gpu_ring.yaml", "--no-plots", "--quiet", "--out", tempfile.mkdtemp()]
+run_command_line(command)
+print(len([name for name in sys.modules if name.split(".")[0] == "simdp"]))
+"""
+
 
 def printed(root: Path, program: str) -> float:
     """The number that a program prints, with the package of a checkout."""
@@ -99,7 +107,9 @@ def main() -> int:
     point = [1e3 * printed(root, POINT) for root in roots]
     rows.append(_row("a point of bert_mnli, loaded and simulated", point, 30, " ms"))
     entered = [printed(root, FILES) for root in roots]
-    rows.append(_row("files that the main job enters, imports too", entered, 100, ""))
+    rows.append(_row("files that the main job enters, imports too", entered, 110, ""))
+    loaded = [printed(root, MODULES) for root in roots]
+    rows.append(_row("modules that the main job loads", loaded, 180, ""))
     return show(f"CPU time, median of {REPEATS}", rows)
 
 
