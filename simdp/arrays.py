@@ -1,4 +1,4 @@
-"""Names for the kinds of NumPy arrays, by what they hold."""
+"""Type names for NumPy arrays, by dtype."""
 
 from __future__ import annotations
 

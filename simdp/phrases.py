@@ -1,4 +1,4 @@
-"""Phrases: each of pydantic's errors in one line, with where, what was given, what is allowed."""
+"""Writes each of pydantic's errors in one line: path, given value, allowed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named random streams: every consumer has its own, so a new one shifts nobody's draws."""
+"""Named random streams: each consumer has its own, so that a new one changes no draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of names and numbers, written as CSV. What reads them from disk is in `files`."""
+"""Tables of names and numbers, written as CSV; `simdp.files` reads them from disk."""
 
 from __future__ import annotations
 

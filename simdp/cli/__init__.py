@@ -1,4 +1,4 @@
-"""The command line: parses, prints, exits. No physics; whatever is heavy is imported when needed.
+"""Command line: parses arguments, prints, exits; imports heavy modules only when needed.
 
 Exit status: 0 done; 1 our fault; 2 the input is wrong; 3 a check that the user asked for did not
 hold; 4 deadlock. Commands live in the files beside this one; the table of them in `commands`.

@@ -1,4 +1,4 @@
-"""The commands: where each is, what it is for, and how it is typed.
+"""Commands: module, help text and examples of each.
 
 A command is imported when it is asked for, and typer looks through its options then: to do that for
 all of them takes longer than a short run.

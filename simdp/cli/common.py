@@ -1,4 +1,4 @@
-"""What several commands need: reading scenarios, printing, writing."""
+"""Helpers shared by commands: reading scenarios, printing, writing."""
 
 from __future__ import annotations
 

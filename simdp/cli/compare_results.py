@@ -1,4 +1,4 @@
-"""``compare-results``: what changed between two results, or a result and a real run."""
+"""``compare-results``: explains the difference between two results, or a result and a real run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell completes beside commands and options: names, not what they stand for."""
+"""Shell completion of scenario and catalogue names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fits``: which methods train a model on so many devices."""
+"""``fits``: lists methods that train a model on a number of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``plan``: with which machine, how many nodes and which settings to train."""
+"""``plan``: searches for machine, number of nodes and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WHAT EXISTS: devices in nodes, the directed links between them, and what slows them down."""
+"""Clusters: devices in nodes, directed links between them, stragglers and failures."""
 
 from __future__ import annotations
 

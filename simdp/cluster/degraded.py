@@ -1,4 +1,4 @@
-"""Degraded links: which links a straggler means, and what it makes of their figures."""
+"""Degraded links: selects the links of a straggler and changes their latency and bandwidth."""
 
 from __future__ import annotations
 

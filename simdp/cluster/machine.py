@@ -1,4 +1,4 @@
-"""Machines: whole clusters by name, with what the software on them costs; the catalogue's readers.
+"""Machines: whole clusters of the catalogue, with the measured costs of their software.
 
 An entry is a part of a scenario, ``cluster`` and ``collectives``, with the source of its figures
 and, where they were calibrated, how well they are known. How a scenario takes it in is told in

@@ -1,4 +1,4 @@
-"""WHO SENDS WHAT: collective algorithms as plans of rounds, by family and kind.
+"""Collective algorithms as plans of rounds, by family and kind.
 
 These tables are the one place of registration.
 """

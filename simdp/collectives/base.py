@@ -1,4 +1,4 @@
-"""The families of collective algorithms, which make plans (`simdp.collectives.plans`)."""
+"""Base classes of collective algorithms, which make plans (`simdp.collectives.plans`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors: what a call accepts as one, and how it is cut."""
+"""Checks and splits tensors that are passed to a call."""
 
 from __future__ import annotations
 

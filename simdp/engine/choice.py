@@ -1,4 +1,4 @@
-"""Choice: which algorithm serves a collective, where the scenario leaves it to us (``auto``)."""
+"""Chooses the algorithm of a collective where the scenario says ``auto``."""
 
 from __future__ import annotations
 

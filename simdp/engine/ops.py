@@ -1,4 +1,4 @@
-"""What a script yields to the clock: work on the compute stream, collectives, and waiting."""
+"""Operations of the clock: work on the compute stream, collectives, and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases: the most that ranks keep in each part of a step, from which that of other depths follows.
+"""Peak memory of each phase of a step, extrapolated to models of other depths.
 
 A model is mostly a stack of equal blocks. What a rank keeps at one operation is a straight line in
 the number of blocks and in the samples of a micro-batch, as long as the operation is counted from

@@ -1,4 +1,4 @@
-"""State: where a run stopped, so that it can go on; and Segment, a part of a run between two stops.
+"""State of a stopped run, from which it resumes; and Segment, a part of a run.
 
 What a run has learned is in the state; how long it took is not. Times follow from the scenario, and
 a run that goes on charges them again from its first step, while numbers sleep until they are

@@ -1,1 +1,1 @@
-"""HOW LONG IT LASTS: what a job is to reach, and how it goes on after a failure."""
+"""Specs of a job: targets, checkpoints, and recovery after a failure."""

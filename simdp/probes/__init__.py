@@ -1,4 +1,4 @@
-"""REAL MACHINES: scripts that measure real torch, and write what scenarios and `calibrate` read.
+"""Programs that measure real torch and write files for scenarios and `calibrate`.
 
 Each one runs alone, ``python -m simdp.probes.ddp`` or under torchrun, and needs ``simdp[torch]``.
 What computes is torch's; modules that import it (`networks`, `clock`, `group`, `device`,

@@ -1,1 +1,1 @@
-"""HOW IT LOOKS: tables, traces and plots of results; nothing here changes what it reads."""
+"""Tables, traces and plots of results, which they leave unchanged."""

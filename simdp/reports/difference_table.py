@@ -1,4 +1,4 @@
-"""What changed between two results, for the terminal: in words first, then side by side."""
+"""Differences between two results for the terminal: a summary first, then side by side."""
 
 from __future__ import annotations
 

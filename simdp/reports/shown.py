@@ -1,4 +1,4 @@
-"""Documents as notebooks and Python show them: what the command line prints, and the page.
+"""Documents in notebooks and in Python: the command line's text, and the page.
 
 `simdp.results` knows no report: a result asks for these through the package's root.
 """

@@ -1,4 +1,4 @@
-"""Theme: the one place for sizes, fonts, colours, the footer and how a figure becomes a file.
+"""Theme: sizes, fonts, colours, footer, and saving of figures.
 
 A figure is made, drawn and saved inside ``with style():``, which leaves no trace in Matplotlib's
 global settings. Pyplot is not used. What a plot shows is not here: see `simdp.reports.plots`.

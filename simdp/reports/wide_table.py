@@ -1,4 +1,4 @@
-"""Tables for the terminal that cut off no number; narrow ones go on below, where they must."""
+"""Tables for the terminal that never cut a number; wide ones continue below."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""WHAT HAPPENED: spans, metrics that derive from them, and results that save and load."""
+"""Spans, metrics derived from them, and results that are saved and loaded."""

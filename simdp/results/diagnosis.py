@@ -1,4 +1,4 @@
-"""Diagnosis: what a job's traces say of its step: where the time goes, why, what would help."""
+"""Typed results of a diagnosis: time by cause, evidence, and remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job: what days and weeks of training come to, over many runs."""
+"""Typed results of a job of days or weeks, over many runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenario: the root of every YAML file, and what its parts mean together.
+"""The scenario: root of every YAML file, and checks between its parts.
 
 `root` holds `Scenario`, `loading` reads and checks one, with `overrides` set in it and what
 `machines` bring; `feasibility` knows what cannot be right between its parts, and `doubts` which

@@ -1,4 +1,4 @@
-"""Loading a scenario: everything that is wrong with it is said at once."""
+"""Loads a scenario and reports all of its problems at once."""
 
 from __future__ import annotations
 

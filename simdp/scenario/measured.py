@@ -1,4 +1,4 @@
-"""Measured: what a real machine did at points of a scenario, which `validate` holds it against."""
+"""Measurements of a real machine at points of a scenario, for `validate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ranks and jobs run, and the network as plain numbers."""
+"""Placement of ranks and jobs, and the network as plain numbers."""
 
 from __future__ import annotations
 

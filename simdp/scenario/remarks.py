@@ -1,4 +1,4 @@
-"""Remarks: what whoever reads a result should know of its hardware, and of how it was timed."""
+"""Remarks on a result: caveats of its hardware and of its timing."""
 
 from __future__ import annotations
 

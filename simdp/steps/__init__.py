@@ -1,4 +1,4 @@
-"""WHAT A STEP IS: operations as data, the facts they depend on, and what follows from them.
+"""Training steps as data: operations, the facts they depend on, and derived quantities.
 
 A strategy yields `ops`, from `facts` alone, with `passes` for forward and backward; `program` keeps
 the plans of a run, and reads off them what others ask. `partition` deals parameters to ranks, and

@@ -1,4 +1,4 @@
-"""Facts: what a strategy may know when it says what a step consists of; never numbers or instants.
+"""Facts that a strategy may read when it plans a step; never numbers or instants.
 
 `Facts` hold for the whole run; a `Step` answers what may differ from step to step, and notes what
 it was asked, so that steps with the same answers are known to be the same.

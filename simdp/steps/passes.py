@@ -1,4 +1,4 @@
-"""Passes: forward and backward of a micro-step, with room for what happens in between."""
+"""Forward and backward pass of a micro-step, with hooks in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Program: what a run consists of, as plans of its setup and of its steps; and what follows.
+"""Program of a run: plans of its setup and steps, and quantities derived from them.
 
 What others want to know of a strategy, such as which collectives it calls or what its buckets take,
 is read off its operations here.

@@ -1,4 +1,4 @@
-"""HOW TO TRAIN: strategies by kind; this table is the one place of registration."""
+"""Strategies by kind; this table is the one place of registration."""
 
 from __future__ import annotations
 

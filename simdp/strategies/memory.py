@@ -1,4 +1,4 @@
-"""What a rank keeps in memory while it trains, as pure counting; when it does, the engine says."""
+"""Memory of a rank during training, counted in bytes without a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unit names: which modules are units of a fully sharded model."""
+"""Selects the modules that are units of a fully sharded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: what a single run's result leaves open, each from the same run with one thing changed.
+"""Follow-up answers of a run: the same run with one setting changed.
 
 Times alone are simulated, of small clusters or by the vectorised clock, so that a run takes a few
 hundredths of a second longer. Points of a sweep have their interval alone.

@@ -1,4 +1,4 @@
-"""Which methods fit into memory, and their step times.
+"""Methods that fit into memory, and their step times.
 
 What devices keep is followed as lines in the samples of a micro-batch (`simdp.engine.phases`): of a
 stack of equal blocks at two depths, from which all others follow exactly, wherever a block is a

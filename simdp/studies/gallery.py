@@ -1,4 +1,4 @@
-"""The gallery: which scenarios README and docs/ show, and how."""
+"""Gallery: the scenarios that README and docs/ draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job: ensembles of runs, shared by many, each block of which is kept when it is done."""
+"""Ensembles of job runs in blocks, simulated in parallel and stored when done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What traces of real jobs say: Kineto's, ours, NCCL's flight recorder's, DDP's logging data."""
+"""Traces of real jobs: Kineto's, simdp's, NCCL's flight recorder, DDP's logging data."""
 
 from simdp.traces.ddp_files import DdpLogging
 from simdp.traces.flight_files import FlightEntry, FlightRecord, GroupStatus

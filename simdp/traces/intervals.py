@@ -1,4 +1,4 @@
-"""Intervals: how long unions and intersections of many are, from arrays of starts and ends."""
+"""Lengths of unions and intersections of intervals, from arrays of starts and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream: the events of a trace file one by one, whatever its size; what is cut or junk is said.
+"""Streams the events of a trace file of any size, and reports cut or invalid parts.
 
 A window of text slides over the file. Python's own decoder reads one event from it at a time: it is
 faster than libraries that stream (``python -m benchmarks.traces``), and goes on behind junk. What

@@ -1,4 +1,4 @@
-"""WHAT IS LEARNED: model, data, loss, optimizer, and who trains on what in which step."""
+"""Workloads: model, data, loss, optimizer, and the batches of each rank and step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a workload that only its files, shapes and names can tell."""
+"""Checks of a workload that need its files, shapes and parameter names."""
 
 from __future__ import annotations
 

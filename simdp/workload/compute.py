@@ -1,4 +1,4 @@
-"""Specs that say how compute time is derived: roofline, measured step times or a profile."""
+"""Sources of compute time: roofline, measured step times, or a layer profile."""
 
 from __future__ import annotations
 

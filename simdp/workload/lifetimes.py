@@ -1,4 +1,4 @@
-"""When activations are allocated and freed in a step.
+"""Lifetimes of activations in a step.
 
 What is kept for backward, and what flows from call to call, as in torch: a tensor is there from the
 call that makes it until nothing needs it any more. Gradients of parameters are not counted here.

@@ -1,4 +1,4 @@
-"""Clocks: which fabric plays a run, decided before any time passes, and why.
+"""Chooses the clock that simulates a run, before it starts, and gives the reason.
 
 The events happen in a `loop` of SimPy's, with one network of `links` and `transfers` over it; the
 parameter server and rank programs live there, too.

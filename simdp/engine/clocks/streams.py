@@ -1,4 +1,4 @@
-"""Streams: the communication streams of all ranks, and how they and compute slow each other.
+"""Communication streams of all ranks, and the slowdown of compute and communication together.
 
 While a collective is under way, compute takes ``1 + compute_slowdown`` times as long; while compute
 is, a collective takes ``1 + collective_slowdown`` times as long. When compute will end is not known

@@ -1,4 +1,4 @@
-"""How long compute takes on a cluster's devices, by the kind of ``compute``."""
+"""Compute times on a cluster's devices, by the kind of ``compute``."""
 
 from __future__ import annotations
 

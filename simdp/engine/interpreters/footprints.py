@@ -1,4 +1,4 @@
-"""Footprints: what a rank keeps of the model, its gradients and its optimizer, by how it is dealt.
+"""Memory of parameters, gradients and optimizer states on a rank, by partition.
 
 All numbers are bytes of device memory as the allocator hands it out; where ranks differ they are
 arrays of shape `(world_size,)`.

@@ -1,4 +1,4 @@
-"""Account: where a job's time goes, second by second."""
+"""Splits the time of a job by activity, second by second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies at work: what each kind of `simdp.job.recovery` does when something happens."""
+"""Policies: the behaviour of each kind of `simdp.job.recovery` at a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lockstep: how long transfers take on shared links if all ranks go in step.
+"""Transfer times on shared links if all ranks start each round together.
 
 For collectives of more transfers than the event fabric can play. Parts of a plan that stand at the
 same depth begin together, and so do their first rounds, their second ones, ... The transfers of a

@@ -1,4 +1,4 @@
-"""The page of a job of days: when it is done, what it does when, and where its time goes."""
+"""Page of a job: time to finish, timeline of events, and time by activity."""
 
 from __future__ import annotations
 

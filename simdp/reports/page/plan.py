@@ -1,4 +1,4 @@
-"""The page of a plan: which way to train, what else there is, and why."""
+"""Page of a plan: the chosen configuration, alternatives and reasons."""
 
 from __future__ import annotations
 

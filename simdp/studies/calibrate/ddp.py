@@ -1,4 +1,4 @@
-"""Calibrate a machine by a few measured steps: what ``python -m simdp calibrate ddp`` finds."""
+"""Calibrates a machine with a few measured steps (``python -m simdp calibrate ddp``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of nccl-tests as points: which collective, how many bytes, between which ranks."""
+"""Reads logs of nccl-tests as points: collective, bytes, ranks."""
 
 from __future__ import annotations
 

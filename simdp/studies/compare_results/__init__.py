@@ -1,4 +1,4 @@
-"""Compare results: what changed between two, or between a result and a real run, and by what."""
+"""Compares two results, or a result and a real run, and explains the difference."""
 
 from __future__ import annotations
 

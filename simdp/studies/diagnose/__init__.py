@@ -1,4 +1,4 @@
-"""Diagnose: what the traces of a job say of its step, and why it takes as long as it does."""
+"""Diagnoses the step time of a real job from its traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Case: all that is found out about a job before anything is said of it."""
+"""Collects all facts about a job before the verdict."""
 
 from __future__ import annotations
 

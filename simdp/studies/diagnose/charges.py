@@ -1,4 +1,4 @@
-"""Charges: to what each instant of a rank's step goes, each to one thing only.
+"""Charges each instant of a rank's step to exactly one cause.
 
 In this order: compute; transfers in the open; waiting in the open, for the rank that came last; a
 copy from the host in the open; and where the device has nothing to do, what kept the next kernel

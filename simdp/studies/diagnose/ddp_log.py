@@ -1,4 +1,4 @@
-"""DDP's logging data: what can be told from torch's own means, without a profiler."""
+"""Reads DDP's logging data, which needs no profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: which one of the catalogue a driver's name stands for, and whose machines have it."""
+"""Maps a driver's device name to the catalogue and to machines that have the device."""
 
 from __future__ import annotations
 

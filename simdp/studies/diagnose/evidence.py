@@ -1,4 +1,4 @@
-"""Evidence: what was seen, in a sentence with figures."""
+"""Writes evidence of a finding as a sentence with figures."""
 
 from __future__ import annotations
 

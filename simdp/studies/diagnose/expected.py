@@ -1,4 +1,4 @@
-"""Expected: how large a collective is, and what it should take on a machine of the catalogue.
+"""Expected time of a collective on a machine of the catalogue, by its size.
 
 Without a machine, those of the catalogue with the device that the traces name are a yardstick: one
 of them is shown, and only what takes longer than on the slowest of them counts as slow.

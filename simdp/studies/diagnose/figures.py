@@ -1,4 +1,4 @@
-"""Figures of ranks and steps: unions of what was launched in a step, and of the whole trace."""
+"""Unions of a rank's kernels by step and over the whole trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flight: what the dumps of NCCL's flight recorder say of a job that hangs.
+"""Finds the cause of a hang in dumps of NCCL's flight recorder.
 
 Collectives are matched by process group and sequence number. The buffers are circular: what one of
 the ranks has already forgotten is not compared.

@@ -1,4 +1,4 @@
-"""Gradient buckets: which collectives of a step send gradients, and whether torch's rule made them.
+"""Finds the collectives of a step that send gradients, and checks torch's bucket rule.
 
 They are the step's all_reduces of floating-point numbers, of more than one element; without any,
 its reduce_scatters. A bucket closes as soon as it holds its limit, so that all but the last reach

@@ -1,4 +1,4 @@
-"""Help: findings with the simulated gain of what would help against them."""
+"""Adds to findings the simulated gain of each remedy."""
 
 from __future__ import annotations
 

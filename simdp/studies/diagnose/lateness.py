@@ -1,4 +1,4 @@
-"""Lateness: who keeps the others waiting, and whether that is the same rank step after step.
+"""Finds ranks that keep others waiting, and tests whether they are the same in each step.
 
 What lateness costs a step is how long the rank waits that comes first: so much shorter would the
 step be if all were as early. A rank's lateness is that less its own waiting.

@@ -1,4 +1,4 @@
-"""Messages: which send and which receive of two ranks are the same, by pair and order."""
+"""Matches sends and receives of two ranks by pair and order."""
 
 from __future__ import annotations
 

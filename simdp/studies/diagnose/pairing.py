@@ -1,4 +1,4 @@
-"""Pairing: which collectives of two ranks are the same, by number, by order, or by their ends."""
+"""Matches collectives of two ranks by number, order or end times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers: what one rank's collectives tell of ranks that have no trace.
+"""Infers times of ranks without a trace from one rank's collectives.
 
 A slow link makes every collective longer by the same factor, a late peer makes some of them longer
 by the same time, whatever their sizes. So, of large collectives of several sizes, the one that is

@@ -1,4 +1,4 @@
-"""Reported: a diagnosis of a job of which only its step and its communication are known, no trace.
+"""Diagnoses a job from its reported step time and communication, without a trace.
 
 The job is simulated as it should be: by its model's kernels, and once more with the compute that
 was reported. What is reported beyond the 90 % interval of that is out of line. Remedies are

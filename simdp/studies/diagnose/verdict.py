@@ -1,4 +1,4 @@
-"""Verdict: what makes a step as long as it is, the main cause first.
+"""Ranks the causes of a step's time, the main one first.
 
 One principle ranks the causes: what a step would save if the cause were gone, as a share of the
 step. It is read on the rank that waits longest for the others in that step: what they cost is in

@@ -1,4 +1,4 @@
-"""The workers of a Dask scheduler: as many machines as it has, which may come, go and die.
+"""Executor on the workers of a Dask scheduler, which may join, leave and fail.
 
 What a worker had when it died is done again by another one, until the scheduler takes it for what
 kills them: after distributed.scheduler.allowed-failures, 3. Each worker does one thing at a time,

@@ -1,4 +1,4 @@
-"""Plan: which machine, how many nodes, which strategy and which settings, found by search.
+"""Searches for machine, number of nodes, strategy and settings.
 
 Every point has bounds that no simulation can be below (`bounds`); what they leave open is simulated
 (`search`), so that the answer is that of simulating everything.

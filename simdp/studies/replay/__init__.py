@@ -1,4 +1,4 @@
-"""Replay: traces of real steps become scenarios, which can then be changed."""
+"""Makes scenarios from traces of real steps, so that they can be changed."""
 
 from simdp.studies.replay.job import read_job, replay, size_of
 from simdp.studies.replay.remedies import remedies

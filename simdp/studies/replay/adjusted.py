@@ -1,4 +1,4 @@
-"""Adjusted: what else a scenario takes from a step, and what it takes out of one."""
+"""Removes from a traced step the times that the scenario charges itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: which one of the catalogue a trace means by what the driver calls it."""
+"""Maps the device name of a trace to the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetched: the parameters of ZeRO-3, from what is gathered in forward and behind the update."""
+"""Finds ZeRO-3's parameters from gathers in forward and after the update."""
 
 from __future__ import annotations
 

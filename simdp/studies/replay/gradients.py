@@ -1,4 +1,4 @@
-"""Gradients: how many elements each tensor of a bucket has, where a trace tells only the whole."""
+"""Estimates the number of elements of each tensor in a traced bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel names: which kernels multiply matrices or convolve, so that arithmetic limits them."""
+"""Recognises kernels of matrix products and convolutions, which arithmetic limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network: what transfers of a trace say of links, where no machine is named.
+"""Derives links from the transfers of a trace if no machine is given.
 
 A kernel of a collective lasts from when its rank comes to when all are done. The shortest that a
 collective had over steps and ranks is that of the rank that came last, and closest to the transfer

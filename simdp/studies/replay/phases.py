@@ -1,4 +1,4 @@
-"""Phases of a step: to which part of it each kernel belongs."""
+"""Assigns each kernel to a phase of its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedies: what would shorten a step, found by playing the replayed scenario with each change."""
+"""Simulates a replayed scenario with each change that may shorten its step."""
 
 from __future__ import annotations
 

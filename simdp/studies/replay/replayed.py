@@ -1,4 +1,4 @@
-"""Replayed: what a replay makes of traces."""
+"""Result of a replay: the scenario and its notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows: the lines of a profile, from what a step's kernels did.
+"""Makes the rows of a layer profile from the kernels of a step.
 
 Our own traces name layers, and kernels of real ones belong to what lies between two gradients that
 became ready: backward is cut there. Forward's time is dealt to the same layers, by name or in

@@ -1,4 +1,4 @@
-"""Skew: when ranks begin a step, by one clock."""
+"""Aligns the starts of steps on all ranks to one clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a trace: which kernels and collectives belong to each, and how long it was."""
+"""Splits a trace into steps with their kernels and collectives."""
 
 from __future__ import annotations
 

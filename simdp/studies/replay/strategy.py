@@ -1,4 +1,4 @@
-"""Strategy: how ranks trained together, recognised from a step's collectives."""
+"""Recognises the strategy from the collectives of a step."""
 
 from __future__ import annotations
 

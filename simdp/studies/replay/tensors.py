@@ -1,4 +1,4 @@
-"""Tensors: how large the gradients of each layer are, and which layers are a unit."""
+"""Derives sizes of gradients and units of layers from a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timeline: what one device did in one step, kernel by kernel, apart from what it waited for.
+"""Timeline of one device in one step: its kernels, apart from waiting.
 
 Before each kernel its compute streams may be idle. Idle time until a collective ended, which a
 kernel that was launched by then had to wait for, belongs to that collective; the rest is the

@@ -1,4 +1,4 @@
-"""Typical: one step that stands for all steps of all ranks, and how ranks differ from it."""
+"""Selects a typical step, and measures how ranks differ from it."""
 
 from __future__ import annotations
 

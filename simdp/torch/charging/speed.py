@@ -1,4 +1,4 @@
-"""Speed: how long what an operator launches takes on a device.
+"""Times of an operator's kernels on a device.
 
 The roofline is that of scenarios (`simdp.engine.compute.roofline`), kernel by kernel.
 """

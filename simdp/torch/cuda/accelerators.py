@@ -1,4 +1,4 @@
-"""What ``torch.accelerator`` says, and the random numbers of devices."""
+"""``torch.accelerator`` and random numbers of virtual devices."""
 
 from __future__ import annotations
 

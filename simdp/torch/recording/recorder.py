@@ -1,4 +1,4 @@
-"""Recorder: what rank 0 of a running script trains, and how; a scenario comes of it.
+"""Records the training of rank 0 of a running script as a scenario.
 
 The first forward under gradients tells the module and the shapes of its batch, which are recorded
 without memory when the script is over. What runs between that forward and its backward is the loss,

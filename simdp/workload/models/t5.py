@@ -1,4 +1,4 @@
-"""T5, which turns text into text, as transformers' T5ForConditionalGeneration."""
+"""T5 (text to text), as transformers' T5ForConditionalGeneration."""
 
 from __future__ import annotations
 

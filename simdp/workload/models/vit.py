@@ -1,4 +1,4 @@
-"""ViT, which reads an image as a text of patches, as transformers' ViTForImageClassification."""
+"""ViT (images as patches), as transformers' ViTForImageClassification."""
 
 from __future__ import annotations
 
