@@ -1,10 +1,9 @@
 """Gradient compression: casts, quantization, top-k, PowerSGD, error feedback, and its cost.
 
-Work on single entries moves memory; its arithmetic is not counted. Each tensor that a kernel reads
-or writes is moved once.
+Elementwise kernels cost memory traffic only; each tensor read or written counts once.
 
-The order of operations is that of torch's powerSGD_hook: sums of P are not divided, since they are
-made orthonormal; sums of Q and of what travels as it is are divided after the sum.
+PowerSGD follows torch's powerSGD_hook: sums of P are not divided, since they are orthonormalised;
+sums of Q and of uncompressed tensors are divided after the all_reduce.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ from simdp.workload.torch_generator import GROUP, TorchGenerator, hook_seed
 # Quantized ----------------------------------------------------------------------------------------
 
 LEVELS = 255
-"""Steps between the least and the greatest number (torch: quint8)."""
+"""Quantization steps between minimum and maximum (torch: quint8)."""
 
 EPS = float(np.finfo(np.float32).eps)
-"""Scales are no smaller (torch: MinMaxObserver)."""
+"""Minimum scale (torch: MinMaxObserver)."""
 
 
 def quantized(flat: Array, code: EncodeBucket) -> Floats:
-    """What other ranks make of one rank's bucket, shape `(num_elements,)`, float32.
+    """Quantize and dequantize one rank's bucket; shape `(num_elements,)`, float32.
 
     References
     ----------
@@ -81,7 +80,7 @@ def quantized(flat: Array, code: EncodeBucket) -> Floats:
 
 
 def average(bucket: FlatBuffers, code: EncodeBucket, divisor: float) -> None:
-    """Make every rank's bucket the mean of what all have sent, added in the order of the ranks."""
+    """Set every rank's bucket to the mean of the quantized buckets, added in rank order."""
     sent = each_rank(
         lambda rank: quantized(bucket.flat[rank], code), len(bucket.flat), bucket.flat[0].size
     )
@@ -96,13 +95,13 @@ def average(bucket: FlatBuffers, code: EncodeBucket, divisor: float) -> None:
 
 
 class Errors:
-    """Error feedback of all ranks, tensor by tensor, so that it outlives the buckets."""
+    """Error feedback of all ranks, per tensor, so that buckets may be rebuilt."""
 
     def __init__(self) -> None:
         self.lost: dict[str, list[Array]] = {}
 
     def add(self, bucket: FlatBuffers) -> None:
-        """Add what was lost to a bucket, and note the sums: what is to be sent now."""
+        """Add the errors to a bucket, and keep a copy of the sums."""
         for name in bucket.names():
             views = bucket.views(name)
             lost = self.lost.setdefault(name, [np.zeros_like(view) for view in views])
@@ -111,7 +110,7 @@ class Errors:
                 own[...] = view
 
     def state_dict(self) -> dict[str, Array]:
-        """What every rank has lost."""
+        """Return every rank's errors."""
         return {
             f"{rank}/lost/{name}": own
             for name, lost in self.lost.items()
@@ -119,7 +118,7 @@ class Errors:
         }
 
     def load_state_dict(self, arrays: Mapping[str, Array], world_size: int) -> None:
-        """Take up what was lost; ranks that were not there have lost nothing yet."""
+        """Load the errors; ranks without saved errors start with zeros."""
         names = {name.split("/", 2)[2] for name in arrays if "/lost/" in name}
         for name in sorted(names):
             first = arrays[f"0/lost/{name}"]
@@ -127,7 +126,7 @@ class Errors:
             self.lost[name] = [np.zeros_like(first) if one is None else one.copy() for one in kept]
 
     def settle(self, bucket: FlatBuffers) -> None:
-        """Subtract from what was to be sent what a bucket holds now: what was."""
+        """Set the errors to the sums of `add` minus the bucket, which holds the values sent."""
         for name in bucket.names():
             for own, view in zip(self.lost[name], bucket.views(name), strict=True):
                 np.subtract(own, view, out=own)
@@ -137,14 +136,14 @@ class Errors:
 
 
 class Entries(NamedTuple):
-    """Entries of one rank's bucket: where they stand, and their values, divided."""
+    """Selected entries of one rank's bucket: indices, and values after the division."""
 
     places: Ints
     values: Array
 
 
 class Largest:
-    """What top-k keeps on every rank: errors."""
+    """Top-k compression of all ranks, with its errors."""
 
     def __init__(self) -> None:
         self.errors = Errors()
@@ -152,9 +151,9 @@ class Largest:
     def select(
         self, bucket: FlatBuffers, count: int, divisor: float, error_feedback: bool
     ) -> list[Entries]:
-        """Add the errors, and choose every rank's entries of largest magnitude.
+        """Add the errors, and select every rank's entries of largest magnitude.
 
-        What is chosen is taken out of the bucket, so that what is left in it is lost.
+        All other entries are set to 0 in the buckets; with error feedback they become the errors.
         """
         if error_feedback:
             self.errors.add(bucket)
@@ -175,9 +174,9 @@ class Largest:
 
 
 def add(chosen: Sequence[Entries], bucket: FlatBuffers) -> None:
-    """Make every rank's bucket the sum of all that was chosen, in the order of the ranks.
+    """Set every rank's bucket to the sum of all selected entries, added in rank order.
 
-    An all_gather adds nothing, and all ranks do the same with what it brings: it is done once.
+    All ranks compute the same sum after the all_gather, so it is computed once.
     """
     total = np.zeros_like(bucket.flat[0])
     for places, values in chosen:
@@ -187,19 +186,19 @@ def add(chosen: Sequence[Entries], bucket: FlatBuffers) -> None:
 
 
 def largest(values: Array, count: int) -> Ints:
-    """Places of the entries of largest magnitude; of equal ones, the first.
+    """Indices of the entries of largest magnitude; ties: the lower index.
 
     Parameters
     ----------
     values : ndarray, shape `(num_elements,)`
         nan counts as infinite.
     count : int
-        How many; 1 <= count <= num_elements.
+        1 <= count <= num_elements.
 
     Returns
     -------
     ndarray, shape `(count,)`, int64
-        In rising order.
+        Ascending.
     """
     wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
     size = np.abs(wide)
@@ -212,14 +211,14 @@ def largest(values: Array, count: int) -> Ints:
 # Kernels ------------------------------------------------------------------------------------------
 
 RADIX_BITS = 8
-"""Bits of a value by which torch.topk sorts in one pass (ATen/native/cuda/TensorTopK.cu)."""
+"""Bits per pass of torch.topk's radix select (ATen/native/cuda/TensorTopK.cu)."""
 
 GRAM_SCHMIDT_RANK = 2
-"""Columns up to which torch's powerSGD_hook takes Gram-Schmidt; for more, it takes QR."""
+"""Most columns for which torch's powerSGD_hook uses Gram-Schmidt; it uses QR for more."""
 
 
 class CompressionKernels(NamedTuple):
-    """Kernels that run one after the other.
+    """Costs of consecutive kernels.
 
     Attributes
     ----------
@@ -228,7 +227,7 @@ class CompressionKernels(NamedTuple):
     nbytes : float
         Bytes read and written.
     launches : int
-        How many kernels these are.
+        Number of kernels.
     """
 
     flops: float
@@ -237,16 +236,16 @@ class CompressionKernels(NamedTuple):
 
 
 def seconds(kernels: Iterable[CompressionKernels], roofline: Roofline, dtype: str) -> Floats:
-    """How long kernels take on each rank's device, as in `simdp.engine.compute.roofline` [s].
+    """Time of consecutive kernels on each rank's device by the roofline model [s].
 
     Parameters
     ----------
-    kernels : iterable of Kernel
-        One after the other.
+    kernels : iterable of CompressionKernels
+        Run one after the other.
     roofline : Roofline
         The devices.
     dtype : str
-        What is computed in.
+        Dtype of the arithmetic.
 
     Returns
     -------
@@ -263,14 +262,14 @@ def seconds(kernels: Iterable[CompressionKernels], roofline: Roofline, dtype: st
 
 
 def entrywise(nbytes: float, passes: int, launches: int = 1) -> CompressionKernels:
-    """Read and write buffers of a size, so many in all."""
+    """Cost of ``passes`` reads or writes of a buffer."""
     return CompressionKernels(0.0, nbytes * passes, launches)
 
 
 def product(
     rows: int, inner: int, columns: int, itemsize: int, batch: int = 1
 ) -> CompressionKernels:
-    """Multiply matrices, several of the same shapes in one launch."""
+    """Cost of a batched matrix product in one launch."""
     moved = rows * inner + inner * columns + rows * columns
     return CompressionKernels(2.0 * rows * inner * columns * batch, float(moved * itemsize * batch))
 
@@ -278,13 +277,12 @@ def product(
 def orthonormal(
     rows: int, columns: int, itemsize: int, epsilon: float, batch: int = 1
 ) -> CompressionKernels:
-    """Make the columns of matrices orthonormal.
+    """Cost of orthonormalising the columns of matrices.
 
-    Gram-Schmidt, column by column: the norm (reads the column), with an epsilon one more kernel,
-    and the division (reads and writes it); then, where columns are left, what they have of this one
-    is taken out of them in four kernels, of which the first two and the last two read or write
-    these columns three times each, and the column twice in all. QR, as LAPACK's geqrf and orgqr:
-    `2 rows columns^2` FLOPs each, to leading order (LAPACK Working Note 41).
+    Gram-Schmidt per column: the norm (one read), with an epsilon one more kernel, the division (one
+    read, one write); then the projection of the remaining columns is subtracted in four kernels,
+    which read or write these columns six times and the column twice. QR, as LAPACK's geqrf and
+    orgqr: `2 rows columns^2` FLOPs each, to leading order (LAPACK Working Note 41).
     """
     size = rows * itemsize * batch
     if not by_columns(columns, itemsize):
@@ -297,17 +295,16 @@ def orthonormal(
 
 
 def by_columns(columns: int, itemsize: int) -> bool:
-    """Whether matrices are made orthonormal by Gram-Schmidt, as torch decides it."""
+    """Whether torch uses Gram-Schmidt: few columns, or 16 bits."""
     return columns <= GRAM_SCHMIDT_RANK or itemsize == 2
 
 
 def selection(nbytes: float, itemsize: int, chosen: int, entry: int) -> list[CompressionKernels]:
-    """Choose the entries of largest magnitude of a buffer.
+    """Cost of selecting the entries of largest magnitude.
 
-    ``abs`` reads and writes it. torch.topk reads it once for every `RADIX_BITS` bits of a value,
-    to find the smallest one to be taken, and once more to take them out; each pass counts as a
-    kernel. Then the chosen entries, of ``entry`` bytes with their places, are read, divided and
-    written.
+    ``abs`` reads and writes the buffer. torch.topk reads it once per `RADIX_BITS` bits of a value
+    to find the threshold, and once more to gather; each pass counts as a kernel. Then the selected
+    entries, of ``entry`` bytes with their indices, are read, divided and written.
     """
     passes = itemsize * 8 // RADIX_BITS + 1
     return [
@@ -337,16 +334,21 @@ KINDS = get_args(Compression)
 def work_of(
     op: Compression, itemsize: int, world_size: int
 ) -> tuple[str, list[CompressionKernels]]:
-    """Name the work of an operation in the trace, and list its kernels.
+    """Return the name of an operation in the trace, and its kernels.
 
     Parameters
     ----------
     op : Compression
         Of a comm hook.
     itemsize : int
-        Bytes of a gradient's element.
+        Bytes per element of a gradient.
     world_size : int
         Number of ranks.
+
+    Raises
+    ------
+    OperationError
+        If the operation is not one of `KINDS`.
     """
     match op:
         case Rounding(label=label, is_back=is_back):
@@ -374,17 +376,17 @@ def work_of(
 
 
 def rounding(asked: Rounding, itemsize: int) -> list[CompressionKernels]:
-    """A cast; on its way out, a division in the smaller dtype too."""
+    """Cost of a cast; before the collective also of a division in the smaller dtype."""
     low = numpy_dtype(asked.bucket.dtype).itemsize
     cast = CompressionKernels(0.0, float(asked.bucket.num_elements * (itemsize + low)))
     return [cast] if asked.is_back else [cast, entrywise(float(asked.bucket.num_elements * low), 2)]
 
 
 def splitting(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
-    """Up to the products P = M Q.
+    """Cost of PowerSGD up to the products P = M Q.
 
-    The error is added (two buffers read, one written) and the sum copied; what travels as it is is
-    copied into a buffer, as is a bucket that grows to a square.
+    The error is added (two reads, one write) and the sum copied; uncompressed tensors are copied
+    into a buffer, as is a bucket that is padded to a square.
     """
     found = [entrywise(taken.bucket.nbytes, 2)] if taken.is_square else []
     if taken.error_feedback:
@@ -400,12 +402,12 @@ def splitting(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
 
 
 def unpacking(taken: Factoring) -> list[CompressionKernels]:
-    """Sums of what travels as it is are divided, and copied back one by one."""
+    """Cost of dividing the sums of uncompressed tensors and copying each back."""
     return [entrywise(taken.rest.nbytes, 4, 1 + len(taken.rest.names))]
 
 
 def turning(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
-    """The sums of P become orthonormal, and Q = M^T P."""
+    """Cost of orthonormalising the sums of P, and of Q = M^T P."""
     found = []
     for batch, rows, columns, rank in _shapes(taken):
         found.append(orthonormal(rows, rank, itemsize, taken.epsilon, batch))
@@ -414,11 +416,11 @@ def turning(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
 
 
 def joining(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
-    """Averages are put together, P Q^T, and what they lack is noted."""
+    """Cost of the averages P Q^T and of the new errors."""
     found = list[CompressionKernels]()
     if taken.q.nbytes:
         found.append(entrywise(taken.q.nbytes, 2))
-    elif taken.rest.nbytes:  # no later all_reduce has waited until it was unpacked
+    elif taken.rest.nbytes:  # not unpacked before a later all_reduce
         found += unpacking(taken)
     for batch, rows, columns, rank in _shapes(taken):
         found.append(product(rows, rank, columns, itemsize, batch))
@@ -430,50 +432,50 @@ def joining(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
 
 
 def selecting(asked: Selection, itemsize: int) -> list[CompressionKernels]:
-    """The entries of largest magnitude are found; with error feedback, in a sum."""
+    """Cost of top-k; with error feedback also of adding and updating the errors."""
     nbytes, entry = asked.bucket.nbytes, asked.entry_nbytes
     found = selection(nbytes, itemsize, asked.num_entries, entry)
     if not asked.error_feedback:
         return found
-    # The error is added; what is chosen is then set to 0 in the sum.
+    # The error is added; the selected entries are then set to 0 in the sum.
     chosen = float(asked.num_entries * entry)
     return [entrywise(nbytes, 3), *found, entrywise(chosen, 1)]
 
 
 def adding(asked: Selection, itemsize: int, world_size: int) -> list[CompressionKernels]:
-    """The bucket is cleared; each rank's entries are read and added, by a kernel each."""
+    """Cost of clearing the bucket and adding each rank's entries, one kernel per rank."""
     added = asked.num_entries * (float(asked.entry_nbytes) + 2.0 * itemsize)
     each = CompressionKernels(0.0, added * world_size, world_size)
     return [entrywise(asked.bucket.nbytes, 1), each]
 
 
 def observing(code: EncodeBucket) -> list[CompressionKernels]:
-    """The least and the greatest of every row are found; rows need a copy that is filled up."""
+    """Cost of every row's minimum and maximum; rows need a padded copy."""
     nbytes = code.bucket.nbytes
     copied = [] if code.row is None else [entrywise(nbytes, 2)]
     return [*copied, entrywise(nbytes, 1, 2)]
 
 
 def quantizing(code: EncodeBucket) -> list[CompressionKernels]:
-    """Numbers are scaled, rounded, moved and clamped by a kernel each, and become bytes."""
+    """Cost of scale, round, add zero point, clamp (a kernel each), and the cast to bytes."""
     return [entrywise(code.bucket.nbytes, 8, 4), CompressionKernels(0.0, float(5 * code.num_bytes))]
 
 
 def dequantizing(code: EncodeBucket, world_size: int) -> list[CompressionKernels]:
-    """Each rank's bytes become numbers, are moved, scaled and added; then the sum is divided."""
+    """Cost of dequantizing and adding each rank's bytes, and of dividing the sum."""
     nbytes = code.bucket.nbytes
     each = world_size * (code.num_bytes + 8.0 * nbytes)
     return [CompressionKernels(0.0, each, 4 * world_size), entrywise(nbytes, 2)]
 
 
 def calling(hook: OwnHook) -> list[CompressionKernels]:
-    """What is in the bucket is read, and what is sent written; or the other way round."""
+    """Cost of reading the bucket and writing the tensor to send, or the reverse."""
     sent = hook.bucket.nbytes if hook.sent is None else hook.sent.nbytes
     return [CompressionKernels(0.0, hook.bucket.nbytes + sent)]
 
 
 def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:
-    """How many matrices a kernel works on, their rows and columns, and the rank."""
+    """Batch size, rows, columns and rank of each kernel."""
     found: dict[tuple[int, int, int], int] = {}
     for factor in taken.factors:
         key = (factor.rows, factor.columns, factor.rank)
@@ -489,7 +491,7 @@ PREFIX = "hook/"
 
 
 class Hooked:
-    """The states of all ranks, and what is on its way.
+    """Calls a user's comm hook on all ranks; keeps their states and pending futures.
 
     Parameters
     ----------
@@ -505,17 +507,17 @@ class Hooked:
     def call(
         self, hook: OwnHook, bucket: FlatBuffers, shapes: Mapping[str, tuple[int, ...]]
     ) -> FlatBuffers | None:
-        """Call the function on every rank, one after the other.
+        """Call the function on every rank in turn.
 
         Returns
         -------
         FlatBuffers or None
-            What they hand over; None where nothing travels, and the buckets have their content.
+            Tensors to all_reduce; None if the hook sends nothing and has set the buckets.
 
         Raises
         ------
         ProgramError
-            If it raises, or does not do what it did with zeros.
+            If the function raises, or sends another size or dtype than for zeros.
         """
         found, n = list[HookFuture](), len(bucket.flat)
         place = hook.path, hook.name
@@ -544,12 +546,12 @@ class Hooked:
         return sent
 
     def end(self, hook: OwnHook, bucket: FlatBuffers, summed: FlatBuffers) -> None:
-        """Let every rank's function make the bucket's content of the sum.
+        """Set every rank's bucket to its future's result for the sum.
 
         Raises
         ------
         ProgramError
-            If it raises, or ends at something else.
+            If the function raises, or its result does not fit the bucket.
         """
         futures = self._futures.pop(hook.label)
         for rank, (future, total) in enumerate(zip(futures, summed.flat, strict=True)):
@@ -560,12 +562,12 @@ class Hooked:
                 raise _problem(hook, rank, error) from None
 
     def state_dict(self) -> dict[str, Array]:
-        """What is in every rank's state.
+        """Return every rank's state as arrays.
 
         Raises
         ------
         ScenarioError
-            If something is no number and no array.
+            If a value is neither a number nor an array.
         """
         found = {}
         for rank, state in enumerate(self.states):
@@ -582,7 +584,7 @@ class Hooked:
         return found
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take up the states; a rank that was not there begins with nothing."""
+        """Load the states; ranks without a saved state start empty."""
         for name, value in arrays.items():
             rank, _, key = name.partition("/")
             if key.startswith(PREFIX) and int(rank) < len(self.states):
@@ -591,7 +593,7 @@ class Hooked:
 
 
 def _check(hook: OwnHook, future: HookFuture) -> None:
-    """Refuse what is not of the size that the clock was told."""
+    """Raise if a tensor's size or dtype differs from the planned one."""
     got = f"{future.sent.size} {future.sent.dtype.name}"
     told = "nothing" if hook.sent is None else f"{hook.sent.num_elements} {hook.sent.dtype}"
     if got != told:
@@ -609,7 +611,7 @@ def _problem(hook: OwnHook, rank: int, error: Exception) -> ProgramError:
 
 
 class Thin(NamedTuple):
-    """What travels in place of a bucket, on every rank: as it is, and as factors P and Q."""
+    """Tensors sent in place of a bucket on every rank: uncompressed ones, and factors P and Q."""
 
     rest: FlatBuffers
     p: FlatBuffers
@@ -617,7 +619,7 @@ class Thin(NamedTuple):
 
 
 class LowRank:
-    """What PowerSGD keeps on every rank: Q of the step before, and errors.
+    """PowerSGD on all ranks: keeps Q of the previous step, and errors.
 
     Parameters
     ----------
@@ -629,12 +631,12 @@ class LowRank:
         self.world_size = world_size
         self.errors = Errors()
         self._q: dict[str, list[Array]] = {}
-        self._num_seeds = 0  # drawn so far, one for each bucket whose Q is drawn
+        self._num_seeds = 0  # one for each bucket whose Q is drawn
         self._begun: set[str] = set()  # labels of buckets whose Q has been drawn
-        self._squares: dict[str, FlatBuffers] = {}  # of buckets on their way
+        self._squares: dict[str, FlatBuffers] = {}  # of pending buckets
 
     def take(self, bucket: FlatBuffers, factoring: Factoring) -> Thin:
-        """Add the errors, make Q orthonormal, and compute P = M Q."""
+        """Add the errors, orthonormalise Q, and compute P = M Q."""
         if factoring.is_square:
             bucket = self._squares[factoring.label] = self._square(bucket, factoring)
         if factoring.error_feedback:
@@ -657,7 +659,7 @@ class LowRank:
         return thin
 
     def turn(self, bucket: FlatBuffers, factoring: Factoring, thin: Thin) -> None:
-        """Make the sums of P orthonormal, and compute Q = M^T P."""
+        """Orthonormalise the sums of P, and compute Q = M^T P."""
         bucket = self._squares.get(factoring.label, bucket)
         for f in factoring.factors:
             matrices = [view.reshape(f.rows, f.columns) for view in bucket.views(f.name)]
@@ -666,7 +668,7 @@ class LowRank:
             )
 
     def join(self, bucket: FlatBuffers, factoring: Factoring, thin: Thin, divisor: float) -> None:
-        """Make the bucket's content the average that all ranks know, and keep what it lacks."""
+        """Set the bucket to the average P Q^T, and update the errors."""
         whole, bucket = bucket, self._squares.pop(factoring.label, bucket)
         for flat in (*thin.rest.flat, *thin.q.flat):
             np.divide(flat, flat.dtype.type(divisor), out=flat)
@@ -684,7 +686,7 @@ class LowRank:
                 flat[...] = square[: flat.size]
 
     def _square(self, bucket: FlatBuffers, factoring: Factoring) -> FlatBuffers:
-        """Copy a bucket, and fill it up with zeros."""
+        """Copy a bucket into square matrices, padded with zeros."""
         shapes: dict[str, tuple[int, ...]] = {
             f.name: (f.rows, f.columns) for f in factoring.factors
         }
@@ -695,7 +697,7 @@ class LowRank:
         return squares
 
     def state_dict(self) -> dict[str, Array]:
-        """Errors, the last Q of every matrix, and how many seeds were drawn for which buckets."""
+        """Return errors, every matrix's last Q, and the number of seeds by seeded bucket."""
         found = self.errors.state_dict()
         for name, views in self._q.items():
             found[f"q/{name}"] = views[0]  # of a sum, which is the same on all ranks
@@ -704,7 +706,7 @@ class LowRank:
         return found
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take up what was kept."""
+        """Load errors, Q and the number of seeds."""
         self.errors.load_state_dict(arrays, self.world_size)
         for name, kept in arrays.items():
             if name.startswith("q/"):
@@ -714,7 +716,7 @@ class LowRank:
                 self._num_seeds = int(kept)
 
     def _first_q(self, factoring: Factoring, thin: Thin) -> None:
-        """Begin with the Q of the step before, or with torch's random numbers."""
+        """Start from the previous step's Q, or from torch's random numbers."""
         names = [f.name for f in factoring.factors]
         known = factoring.label in self._begun and all(name in self._q for name in names)
         if factoring.warm_start and known:
@@ -748,9 +750,10 @@ class LowRank:
 
 
 def _randn(generator: TorchGenerator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """``torch.randn(shape, dtype=dtype)``; what has 16 bits is drawn in float32, to be rounded.
+    """``torch.randn(shape, dtype=dtype)``; 16-bit dtypes are drawn in float32.
 
-    torch then draws numbers group by group, and the last 16 instead of the last few.
+    torch draws in groups of `GROUP`; if the last group is incomplete, it redraws the last `GROUP`
+    numbers.
     """
     count = prod(shape)
     if dtype.itemsize > 2 or count < GROUP or not count % GROUP:
@@ -761,7 +764,7 @@ def _randn(generator: TorchGenerator, shape: tuple[int, ...], dtype: np.dtype[An
 
 
 def _drawn_at_once(factoring: Factoring) -> list[list[Factor]]:
-    """Factors whose Q torch draws in one call: those of a shape if they are batched."""
+    """Group the factors whose Q torch draws in one call: by shape if batched."""
     if not factoring.batched:
         return [[f] for f in factoring.factors]
     shapes: dict[tuple[int, int], list[Factor]] = {}
@@ -782,8 +785,8 @@ def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
 
     Notes
     -----
-    torch's powerSGD_hook takes Gram-Schmidt for at most two columns, or 16 bits; else QR. A column
-    of zeros stays what it is; torch would make it nan without an epsilon.
+    torch's powerSGD_hook uses Gram-Schmidt for at most two columns, or 16 bits; else QR. A column
+    of zeros stays zero; in torch it becomes nan without an epsilon.
     """
     columns = matrix.shape[1]
     if not by_columns(columns, matrix.dtype.itemsize):
@@ -802,7 +805,7 @@ def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
 
 
 def times(left: Array, right: Array) -> Array:
-    """Multiply; what has 16 bits is summed in 32, as on a tensor core."""
+    """Matrix product; 16-bit inputs are accumulated in float32, as on a tensor core."""
     if left.dtype.itemsize > 2:
         return left @ right
     product: Array = left.astype(np.float32) @ right.astype(np.float32)
@@ -818,23 +821,23 @@ def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:
 
 
 class Compressed:
-    """What comm hooks keep, and what is on its way.
+    """Executes the operations of comm hooks, and keeps their state.
 
     Parameters
     ----------
     scenario : Scenario
         One point, with numerics.
     flat : callable
-        Finds the buffers of a bucket.
+        Returns the buffers of a bucket.
     made : dict
-        Buffers beside those of whole gradients, which it adds to and takes from.
+        Temporary buffers, which this object adds and removes.
     shapes : mapping of str to tuple
         Of the parameters.
 
     Attributes
     ----------
     acts : dict of type to callable
-        Who does what.
+        Handler of each operation.
     """
 
     def __init__(
@@ -871,7 +874,7 @@ class Compressed:
         return Hooked(self._world_size)
 
     def state_dict(self) -> dict[str, Array]:
-        """What is kept from step to step."""
+        """Return the state kept between steps."""
         found: dict[str, Array] = {}
         if "_low_rank" in self.__dict__:
             found |= self._low_rank.state_dict()
@@ -882,13 +885,13 @@ class Compressed:
         return found
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take up what was kept."""
+        """Load the state kept between steps."""
         self._low_rank.load_state_dict(arrays)
         self._largest.errors.load_state_dict(arrays, self._world_size)
         self._hooked.load_state_dict(arrays)
 
     def turn(self, op: ops.OrthogonalizeBucket) -> None:
-        """Make the sums of P orthonormal, and find Q."""
+        """Orthonormalise the sums of P, and compute Q."""
         taken = op.factoring
         self._low_rank.turn(self._flat(taken.bucket), taken, self._thin[taken.label])
 

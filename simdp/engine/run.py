@@ -1,4 +1,4 @@
-"""All ranks of one scenario: devices, links, programs, and how they run."""
+"""Run all ranks of one scenario: each step's operations become numbers, memory and clock work."""
 
 from __future__ import annotations
 
@@ -37,19 +37,18 @@ from simdp.workload.sampling import START, Participants, Start, StepBatches
 
 
 class Backups:
-    """Drops the ranks whose forward and backward would be the last to end.
+    """Drops the ranks whose forward and backward end last (backup workers).
 
-    Times are those of compute with its stragglers, as if all ranks began the step at once; waiting
-    for input and for others is not part of them. So who is dropped is known before a step, and is
-    the same for every clock.
+    Ranks are ordered by compute time with stragglers, without waiting for input or other ranks, so
+    the dropped ranks are known before the step and do not depend on the clock.
 
     Parameters
     ----------
     num_late : int
         Ranks that are dropped in every step.
     times : Times
-        How long compute takes.
-    samples : Samples
+        Compute times.
+    samples : BatchSamples
         The data.
     facts : Facts
         Of the run.
@@ -64,9 +63,9 @@ class Backups:
         self._facts, self._slowdown = facts, slowdown
 
     def of(self, step: int, batches: StepBatches) -> Participants:
-        """Who takes part in a step, the first to have their gradients; ties: the lower ranks.
+        """Select the ranks that finish their gradients first; ties: the lower ranks.
 
-        A rank without samples has nothing to send, and takes nobody's place.
+        A rank without samples sends nothing; ranks with samples are selected before it.
         """
         n = self._facts.world_size
         there = batches.sizes.sum(axis=0) > 0
@@ -77,7 +76,7 @@ class Backups:
         return Participants.without(n, "late", dropped.tolist())
 
     def _seconds(self, batches: StepBatches) -> Floats:
-        """Forward and backward of a step on each rank, which nothing slows down [s]."""
+        """Forward and backward time of a step on each rank, without stragglers [s]."""
         facts, total = self._facts, np.zeros(self._facts.world_size)
         calls, again = range(len(facts.graph.calls)), facts.recomputed
         for parts in batches.micro:
@@ -97,18 +96,20 @@ class Backups:
 
 
 class NominalTimes:
-    """What a few strategies sort gradients by; see `simdp.steps.facts.Nominal`.
+    """Times without contention, by which a few strategies sort gradients.
+
+    Implements `simdp.steps.facts.Nominal`.
 
     Parameters
     ----------
     times : Times
-        How long compute takes.
-    samples : Samples
+        Compute times.
+    samples : BatchSamples
         The data.
     facts : Facts
         Of the run.
     launcher : Launcher
-        Knows its collectives.
+        Predicts the duration of collectives.
     """
 
     def __init__(
@@ -118,11 +119,11 @@ class NominalTimes:
         self._launcher = launcher
 
     def all_reduce_seconds(self, nbytes: float) -> float:
-        """How long an all_reduce takes that every rank enters at once [s]."""
+        """Time of an all_reduce that all ranks enter at the same instant [s]."""
         return self._launcher.predicted("all_reduce", nbytes)
 
     def ready_times(self, batches: StepBatches, micro: int) -> list[float]:
-        """When gradients become ready, from the start of backward, on the slowest device [s]."""
+        """Ready times of gradients from the start of backward, on the slowest device [s]."""
         parts, facts, hook = batches.micro[micro], self._facts, self._facts.overheads.hook
         shapes, graph = self._samples.looked_at(parts), facts.graph
 
@@ -149,7 +150,7 @@ class NominalTimes:
 
 
 class Run:
-    """A scenario's ranks: what each operation does to numbers, memory and time.
+    """Runs a scenario's ranks: applies each operation to numbers, memory and time.
 
     Parameters
     ----------
@@ -160,26 +161,26 @@ class Run:
     planner : Planner
         Plans its collectives.
     times : Times, optional
-        What is known of compute from a run with the same workload and devices.
+        Compute times of a run with the same workload and devices, to reuse.
     segment : Segment
-        The part of the run that is played.
+        The simulated part of the run.
 
     Attributes
     ----------
     program : Program
-        What they do.
+        Operations of the setup and of each step.
     launcher : Launcher
-        Starts their collectives.
-    numbers : Records
-        What became of the numbers.
-    memory : Memory
-        What is on the devices.
+        Starts collectives.
+    numbers : RecordsInterpreter
+        Computes weights, gradients and losses.
+    memory : MemoryInterpreter
+        Follows allocations.
     costs : Costs
-        What it costs.
+        Turns operations into work for the clock.
     shows_memory : bool
-        Whether the clock is told too what is taken, which knows when.
+        Whether memory events go to the clock for timestamps.
     is_quick : bool
-        Whether times alone are asked for: then work comes in pieces, and memory is not followed.
+        Whether to compute timing only: work comes in pieces, and memory is not followed.
     dropped : ndarray, shape `(world_size,)`, int64
         Samples of each rank whose gradients did not count.
     """
@@ -234,7 +235,7 @@ class Run:
 
     @cached_property
     def numbers(self) -> RecordsInterpreter:
-        """What became of the numbers; they are drawn when they are first asked for."""
+        """Interpreter of numbers; initial weights are drawn on first use."""
         if self._segment.past is not None:
             return Past(self.scenario, self.program, self._segment.past)
         return self._awake()
@@ -250,7 +251,7 @@ class Run:
         return self.scenario.cluster.world_size
 
     def script(self, progress: Callable[[int], None] | None = None) -> Iterator[ClockOp]:
-        """The whole run for the clocks: the setup, then every step."""
+        """Yield the clock operations of the setup and every step."""
         workload, segment = self.scenario.workload, self._segment
         if segment.first and segment.past is not None:
             before = np.full(self.world_size, segment.past.clock)
@@ -270,14 +271,14 @@ class Run:
                 break
 
     def _is_there(self) -> bool:
-        """Whether the loss is reached that the run is to reach."""
+        """Whether the target loss is reached."""
         target = self.scenario.target
         if not isinstance(target, LossReached) or not self.scenario.numerics:
             return False
         return target.is_reached([record.loss for record in self.numbers.records[-target.window :]])
 
     def _count(self, batches: StepBatches) -> None:
-        """Note what has been dealt of the data."""
+        """Advance the position in the data by one step."""
         epoch, dealt, num_steps = self._upcoming(self._dealt)
         if self._num_samples:
             dealt += int(batches.sizes.sum())
@@ -288,7 +289,7 @@ class Run:
         return start.upcoming(self._num_samples, least)
 
     def state(self, clock: float) -> State:
-        """Where it stopped, ``clock`` seconds after it began."""
+        """Return the state to resume from, ``clock`` seconds after the start."""
         numbers = self.numbers
         return State(
             scenario=self.scenario.resolved(),
@@ -302,19 +303,19 @@ class Run:
         )
 
     def setup(self) -> Iterator[ClockOp]:
-        """What is done before the first step."""
+        """Yield the operations before the first step."""
         yield from self._held(self.memory.model())
         segment = self._segment
         are_alive = segment.past is not None and segment.participants is not None
         for op in self.program.setup:
-            if not (are_alive and called_by(op)):  # they have made their models the same before
+            if not (are_alive and called_by(op)):  # models were synchronised in an earlier segment
                 yield from self._read(op)
         yield from self._held(self.memory.buckets())
-        if self.launcher.num_calls:  # it left the ranks at different times
+        if self.launcher.num_calls:  # collectives end at different times on the ranks
             yield ClockBarrier(SETUP)
 
     def step(self, step: int, batches: StepBatches) -> Iterator[ClockOp]:
-        """One step."""
+        """Yield the clock operations of one step."""
         shown = self._step = step - self._segment.first
         past = self._segment.past
         if past is not None and step == past.num_steps:
@@ -327,7 +328,7 @@ class Run:
         self.numbers.end()
 
     def quick_step(self, step: int, batches: StepBatches) -> Iterator[ClockOp]:
-        """One step for who asks about times alone: work in pieces, and no memory."""
+        """Yield one step's operations for timing only: work in pieces, without memory."""
         batches = self._begin(step, step, batches)
         yield from self._left(self.costs.begin(step, step, batches))
         plan = self.program.plan(step, batches)
@@ -339,7 +340,7 @@ class Run:
         self.numbers.end()
 
     def _begin(self, step: int, shown: int, batches: StepBatches) -> StepBatches:
-        """Tell readers who trains on what; return what those have that take part."""
+        """Pass a step's batches to the interpreters; return those of participating ranks."""
         who = self._segment.participants
         if self._backups is not None:
             who = self._backups.of(step, batches)
@@ -354,7 +355,7 @@ class Run:
         return batches
 
     def _left(self, cost: Iterable[ClockOp]) -> Iterable[ClockOp]:
-        """What is left of work on ranks that do not do all of it."""
+        """Restrict costs to the participating ranks."""
         who = self._participants
         return cost if who is None else (_of(who, op) for op in cost)
 
@@ -364,7 +365,7 @@ class Run:
                 yield from self._read(inner)
             return
         stepping = self.numbers.read(op)
-        if not self.memory.is_observed:  # steps without end: not one generator more than needed
+        if not self.memory.is_observed:  # skips two generators per operation in long runs
             yield from self._left(self.costs.read(op, stepping))
             return
         yield from self._held(self.memory.before(op))
@@ -379,15 +380,14 @@ class Run:
     def follow_memory(
         self, watch: Callable[[ops.Op], None] | None = None, is_steady: bool = False
     ) -> None:
-        """Follow memory alone, through the setup and the steps that are observed.
+        """Follow memory only, through the setup and the observed steps.
 
         Parameters
         ----------
         watch : callable, optional
-            Is told of every operation before it is read.
+            Called with every operation before its memory is followed.
         is_steady : bool
-            Whether to pass over all steps but the last of these, at whose beginning there is what
-            the first leave.
+            Whether to follow only the last observed step, with optimizer state allocated before it.
         """
         memory, program = self.memory, self.program
         for _ in memory.model():
@@ -418,28 +418,28 @@ class Run:
 
 
 def _of(who: Participants, op: ClockOp) -> ClockOp:
-    """An operation as those play it that take part."""
+    """Restrict an operation's seconds to the participating ranks."""
     if isinstance(op, ComputeWork):
         return op._replace(seconds=who.seconds(op.seconds))
     return op._replace(seconds=who.seconds(op.seconds)) if isinstance(op, FusedWork) else op
 
 
-# Played -------------------------------------------------------------------------------------------
+# Output -------------------------------------------------------------------------------------------
 
 
 class RunOutput(NamedTuple):
-    """What a run leaves behind.
+    """Results of a run, before they are summarised.
 
     Attributes
     ----------
     run : Run
         All ranks, with their numbers and memory.
     clock : Clock
-        Which clock played, and why.
+        The clock that simulated the run, and the reason for its choice.
     traffic : Traffic
-        What was sent.
+        Bytes sent.
     server : dict or None
-        What a server did; see `simdp.results.result.Result.server`.
+        Statistics of the parameter server; see `simdp.results.result.Result.server`.
     """
 
     run: Run

@@ -1,7 +1,7 @@
 """Facts that a strategy may read when it plans a step; never numbers or instants.
 
-`Facts` hold for the whole run; a `Step` answers what may differ from step to step, and notes what
-it was asked, so that steps with the same answers are known to be the same.
+`Facts` hold for the whole run. A `StepContext` answers queries about one step and records the
+answers: steps with equal answers have equal plans.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def __getattr__(name: str) -> Any:
 
 
 Ops = Iterator[Op]
-"""What a strategy's methods return: generators of operations."""
+"""Generators of operations, returned by a strategy's methods."""
 
 StateTensor = Parameter | Buffer
-"""What torch's state_dict holds of a model: what it learns, and what it keeps beside that."""
+"""Tensors of a model in torch's state_dict."""
 T = TypeVar("T")
 
 
 class Nominal(Protocol):
-    """How long things take if nothing gets in the way: what a few strategies sort gradients by."""
+    """Times without contention, by which a few strategies sort gradients."""
 
     def ready_times(self, batches: StepBatches, micro: int) -> Sequence[float]:
         """When the gradients of `Graph.ready_order` become ready, from the start of backward [s].
@@ -46,58 +46,58 @@ class Nominal(Protocol):
         """
 
     def all_reduce_seconds(self, nbytes: float) -> float:
-        """How long an all_reduce takes that every rank enters at once [s]."""
+        """Time of an all_reduce that all ranks enter at the same instant [s]."""
 
 
 class Exchanged(NamedTuple):
-    """What a synchronised layer exchanges: bytes gathered in forward, and summed in backward."""
+    """Bytes that a synchronised layer gathers in forward and sums in backward."""
 
     gathered: float
     summed: float
 
 
 class Facts:
-    """What holds for the whole run.
+    """Properties of the whole run.
 
     Parameters
     ----------
     workload : Workload
-        What is trained.
+        The training or inference job.
     world_size, local_size : int
-        Ranks, and those of a node.
+        Number of ranks; ranks per node.
     overheads : Overheads
-        What the software costs on the cluster.
+        Software overheads of the cluster.
     node_bandwidth : callable
-        Tells what a node can send to others [bytes/s]; infinite with one node.
+        Returns a node's bandwidth to other nodes [bytes/s]; infinite with one node.
     nominal : Nominal, optional
-        Left out where only the kind of operations is asked for: then nothing takes any time.
+        If omitted, ready times are 0 and the time of an all_reduce is its number of bytes.
     buffer_dtype : str, optional
-        That the strategy keeps the model's buffers in; the workload's if it is left out.
+        Dtype of the model's buffers; default: the workload's.
     casts : bool
-        Whether weights are of the workload's dtype until the strategy rounds them for its layers.
+        Whether weights have the workload's dtype until the strategy rounds them for its layers.
     participants : Participants, optional
-        Who takes part in every step, where not all ranks do.
+        Ranks that take part in every step; default: all.
     num_late : int
-        How many ranks come too late in every step.
+        Ranks dropped as too late in every step.
 
     Attributes
     ----------
     graph : Graph
-        The model's calls, and what they learn.
+        The model's calls and parameters.
     parameters, buffers : sequence of Parameter or Buffer
         In torch's order of registration.
     ready_order, unused : sequence of str
-        Parameters in the order in which backward finishes their gradients; those without one,
-        though they are not frozen.
+        Parameters in the order in which backward finishes their gradients; trainable parameters
+        without a gradient.
     sizes : dict of str to int
         Elements of each parameter.
     itemsize : int
         Bytes per element of a gradient.
     foreseen : set of {"network", "compute", "collectives"}
-        What has been asked for that depends on links or devices: what a node can send, when
-        gradients are ready, and what collectives take.
+        Properties queried so far that depend on links or devices: bandwidth of a node, ready
+        times of gradients, durations of collectives.
     quorum : Quorum
-        Who takes part, and how many gradients are averaged.
+        Participating ranks, and the number of gradients averaged.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Facts:
         self.quorum = Quorum(count - num_late, participants)
 
     def once(self, key: Any, make: Callable[[], T]) -> T:
-        """Make something that follows from these facts when it is first asked for."""
+        """Call ``make`` on the first use of a key, and cache the result."""
         if key not in self._made:
             self._made[key] = make()
         found: T = self._made[key]
@@ -137,17 +137,17 @@ class Facts:
 
     @property
     def is_inference(self) -> bool:
-        """Whether outputs alone are asked for, and nothing is learned."""
+        """Whether the workload runs forward only."""
         return self.workload.mode == "inference"
 
     @cached_property
     def weight_itemsize(self) -> int:
-        """Bytes per element of a parameter as it is stored, and sent."""
+        """Bytes per element of a parameter in memory and in collectives."""
         precision = self.workload.precision
         return numpy_dtype(precision.weight_dtype(self.workload.dtype)).itemsize
 
     def itemsize_of(self, tensor: StateTensor) -> int:
-        """Bytes per element of a parameter or buffer, as replicas are made alike."""
+        """Bytes per element of a tensor when replicas are synchronised at the start."""
         if isinstance(tensor, Buffer):
             return 8 if tensor.integer else self._buffer_itemsize
         return self.workload.itemsize if self._casts else self.weight_itemsize
@@ -157,9 +157,9 @@ class Facts:
         return sum(self.sizes[name] for name in names)
 
     def bucket(self, names: Sequence[str], dtype: str | None = None, **told: Any) -> Bucket:
-        """Make a bucket of some gradients; ``dtype`` is theirs if it is left out.
+        """Make a bucket of some gradients; ``dtype`` defaults to theirs.
 
-        It takes room of its own, unless gradients live in it or ``room`` is told.
+        It allocates its own memory, unless gradients are views of it or ``room`` is given.
         """
         elements, held = self.num_elements(names), dtype or self._gradient_dtype
         nbytes = float(elements * numpy_dtype(held).itemsize)
@@ -167,7 +167,7 @@ class Facts:
         return Bucket(tuple(names), elements, held, nbytes, **told)
 
     def node_bandwidth(self) -> float:
-        """What a node can send to others [bytes/s]; infinite with one node."""
+        """Bandwidth of a node to other nodes [bytes/s]; infinite with one node."""
         self.foreseen.add("network")
         return self._node_bandwidth()
 
@@ -183,11 +183,11 @@ class Facts:
             return [0.0] * len(self.ready_order)
         return self._nominal.ready_times(batches, micro)
 
-    # What follows from the graph ----------------------------------------------------------------
+    # Derived from the graph ---------------------------------------------------------------------
 
     @cached_property
     def exchanges(self) -> dict[int, Exchanged]:
-        """What the calls of synchronised layers exchange, by their numbers."""
+        """Bytes exchanged by the calls of synchronised layers, by call number."""
         itemsize, found = self.workload.itemsize, {}
         for number, call in enumerate(self.graph.calls):
             if isinstance(call.layer, Synchronised):
@@ -198,12 +198,12 @@ class Facts:
 
     @cached_property
     def recomputed(self) -> dict[int, tuple[int, ...]]:
-        """Calls that run again before the backward of a call, with which their run ends."""
+        """Calls recomputed before the backward of the last call of their segment."""
         return {run.calls[-1]: run.again for run in recomputed(self.workload)}
 
     @cached_property
     def tails(self) -> frozenset[int]:
-        """Calls in which backward goes on when their gradients are ready."""
+        """Calls whose backward continues after their gradients are ready."""
         if self.workload.compute.kind != "profile":
             return frozenset()
         return frozenset(
@@ -219,31 +219,31 @@ def trainable(facts: Facts) -> list[Parameter]:
 
 
 def num_trainable(facts: Facts) -> int:
-    """Elements of those."""
+    """Elements of the parameters that are not frozen."""
     return facts.num_elements([parameter.name for parameter in trainable(facts)])
 
 
 def longest_period(number: int, lengths: tuple[int, ...], since: int) -> int | None:
-    """The longest of some periods of which a step is the last; None if it ends none."""
+    """Return the longest of the periods that a step ends; None if it ends none."""
     return next((n for n in reversed(lengths) if (number - since + 1) % n == 0), None)
 
 
 class StepContext:
-    """What may differ from step to step.
+    """Properties of one step, recorded as they are queried.
 
     Parameters
     ----------
     facts : Facts
         Of the run.
     number : int
-        From 0.
+        Of the step, from 0.
     batches : StepBatches
-        Who trains on what.
+        Samples of each rank.
 
     Attributes
     ----------
     asked : dict
-        What has been asked, and answered.
+        Answers by query.
     """
 
     def __init__(self, facts: Facts, number: int, batches: StepBatches) -> None:
@@ -251,64 +251,63 @@ class StepContext:
         self.asked: dict[tuple[Any, ...], Any] = {}
 
     def ask(self, question: str, *about: Any) -> Any:
-        """Answer one of the questions below, named as its method, and note the answer."""
+        """Answer a query, named as its method below, and record the answer."""
         key = (question, *about)
         if key not in self.asked:
             self.asked[key] = self.answer(key)
         return self.asked[key]
 
     def answer(self, key: tuple[Any, ...]) -> Any:
-        """Answer a question without taking note of it."""
+        """Answer a query without recording it."""
         question, *about = key
         return getattr(self, f"_{question}")(*about)
 
     def answers(self, asked: dict[tuple[Any, ...], Any]) -> bool:
-        """Whether it would give the same answers as another one has."""
+        """Whether this step's answers equal the recorded ones of another."""
         return all(self.answer(key) == known for key, known in asked.items())
 
     @property
     def num_micro_steps(self) -> int:
-        """Micro-steps."""
+        """Number of micro-steps."""
         found: int = self.ask("micro_steps")
         return found
 
     @property
     def closes_epoch(self) -> bool:
-        """Whether it is the last one of its epoch, or of the run."""
+        """Whether the step is the last of its epoch or of the run."""
         return bool(self.ask("closing"))
 
     def active(self, micro: int | None = None) -> tuple[bool, ...]:
-        """Which ranks have samples in a micro-step, or in any one of the step."""
+        """Which ranks have samples in a micro-step; with None, in any micro-step."""
         found: tuple[bool, ...] = self.ask("sampled", micro)
         return found
 
     def before(self, number: int) -> bool:
-        """Whether it comes before the step of this number, from 0."""
+        """Whether the step precedes step ``number``, counted from 0."""
         return bool(self.ask("earlier", number))
 
     def reduced_before(self, number: int) -> bool:
-        """Whether fewer than so many steps have been reduced before it.
+        """Whether fewer than ``number`` steps have been reduced before.
 
-        A model of layer times begins with the second: its profile is of a step long after the
-        first.
+        A model of layer times starts with the second step, as its profile does.
         """
         return self.before(number - self._facts.workload.model.timed)
 
     def ends_period(self, length: int, since: int) -> bool:
-        """Whether it is the last of a period of so many steps, counted from the step ``since``."""
+        """Whether the step ends a period of ``length`` steps, counted from step ``since``."""
         return bool(self.ask("last_of_period", length, since))
 
     def longest_period(self, lengths: tuple[int, ...], since: int, first: int) -> int | None:
-        """The longest of some periods of which it is the last step, counted as in `ends_period`.
+        """Return the longest of the periods that the step ends, counted as in `ends_period`.
 
         Parameters
         ----------
         lengths : tuple of int
-            Of the periods [steps], rising.
+            Of the periods [steps], ascending.
         since : int
-            The step from which all of them are counted.
+            First step of all periods.
         first : int
-            The first step that may be asked about.
+            First step that may be queried.
         """
         found: int | None = self.ask("longest_of_periods", lengths, since, first)
         return found

@@ -1,21 +1,16 @@
 """Process groups of rank programs, and the exchange and reduction of their tensors.
 
-Small buffers of many ranks would spend their time in calls of NumPy, two for each chunk that a
-rank sends. What counts is the one copy of each chunk that is asked for in the end: the additions
-that lead to it are a tree, and trees of many chunks are added side by side, level by level. Large
-buffers, and plans that hold data for a while, are played by `simdp.engine.payload`. Both give the
-same bits, since a tree names the operands of each addition as the plan does.
+Reductions equal the plan's bit for bit. For small buffers, the additions that lead to each chunk of
+the result form a tree, and the trees of many chunks are evaluated together, level by level: far
+fewer NumPy calls than one per transfer. Large buffers, and plans with switches or scratch space,
+run in `simdp.engine.payload`. All other collectives move whole arrays.
 
-Reductions are those of the plan, to the last bit. Everything else moves whole arrays, whatever the
-plan.
+A rank enters a call when it has issued it and left the previous one. No rank leaves before the last
+one has entered; a call without duration, such as `new_group`, ends at that instant.
 
-A rank takes part in a call from when it has issued it and has left the one before. Nobody leaves
-before the last one has come, whose data nobody has until then. A call that takes no time, such as
-the making of a group, is over at that instant.
-
-A message is on its way once both ranks have asked for it (a rendezvous: gloo and NCCL buffer
-nothing) and the ones before it from the same sender to the same receiver are through. It takes the
-latency of its route, and then its bytes flow at their fair share of the links.
+A message starts once both ranks have posted it (rendezvous: gloo and NCCL buffer nothing) and
+earlier messages of the pair have arrived. It takes the latency of its route, then flows at its fair
+share of the links.
 """
 
 from __future__ import annotations
@@ -48,14 +43,14 @@ from simdp.errors import ProgramError
 # Folding ------------------------------------------------------------------------------------------
 
 MAX_ELEMENTS = 2**20
-"""Elements of all ranks together up to which trees are worth their room: some 24 MB of places."""
+"""Most elements of all ranks together that use trees: about 24 MB of indices."""
 
 MAX_MOVES = 4_000_000
-"""Chunks that a plan may move for it, since each is looked at once: a second."""
+"""Most transfers of a plan that uses trees: about a second to build them."""
 
 
 class _Level(NamedTuple):
-    """Additions that need nothing of each other: ``space[out] = space[left] + space[right]``."""
+    """Independent additions: ``space[out] = space[left] + space[right]``."""
 
     out: slice
     left: Ints | slice
@@ -63,7 +58,7 @@ class _Level(NamedTuple):
 
 
 class _Recipe(NamedTuple):
-    """How to fold the buffers of all ranks, laid end to end, and where the sum then is."""
+    """Additions that fold the concatenated buffers of all ranks, and the place of the sum."""
 
     room: int
     levels: list[_Level]
@@ -71,21 +66,21 @@ class _Recipe(NamedTuple):
 
 
 def fold(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> Array:
-    """Add up the buffers of all ranks as a plan does.
+    """Reduce the buffers of all ranks in the order of a plan.
 
     Parameters
     ----------
     plan : Plan
         Of an all_reduce, a reduce or a reduce_scatter.
     buffers : sequence of ndarray, each shape `(num_elements,)`
-        One per rank, all of one dtype; left as they are.
+        One per rank, all of one dtype; not changed.
     op : ufunc
-        What stands for adding.
+        The reduction.
 
     Returns
     -------
     ndarray, shape `(num_elements,)`
-        The whole sum: of a reduce_scatter every piece as its rank gets it.
+        The whole sum; of a reduce_scatter the pieces of all ranks, concatenated.
     """
     size, dtype = buffers[0].size, buffers[0].dtype
     if plan.world_size == 1:
@@ -104,7 +99,7 @@ def fold(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> Array:
 
 
 def _holders(plan: Plan) -> list[int]:
-    """Whose copy of each chunk is the sum."""
+    """Rank that holds the sum of each chunk."""
     if plan.collective == "reduce_scatter":
         return [chunk * plan.world_size // plan.num_chunks for chunk in range(plan.num_chunks)]
     return [plan.root if plan.collective == "reduce" else 0] * plan.num_chunks
@@ -125,7 +120,7 @@ def _recipe(plan: Plan, size: int, itemsize: int) -> _Recipe:
     sums, roots = _trees(plan)
     depth = _live(sums, roots, n)
     order = np.lexsort([sums.chunk, depth])
-    order = order[np.searchsorted(depth[order], 1) :]  # those that count, level by level
+    order = order[np.searchsorted(depth[order], 1) :]  # those that are needed, level by level
     lengths = np.diff(offsets)
     of_each = lengths[sums.chunk[order]]
     begin = np.zeros(len(sums.chunk), dtype=np.int64)
@@ -150,7 +145,7 @@ def _recipe(plan: Plan, size: int, itemsize: int) -> _Recipe:
 
 
 def additions(plan: Plan) -> list[Any]:
-    """What each chunk of a plan's result is the sum of.
+    """Return the tree of additions of each chunk of a plan's result.
 
     Parameters
     ----------
@@ -160,7 +155,7 @@ def additions(plan: Plan) -> list[Any]:
     Returns
     -------
     list
-        For each chunk a rank, whose buffer it is, or a pair of such sums, added in this order.
+        For each chunk a rank (its buffer), or a pair of such trees, added in this order.
     """
     sums, roots = _trees(plan)
     found: list[Any] = list(range(plan.world_size))
@@ -172,8 +167,8 @@ def additions(plan: Plan) -> list[Any]:
 class _Sums(NamedTuple):
     """Additions of chunks in the order of the plan.
 
-    A term below the number of ranks is the buffer of that rank; others are sums, counted from there
-    on. What is in one batch needs nothing of each other.
+    A term below the number of ranks is that rank's buffer; larger terms number the sums.
+    Additions of one batch are independent.
     """
 
     left: Ints
@@ -183,7 +178,7 @@ class _Sums(NamedTuple):
 
 
 def _trees(plan: Plan) -> tuple[_Sums, Ints]:
-    """What each sum is the sum of, and the terms that are asked for, one per chunk."""
+    """Return all additions of a plan, and the term of each chunk's result."""
     n, chunks = plan.world_size, plan.num_chunks
     here = np.repeat(np.arange(n), chunks)
     columns: list[tuple[Ints, Ints, Ints]] = []
@@ -204,7 +199,7 @@ def _trees(plan: Plan) -> tuple[_Sums, Ints]:
 
 
 def _turns(place: Ints) -> list[Ints]:
-    """Sort moves by how many come before them to the same place in the same round."""
+    """Group moves by the number of earlier moves to the same place in the round."""
     if len(np.unique(place)) == len(place):
         return [np.arange(len(place))]
     order = np.argsort(place, kind="stable")
@@ -214,7 +209,7 @@ def _turns(place: Ints) -> list[Ints]:
 
 
 def _live(sums: _Sums, roots: Ints, n: int) -> Ints:
-    """The longest way from each sum that counts down to the buffers; 0 for those that do not."""
+    """Depth of each needed sum above the buffers; 0 for sums that are not needed."""
     needed = np.zeros(len(sums.chunk) + n, dtype=bool)
     depth = np.zeros(len(sums.chunk) + n, dtype=np.int64)
     needed[roots] = True
@@ -230,7 +225,7 @@ def _live(sums: _Sums, roots: Ints, n: int) -> Ints:
 
 
 def _places(first: Ints, lengths: Ints) -> Ints | slice:
-    """Where pieces of so many elements lie that begin at some places; a slice if without gaps."""
+    """Indices of pieces from their starts and lengths; a slice if contiguous."""
     ends = np.cumsum(lengths)
     found: Ints = np.arange(int(ends[-1])) + np.repeat(first - (ends - lengths), lengths)
     if len(found) and (np.diff(found) == 1).all():
@@ -253,7 +248,7 @@ OPS: dict[str, Any] = {
 """Operations of reductions, by torch's names."""
 
 Values = list[Sequence[Array]]
-"""For every place of the group, what its outputs get."""
+"""For every place of the group, the values of its outputs."""
 
 
 def _flat(arrays: Sequence[Array]) -> Array:
@@ -263,9 +258,9 @@ def _flat(arrays: Sequence[Array]) -> Array:
 
 
 def _reduced(given: Sequence[CallArguments], plan: Plan, op: str) -> Array:
-    """All ranks' inputs as one, shape `(num_elements,)`."""
+    """Reduce all ranks' inputs; shape `(num_elements,)`."""
     buffers = [_flat(each.inputs) for each in given]
-    with np.errstate(all="ignore"):  # as on a GPU, what overflows is inf and nobody is told
+    with np.errstate(all="ignore"):  # as on a GPU, overflow gives inf without a warning
         total = fold(plan, buffers, OPS[op])
         return total / len(given) if op == "AVG" else total
 
@@ -327,27 +322,26 @@ EXCHANGES: dict[str, Callable[[Sequence[CallArguments], Plan, str, int], Values]
     "reduce_scatter": _reduce_scatter,
     "scatter": _scatter,
 }
-"""By collective: from what every place gave, with the flat plan of the group, the operation and the
-root's place, to what every place gets."""
+"""By collective: computes the outputs of every place from the arguments of every place, the group's
+flat plan, the operation and the root's place."""
 
 
 def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
-    """The whole buffer of a collective, as `simdp.collectives.Algorithm.plan` counts it [bytes].
+    """Size of a collective's whole buffer, as `simdp.collectives.Algorithm.plan` counts it [bytes].
 
     Parameters
     ----------
     collective : str
         A key of `EXCHANGES`.
-    given : Given
-        What one of the ranks brings.
+    given : CallArguments
+        Of one rank.
     n : int
         Ranks of the group.
 
     Returns
     -------
     float or None
-        None for an all_to_all whose pieces differ: it is as large as what most is given away, which
-        only all ranks together know.
+        None for an all_to_all of unequal pieces: its size depends on all ranks (`most_given`).
     """
     first = sum(array.nbytes for array in given.inputs)
     if collective in ("all_gather", "gather"):
@@ -363,7 +357,7 @@ def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
 
 
 def most_given(given: Sequence[CallArguments]) -> float:
-    """What the rank gives away that gives most [bytes]."""
+    """Input size of the rank that sends most [bytes]."""
     return float(max(sum(array.nbytes for array in each.inputs) for each in given))
 
 
@@ -373,10 +367,10 @@ ALONE = RingAllReduce().plan(1, 0.0)
 """The plan of a group of one."""
 
 Exchange = Callable[[Sequence[CallArguments]], None]
-"""Carries a collective out: from what every place gave to what every place gets."""
+"""Executes a collective on the arguments of every place."""
 
 Finish = Callable[[Handle, float], None]
-"""Tells a rank that its part of a call is over [s]."""
+"""Called with a rank's handle and the instant at which its part of a call ends [s]."""
 
 
 class Collective:
@@ -385,11 +379,11 @@ class Collective:
     Parameters
     ----------
     number : int
-        Which of the group's calls, from 1.
-    asked : Asked
-        As the first member wrote it.
+        Of the group's calls, from 1.
+    asked : CallSignature
+        Of the first member that called.
     first : int
-        Who that was.
+        Rank of that member.
     collective : str or None
         A key of `EXCHANGES`; None for a call that takes no time.
     op, root
@@ -397,8 +391,8 @@ class Collective:
     size : int
         Of the group.
     exchange : callable or None
-        Carries the call out, as soon as the last rank takes part; None for what `EXCHANGES` has,
-        which ranks get when they are through.
+        Executes the call when the last rank enters; with None `EXCHANGES` does, and each rank gets
+        its outputs when it leaves.
     """
 
     def __init__(
@@ -419,13 +413,13 @@ class Collective:
         self.given = [NOTHING] * size
         self.handles: list[Handle | None] = [None] * size
         self.missing = self.outside = self.unfinished = size
-        self.waiting: list[int] = []  # places that may take part as soon as it can be played
+        self.waiting: list[int] = []  # places that enter once the call can be simulated
         self.course: Course | None = None
         self.values: Values = []
 
 
 class ProgramGroup:
-    """Some ranks that call collectives together.
+    """Ranks that call collectives together.
 
     Parameters
     ----------
@@ -436,15 +430,15 @@ class ProgramGroup:
     backend : str
         Its name in torch.
     times : GroupTimes
-        What its calls take.
+        Durations of its calls.
     playing : Playing
-        All that is under way.
-    records : Records
-        Takes the spans.
+        Simulates calls and messages.
+    records : ProgramRecords
+        Stores the spans.
     finish : callable
-        Told of each rank that is through with a call.
+        Called for each rank that leaves a call.
     stretching : Stretching, optional
-        Told of each collective that a rank takes part in.
+        Called for each collective that a rank issues.
     """
 
     def __init__(
@@ -465,8 +459,8 @@ class ProgramGroup:
         self._times, self._playing, self._records, self._finish = times, playing, records, finish
         self._free = [0.0] * len(ranks)
         self._issued = [0] * len(ranks)
-        self._left = [0] * len(ranks)  # how many calls each place is through with
-        self._queue: deque[Collective] = deque()  # those that are not over, in order
+        self._left = [0] * len(ranks)  # number of calls that each place has left
+        self._queue: deque[Collective] = deque()  # unfinished calls, in order
         self._over = 0
 
     def issue(
@@ -481,15 +475,15 @@ class ProgramGroup:
         blocked: bool = False,
         exchange: Exchange | None = None,
     ) -> Handle:
-        """Let a member call a collective; it takes part at once, if its stream is free.
+        """Issue a member's call of a collective; it enters at once if its stream is free.
 
-        Who is ``blocked`` goes on in turn with the others, even if the call is over at once. What
-        the collective leaves in tensors may be the caller's ``exchange``; times are its own.
+        A ``blocked`` rank resumes in turn with the others, even if the call ends at once. With
+        ``exchange`` the caller computes the tensors; times are unchanged.
 
         Raises
         ------
         ProgramError
-            If another member called something else.
+            If members make different calls.
         """
         place = self.place[rank]
         number = self._issued[place] = self._issued[place] + 1
@@ -518,7 +512,7 @@ class ProgramGroup:
         return handle
 
     def _check(self, call: Collective) -> None:
-        """Refuse an all_to_all in which somebody expects something else than he gets."""
+        """Raise if an all_to_all's sent and expected sizes differ."""
         if call.collective != "all_to_all":
             return
         sent = np.array([[array.size for array in each.inputs] for each in call.given])
@@ -532,7 +526,7 @@ class ProgramGroup:
             )
 
     def _take_part(self, call: Collective, place: int) -> None:
-        """Let a member take part, which has issued the call and left the one before."""
+        """Enter a call at a place that has issued it and left the previous one."""
         call.enter[place] = max(call.ready[place], self._free[place])
         handle = call.handles[place]
         assert handle is not None
@@ -554,7 +548,7 @@ class ProgramGroup:
         call.waiting.clear()
 
     def _course(self, call: Collective, place: int) -> Course | None:
-        """What is to be played, as far as one member can tell."""
+        """Make the course of a call; None while its size is unknown."""
         assert call.collective is not None
         nbytes = nbytes_of(call.collective, call.given[place], len(self.ranks))
         if nbytes is None:
@@ -565,7 +559,7 @@ class ProgramGroup:
         return Course(self, self._times, served, nbytes, partial(self._reached, call))
 
     def _values(self, call: Collective, plan: Plan) -> Values:
-        """What every place gets, from what all of them hold now."""
+        """Compute every place's outputs from the present inputs."""
         if call.exchange is not None:
             call.exchange(call.given)
         if call.exchange is not None or call.collective is None:
@@ -573,7 +567,7 @@ class ProgramGroup:
         return EXCHANGES[call.collective](call.given, plan, call.op, call.root)
 
     def _reached(self, call: Collective, places: Sequence[int], now: float) -> None:
-        """Let places leave a call, for the next one."""
+        """Leave a call at some places, and enter the next one."""
         for place in places:
             handle = call.handles[place]
             assert handle is not None
@@ -587,7 +581,7 @@ class ProgramGroup:
             self._record(call)
             self._queue.popleft()
             self._over += 1
-            call.given, call.values, call.exchange = [], [], None  # which hold the ranks' memory
+            call.given, call.values, call.exchange = [], [], None  # free the ranks' memory
         for place in places:
             if self._issued[place] > self._left[place]:
                 self._take_part(self._queue[self._left[place] - self._over], place)
@@ -604,7 +598,7 @@ class ProgramGroup:
         self._records.call(self._members, name, ready, enter, end, sent)
 
     def _blockers(self, call: Collective) -> str:
-        """Whom a call waits for: those who have not issued it, or what comes before it."""
+        """Describe the ranks that a call waits for, or the call that blocks it."""
         first = call if call.missing else self._queue[0]
         missing = [
             rank for rank, handle in zip(self.ranks, first.handles, strict=True) if handle is None
@@ -635,11 +629,11 @@ class PointToPoint:
     Parameters
     ----------
     playing : Playing
-        All that is under way.
-    records : Records
-        Takes the spans.
+        Simulates calls and messages.
+    records : ProgramRecords
+        Stores the spans.
     finish : callable
-        Told of each rank that is through with a message.
+        Called for each rank that finishes a message.
     """
 
     def __init__(self, playing: Playing, records: ProgramRecords, finish: Finish) -> None:
@@ -648,7 +642,7 @@ class PointToPoint:
         self._receives: dict[tuple[str, int], list[_Post]] = {}
         self._waiting: dict[Pair, deque[tuple[_Post, _Post]]] = {}
         self._ways: dict[Pair, MessageRoute] = {}
-        self._free: dict[Pair, float] = {}  # when the last message of a pair was through
+        self._free: dict[Pair, float] = {}  # when the pair's last message arrived
 
     def send(
         self,
@@ -660,7 +654,7 @@ class PointToPoint:
         tag: int,
         group: str,
     ) -> Handle:
-        """Post a send; it meets the first receive that is meant for it."""
+        """Post a send, and match it with the first fitting receive."""
         handle = Handle(rank, asked, lambda: f"of group {group} for rank {dst} to receive")
         post = _Post(handle, tensor, dst, tag, clock)
         receives = self._receives.setdefault((group, dst), [])
@@ -682,7 +676,7 @@ class PointToPoint:
         tag: int,
         group: str,
     ) -> Handle:
-        """Post a receive; it meets the first send that is meant for it, of any rank if None."""
+        """Post a receive, and match it with the first fitting send; ``src`` None: of any rank."""
         whom = "any rank" if src is None else f"rank {src}"
         handle = Handle(rank, asked, lambda: f"of group {group} for {whom} to send")
         post = _Post(handle, tensor, src, tag, clock)
@@ -711,7 +705,7 @@ class PointToPoint:
             self._start(pair)
 
     def _start(self, pair: Pair) -> None:
-        """Set the first message of a pair of ranks on its way."""
+        """Start the first message of a pair of ranks."""
         value = self._waiting[pair][0][0].tensor.copy()
         if pair not in self._ways:
             self._ways[pair] = self._playing.way(*pair[1:])
