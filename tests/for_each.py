@@ -53,6 +53,42 @@ def for_each(names, cases, ids=None):
     return decorate
 
 
+def for_some(names, cases, every, ids=None):
+    """Call a test for every n-th case, and for the others in an item that is marked `long`.
+
+    Parameters
+    ----------
+    names, cases, ids
+        As of `for_each`.
+    every : int
+        1 in so many cases is in the default tier, the first among them.
+    """
+    cases = list(cases)
+    labels = list(map(ids, cases)) if callable(ids) else list(cases if ids is None else ids)
+
+    def decorate(test):
+        numbers = range(len(cases))
+        groups = [
+            for_each(names, [cases[n] for n in group], [labels[n] for n in group])(test)
+            for group in (numbers[::every], [n for n in numbers if n % every])
+        ]
+        others = pytest.param(groups[1], id="others", marks=pytest.mark.long)
+
+        @pytest.mark.parametrize("group", [pytest.param(groups[0], id="some"), others])
+        @functools.wraps(groups[0])
+        def one_group(group, **fixtures):
+            group(**fixtures)
+
+        signature = inspect.signature(groups[0])
+        group = inspect.Parameter("group", inspect.Parameter.KEYWORD_ONLY)
+        one_group.__signature__ = signature.replace(
+            parameters=[*signature.parameters.values(), group]
+        )
+        return one_group
+
+    return decorate
+
+
 def called(names, cases, ids):
     """Every case as what it is called and the values of its arguments."""
     cases = list(cases)

@@ -147,6 +147,7 @@ def test_the_trace_of_a_sweep_is_that_of_its_last_point(say):
 # run: --continue ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sweep_that_is_killed_goes_on_and_writes_the_files_of_one_that_was_not(say):
     assert say("run", "sweep.yaml", "--out", "whole", "--quiet")[0] == 0
     code = """

@@ -68,6 +68,7 @@ def test_what_a_page_runs_works_and_prints_what_it_says(page, folder, capsys, re
             assert same(block.text, printed), f"{page.name} shows another output than:\n{printed}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in WITH_EXAMPLES if p not in WITH_COMMANDS], ids=name)
 def test_the_python_of_a_page_without_commands_runs(page, folder, capsys):

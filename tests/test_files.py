@@ -63,7 +63,7 @@ def test_a_folder_is_no_file(read, tmp_path):
     assert refusal(read, tmp_path) == f"{tmp_path}: is a folder; name a file in it."
 
 
-@pytest.mark.parametrize("read", [read_yaml, read_json])
+@for_each("read", [read_yaml, read_json])
 def test_a_byte_order_mark_is_no_part_of_the_text(read, tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
@@ -195,7 +195,7 @@ def test_wrong_yaml_is_refused_with_its_line(text, message):
     assert message is None or found == message
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "a: !!python/object/apply:os.system ['true']",
@@ -667,7 +667,7 @@ def table(tmp_path):
     return table
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "# of a profiler\nname,time,bytes\n# half way\nfirst,1.5,8\n\nlast,2e3,0\n",

@@ -1,7 +1,9 @@
 """The helper `for_each`: a test sees every case, says which one failed, and cannot be empty."""
 
+import inspect
+
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,3 +85,19 @@ def test_all_skipped_is_skipped_and_none_at_all_fails():
 def test_an_argument_that_the_test_has_not_is_refused():
     with pytest.raises(AssertionError):
         for_each("m", [1])(lambda n: None)
+
+
+def test_some_cases_are_in_the_default_tier_and_the_others_long():
+    seen = []
+
+    @for_some("n", range(5), 2)
+    def recorded(n, tmp_path):
+        seen.append(n)
+
+    (mark,) = recorded.pytestmark
+    some, others = mark.args[1]
+    assert (some.marks, [one.name for one in others.marks]) == ((), ["long"])
+    for group in (some, others):
+        recorded(group=group.values[0], tmp_path=None)
+    assert seen == [0, 2, 4, 1, 3]
+    assert list(inspect.signature(recorded).parameters) == ["tmp_path", "group"]

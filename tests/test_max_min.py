@@ -5,6 +5,7 @@ from math import inf
 
 import closed_forms
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ def test_a_rank_is_through_with_the_last_that_it_sends_or_receives():
     assert rank_ends([(0, 1), (1, 2)], [1.0, 2.0], [0.0, 0.0, 0.5, 3.0]) == [1.0, 2.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("kind", ["ring", "tree", "naive"])
+@for_each("kind", ["ring", "tree", "naive"])
 def test_collectives_take_their_closed_forms(kind):
     topology, alpha, beta = ("switch", 2e-6, 1e-9) if kind == "naive" else ("full_mesh", 1e-6, 1e-9)
     where = cluster(5, topology, alpha="1 us", bandwidth="1 GB/s")

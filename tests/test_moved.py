@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from for_each import for_each
 
 import simdp
 from simdp.cli import _show, run_command_line
@@ -34,7 +35,7 @@ def test_a_moved_module_is_found_under_its_old_name(old):
         del sys.modules[name]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("module", "old", "new"),
     [(module, old, new) for module, names in NAMES.items() for old, new in names.items()],
 )
@@ -131,7 +132,7 @@ def test_every_old_key_is_tried_here():
     assert len({*KEYS.values()}) == len(KEYS)
 
 
-@pytest.mark.parametrize("old", AT)
+@for_each("old", AT)
 def test_an_old_key_in_a_file_means_the_new_one(old, tmp_path):
     new, line = advice(old)
     key, _, _ = AT[old]
@@ -149,8 +150,8 @@ def test_an_old_key_in_a_file_means_the_new_one(old, tmp_path):
         assert value_at(simdp.load_scenario(path), where) == value_at(scenario, where)
 
 
-@pytest.mark.parametrize("old", AT)
-@pytest.mark.parametrize("file_is_new", [False, True])
+@for_each("old", AT)
+@for_each("file_is_new", [False, True])
 def test_an_old_key_can_be_set_over_either_name(old, file_is_new, tmp_path):
     new, line = advice(old)
     key, value, _ = AT[old]
@@ -165,7 +166,7 @@ def test_an_old_key_can_be_set_over_either_name(old, file_is_new, tmp_path):
         assert ({str(one.message) for one in caught} == {line}) == (name == old)
 
 
-@pytest.mark.parametrize("old", AT)
+@for_each("old", AT)
 def test_an_old_key_can_be_swept(old, tmp_path):
     new, line = advice(old)
     key, value, _ = AT[old]
@@ -184,7 +185,7 @@ def test_an_old_key_can_be_swept(old, tmp_path):
         simdp.load_scenario(written(raw, tmp_path))
 
 
-@pytest.mark.parametrize("old", AT)
+@for_each("old", AT)
 def test_a_key_under_both_names_is_refused(old, tmp_path):
     new, _ = advice(old)
     key, value, _ = AT[old]

@@ -1,7 +1,6 @@
 """Named random streams: equal names draw equally, and nobody shifts anybody else's draws."""
 
 import numpy as np
-import pytest
 from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,7 +79,7 @@ def test_cutting_an_axis_changes_none_of_the_numbers_that_stay(shape, data):
     np.testing.assert_array_equal(at([7, 0, 99], smaller), whole[(slice(None), *kept)])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [{"seed": 1}, {"name": ("dropout", "layers.1", 3)}, {"name": ("dropout", "layers.0", 4)}],
 )
@@ -103,7 +102,7 @@ def test_places_are_uniform_between_zero_and_one():
     assert len(np.unique(drawn)) == n
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@for_each("axis", [0, 1, 2])
 def test_neighbours_are_not_correlated(axis):
     drawn = at(range(200), (40, 30)) - 0.5
     here, there = np.take(drawn, range(1, drawn.shape[axis]), axis), np.delete(drawn, -1, axis)

@@ -1,14 +1,13 @@
 """The files that a scenario names: where they are looked for, and what of them is refused."""
 
 import numpy as np
-import pytest
 from for_each import for_each
 from small_scenario import WEIGHTS
 
 NPZ = {"kind": "npz", "path": "data.npz"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "overrides",
     [
         {"workload.dataset": {"kind": "npz", "path": "none.npz"}},
@@ -121,9 +120,7 @@ def test_wrong_data_is_refused(arrays, loss, said, refuse, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "x", [np.full((8, 4), "a"), np.ones((8, 4), complex)], ids=["text", "complex"]
-)
+@for_each("x", [np.full((8, 4), "a"), np.ones((8, 4), complex)], ids=["text", "complex"])
 def test_data_that_are_no_real_numbers_are_refused(x, refuse, tmp_path):
     np.savez(tmp_path / "data.npz", x=x, y=np.zeros((8, 3)))
     (line,) = refuse({"workload.dataset": NPZ})

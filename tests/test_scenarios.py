@@ -30,10 +30,12 @@ LONG = {
     "dp_vs_ddp",
     "einsum_2gpu",
     "four_nodes",
+    "flash_attention_memory",
     "fsdp_or_ddp",
     "gpu0_memory",
     "horovod_fusion",
     "hsdp_two_levels",
+    "inference",
     "llama3_8b_fsdp",
     "llama_small",
     "local_sgd",
@@ -42,7 +44,9 @@ LONG = {
     "resnet50_to_accuracy",
     "resnet_small",
     "seq2seq_noam",
+    "strong_scaling",
     "sync_batchnorm",
+    "topo_fat_tree",
     "torchft_or_restart",
     "two_nodes",
     "variable_lengths",
@@ -233,6 +237,7 @@ def test_numbers_become_words_in_16_bit():
     assert m["replicas_identical"] is True
 
 
+@pytest.mark.long
 def test_a_fixed_batch_wastes_more_than_half_of_32_gpus():
     metrics = point_metrics("strong_scaling")
     assert [m["scaling_efficiency"] > 0.5 for m in metrics] == [True] * 5 + [False]
@@ -283,6 +288,7 @@ def test_16384_gpus_need_fewer_rounds_than_a_ring_and_wait_for_the_slowest():
     assert 0.1 < halving["wait_s"] / halving["compute_s"] < 0.25
 
 
+@pytest.mark.long
 def test_trunks_limit_a_tree_from_2_to_1_on_and_a_hash_makes_flows_collide():
     metrics = [m["step_time_s"] for m in point_metrics("topo_fat_tree")]
     by_destination, by_hash = metrics[::2], metrics[1::2]
@@ -384,6 +390,7 @@ def test_replicas_of_nodes_save_time_over_one_card_and_none_over_eight():
     assert max(many) < 1.01 * min(many)
 
 
+@pytest.mark.long
 def test_memory_grows_with_the_square_of_the_length_but_for_flash_attention():
     peaks = [max(m["peak_memory_bytes"]) for m in point_metrics("flash_attention_memory")]
     eager, flash = peaks[:5], peaks[5:]

@@ -85,17 +85,17 @@ def test_a_spec_is_frozen_and_equal_by_value():
         thing.on = False
 
 
-@pytest.mark.parametrize("written", ["circle", {"kind": "circle"}, Circle()])
+@for_each("written", ["circle", {"kind": "circle"}, Circle()])
 def test_a_kind_without_options_may_be_written_as_its_name(written):
     assert Thing(shape=written).shape == Circle()
 
 
-@pytest.mark.parametrize("written", ["none", None, False])
+@for_each("written", ["none", None, False])
 def test_none_is_a_kind_however_yaml_reads_it(written):
     assert Thing(shape=written).shape == Nothing()
 
 
-@pytest.mark.parametrize("name", PARTS)
+@for_each("name", PARTS)
 def test_a_catalogue_name_stands_for_its_figures(name):
     assert Thing(wire=name).wire == Wire(name=name, **PARTS[name])
 
@@ -117,7 +117,7 @@ class Drawing(Spec):
     shape: Annotated[Shape, one_of("shape", SHAPES, default="circle")] = Circle()
 
 
-@pytest.mark.parametrize("raw", [{"radius": 2}, {"kind": "circle", "radius": 2}])
+@for_each("raw", [{"radius": 2}, {"kind": "circle", "radius": 2}])
 def test_a_mapping_without_a_kind_is_of_the_default_kind(raw):
     assert Drawing(shape=raw).shape == Circle(radius=2)
 
@@ -209,7 +209,7 @@ def test_a_kind_may_be_spelled_as_torch_spells_its_classes(kind):
     assert net.model_dump()["layer"]["kind"] == "batch_norm2d"
 
 
-@pytest.mark.parametrize("kind", ["ReLU", "relu", "RELU"])
+@for_each("kind", ["ReLU", "relu", "RELU"])
 def test_the_short_form_may_be_spelled_freely_too(kind):
     assert Net(layer=kind).layer == Relu()
 

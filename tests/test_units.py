@@ -188,7 +188,7 @@ def test_common_units_need_no_pint():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(("text", "share"), [("2 %", 0.02), ("10%", 0.1), ("0 %", 0.0)])
+@for_each(("text", "share"), [("2 %", 0.02), ("10%", 0.1), ("0 %", 0.0)])
 def test_a_share_is_read_with_its_sign(text, share):
     assert units.parse_percent(text) == share
 

@@ -92,13 +92,13 @@ def test_nodes_of_one_device_need_no_link_inside():
     assert cluster(world_size=1, link=None).local_size == 1
 
 
-@pytest.mark.parametrize("world_size", [0, -1, 2**20 + 1])
+@for_each("world_size", [0, -1, 2**20 + 1])
 def test_world_size_has_a_range(world_size):
     (line,) = refusal(world_size=world_size)
     assert line.startswith(f"world_size: {world_size} is out of range; it must be ")
 
 
-@pytest.mark.parametrize("world_size", [1.5, "four"])
+@for_each("world_size", [1.5, "four"])
 def test_world_size_is_a_whole_number(world_size):
     assert refusal(world_size=world_size) == [f"world_size: {world_size!r} is not a whole number."]
 
@@ -144,7 +144,7 @@ def test_an_unknown_link_is_refused_with_a_hint():
     assert line.endswith("Did you mean 'nvlink4'?") or "Did you mean 'nvlink" in line
 
 
-@pytest.mark.parametrize("peak", [{}, {"int8": "1 TFLOP/s"}])
+@for_each("peak", [{}, {"int8": "1 TFLOP/s"}])
 def test_a_device_has_peaks_of_known_dtypes(peak):
     (line,) = refusal(world_size=1, device={**FIGURES, "peak": peak})
     given = ", ".join(map(repr, peak)) or "nothing"
@@ -154,7 +154,7 @@ def test_a_device_has_peaks_of_known_dtypes(peak):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("efficiency", "line"),
     [
         (
@@ -183,7 +183,7 @@ def test_half_work_is_a_number_of_operations():
     )
 
 
-@pytest.mark.parametrize("efficiency", [0, -0.5, 1.5])
+@for_each("efficiency", [0, -0.5, 1.5])
 def test_efficiency_is_a_fraction(efficiency):
     (line,) = refusal(world_size=1, device={**FIGURES, "efficiency": efficiency})
     assert line.startswith(f"device.efficiency: {efficiency} is out of range; it must be ")
@@ -317,7 +317,7 @@ def test_behind_a_switch_sender_and_receiver_each_use_their_own_card():
     ]
 
 
-@pytest.mark.parametrize("between", ["ring", "full_mesh"])
+@for_each("between", ["ring", "full_mesh"])
 def test_without_a_switch_a_route_stays_on_the_senders_card(between):
     where = two_level(12, 4, "ring", between, links_per_node=2)
     assert names(where, 3, 4) == ["the link from card 1 of node 0 to card 1 of node 1"]
@@ -378,7 +378,7 @@ def test_a_partly_used_node_uses_the_first_entries_of_the_list():
     assert where.ports(np.arange(2)).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nics", "said"),
     [
         ([0, 1], "inter_node.nics has 2 entries for 4 devices of a node; give one each."),

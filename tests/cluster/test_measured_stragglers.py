@@ -44,7 +44,7 @@ def expected_maximum(cdf, n, most):
 # The slowest of n ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "sigma"), [(8, 0.1), (32, 0.13), (64, 0.5)])
+@for_each(("n", "sigma"), [(8, 0.1), (32, 0.13), (64, 0.5)])
 def test_the_slowest_of_n_lognormal_ranks_is_as_the_integral_says(n, sigma):
     normal = NormalDist()
     want = expected_maximum(lambda x: normal.cdf(np.log(x) / sigma) if x else 0.0, n, 20)
@@ -61,7 +61,7 @@ def test_the_slowest_of_n_exponential_ranks_is_a_harmonic_number():
 # Gamma --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cv", [0.05, 0.5, 1.5])
+@for_each("cv", [0.05, 0.5, 1.5])
 def test_gamma_has_mean_one_and_the_given_spread(cv):
     drawn = factors(1, 400_000, {"kind": "gamma", "cv": cv})
     assert drawn.mean() == pytest.approx(1, abs=0.01)
@@ -204,7 +204,7 @@ def test_what_lasts_of_a_shared_host_is_its_part_of_the_variance():
     assert drawn.mean(axis=0).var() / drawn.var() == pytest.approx(0.7, abs=0.02)
 
 
-@pytest.mark.parametrize(("part", "lasts"), [(0, False), (1, True)])
+@for_each(("part", "lasts"), [(0, False), (1, True)])
 def test_a_shared_host_may_be_all_luck_or_all_fate(part, lasts):
     drawn = factors(3, 8, {"kind": "shared_host", "persistent_variance": part})
     assert (drawn == drawn[0]).all() == lasts

@@ -209,7 +209,7 @@ def test_a_node_may_use_some_of_the_gpus():
     assert route(dgx, 1, 0, 2, 0) == [1, 0]
 
 
-@pytest.mark.parametrize("file", ["dgx1_v100.txt", "dgx_a100.txt", "pcie_box.txt"])
+@for_each("file", ["dgx1_v100.txt", "dgx_a100.txt", "pcie_box.txt"])
 def test_a_file_and_its_text_are_the_same_node(file):
     from_file = NvidiaSmiTopology.model_validate({"path": file}, context={"base": TOPO})
     written = smi(matrix=(TOPO / file).read_text())
@@ -272,7 +272,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
     assert refused.value.errors()[0]["msg"] == f"{tmp_path / 'none.txt'}: there is no such file."
 
 
-@pytest.mark.parametrize("keys", [{}, {"path": "a.txt", "matrix": "GPU0\nGPU0 X"}])
+@for_each("keys", [{}, {"path": "a.txt", "matrix": "GPU0\nGPU0 X"}])
 def test_either_a_file_or_the_text_is_needed(keys):
     with pytest.raises(ValidationError) as refused:
         smi(**keys)

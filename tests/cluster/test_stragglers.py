@@ -355,7 +355,7 @@ def test_a_wrong_pause_is_refused(options, line):
     assert refusal("pause", **options) == [line]
 
 
-@pytest.mark.parametrize("every", ["1 s", 3])
+@for_each("every", ["1 s", 3])
 def test_a_pause_is_written_as_it_was_given(every):
     written = straggler("pause", every=every).model_dump(mode="json")
     assert written == {"kind": "pause", "rank": 1, "every": every, "duration": "0.1 s"}

@@ -529,7 +529,7 @@ def refusal(**keys):
     return [str(found["msg"]) for found in caught.value.errors()]
 
 
-@pytest.mark.parametrize("key", ["pods", "cores", "pod_oversubscription"])
+@for_each("key", ["pods", "cores", "pod_oversubscription"])
 def test_keys_of_three_levels_are_refused_with_two(key):
     assert refusal(kind="fat_tree", **{key: 2}) == [
         f"{key} belongs to a fat tree of three levels; add levels: 3."

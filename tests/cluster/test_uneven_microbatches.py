@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.cluster.stragglers import LognormalStraggler
@@ -45,7 +46,7 @@ def over_ranks(drawn):
     return (drawn.std(axis=1) / mean).mean(), (drawn.max(axis=1) / mean).mean()
 
 
-@pytest.mark.parametrize(("stage", "cv", "slowest"), [(0, 0.13, 1.31), (1, 0.091, 1.21)])
+@for_each(("stage", "cv", "slowest"), [(0, 0.13, 1.31), (1, 0.091, 1.21)])
 def test_draws_of_each_micro_batch_spread_the_ranks_as_the_published_figures_say(
     stage, cv, slowest
 ):
@@ -62,7 +63,7 @@ def test_draws_of_each_micro_batch_spread_the_ranks_as_the_published_figures_say
     assert found[1] < MEASURED[stage][1]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@for_each("stage", STAGES)
 def test_a_part_that_is_alike_and_a_heavier_tail_make_up_for_the_rest(stage):
     """Micro-batches that are packed to the same number of tokens differ in attention alone.
 

@@ -84,7 +84,7 @@ def job(avoid=(), degraded=True, n=4):
     }
 
 
-@pytest.mark.parametrize("fabric", ["event", "vector"])
+@for_each("fabric", ["event", "vector"])
 def test_nothing_crosses_a_degraded_link_that_a_ring_avoids(fabric, load):
     slow, around, sound = (
         simdp.simulate(load(**job(*each)), fabric=fabric)
@@ -118,7 +118,7 @@ def test_numbers_of_another_order_are_sums_of_the_same(load):
     assert found[1].metrics["replicas_identical"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("avoid", "n", "line"),
     [
         (

@@ -126,7 +126,7 @@ def test_a_hierarchy_within_a_hierarchy_is_its_outer_level():
     prove(nested.plan(Layout(8, 4), 8.0))
 
 
-@pytest.mark.parametrize(("num_nodes", "per_node"), [(1, 6), (6, 1)])
+@for_each(("num_nodes", "per_node"), [(1, 6), (6, 1)])
 def test_one_level_alone_sends_what_a_ring_sends(num_nodes, per_node):
     plan = HierarchicalAllReduce().plan(Layout(6, per_node), 600.0)
     sent = plan.sends_per_rank * 600.0 / plan.num_chunks
@@ -204,7 +204,7 @@ def test_an_exchange_in_two_steps_takes_its_closed_form(num_nodes, per_node):
     check_durations(nodes(num_nodes, per_node), HierarchicalAllToAll(), 12e6, expected)
 
 
-@pytest.mark.parametrize("root", [0, 5])
+@for_each("root", [0, 5])
 def test_a_broadcast_crosses_the_nodes_and_then_fills_them(root):
     where = nodes(3, 4)
     algorithm = FAMILIES["broadcast"]["hierarchical"]()
@@ -221,7 +221,7 @@ def test_a_torus_takes_its_closed_form(rows, columns):
     check_durations(where, Torus2dAllReduce(dims=(rows, columns)), 6e6, expected)
 
 
-@pytest.mark.parametrize("side", [2, 3, 4])
+@for_each("side", [2, 3, 4])
 def test_both_ways_of_a_square_torus_halve_the_bytes_in_time(side):
     form = closed_forms.torus2d_all_reduce_time
     expected = form(6e6, side, side, *INSIDE, both_ways=True)
@@ -283,7 +283,7 @@ def test_layouts_that_cannot_be_served_are_refused(algorithm, levels, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         ({"dims": [4]}, "dims: [4] is not a grid; write [rows, columns], both >= 1."),

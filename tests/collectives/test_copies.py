@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +55,7 @@ def test_equal_pieces_are_one_chunk_each():
     assert copies_from(0, (4, 4, 2)).num_chunks == 5
 
 
-@pytest.mark.parametrize("make", [copies_from, copies_to])
+@for_each("make", [copies_from, copies_to])
 def test_bad_arguments_are_refused(make):
     with pytest.raises(ValueError, match=r"root must be in 0 ... 1, got 2"):
         make(2, (1, 1))

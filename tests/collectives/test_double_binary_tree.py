@@ -86,7 +86,7 @@ def test_only_the_root_of_a_broadcast_or_reduce_is_an_inner_node_of_both_trees(f
             assert [parent for _, parent in pairs].count(root) == 1
 
 
-@pytest.mark.parametrize("family", ["broadcast", "reduce"])
+@for_each("family", ["broadcast", "reduce"])
 def test_two_ranks_need_no_second_tree(family):
     assert trees(family, Layout(2), root=1) == [{(0, 1)}]
 

@@ -29,13 +29,13 @@ def test_a_reduce_is_a_ring_and_then_everybody_to_the_root(n):
     assert seconds("switch", n, "reduce", root=1) == pytest.approx(around + shared, rel=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@for_each("n", [2, 3, 8])
 def test_a_reduce_scatter_takes_as_long_as_an_all_reduce(n):
     expected = 2 * (n - 1) * (ALPHA + BETA * NBYTES / n)
     assert seconds("full_mesh", n, "reduce_scatter") == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("slices", [1, 2])
+@for_each("slices", [1, 2])
 def test_both_cut_and_go_as_the_all_reduce_does(slices):
     ring = RingAllReduce(chunking="gloo", slices=slices).plan(Layout(5), NBYTES)
     for family in ("reduce", "reduce_scatter"):

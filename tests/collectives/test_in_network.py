@@ -70,9 +70,7 @@ def test_every_contribution_is_counted_once(family, kind, slices):
             prove(algorithm.plan(where, 3e6 + 5, root))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "where"), [(NvlsAllReduce(), inside(5)), (SharpAllReduce(), across(7, 3))]
-)
+@for_each(("algorithm", "where"), [(NvlsAllReduce(), inside(5)), (SharpAllReduce(), across(7, 3))])
 def test_sums_are_right_and_have_equal_bits(algorithm, where):
     rng = np.random.default_rng(1)
     buffers = [rng.standard_normal(301).astype(np.float32) for _ in range(where.world_size)]
@@ -91,7 +89,7 @@ def test_nvls_sends_the_buffer_and_a_piece_each_way(n, nbytes):
         np.testing.assert_allclose(volume, nbytes * (1 + 1 / n))
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@for_each("n", [2, 3, 8])
 def test_a_scatter_fetches_all_and_a_gather_writes_a_piece(n):
     up, down = sent_up_and_down(FAMILIES["reduce_scatter"]["nvls"]().plan(inside(n), 8e6), 8e6)
     np.testing.assert_allclose([up, down], [[8e6] * n, [8e6 / n] * n])

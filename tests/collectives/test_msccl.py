@@ -213,7 +213,7 @@ def test_a_channel_waits_for_no_other_one(member):
     assert took == pytest.approx([2 * (ALPHA + 1e6 * BETA), ALPHA + 2e6 * BETA], rel=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 4, 5])
+@for_each("n", [2, 4, 5])
 def test_all_pairs_take_two_transfers(n, member):
     """What a rank adds at home takes no time."""
     plan = member("all_reduce", all_pairs(n)).plan(n, n * 1e6)
@@ -256,9 +256,7 @@ def test_what_is_sent_is_what_was_there_when_it_was_sent(member):
     np.testing.assert_array_equal(buffers[2], 111.0)
 
 
-@pytest.mark.parametrize(
-    ("collective", "text"), [("broadcast", chain_broadcast()), ("reduce", chain_reduce())]
-)
+@for_each(("collective", "text"), [("broadcast", chain_broadcast()), ("reduce", chain_reduce())])
 def test_a_file_serves_every_root_with_its_ranks_counted_from_there(collective, text, member):
     made = member(collective, text)
     at_0, at_3 = made.plan(4, 8.0), made.plan(4, 8.0, root=3)

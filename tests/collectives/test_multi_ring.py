@@ -125,7 +125,7 @@ def test_more_rings_than_there_are_links_for_are_refused(family, layout, channel
     FAMILIES[family]["multi_ring"](channels=channels - 1 or None).plan(layout, NBYTES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("channels", "message"),
     [
         (0, "channels: 0 is out of range; it must be >= 1."),
@@ -157,7 +157,7 @@ def test_half_of_the_buffer_goes_each_way(family, n):
     assert up.plan.num_chunks == down.plan.num_chunks == n
 
 
-@pytest.mark.parametrize("root", [0, 2, 4])
+@for_each("root", [0, 2, 4])
 def test_a_broadcast_leaves_its_root_both_ways(root):
     up, down = FAMILIES["broadcast"]["bidirectional_ring"]().plan(5, NBYTES, root).parts
     ring = {(r, (r + 1) % 5) for r in range(5)}

@@ -335,7 +335,7 @@ def test_gloo_cuts_by_its_own_rule(n, num_elements, itemsize):
     assert plan.offsets(num_elements, itemsize).tolist() == wanted
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
+@for_each("n", [2, 3, 5])
 def test_gloo_adds_each_chunk_from_the_left_to_the_one_before_its_owner(n):
     # Chunk i = x[i-1] + x[i-2] + ... + x[i], left to right, ranks mod W.
     order = defaultdict(list)
@@ -390,7 +390,7 @@ def test_a_rank_talks_to_one_rank_at_a_time(kind):
                 assert len(np.unique(transfers.dst)) == len(transfers.dst)
 
 
-@pytest.mark.parametrize("name", ["all_reduce ring", "reduce_scatter ring", "all_gather ring"])
+@for_each("name", ["all_reduce ring", "reduce_scatter ring", "all_gather ring"])
 def test_rings_say_that_they_are_rings(name):
     assert ALGORITHMS[name].plan(8, 1.0).order == "ring"
 
@@ -408,7 +408,7 @@ def test_slices_move_the_same_bytes_in_more_pieces(algorithm, n):
         np.testing.assert_array_equal(sliced.sends_per_rank, 3 * whole.sends_per_rank)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slices", "message"),
     [
         (0, "slices: 0 is out of range; it must be >= 1."),

@@ -34,7 +34,7 @@ def test_a_monitored_barrier_holds_everybody_until_the_last_has_come(on_gloo):
     assert max(ends) < 3.001
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "late"),
     [
         ({"timeout": timedelta(seconds=1)}, "rank 2 did not come within 1 s of rank 0."),

@@ -141,7 +141,7 @@ def test_a_rank_alone_has_everything_already(run):
     assert run(program, 1).values == [([0, 1, 2], [0, 1, 2], 0.0)]
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "reduce"])
+@for_each("name", ["all_reduce", "broadcast", "reduce"])
 def test_empty_tensors_take_the_latency_alone(run, name):
     def program(rank):
         arguments = () if name == "all_reduce" else (1,)
@@ -326,7 +326,7 @@ def test_all_to_all_names_the_ranks_that_do_not_agree(refused):
     )
 
 
-@pytest.mark.parametrize("name", ["wait", "is_completed"])
+@for_each("name", ["wait", "is_completed"])
 def test_a_handle_belongs_to_the_rank_that_made_it(refused, name):
     works = {}
 

@@ -196,7 +196,7 @@ def test_a_wrong_argument_is_one_line(refused, call, said):
     assert refused(lambda rank: call() if rank == 0 else None) == said
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@for_each("first", [0, 1])
 def test_tensors_that_do_not_match_name_both_ranks(refused, first):
     def program(rank):
         dist.compute(seconds=float(rank != first))

@@ -64,7 +64,7 @@ def test_the_objects_of_one_rank_come_to_all_others(run):
         assert kept
 
 
-@pytest.mark.parametrize("use_batch", [False, True])
+@for_each("use_batch", [False, True])
 def test_objects_are_sent_and_received(run, use_batch):
     def program(rank):
         if rank == 1:

@@ -52,7 +52,7 @@ def test_a_list_is_reduced_piece_by_piece_on_gloo_and_takes_its_time(box):
         assert tensor == pytest.approx(whole, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "dtype", "said"),
     [
         (
@@ -72,7 +72,7 @@ def test_bits_are_refused_where_torch_refuses_them(refused, op, dtype, said):
     assert refused(lambda rank: dist.all_reduce(np.zeros(1, dtype), op=op)) == said
 
 
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@for_each("backend", ["gloo", "nccl"])
 def test_several_tensors_are_reduced_in_one_collective_of_their_elements(box, backend):
     start = np.random.default_rng(0).standard_normal((4, 1000))
 

@@ -1,7 +1,7 @@
 """Works and futures: what they hold, when it is there, and callbacks."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 import simdp.distributed as dist
 
@@ -70,7 +70,7 @@ def test_a_value_that_is_not_there_yet_is_refused(refused):
     )
 
 
-@pytest.mark.parametrize("name", ["get_future", "is_success"])
+@for_each("name", ["get_future", "is_success"])
 def test_a_work_belongs_to_the_rank_that_made_it(refused, name):
     works = {}
 

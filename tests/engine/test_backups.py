@@ -71,8 +71,8 @@ def by_hand(case: Scenario, backup_ranks: int, micro: int = 1) -> dict[str, np.n
 
 
 @for_each("backup_ranks", [0, 1, 3])
-@pytest.mark.parametrize("grad_accum", [1, 2])
-@pytest.mark.parametrize("no_sync", [True, False])
+@for_each("grad_accum", [1, 2])
+@for_each("no_sync", [True, False])
 def test_the_sum_is_that_of_the_first(backup_ranks, grad_accum, no_sync):
     case = scenario(
         backup_ranks, dtype="float64", grad_accum=grad_accum, strategy={"no_sync": no_sync}

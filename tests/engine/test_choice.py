@@ -78,7 +78,7 @@ def test_where_links_are_shared_auto_comes_near_the_fastest():
         assert bench.time(auto("all_reduce"), nbytes).seconds <= 1.25 * fastest
 
 
-@pytest.mark.parametrize(("n", "alpha"), [(4, 5e-6), (16, 20e-6)])
+@for_each(("n", "alpha"), [(4, 5e-6), (16, 20e-6)])
 def test_small_sizes_go_by_latency_and_large_ones_by_bandwidth(n, alpha):
     """Log n exchanges of everything against 2 (n - 1) of an n-th: they cross where both are equal.
 
@@ -153,7 +153,7 @@ def test_what_was_chosen_is_listed_by_size_with_equal_neighbours_once():
     assert planner.chosen() == {"all_reduce": listed}
 
 
-@pytest.mark.parametrize("method", ["cut", "build"])
+@for_each("method", ["cut", "build"])
 def test_auto_itself_has_no_plan(method):
     arguments = {"cut": (1.0,), "build": (1, 0)}[method]
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_auto_itself_has_no_plan(method):
 # In a scenario ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topology", ["switch", "ring"])
+@for_each("topology", ["switch", "ring"])
 def test_a_run_with_auto_equals_the_run_with_what_it_chose(load, topology):
     common = {"cluster": {**NODES, "topology": topology}, "workload": PARAMETERS}
     found = simdp.simulate(load(**common, numerics=False, collectives={"all_reduce": "auto"}))
@@ -199,7 +199,7 @@ def test_auto_may_choose_another_algorithm_for_every_bucket(load):
     assert result.metrics["loss"] == pytest.approx(simdp.simulate(load(**common)).metrics["loss"])
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "horovod"])
+@for_each("strategy", ["ddp", "fsdp", "horovod"])
 def test_plans_of_auto_are_those_that_a_run_launches(load, strategy):
     everything = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "auto")
     scenario = load(

@@ -277,7 +277,7 @@ def test_without_error_feedback_what_is_not_sent_is_gone():
     assert state.errors.lost == {}
 
 
-@pytest.mark.parametrize("feedback", [True, False])
+@for_each("feedback", [True, False])
 def test_top_k_of_everything_averages_as_ddp_does(feedback):
     everything = {"kind": "top_k", "ratio": 1, "error_feedback": feedback}
     plain, sparse = play({"kind": "ddp"}), hooked(everything)
@@ -295,7 +295,7 @@ def test_replicas_stay_equal_and_the_loss_falls_under_every_hook(kind):
     assert result.metrics["loss"][-1] < 0.6 * result.metrics["loss"][0]
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@for_each("kind", HOOKS)
 def test_timing_changes_no_bit_under_any_hook(kind):
     slow = {"stragglers": [{"kind": "slow_rank", "rank": 1, "factor": 3.0}]}
     hasty, late = hooked(HOOKS[kind]), hooked(HOOKS[kind], cluster=slow)
@@ -325,7 +325,7 @@ def test_hooks_work_in_sixteen_bits(kind, precision):
     assert metrics["loss"][-1] < metrics["loss"][0]
 
 
-@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
+@for_each("kind", ["power_sgd", "top_k"])
 def test_ranks_that_have_run_out_of_samples_take_part(kind):
     joined = {"kind": "ddp", "join": True, "comm_hook": HOOKS[kind]}
     parts = {"samples_per_rank": [96, 48], "steps": None, "epochs": 2}

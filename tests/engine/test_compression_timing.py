@@ -264,14 +264,14 @@ def test_what_a_hook_keeps_is_in_memory_from_the_start(hook, kept):
     assert result - plain == kept
 
 
-@pytest.mark.parametrize("hook", [POWER, TOP_K, "bf16"])
+@for_each("hook", [POWER, TOP_K, "bf16"])
 def test_what_a_hook_needs_for_a_while_it_gives_back(hook):
     holdings = [h for h in simulate(hook).trace.memory if h.step >= 0]
     assert sum(h.nbytes for h in holdings) == pytest.approx(0.0)
     assert max(h.nbytes for h in holdings) > 0
 
 
-@pytest.mark.parametrize("hook", ["fp16", "bf16"])
+@for_each("hook", ["fp16", "bf16"])
 def test_a_bucket_of_sixteen_bits_lies_beside_that_of_the_gradients_until_it_is_back(hook):
     plain, half = (simulate(h, model=MLP) for h in ("none", hook))
     gradients = sum(plain.metrics["bucket_bytes"])
@@ -290,7 +290,7 @@ def test_a_bucket_of_sixteen_bits_lies_beside_that_of_the_gradients_until_it_is_
 # Sixteen bits, and gradients that are added up first ---------------------------------------------
 
 
-@pytest.mark.parametrize("hook", ["fp16", "bf16"])
+@for_each("hook", ["fp16", "bf16"])
 def test_sixteen_bits_halve_what_travels_and_need_no_work(hook):
     plain, half = simulate(), simulate(hook)
     sent = [result.metrics["bytes_sent_per_rank"][0] for result in (plain, half)]
@@ -323,7 +323,7 @@ def test_accumulated_gradients_learn_as_the_whole_batch_does():
     assert losses[0][-1] < losses[0][0]
 
 
-@pytest.mark.parametrize("hook", [POWER, TOP_K, "bf16"])
+@for_each("hook", [POWER, TOP_K, "bf16"])
 def test_numerics_change_neither_time_nor_bytes(hook):
     timed, computed = (simulate(hook, model=MLP, numerics=number) for number in (False, True))
     for key in ("bytes_sent_per_rank", "memory_bytes"):
@@ -332,7 +332,7 @@ def test_numerics_change_neither_time_nor_bytes(hook):
         assert timed.metrics[key] == pytest.approx(computed.metrics[key], rel=1e-12)
 
 
-@pytest.mark.parametrize("hook", [POWER, TOP_K])
+@for_each("hook", [POWER, TOP_K])
 def test_both_clocks_agree_on_what_delays_a_stream(hook):
     late = {"stragglers": [{"kind": "slow_rank", "rank": 2, "factor": 1.7}]}
     times = [

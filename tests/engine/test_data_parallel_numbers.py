@@ -228,7 +228,7 @@ def test_targets_that_do_not_count_leave_nothing_to_learn():
         assert not any(g.any() for found in replicas.gradients for g in found.values())
 
 
-@pytest.mark.parametrize("loss_in_forward", [False, True])
+@for_each("loss_in_forward", [False, True])
 def test_stragglers_and_the_lock_change_no_bit(loss_in_forward):
     strategy = {"kind": "data_parallel", "loss_in_forward": loss_in_forward}
     slow = {"stragglers": [{"kind": "slow_rank", "rank": 1, "factor": 3.0}]}

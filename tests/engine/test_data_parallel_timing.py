@@ -96,7 +96,7 @@ def test_a_loss_in_forward_gathers_a_number_from_each_device_instead_of_all_outp
     assert comm(inside, "scatter y")[0].nbytes == (8 + 8 + 6) * 2 * FLOAT64  # targets go too
 
 
-@pytest.mark.parametrize(("gil", "launches"), [(0.0, 1.0), (0.5, 2.5), (1.0, 4.0)])
+@for_each(("gil", "launches"), [(0.0, 1.0), (0.5, 2.5), (1.0, 4.0)])
 def test_launches_of_forward_wait_for_the_lock(gil, launches):
     """Four threads: a launch takes 1 + 3 gil times as long; the loss and backward need no lock."""
     model = {"kind": "mlp", "widths": [5, 8, 2], "activation": "relu"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from pydantic import TypeAdapter
 from small_scenario import FAST
 
@@ -97,7 +97,7 @@ def test_parameters_are_those_of_transformers_in_their_order(golden):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["flash", "eager"])
+@for_each("attention", ["flash", "eager"])
 def test_six_steps_of_adamw_cosine_and_clipping_equal_torchs(golden, attention):
     result, wanted = golden.train(attention=attention), golden.told["single"]
     metrics = result.metrics
@@ -168,7 +168,7 @@ DECODERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DECODERS)
+@for_some("kind", DECODERS, 2)
 def test_whatever_is_sharded_learns_what_one_device_does(kind, tmp_path):
     def train(world_size, strategy):
         workload = {

@@ -74,7 +74,7 @@ def test_a_ring_is_as_fast_as_its_slowest_link(where, fabric, lengths):
     assert lengths(fabric=fabric) == pytest.approx(np.full(STEPS, sound), rel=1e-9)
 
 
-@pytest.mark.parametrize("where", [{"node": 1}, {"node": 1, "card": 0}])
+@for_each("where", [{"node": 1}, {"node": 1, "card": 0}])
 def test_a_node_or_its_card_slows_the_ring_between_nodes(where, lengths):
     nodes = {"devices_per_node": 2, "inter_node": between("switch", cards=2)}
     slow = ring(4, 9e-6 + 3 * 9e-6, 11e9 / 4)  # one end of each way between nodes is sound
@@ -102,7 +102,7 @@ def test_a_degraded_link_is_idle_where_its_rank_does_not_exist(load):
 # At times -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fabric", ["event", "vector", "auto"])
+@for_each("fabric", ["event", "vector", "auto"])
 def test_a_link_is_degraded_from_one_step_to_before_another(fabric, lengths):
     found = lengths({"rank": 2, "steps": [2, 4]}, fabric=fabric)
     slow, sound = ring(4, 3 * ALPHA, BANDWIDTH / 4), ring(4, ALPHA, BANDWIDTH)
@@ -205,7 +205,7 @@ def test_the_bytes_over_a_link_are_the_same_however_slow_it_is(load):
 NODES = {"topology": "switch", "devices_per_node": 2, "inter_node": between("switch", cards=2)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("where", "changed"),
     [
         ({"node": 1, "card": 1}, {"inter_bandwidth": 0.25, "inter_alpha": 3}),

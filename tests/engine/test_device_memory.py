@@ -140,7 +140,7 @@ def test_master_weights_are_there_from_the_start():
     assert most(found, "optimizer_state") == (1 + ADAM) * ELEMENTS * FLOAT
 
 
-@pytest.mark.parametrize(("foreach", "temporary"), [(False, 2 * 8 * 16), (None, ELEMENTS)])
+@for_each(("foreach", "temporary"), [(False, 2 * 8 * 16), (None, ELEMENTS)])
 def test_the_optimizers_temporaries_are_those_of_its_way_to_update(foreach, temporary):
     chosen = scenario(optimizer={"kind": "adam", "foreach": foreach}, microbatch=1)
     found = parts_over_time(chosen)
@@ -157,7 +157,7 @@ def test_the_peak_is_the_true_maximum_and_not_the_sum_of_everything():
     assert found.total.max() < found.kept.max(axis=0).sum()
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod", "apex"])
+@for_each("strategy", ["ddp", "horovod", "apex"])
 def test_memory_is_the_same_with_numbers_and_without_on_any_clock(strategy):
     def memory(numerics, fabric):
         found = simdp.simulate(scenario(4, strategy=strategy, numerics=numerics), fabric=fabric)
@@ -270,7 +270,7 @@ def test_inference_has_nothing_to_compute_again():
     assert line == "workload.recompute: mode: inference learns nothing; leave this out."
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "single"])
+@for_each("strategy", ["ddp", "single"])
 def test_inference_keeps_weights_and_what_flows(strategy):
     n = 1 if strategy == "single" else 2
     chosen = scenario(n, strategy=strategy, mode="inference", optimizer="none")

@@ -213,7 +213,7 @@ ONE_PORT_AT_A_TIME = [
 
 
 @pytest.mark.parametrize(("family", "kind"), ONE_PORT_AT_A_TIME)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(nodes=st.integers(1, 3), local_size=st.sampled_from([2, 4]), seed=st.integers(0, 1000))
 def test_both_clocks_agree_behind_switches_where_no_link_is_shared(
     family, kind, nodes, local_size, seed
@@ -268,7 +268,7 @@ def speeds_of(data, n, groups):
     return np.array(data.draw(st.lists(column, min_size=groups, max_size=groups))).T
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(n=st.integers(2, 9), groups=st.integers(1, 3), seed=st.integers(0, 999), data=st.data())
 def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
     time = speeds_of(data, n, groups)
@@ -285,7 +285,7 @@ def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
         assert found is not None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(2, 9),
     groups=st.integers(1, 3),
@@ -360,7 +360,7 @@ def test_two_streams_of_a_job_share_a_link_and_then_do_not():
     assert both == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("nbytes", [8e6, 2e6])
+@for_each("nbytes", [8e6, 2e6])
 def test_two_jobs_meet_on_the_network_between_nodes(nbytes):
     """Jobs on the two halves of two nodes, each with a ring over both, through one card a node."""
     link = {"alpha": "0 s", "bandwidth": "10 GB/s"}
@@ -457,7 +457,7 @@ def test_directions_of_a_link_do_not_share():
     assert set(ends.values()) == {ALPHA + NBYTES / BANDWIDTH}
 
 
-@pytest.mark.parametrize(("cards", "factor"), [(1, 4), (2, 2), (4, 1)])
+@for_each(("cards", "factor"), [(1, 4), (2, 2), (4, 1)])
 def test_network_cards_are_shared_by_the_ranks_they_serve(cards, factor):
     where = cluster(
         8,
@@ -548,7 +548,7 @@ def test_ranks_that_call_in_different_orders_deadlock_and_say_so():
     ]
 
 
-@pytest.mark.parametrize("others", [[], "launch"])
+@for_each("others", [[], "launch"])
 def test_waiting_for_what_a_rank_never_launched_is_a_deadlock(others):
     where, plan = cluster(2), RingAllReduce().plan(2, 2e3)
     fabric = alone(where, plan)

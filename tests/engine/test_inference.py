@@ -159,7 +159,7 @@ def test_metrics_of_learning_are_null():
     assert infer("data_parallel", 2).metrics["replicas_identical"] is None
 
 
-@pytest.mark.parametrize("strategy", ["data_parallel", "ddp"])
+@for_each("strategy", ["data_parallel", "ddp"])
 def test_both_clocks_and_a_run_without_numbers_tell_the_same(strategy):
     one = infer(strategy, 3, fabric="event", global_batch=10)
     for other in (
@@ -280,7 +280,7 @@ def test_a_resolved_scenario_of_inference_loads_again():
     assert again.workload.optimizer.kind == "none"
 
 
-@pytest.mark.parametrize("mode", ["training", "inference"])
+@for_each("mode", ["training", "inference"])
 def test_pieces_of_a_batch_are_as_long_as_its_longest_sample(mode):
     def lengths(strategy):
         optimizer = None if mode == "inference" else "sgd"

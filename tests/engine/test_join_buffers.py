@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp
@@ -60,7 +61,7 @@ def joined(folder, parts, **more):
     return checked({**raw, **more}, folder)
 
 
-@pytest.mark.parametrize(("parts", "mean", "variance"), CASES)
+@for_each(("parts", "mean", "variance"), CASES)
 def test_buffers_are_those_of_the_last_rank_that_has_samples(tmp_path, parts, mean, variance):
     """torch 2.13: _find_common_rank, since rank 0 may have run out and then hold stale ones."""
     for tensors in simdp.simulate(joined(tmp_path, parts)).replicas:

@@ -75,7 +75,7 @@ def test_samples_that_are_equally_long_take_what_they_take_without_lengths(strat
     assert times(equal) == pytest.approx(times(plain), rel=1e-12)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
+@for_each("grouped", [False, True])
 def test_lengths_alone_take_what_tokens_of_these_lengths_take(grouped):
     keys = {"group_by_length": grouped, "shuffle": True}
     tokens = scenario(SMALL, {"kind": "tokens", "num_samples": 256, "lengths": DRAWN}, **keys)
@@ -110,7 +110,7 @@ def test_an_epoch_is_as_long_as_it_has_samples():
     assert chosen.workload.num_steps(4, chosen.base) == 3 * 256 // 32
 
 
-@pytest.mark.parametrize("grouped", [False, True])
+@for_each("grouped", [False, True])
 def test_tokens_per_second_are_the_real_ones_of_the_steps_that_are_timed(grouped):
     chosen = drawn(group_by_length=grouped, shuffle=True, steps=5)
     found = simdp.simulate(chosen).metrics

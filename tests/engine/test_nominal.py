@@ -4,6 +4,7 @@ from pathlib import Path
 
 import closed_forms
 import pytest
+from for_each import for_each
 from small_scenario import FAST, WORKLOAD
 
 import simdp
@@ -38,7 +39,7 @@ def nominal(chosen):
     return NominalTimes(run.times, run.samples, run.program.facts, run.launcher)
 
 
-@pytest.mark.parametrize("nbytes", [4e3, 4e6])
+@for_each("nbytes", [4e3, 4e6])
 def test_an_all_reduce_is_predicted_with_what_comes_before_it(nbytes):
     ring = closed_forms.ring_all_reduce_time(nbytes, 4, ALPHA, 1 / BANDWIDTH)
     plain = nominal(scenario())
@@ -54,7 +55,7 @@ def test_a_timed_all_reduce_is_predicted_by_its_cost():
     assert run.launcher.predicted("all_reduce", 1e6) == launch.seconds > 0
 
 
-@pytest.mark.parametrize("cards", [1, 2])
+@for_each("cards", [1, 2])
 def test_a_node_sends_over_all_its_cards(cards):
     link = {"alpha": "1 us", "bandwidth": "3 GB/s"}
     outside = {"topology": "switch", "link": link, "links_per_node": cards}
@@ -72,7 +73,7 @@ def ready(chosen):
     return dict(zip(facts.ready_order, times, strict=True))
 
 
-@pytest.mark.parametrize("hook", [0, 3])
+@for_each("hook", [0, 3])
 def test_gradients_are_ready_when_backward_has_been_through_their_layers(hook):
     """Without stragglers, and with a hook for each, as in a run whose hooks come one by one."""
     chosen = scenario(workload=DEEP, overheads={"hook": f"{hook} us"})

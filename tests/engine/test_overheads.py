@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.engine.clocks.streams import Streams
@@ -74,7 +75,7 @@ def test_messages_keep_the_communication_stream_and_grow_with_the_ranks():
     assert message > plain + (tensors - 1) * 1e-3
 
 
-@pytest.mark.parametrize("overheads", [{"message": "30 us", "message_per_rank": "2 us"}, {}])
+@for_each("overheads", [{"message": "30 us", "message_per_rank": "2 us"}, {}])
 def test_both_fabrics_charge_messages_alike(overheads):
     one = scenario({**overheads, "hook": "3 us", "launch": "5 us"})
     vector, event = (simdp.simulate(one, fabric=fabric) for fabric in ("vector", "event"))
@@ -107,7 +108,7 @@ def test_a_collective_is_slower_beside_compute_and_at_full_speed_once_ranks_wait
     assert longer == pytest.approx(beside / 2, rel=1e-9)  # half of it was done at half the speed
 
 
-@pytest.mark.parametrize("all_reduce", ["ring", "naive"])
+@for_each("all_reduce", ["ring", "naive"])
 def test_slowdowns_are_charged_where_transfers_share_links_as_where_they_do_not(all_reduce):
     """Behind `naive` all ranks wait for one port; both tests above hold there as well."""
     where = {"collectives": {"all_reduce": all_reduce}, "topology": "ring"}
@@ -134,7 +135,7 @@ def test_numbers_do_not_depend_on_overheads():
     assert all(np.array_equal(plain[name], slowed[name]) for name in plain)
 
 
-@pytest.mark.parametrize("key", ["compute_slowdown", "collective_slowdown"])
+@for_each("key", ["compute_slowdown", "collective_slowdown"])
 def test_a_slowdown_is_a_share_of_0_or_more(key):
     with pytest.raises(ScenarioError, match=rf"cluster\.overheads\.{key}: -0.1 .*0"):
         scenario({key: -0.1})

@@ -65,7 +65,7 @@ def test_chunks_that_change_places_must_be_equal():
         payload.run(plan, list(np.zeros((3, 4))))
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@for_each("world_size", [2, 3, 4])
 def test_collectives_leave_what_torch_leaves(world_size):
     golden = COLLECTIVES[f"w{world_size}"]
     start = [np.arange(6.0) + 10 * rank for rank in range(world_size)]

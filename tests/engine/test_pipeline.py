@@ -103,7 +103,7 @@ def test_the_slowest_of_three_stages_sets_the_pace():
     assert step_time(feed, steps=21) == pytest.approx(24e-3, rel=1e-9)
 
 
-@pytest.mark.parametrize(("ranks", "seconds"), [(1, 12e-3), (2, 24e-3), (8, 48e-3)])
+@for_each(("ranks", "seconds"), [(1, 12e-3), (2, 24e-3), (8, 48e-3)])
 def test_ranks_of_a_node_share_the_link_as_far_as_they_are_there(ranks, seconds):
     feed = {"workers": 1, "sample_size": "1.5 MB", "link": LINK, "shared_link": 4}
     found = step_time(feed, {"world_size": ranks}, steps=4)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp
@@ -31,7 +32,7 @@ def test_rates_per_epoch_stay_for_an_epoch(tmp_path):
     assert played.metrics["lr"] == [rate for rate in each for _ in range(3)]
 
 
-@pytest.mark.parametrize("per", ["step", "epoch"])
+@for_each("per", ["step", "epoch"])
 def test_the_rate_falls_when_the_loss_no_longer_does(tmp_path, per):
     schedule = {"kind": "reduce_lr_on_plateau", "patience": 0, "factor": 0.5, "per": per}
     optimizer = {"kind": "sgd", "lr": 1.5}

@@ -159,7 +159,7 @@ def test_a_data_set_gives_an_epoch_its_length(scenario):
     assert len(found["lr"]) == 2 * 3
 
 
-@pytest.mark.parametrize(("optimizer", "passes"), [("none", 0), ("sgd", 3), ("adam", 7)])
+@for_each(("optimizer", "passes"), [("none", 0), ("sgd", 3), ("adam", 7)])
 def test_the_optimizer_takes_its_bytes_over_the_bandwidth(scenario, optimizer, passes):
     found = metrics(scenario(LAYERS, workload={"optimizer": optimizer}))
     nbytes = sum(layer[-1] for layer in LAYERS)

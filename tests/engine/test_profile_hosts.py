@@ -127,7 +127,7 @@ def test_a_wrong_column_is_one_line(metrics, head, row, said):
         metrics([row.split(",")], head)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("compute", "said"),
     [
         ({"kind": "profile", "device": "a100"}, "unknown device 'a100'"),

@@ -1,7 +1,6 @@
 """Gradients that travel as bytes, against the formulas of torch's hooks written out once more."""
 
 import numpy as np
-import pytest
 from every_strategy import launches, run_of, scenario
 from for_each import for_each
 from hypothesis import given
@@ -66,7 +65,7 @@ def test_the_mean_is_added_in_the_order_of_the_ranks():
         np.testing.assert_array_equal(flat, wanted)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@for_each("hook", HOOKS)
 def test_training_stays_near_what_exact_gradients_learn(hook):
     exact = simdp.simulate(scenario({"kind": "ddp"}, numerics=True))
     coded = simdp.simulate(scenario({"kind": "ddp", "comm_hook": hook}, numerics=True))
@@ -77,7 +76,7 @@ def test_training_stays_near_what_exact_gradients_learn(hook):
     assert coded.metrics["loss"] != exact.metrics["loss"]
 
 
-@pytest.mark.parametrize(("hook", "num_bytes", "rows"), [(HOOKS[0], 119, 1), (HOOKS[1], 512, 1)])
+@for_each(("hook", "num_bytes", "rows"), [(HOOKS[0], 119, 1), (HOOKS[1], 512, 1)])
 def test_scales_travel_before_the_bytes_of_all_ranks(hook, num_bytes, rows):
     run = run_of(scenario({"kind": "ddp", "comm_hook": hook}))
     found = [op for op in launches(run) if op.step == 1]

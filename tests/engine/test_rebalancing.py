@@ -96,7 +96,7 @@ def test_speeds_are_followed_where_they_change(load):
 # Numbers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp", "horovod", "zero3"])
+@for_each("strategy", ["ddp", "zero1", "fsdp", "horovod", "zero3"])
 def test_however_a_batch_is_cut_the_numbers_are_those_of_one_device(strategy, load):
     chosen = {"kind": strategy, "weight_by_shard": True}
     found = simdp.simulate(load(**job({"every": 1}, chosen, numerics=True)))

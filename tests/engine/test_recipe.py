@@ -83,8 +83,8 @@ def test_batch_norm_on_one_device_equals_torchs(batch_norm):
         assert tensors["bn.num_batches_tracked"] == step + 1
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("case", ["local_bcast", "local_nobcast", "sync"])
+@for_each("world_size", [2, 4])
+@for_each("case", ["local_bcast", "local_nobcast", "sync"])
 def test_batch_norm_under_ddp_equals_torchs(batch_norm, world_size, case):
     golden, run, final = batch_norm
     more = {
@@ -242,7 +242,7 @@ def test_fp16_gradients_sum_to_torchs_bits_over_gloo(world_size):
         np.testing.assert_array_equal(own, golden[f"w{world_size}_fp16"].ravel())
 
 
-@pytest.mark.parametrize(("hook", "bits"), [("fp16", 11), ("bf16", 8)])
+@for_each(("hook", "bits"), [("fp16", 11), ("bf16", 8)])
 def test_compression_hooks_round_what_travels_and_halve_it(tmp_path, hook, bits):
     golden = np.load(GOLDEN / "g03_einsum.npz")
     np.savez(tmp_path / "data.npz", x=golden["X"], y=golden["Y"])
@@ -313,7 +313,7 @@ JOINED = {
 }
 
 
-@pytest.mark.parametrize("initial", [True, False])
+@for_each("initial", [True, False])
 def test_ranks_that_run_out_of_samples_shadow_the_others(tmp_path, initial):
     joined = {"kind": "ddp", "join": True, "divide_by_initial_world_size": initial}
     result = play(tmp_path, 2, JOINED, joined)
@@ -357,7 +357,7 @@ def test_join_costs_two_small_all_reduces_per_forward(tmp_path):
     assert {"active ranks", "will reduce"} <= set(names)
 
 
-@pytest.mark.parametrize(("broadcast_buffers", "equal"), [(True, True), (False, False)])
+@for_each(("broadcast_buffers", "equal"), [(True, True), (False, False)])
 def test_the_last_rank_to_go_on_gives_its_buffers_away_too(tmp_path, broadcast_buffers, equal):
     """torch 2.13: _sync_final_model, with the buffers where broadcast_buffers is true."""
     layers = [
@@ -431,7 +431,7 @@ def test_unused_parameters_need_the_flag_and_then_stay_as_they_are(tmp_path, ref
     assert sum(result.metrics["bucket_bytes"]) == 2 * (8 + 2) * 4
 
 
-@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
+@for_each(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
 def test_the_learning_rate_scales_with_the_number_of_ranks(tmp_path, scaling, factor):
     workload = {
         "model": {"kind": "mlp", "widths": [4, 2]},

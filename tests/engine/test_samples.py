@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import CLUSTER
@@ -229,7 +229,7 @@ def times(result):
 
 
 @pytest.mark.slow
-@every_model
+@for_some("model", MODELS, 2)
 def test_lengths_alone_give_the_times_of_a_run_with_numbers(model):
     with_arrays, without = (
         simdp.simulate(scenario(model, numerics=numerics, epochs=1)) for numerics in (True, False)

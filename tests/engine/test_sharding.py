@@ -139,6 +139,7 @@ def difference(got, wanted):
     )
 
 
+@pytest.mark.long
 @for_each("strategy", SHARDED, ids=str)
 @few
 @given(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_strategy import ON_RANKS, scenario
-from for_each import for_each
+from for_each import for_each, for_some
 from small_workload import CLASSIFIER
 
 import simdp
@@ -107,7 +107,7 @@ def test_stragglers_take_as_long_without_a_trace(late):
         assert_the_trace_may_wait(scenario(strategy, cluster={"stragglers": [LATE[late]]}, steps=5))
 
 
-@for_each("strategy", ON_RANKS, ids=lambda strategy: strategy["kind"])
+@for_some("strategy", ON_RANKS, 2, ids=lambda strategy: strategy["kind"])
 def test_every_strategy_takes_as_long_without_a_trace(strategy):
     world = 1 if strategy["kind"] == "single" else 4
     late = [each for each in LATE.values() if each.get("rank", 0) < world]
@@ -168,7 +168,7 @@ def test_a_run_tells_what_it_would_tell_as_the_first_of_a_process(before, after)
         assert simulate(scenario(strategy, **after)).metrics == alone
 
 
-@pytest.mark.parametrize("kind", ["ddp", "data_parallel"])
+@for_each("kind", ["ddp", "data_parallel"])
 def test_runs_that_differ_in_their_seed_have_samples_of_other_lengths(kind):
     def chosen(seed):
         return scenario({"kind": kind}, **SEQUENCES).model_copy(update={"seed": seed})
@@ -261,7 +261,7 @@ POINTS = [
 ]
 
 
-@for_each(("name", "settings"), POINTS)
+@for_some(("name", "settings"), POINTS, 2)
 def test_a_run_a_point_of_a_sweep_and_simulate_are_the_same_to_the_last_bit(
     name, settings, tmp_path
 ):

@@ -217,7 +217,7 @@ def test_a_job_among_neighbours_goes_on(tmp_path):
     assert facts(simulate(chosen, resume=past)) == facts(simulate(chosen))
 
 
-@pytest.mark.parametrize("kind", ["ddp", "parameter_server"])
+@for_each("kind", ["ddp", "parameter_server"])
 def test_a_run_that_stops_is_the_beginning_of_the_whole(kind):
     chosen = made({"kind": kind}, {})
     whole, part = simulate(chosen), simulate(chosen, stop_after=3)

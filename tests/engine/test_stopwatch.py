@@ -95,7 +95,7 @@ def test_several_at_once_take_what_each_takes_by_itself(strategy, load):
     assert found == pytest.approx([step_time(other) for other in others], rel=1e-12, abs=0)
 
 
-@pytest.mark.parametrize("start", [FEW, NCCL], ids=["links", "nccl"])
+@for_each("start", [FEW, NCCL], ids=["links", "nccl"])
 def test_scenarios_with_one_workload_are_told_apart_by_their_devices_and_network(start, load):
     first = load(start)
     stopwatch, cluster = Stopwatch(first), first.cluster

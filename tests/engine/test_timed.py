@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.collectives.costs.nccl import NcclCost
@@ -101,7 +102,7 @@ def test_other_jobs_on_the_network_need_links():
         )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("cost", "cluster", "collective"),
     [
         ({"algorithms": ["tree"]}, {}, "broadcast"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_a_gradient_that_is_too_long_is_cut_to_the_norm_as_torch_cuts_it():
     np.testing.assert_allclose(weight(made), -np.array(GRADIENT) / (5 + 1e-6), rtol=1e-15)
 
 
-@pytest.mark.parametrize("limit", [5.0 + 1e-6, 6.0, 1e9])
+@for_each("limit", [5.0 + 1e-6, 6.0, 1e9])
 def test_a_gradient_that_is_short_enough_is_left_as_it_is(limit):
     made = trainer(clip_grad_norm=limit, dtype="float64")
     update(made, GRADIENT)
@@ -119,7 +120,7 @@ def test_gradients_are_unscaled_before_their_norm_is_taken_and_they_are_clipped(
     np.testing.assert_allclose(weight(made), -np.array(GRADIENT) / (5 + 1e-6), rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [inf, -inf, nan])
+@for_each("bad", [inf, -inf, nan])
 def test_a_gradient_that_is_not_finite_skips_the_step_and_halves_the_scale(bad):
     made = trainer(precision=SCALED)
     (done,) = update(made, [[1.0, bad], [0.0, 0.0]])

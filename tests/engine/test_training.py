@@ -107,8 +107,8 @@ def test_one_process_trains_as_torch(tmp_path, seed_mlp):
     assert_equals_golden(golden, "single", make, 16)
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("weighted", [False, True])
+@for_each("world_size", [2, 3, 4])
+@for_each("weighted", [False, True])
 def test_contiguous_shards_train_as_torch(tmp_path, seed_mlp, world_size, weighted):
     golden, workload = seed_mlp
 
@@ -175,8 +175,8 @@ def test_einsum_gradients_average_as_torchs(tmp_path, dtype, world_size):
     )
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize(
+@for_each("world_size", [2, 4])
+@for_each(
     ("case", "accumulate", "no_sync"),
     [("equal4_nosync", 4, True), ("equal4_syncall", 4, False), ("uneven_weighted", None, True)],
 )
@@ -226,7 +226,7 @@ WORKLOAD = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     world_size=st.sampled_from([1, 2, 3, 4, 6, 8]),
     per_rank=st.integers(1, 4),
@@ -346,7 +346,7 @@ def test_ddp_averages_the_gradients_of_sums():
     np.testing.assert_allclose(each.sum(axis=1), many.metrics["loss"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("loss_in_forward", [False, True])
+@for_each("loss_in_forward", [False, True])
 def test_data_parallel_adds_up_or_averages_sums(loss_in_forward):
     """A loss of all outputs is one sum; losses of each device are averaged, as a script does."""
     workload = {**WORKLOAD, "loss": {"kind": "mse", "reduction": "sum"}, "global_batch": 12}
@@ -377,7 +377,7 @@ def test_a_rank_without_samples_has_no_loss_and_a_gradient_of_zero():
     assert compute == set(range(5))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     factor=st.floats(1, 3),
     sigma=st.floats(0, 0.5),

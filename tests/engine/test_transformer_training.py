@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 from small_scenario import FAST
 
 import simdp
@@ -82,7 +83,7 @@ def test_five_steps_of_adam_noam_and_clipping_equal_torchs(golden, case, world_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "world_size", "strategy"), CASES)
+@for_each(("case", "world_size", "strategy"), CASES)
 def test_the_averaged_gradients_equal_torchs(golden, case, world_size, strategy):
     arrays, first, train = golden
     # With a learning rate of 1 and nothing clipped, the weights move by the gradient.

@@ -1,7 +1,6 @@
 """Parameters that some ranks do not use, against the mean written out rank by rank."""
 
 import numpy as np
-import pytest
 from every_strategy import scenario
 from for_each import for_each
 from hypothesis import given, settings
@@ -60,7 +59,7 @@ def test_what_no_rank_uses_is_not_touched_and_what_one_uses_is():
     assert np.any(some["layers.1.weight"] != first["layers.1.weight"])
 
 
-@pytest.mark.parametrize("options", [{"grad_accum": 2}, {"inject": [INF]}])
+@for_each("options", [{"grad_accum": 2}, {"inject": [INF]}])
 def test_accumulation_and_faults_find_their_gradients(options):
     unused = {0: ["layers.2.bias", "layers.2.weight"]}
     found = play(unused=unused, **{**PLAIN, "steps": 2, **options})

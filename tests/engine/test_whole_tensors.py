@@ -108,7 +108,7 @@ def test_clipping_by_value_needs_no_one_else(strategy):
     assert moved == pytest.approx(3 * 0.1 * 0.01, rel=1e-6)  # three steps, all to one side
 
 
-@pytest.mark.parametrize(("strategy", "calls"), [("ddp", 0), ("zero1", 0), ("fsdp", 3)])
+@for_each(("strategy", "calls"), [("ddp", 0), ("zero1", 0), ("fsdp", 3)])
 def test_ranks_with_pieces_agree_on_two_norms_of_each_tensor(strategy, calls):
     chosen = scenario(strategy, "lamb", steps=3)
     spans = [s for s in simdp.simulate(chosen).trace.spans if s.name.endswith("trust ratios")]
@@ -116,7 +116,7 @@ def test_ranks_with_pieces_agree_on_two_norms_of_each_tensor(strategy, calls):
     assert sent == calls * [2 * 3 / 4 * 2 * 4 * 4]  # a ring's, of eight float32 on each rank
 
 
-@pytest.mark.parametrize("strategy", [{"kind": "fsdp"}, {"kind": "hsdp", "shard_size": 2}])
+@for_each("strategy", [{"kind": "fsdp"}, {"kind": "hsdp", "shard_size": 2}])
 def test_rprop_is_refused_under_fully_shard_as_in_torch(strategy):
     with pytest.raises(ScenarioError) as caught:
         trained(strategy, 2, optimizer="rprop")

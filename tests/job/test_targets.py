@@ -171,9 +171,7 @@ def test_intervals_of_resnet_hold_nine_runs_of_ten_under_the_rules_of_the_table(
     assert np.mean([inside for *_, inside in results("resnet")]) == pytest.approx(0.865, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "error", "held"), [("bert", 0.105, 0.54), ("unet3d", 0.113, 0.53)]
-)
+@for_each(("benchmark", "error", "held"), [("bert", 0.105, 0.54), ("unet3d", 0.113, 0.53)])
 def test_those_of_bert_and_unet_hold_little_more_than_half(benchmark, error, held):
     """Submitters tune, and quality is looked at now and then only: luck is not all there is."""
     assert np.mean([one for _, one, _ in results(benchmark)]) == pytest.approx(error, abs=5e-3)

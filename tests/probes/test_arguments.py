@@ -22,7 +22,7 @@ def no_torch(monkeypatch):
     monkeypatch.setattr(arguments, "find_spec", lambda name: None)
 
 
-@pytest.mark.parametrize("main", [ddp.main, collectives.main, layers.main])
+@for_each("main", [ddp.main, collectives.main, layers.main])
 def test_without_torch_a_probe_says_what_to_install(main, no_torch):
     assert refusal(main) == (
         "probes: run real torch, which is not installed; pip install 'simdp[torch]'."
@@ -139,7 +139,7 @@ def test_a_collective_needs_two_ranks():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "line"),
     [
         ("64", '64 has no unit; write for example "25 MiB"'),

@@ -166,7 +166,7 @@ def test_what_ddp_costs_beyond_its_copies_is_the_hooks():
     assert scenario["cluster"]["overheads"]["hook"] == "0 us"
 
 
-@pytest.mark.parametrize(("cores", "crowded"), [(4, False), (3, True), (2, True)])
+@for_each(("cores", "crowded"), [(4, False), (3, True), (2, True)])
 def test_threads_that_share_a_core_slow_each_other_down(cores, crowded):
     given = {**found(*RUNS), "machine": {**MACHINE, "cores": cores}}
     overheads = record.ddp_scenario("mlp", given["models"]["mlp"], given, ABOUT)["cluster"][

@@ -2,7 +2,7 @@
 
 import io
 
-import pytest
+from for_each import for_each
 from rich.console import Console
 
 from simdp.reports.batch_table import MAX_ROWS, batch_table
@@ -47,7 +47,7 @@ def test_micro_steps_have_a_column_where_there_are_several():
     assert ["1", "1", "0", "[4,", "5]", "[4,", "2]"] in lines
 
 
-@pytest.mark.parametrize("num_devices", [1, 8, 64])
+@for_each("num_devices", [1, 8, 64])
 def test_of_a_long_run_the_first_steps_and_the_last_one_are_shown(num_devices):
     sizes = [[number, *range(2, num_devices + 1)] for number in range(1, 501)]
     lines = printed(step(number, one) for number, one in enumerate(sizes, 1))

@@ -3,8 +3,8 @@
 import io
 from dataclasses import replace
 
-import pytest
 from calibrated import calibration, step_calibration
+from for_each import for_each
 from rich.console import Console
 
 from simdp.reports import validation_table
@@ -41,7 +41,7 @@ def test_without_predicted_points_there_is_nothing_to_propose():
     assert "add points with role: predicted" in text(step_calibration(next_point=False))
 
 
-@pytest.mark.parametrize("study", [calibration(), step_calibration()])
+@for_each("study", [calibration(), step_calibration()])
 def test_a_saved_calibration_lists_what_is_open(study):
     opened = [constant.key for constant in study.constants if not constant.is_determined]
     assert study.undetermined == opened

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from trace_maker import RankMaker, job
 
 import simdp
@@ -45,7 +46,7 @@ def test_ranks_that_wait_are_listed_where_the_verdict_names_no_straggler():
     assert "ranks wait, a step: " in text
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 16])
+@for_each("num_ranks", [1, 2, 16])
 def test_it_never_has_more_than_its_lines_nor_wider_ones(num_ranks):
     shown = told(job(np.random.default_rng(1).random((6, num_ranks))))
     assert len(shown) <= LINES

@@ -2,7 +2,7 @@
 
 import io
 
-import pytest
+from for_each import for_each
 from rich.console import Console
 
 from simdp.reports.plan_table import MAX_FRONT, table
@@ -62,7 +62,7 @@ def test_why_points_were_not_simulated_is_said_of_one_and_of_more():
     assert "budget," not in shown.split("others")[1]
 
 
-@pytest.mark.parametrize("order", ["sure: really", ""])
+@for_each("order", ["sure: really", ""])
 def test_it_says_how_sure_the_order_is(order):
     assert ("order: sure" in text(plan((option(1),), order=order))) == bool(order)
 

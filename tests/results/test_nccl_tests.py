@@ -71,7 +71,7 @@ def test_what_launchers_write_before_each_line_is_taken_off(tag, read):
     assert read(tagged).rows == read(NEW).rows
 
 
-@pytest.mark.parametrize(("unit", "scale"), [("us", 1), ("ms", 1e3), ("s", 1e6)])
+@for_each(("unit", "scale"), [("us", 1), ("ms", 1e3), ("s", 1e6)])
 def test_the_unit_of_time_is_the_tables(unit, scale, read):
     found = read(NEW.replace("(us)", f"({unit})"))
     assert found.rows[0].seconds == pytest.approx(80e-6 * scale)
@@ -89,7 +89,7 @@ def test_of_a_log_of_several_collectives_one_is_taken(read):
     assert (read(both).world_size, read(both, "all_gather").world_size) == (8, 4)
 
 
-@pytest.mark.parametrize("name", ["nccl_all_gather.log", "2x8-AllGather.txt", "allgather.out"])
+@for_each("name", ["nccl_all_gather.log", "2x8-AllGather.txt", "allgather.out"])
 def test_a_files_name_may_tell_the_collective(name, read, refused):
     assert read(OLD, "all_gather", name).collective == "all_gather"
     assert refused(OLD, "broadcast", name) == f"{name}: is a log of all_gather, not of broadcast."
@@ -157,7 +157,7 @@ def test_a_time_that_is_none_is_refused_with_its_line(time, refused):
     )
 
 
-@pytest.mark.parametrize("size", ["1e400", "1e300", "1024.5"])
+@for_each("size", ["1e400", "1e300", "1024.5"])
 def test_a_size_that_is_none_is_refused_with_its_line(size, refused):
     line = refused(CSV.replace("1024,", f"{size},"))
     assert (

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.results.plan import Option, PlanResult
@@ -40,7 +41,7 @@ def test_its_file_has_the_fixed_fields():
     assert written["binding"] == "budget"
 
 
-@pytest.mark.parametrize("nearest", [None, CHEAP])
+@for_each("nearest", [None, CHEAP])
 def test_its_file_reads_back(tmp_path, nearest):
     found = plan(nearest=nearest, notes=("a note",))
     path = tmp_path / "plan.json"
@@ -48,7 +49,7 @@ def test_its_file_reads_back(tmp_path, nearest):
     assert PlanResult.load(path) == found
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"simdp": "0.1.0", "best": 3}'])
+@for_each("text", ["{}", "[]", '{"simdp": "0.1.0", "best": 3}'])
 def test_another_file_is_refused_in_a_line(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)

@@ -101,7 +101,7 @@ def test_another_json_file_is_refused(tmp_path, text):
         Study.load(path)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         {"simdp": "0.1.0", "scenario": {"cluster": 3}, "points": [{"set": {}, "metrics": {}}]},
@@ -139,7 +139,7 @@ def test_weights_that_are_no_number_are_equal_if_their_bits_are():
     assert list(result(replicas=[{"w": broken}, {"w": broken.copy()}]).weights()) == ["w"]
 
 
-@pytest.mark.parametrize("array", [np.float32(2).reshape(()), np.ones((3, 2)).T, np.ones((0, 2))])
+@for_each("array", [np.float32(2).reshape(()), np.ones((3, 2)).T, np.ones((0, 2))])
 def test_weights_of_any_shape_are_compared(array):
     """Such as torch's num_batches_tracked, which has no axis at all."""
     kept = result(replicas=[{"w": array}, {"w": array + 1}, {"w": array + 0}]).weights()

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.engine.simulate import simulate
 from simdp.results.trace import Trace, arrays_of, trace_of
@@ -17,7 +18,7 @@ def rows(trace):
     ]
 
 
-@pytest.mark.parametrize("numerics", [True, False])
+@for_each("numerics", [True, False])
 def test_a_trace_comes_back_as_it_was(load, numerics):
     trace = simulate(load({"numerics": numerics}), fabric="vector", keep_trace=True).trace
     again = trace_of(arrays_of(trace))

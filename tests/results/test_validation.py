@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_times import row, step, two_clusters, validation
@@ -17,7 +18,7 @@ def test_the_error_is_that_of_the_simulated_time():
     assert step(0.1, 0.09).error == pytest.approx(-0.1)
 
 
-@pytest.mark.parametrize(("measured", "is_inside"), [(0.09, True), (0.11, True), (0.111, False)])
+@for_each(("measured", "is_inside"), [(0.09, True), (0.11, True), (0.111, False)])
 def test_a_measured_time_is_inside_up_to_the_ends(measured, is_inside):
     assert step(measured, 0.1, low=0.09, high=0.11).is_inside is is_inside
 

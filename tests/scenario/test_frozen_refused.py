@@ -1,11 +1,11 @@
 """Which strategies refuse frozen parameters."""
 
-import pytest
+from for_each import for_each
 
 LOW = {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16"}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "line"),
     [
         (

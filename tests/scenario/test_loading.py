@@ -91,7 +91,7 @@ def numbers_and_texts(value, path=""):
         yield path, value
 
 
-@pytest.mark.parametrize("raw", [MINIMAL, RICH], ids=["minimal", "rich"])
+@for_each("raw", [MINIMAL, RICH], ids=["minimal", "rich"])
 def test_what_is_resolved_loads_again_and_is_equal(raw, load):
     scenario = load(**raw)
     resolved = scenario.resolved()
@@ -132,7 +132,7 @@ def test_options_alone_are_those_of_the_default_kind(key, options, kind, load):
         assert getattr(found, name) == value
 
 
-@pytest.mark.parametrize("key", ["workload.model", "workload.dataset"])
+@for_each("key", ["workload.model", "workload.dataset"])
 def test_a_part_without_a_default_needs_its_kind(key, refuse):
     (line,) = refuse({key: {}})
     assert line.startswith(f"{key}: this {key.split('.')[1]} has no kind; known: ")
@@ -442,7 +442,7 @@ def test_a_value_of_another_keys_form_is_refused(key, value, refuse):
     assert line.startswith(key)
 
 
-@pytest.mark.parametrize("key", ["workload.microbatch", "workload.grad_accum"])
+@for_each("key", ["workload.microbatch", "workload.grad_accum"])
 def test_an_absurdly_large_count_is_refused(key, refuse):
     assert refuse({key: 10**30})
 
@@ -480,7 +480,7 @@ def test_every_catalogue_device_makes_a_scenario(load):
         assert load({"cluster.device": name}).cluster.device.name == name
 
 
-@pytest.mark.parametrize("key", ["device", "topology", "inter_node.link"])
+@for_each("key", ["device", "topology", "inter_node.link"])
 def test_null_is_no_part_of_a_cluster(key, refuse):
     (line,) = refuse({f"cluster.{key}": None})
     assert line.startswith(f"cluster.{key}: ")

@@ -88,7 +88,7 @@ def test_settings_act_on_what_the_machine_brings(tmp_path):
     assert cluster.devices_per_node == 16
 
 
-@pytest.mark.parametrize("key", ["cluster", "cluster.machine"])
+@for_each("key", ["cluster", "cluster.machine"])
 def test_what_names_another_machine_leaves_nothing_of_the_first(key, tmp_path):
     """Settings, sweeps and measured points take the other machine in, whole."""
     other = {"machine": "hkbu-10gbe", "world_size": 8}

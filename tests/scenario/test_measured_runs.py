@@ -1,6 +1,5 @@
 """``measured:`` in scenarios: what it may say, and what is refused."""
 
-import pytest
 from for_each import for_each
 from small_scenario import CLUSTER
 
@@ -56,7 +55,7 @@ def test_what_is_measured_survives_being_written_and_read(load, tmp_path):
     assert len(again.measured_scenarios()[0]) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("calibration", "first"),
     [("none", "ppp"), ("every_second", "cpc"), ("all", "ccc")],
 )

@@ -97,7 +97,7 @@ def test_the_bottleneck_counts_what_a_neighbour_sends_over_it(played):
     assert port["utilization"] == pytest.approx(0.5, rel=0.01)
 
 
-@pytest.mark.parametrize("num_neighbours", [1, 2])
+@for_each("num_neighbours", [1, 2])
 def test_interleaved_jobs_share_the_trunk_and_take_as_much_longer(played, num_neighbours):
     """Node 0 and 1 are on a leaf, 2 and 3 on the next: each job's ring crosses the trunk twice.
 
@@ -126,7 +126,7 @@ def test_a_neighbour_that_also_computes_slows_a_job_down_by_less_than_half(playe
     assert alone < beside < 2 * alone
 
 
-@pytest.mark.parametrize(("world_size", "is_met"), [(2, False), (4, True), (8, True)])
+@for_each(("world_size", "is_met"), [(2, False), (4, True), (8, True)])
 def test_neighbours_of_another_size_slow_a_job_down_where_they_cross_its_trunk(
     played, world_size, is_met
 ):
@@ -151,7 +151,7 @@ def test_a_neighbour_may_be_much_shorter_or_much_longer_than_the_job(played, num
         assert 1.9 * alone < beside < 2.1 * alone
 
 
-@pytest.mark.parametrize("topology", ["switch", "ring", "full_mesh"])
+@for_each("topology", ["switch", "ring", "full_mesh"])
 def test_packed_jobs_of_two_nodes_never_meet(played, topology):
     """Behind a switch every card has a port; between neighbours on a ring the way is theirs."""
     where = nodes(topology, per_node=1, world_size=2)

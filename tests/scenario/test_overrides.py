@@ -178,9 +178,7 @@ def test_jitter_behind_an_idle_straggler_is_the_same_at_every_point(load):
     np.testing.assert_array_equal(two, four[:2])
 
 
-@pytest.mark.parametrize(
-    ("sweep", "largest"), [({}, 4), ({"cluster.world_size": [1, 2]}, 2), ({"seed": [1]}, 4)]
-)
+@for_each(("sweep", "largest"), [({}, 4), ({"cluster.world_size": [1, 2]}, 2), ({"seed": [1]}, 4)])
 def test_a_straggler_exists_at_the_largest_world_size(sweep, largest, refuse):
     slow = {"kind": "slow_rank", "rank": 4, "factor": 2}
     cluster = {**CLUSTER, "stragglers": [{"kind": "lognormal", "sigma": 0.1}, slow]}
@@ -190,7 +188,7 @@ def test_a_straggler_exists_at_the_largest_world_size(sweep, largest, refuse):
     ]
 
 
-@pytest.mark.parametrize("sweep", [{}, {"cluster.world_size": [2, 4]}, {"seed": [1]}])
+@for_each("sweep", [{}, {"cluster.world_size": [2, 4]}, {"seed": [1]}])
 def test_failures_suit_the_largest_world_size(sweep, load, refuse):
     raw = [
         {"kind": "exponential", "mtbf": "1000 h", "per": "switch", "nodes_per_switch": 2},
@@ -207,7 +205,7 @@ def test_failures_suit_the_largest_world_size(sweep, load, refuse):
     ]
 
 
-@pytest.mark.parametrize(("sweep", "largest"), [({}, 4), ({"cluster.world_size": [2, 8]}, 8)])
+@for_each(("sweep", "largest"), [({}, 4), ({"cluster.world_size": [2, 8]}, 8)])
 def test_a_slow_node_exists_at_the_largest_world_size(sweep, largest, refuse):
     slow = {"kind": "slow_node", "node": 4, "factor": 2}
     nodes = {"devices_per_node": 2, "inter_node": {"link": "ib-hdr"}}
@@ -283,7 +281,7 @@ def test_a_wrong_sweep_is_refused(sweep, line, refuse):
     assert line is None or found == [line]
 
 
-@pytest.mark.parametrize("values", [["four"], [None], [[1]]])
+@for_each("values", [["four"], [None], [[1]]])
 def test_a_sweep_over_what_is_no_world_size_is_refused(values, refuse):
     (line,) = refuse(sweep={"cluster.world_size": values})
     assert line.endswith(f"cluster.world_size: {values[0]!r} is not a whole number.")

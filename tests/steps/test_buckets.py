@@ -55,7 +55,7 @@ every_case = for_each("case", CASES.values(), ids=CASES)
 # torch -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each("name", MODELS)
 def test_models_have_torchs_tensors_and_ready_order(name):
     model, recorded = MODELS[name], RECORDED[name]
     parameters = model.parameters()
@@ -105,7 +105,7 @@ def test_a_cap_holds_for_every_bucket():
     assert limits(25.0 * MiB) == [25 * MiB]
 
 
-@pytest.mark.parametrize("iteration", [0, 1])
+@for_each("iteration", [0, 1])
 def test_reverse_registration_has_its_buckets_from_the_start(iteration):
     model = MODELS["mlp4x1024"]
     names = [p.name for p in model.parameters()]

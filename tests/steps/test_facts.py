@@ -1,7 +1,6 @@
 """Facts of a run, and what a step answers and notes."""
 
 import numpy as np
-import pytest
 from for_each import for_each
 from small_workload import LINEAR, NUM_SAMPLES, workload
 
@@ -35,7 +34,7 @@ def test_sizes_are_those_of_the_model():
     assert (found.world_size, found.local_size) == (4, 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "gradient", "weight"),
     [({}, 4, 4), ({"dtype": "float64"}, 8, 8), (HALF, 2, 2)],
 )

@@ -417,9 +417,7 @@ def test_whether_a_batch_is_handed_out_is_what_its_batches_say(strategy):
     assert scenario(strategy).program.scatters == (strategy["kind"] == "data_parallel")
 
 
-@pytest.mark.parametrize(
-    ("batch", "scatters"), [({"microbatch": 2}, False), ({"global_batch": 8}, True)]
-)
+@for_each(("batch", "scatters"), [({"microbatch": 2}, False), ({"global_batch": 8}, True)])
 def test_inference_hands_a_global_batch_out(batch, scatters):
     serving = scenario({"kind": "ddp"}, mode="inference", optimizer="none", **batch).program
     assert serving.scatters == scatters

@@ -54,7 +54,7 @@ def test_flat_buffers_take_memory(options, nbytes):
     assert program_of(Apex(**options), facts).bucket_room == nbytes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "message"),
     [
         ({"message_size": 0}, "greater than or equal to 1"),

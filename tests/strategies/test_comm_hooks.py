@@ -84,7 +84,7 @@ def test_strategies_that_take_no_hook_say_so(refuse, kind):
     assert line.startswith("strategy: unknown key 'comm_hook'; known: ")
 
 
-@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
+@for_each("kind", ["power_sgd", "top_k"])
 def test_a_loss_scale_would_spoil_what_a_hook_keeps(kind):
     said = DDP(comm_hook=kind).problem_with(4, workload(**HALF))
     assert said == (
@@ -107,7 +107,7 @@ def test_a_hook_that_keeps_nothing_goes_with_a_loss_scale():
     assert "power_sgd would keep" in warm.problem_with(workload(**HALF))
 
 
-@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
+@for_each("kind", ["power_sgd", "top_k"])
 def test_errors_take_memory_of_this_machine_too(kind):
     """As much as the parameters, on every rank."""
     kept, forgotten = (

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import FAST
@@ -106,7 +107,7 @@ def test_an_output_device_that_does_not_exist_is_refused():
     ]
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.5])
+@for_each("value", [-0.1, 1.5])
 def test_a_share_of_the_lock_is_between_0_and_1(value):
     (line,) = refusal(strategy={"gil": value})
     assert line.startswith("strategy.gil: ")

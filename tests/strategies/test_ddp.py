@@ -42,7 +42,7 @@ def test_unused_parameters_need_to_be_looked_for():
     assert DDP().problem_with(2, workload()) is None
 
 
-@pytest.mark.parametrize("parts", [[8, 4], [8, 7, 8]])
+@for_each("parts", [[8, 4], [8, 7, 8]])
 def test_ranks_that_run_out_need_join(parts):
     uneven = workload(samples_per_rank=parts)
     assert DDP().problem_with(len(parts), uneven) == (

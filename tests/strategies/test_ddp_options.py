@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from every_strategy import scenario
+from for_each import for_each
 from pydantic import ValidationError
 from small_workload import LINEAR, program, workload
 
@@ -47,7 +48,7 @@ def assert_same(got, wanted):
 # Static graph ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("accumulate", "no_sync"), [(1, True), (1, False), (2, False)])
+@for_each(("accumulate", "no_sync"), [(1, True), (1, False), (2, False)])
 def test_a_static_graph_learns_the_same(accumulate, no_sync):
     plain = {"kind": "ddp", "bucket_cap": "100 B", "no_sync": no_sync}
     static = weights({**plain, "static_graph": True}, grad_accum=accumulate)
@@ -98,7 +99,7 @@ def delay(hooked=LAST, names=DELAYED, **options):
     }
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_cap": "0 B"}, {"no_sync": False}])
+@for_each("options", [{}, {"bucket_cap": "0 B"}, {"no_sync": False}])
 def test_delayed_gradients_learn_the_same(options):
     found = weights(delay(**options), grad_accum=2)
     assert_same(found, weights({"kind": "ddp", **options}, grad_accum=2))
@@ -120,7 +121,7 @@ def test_all_but_the_hooked_one_may_be_delayed():
     assert_same(found, weights({"kind": "ddp"}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hooked", "names", "line"),
     [
         (
@@ -144,9 +145,7 @@ def test_delays_that_cannot_be_are_refused(refuse, hooked, names, line):
 MLP = {"kind": "mlp", "widths": [6, 8, 5, 3]}
 
 
-@pytest.mark.parametrize(
-    "one", [{"delay_all_reduce_named_params": ("a",)}, {"param_to_hook_all_reduce": "a"}]
-)
+@for_each("one", [{"delay_all_reduce_named_params": ("a",)}, {"param_to_hook_all_reduce": "a"}])
 def test_the_two_keys_of_a_delay_go_together(one):
     with pytest.raises(ValidationError, match="go together; write both, or none"):
         DDP(**one)

@@ -47,7 +47,7 @@ def test_overlap_reduces_while_backward_goes_on():
     assert sent(late) == sent(soon)
 
 
-@pytest.mark.parametrize("strategy", STAGES)
+@for_each("strategy", STAGES)
 def test_gradients_are_copied_into_one_buffer_or_two_that_take_turns(strategy):
     def buckets(**options):
         result = play({**strategy, "reduce_bucket_size": 1000, **options}, 2)
@@ -66,7 +66,7 @@ def test_options_of_deepspeed_belong_to_its_way(kind, key):
         kind(**{key: value})
 
 
-@pytest.mark.parametrize("kind", [Zero1, Zero2])
+@for_each("kind", [Zero1, Zero2])
 def test_options_of_other_ways_are_refused_with_their_name_in_deepspeed(kind):
     with pytest.raises(ValidationError, match=r"write reduce_bucket_size \[elements\]"):
         kind(communication="deepspeed", bucket_cap="1 MiB")

@@ -39,7 +39,7 @@ def test_zero_deals_and_hands_out_what_learns():
     assert moved("zero1", MIDDLE) >= 3 * FLOAT * (FIRST + LAST)  # whole tensors, from their owners
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp1"])
+@for_each("kind", ["fsdp", "fsdp1"])
 def test_a_frozen_unit_is_gathered_twice_and_never_summed(kind):
     found = named(kind, MIDDLE)
     assert sum(name.startswith("all_gather") for name in found) == 6
@@ -48,7 +48,7 @@ def test_a_frozen_unit_is_gathered_twice_and_never_summed(kind):
     assert moved(kind, MIDDLE) == FLOAT * (3 * (FIRST + LAST) + 2 * SECOND)
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp1"])
+@for_each("kind", ["fsdp", "fsdp1"])
 def test_what_backward_never_reaches_is_gathered_for_forward_alone(kind):
     assert moved({"kind": kind}, BELOW) in (
         FLOAT * (3 * (SECOND + LAST) + FIRST),
@@ -80,7 +80,7 @@ def test_find_unused_parameters_asks_of_what_learns():
     assert moved(strategy, MIDDLE) == 2 * (FLOAT * (FIRST + LAST) + 4 * 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hook", "kept"),
     [
         ({"kind": "batched_power_sgd", "start_step": 1}, 1),

@@ -41,7 +41,7 @@ def compute(result, activity):
 # The clock --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cluster", [SLOW_LINKS, FAST_LINKS])
+@for_each("cluster", [SLOW_LINKS, FAST_LINKS])
 def test_a_gather_starts_when_the_unit_but_one_before_it_is_copied_out(cluster):
     result = step(cluster)
     gathers = named(result, "all_gather")[:DEPTH]

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
@@ -88,7 +89,7 @@ def test_backward_gathers_the_next_unit_before_after_or_when_it_is_needed():
         assert late > factor * between > factor**2 * early
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("when", "order"),
     [
         ("backward_pre", "5 4 R5 3 R4 2 R3 1 R2 0 R1 R0"),
@@ -184,7 +185,7 @@ def test_groups_are_of_hybrid_strategies_alone():
     assert "shard_size: 3 does not divide the 4 ranks" in hybrid.problem_with(4, workload())
 
 
-@pytest.mark.parametrize("value", ["blok", 3])
+@for_each("value", ["blok", 3])
 def test_units_are_told_by_a_word_or_by_names(value):
     with pytest.raises(ScenarioError) as caught:
         play({"kind": "fsdp1", "units": value}, 2)

@@ -178,7 +178,7 @@ def test_no_estimate_is_negative():
     assert beta > 0
 
 
-@pytest.mark.parametrize("network", PUBLISHED)
+@for_each("network", PUBLISHED)
 def test_published_estimates_grow_with_the_number_of_ranks(network):
     alphas = [alpha for alpha, _ in PUBLISHED[network].values()]
     assert list(PUBLISHED[network]) == [2, 4, 8, 16, 32, 64]

@@ -159,7 +159,7 @@ def test_the_benchmark_asks_for_the_authors_sizes():
 # Refusals ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "message"),
     [
         ({"alpha": "1 ms"}, "alpha: MG-WFBP needs bandwidth beside it; give both, or an estimate"),

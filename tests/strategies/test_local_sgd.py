@@ -143,7 +143,7 @@ def test_several_periods_are_saved_and_read_again_in_their_order():
     assert LocalSGD.model_validate(json.loads(chosen.model_dump_json())) == chosen
 
 
-@pytest.mark.parametrize("at", ["begin", "end"])
+@for_each("at", ["begin", "end"])
 def test_every_step_of_several_periods_is_known_beforehand(at):
     """In each, the longest period counts that divides the number of the step."""
     periods, late = {2: 1, 3: 2, 4: 4}, int(at == "begin")
@@ -263,7 +263,7 @@ def test_options_out_of_range_are_refused(refuse, options, line):
     assert refuse(strategy={"kind": "local_sgd", **options}) == [f"strategy.{line}"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (
@@ -303,13 +303,13 @@ def test_a_parameter_without_a_gradient_is_refused_in_the_warm_up_alone():
     )
 
 
-@pytest.mark.parametrize("key", ["subgroup", "period_group_size_dict"])
+@for_each("key", ["subgroup", "period_group_size_dict"])
 def test_replica_groups_have_no_groups_of_their_own(key):
     chosen = LocalSGD(**{key: {2: 2, 4: 4} if key != "subgroup" else "node"})
     assert chosen.problem_with_groups(2, 4, workload()).startswith(f"{key}: replica groups take")
 
 
-@pytest.mark.parametrize("numerics", [True, False])
+@for_each("numerics", [True, False])
 def test_every_rank_skips_by_itself_what_its_own_gradients_spoil(numerics):
     amp = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "float16"}}
     fault = {"inject": [{"kind": "inf", "rank": 1, "step": 2}], "steps": 3}
@@ -321,7 +321,7 @@ def test_every_rank_skips_by_itself_what_its_own_gradients_spoil(numerics):
     assert not [s for s in together.trace.spans if s.name == "optimizer" and s.step == 1]
 
 
-@pytest.mark.parametrize("numerics", [True, False])
+@for_each("numerics", [True, False])
 def test_a_subgroup_skips_together_what_one_of_its_ranks_spoils(numerics):
     amp = {"dtype": "float32", "precision": {"kind": "amp", "dtype": "float16"}}
     fault = {"inject": [{"kind": "inf", "rank": 1, "step": 2}], "steps": 3}

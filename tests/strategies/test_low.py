@@ -59,7 +59,7 @@ def test_to_widen_outputs_takes_time_and_changes_no_number():
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("param_dtype", "line"),
     [
         ("bfloat16", "layers compute in bfloat16; write float32 or bfloat16, or leave it out."),
@@ -124,7 +124,7 @@ def wide(units, layers=LAYERS, **strategy):
     return trained(strategy, 2, layers, between=("gelu", "tanh"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("units", "layers", "strategy"),
     [
         (["a", "b", "c"], LAYERS, {}),
@@ -144,7 +144,7 @@ def test_inside_a_unit_nothing_is_widened():
     assert wide(["e", "c"], INSIDE).metrics["loss"][0] == pytest.approx(ONE_WIDE, rel=1e-7)
 
 
-@pytest.mark.parametrize(("units", "layers"), [(["a", "b"], LAYERS), (["e.a", "c"], INSIDE)])
+@for_each(("units", "layers"), [(["a", "b"], LAYERS), (["e.a", "c"], INSIDE)])
 def test_a_policy_that_torch_could_not_give_units_is_the_roots_alone(units, layers):
     """Linear layers outside of the units would take 32-bit values with 16-bit weights."""
     assert wide(units, layers).metrics["loss"][0] == pytest.approx(NARROW, rel=1e-7)
@@ -157,7 +157,7 @@ def test_a_policy_of_the_root_alone_is_written_as_such():
     assert explicit == pytest.approx(WIDE_LOSSES, rel=3e-7)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (
@@ -216,7 +216,7 @@ MLP = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from for_each import for_each
 
 from simdp.cluster import Cluster
@@ -38,7 +37,7 @@ def workload(**options):
     return Workload.model_validate(raw)
 
 
-@pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("float64", 8)])
+@for_each(("dtype", "itemsize"), [("float32", 4), ("float64", 8)])
 def test_a_sample_is_its_inputs_and_its_target_in_the_workloads_dtype(dtype, itemsize):
     assert sample_nbytes(workload(dtype=dtype)) == [4 * itemsize, 3 * itemsize]
 
@@ -79,7 +78,7 @@ def test_all_at_once_those_of_a_group_count_together():
     assert temporaries(optimizer="sgd") == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("k", "peaks", "enough"),
     [(1, [40e9, 10e9], True), (1, [40e9, 41e9], False), (2, [21e9, 20e9], False)],
 )

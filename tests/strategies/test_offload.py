@@ -1,6 +1,7 @@
 """What ZeRO keeps in the memory of the host: bytes that leave the device, and copies that cost."""
 
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 from sharded_runs import play, sent, spans
 
@@ -31,7 +32,7 @@ def of_rank(result, activity, name, step=1, rank=0):
     return [s.end - s.start for s in found if s.step == step and s.rank == rank]
 
 
-@pytest.mark.parametrize("strategy", STAGES)
+@for_each("strategy", STAGES)
 def test_the_optimizers_state_leaves_the_device(strategy):
     memory = offloaded(strategy).metrics["memory_bytes"]
     before = play(strategy, 2, **WIDE).metrics["memory_bytes"]
@@ -47,14 +48,14 @@ def test_parameters_may_leave_it_too():
     assert memory["parameters"] == 0
 
 
-@pytest.mark.parametrize("strategy", STAGES)
+@for_each("strategy", STAGES)
 def test_what_is_sent_and_learned_does_not_change(strategy):
     here, there = play(strategy, 2, **WIDE), offloaded(strategy)
     assert sent(here) == sent(there)
     assert here.metrics["loss"] == there.metrics["loss"]
 
 
-@pytest.mark.parametrize("strategy", STAGES)
+@for_each("strategy", STAGES)
 def test_the_ranks_of_a_node_share_the_bandwidth_of_its_memory(strategy):
     one, other = offloaded(strategy), offloaded(strategy, host(memory_bandwidth="50 GB/s"))
     alone = offloaded(strategy, {**host(), "devices_per_node": 1, **NODES})
@@ -67,7 +68,7 @@ def test_the_ranks_of_a_node_share_the_bandwidth_of_its_memory(strategy):
 NODES = {"inter_node": {"link": {"alpha": "5 us", "bandwidth": "10 GB/s"}}}
 
 
-@pytest.mark.parametrize("strategy", STAGES)
+@for_each("strategy", STAGES)
 def test_updated_parameters_are_copied_back_a_piece_on_each_rank(strategy):
     (seconds,) = of_rank(offloaded(strategy), "copy", "parameters")
     assert seconds == pytest.approx(10e-6 + PARAMETERS / 2 / 20e9, rel=1e-12)
@@ -75,7 +76,7 @@ def test_updated_parameters_are_copied_back_a_piece_on_each_rank(strategy):
         assert of_rank(offloaded(strategy, **EVERYTHING), "copy", "parameters") == []
 
 
-@pytest.mark.parametrize("strategy", STAGES)
+@for_each("strategy", STAGES)
 def test_a_slow_link_makes_a_long_step(strategy):
     fast, slow = offloaded(strategy), offloaded(strategy, host("1 GB/s"))
     # Gradients go, parameters come, half of them on each of two ranks.
@@ -94,7 +95,7 @@ def test_offloaded_parameters_are_copied_before_they_are_gathered():
     assert first[0] - begun[0] > first[1] - begun[1] + 8 * (64 * 64 + 64) / 2 / 1e9
 
 
-@pytest.mark.parametrize("kind", [Zero1, Zero2])
+@for_each("kind", [Zero1, Zero2])
 def test_offloading_is_deepspeeds(kind):
     with pytest.raises(ValidationError, match="offload_optimizer belongs to communication: deep"):
         kind(offload_optimizer="cpu")

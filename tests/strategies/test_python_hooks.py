@@ -57,7 +57,7 @@ def hook(tmp_path, *lines):
 # What it does -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_cap": "100 B"}, {"static_graph": True}])
+@for_each("options", [{}, {"bucket_cap": "100 B"}, {"static_graph": True}])
 def test_the_mean_is_what_no_hook_makes(options):
     same(learned(ddp("mean", **options)), learned({"kind": "ddp", **options}))
 
@@ -189,7 +189,7 @@ def test_a_bucket_of_zeros_tells_what_is_wrong(tmp_path, lines, said):
     assert refused(file).endswith(f"hook.py{said}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "said"),
     [
         (

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from every_strategy import WIDTHS, scenario
+from for_each import for_each
 from ml_dtypes import bfloat16
 from pydantic import ValidationError
 
@@ -47,7 +48,7 @@ def held(ops, part):
 # Numbers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@for_each("accumulate", [1, 2])
 def test_it_learns_what_sixteen_bit_weights_with_masters_do(accumulate):
     # Four ranks: a division by 4 rounds nothing, before the sum or after it.
     workload = {"grad_accum": accumulate, "precision": {"kind": "mixed", "dtype": "bfloat16"}}
@@ -104,7 +105,7 @@ def test_weights_are_cast_before_forward_and_averages_behind_their_sums():
     assert reduced.bucket.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp1"])
+@for_each("kind", ["ddp", "fsdp1"])
 def test_replicas_are_made_alike_before_anything_is_cast(kind):
     low = LOW if kind == "fsdp1" else {"mixed_precision": LOW}
     setup = scenario({"kind": kind, **low}).program.setup
@@ -120,7 +121,7 @@ def test_another_dtype_for_sums_takes_a_buffer_beside_the_bucket():
     assert names == ["parameters to 16 bit", "bucket 0 to float32", "bucket 0 to float32"]
 
 
-@pytest.mark.parametrize(("no_sync", "times"), [(True, 1), (False, 2)])
+@for_each(("no_sync", "times"), [(True, 1), (False, 2)])
 def test_copies_stay_until_gradients_are_averaged(no_sync, times):
     ops = plan(ddp(LOW, no_sync=no_sync), grad_accum=2)
     assert held(ops, "parameters") == [2 * NUM_ELEMENTS, -2 * NUM_ELEMENTS] * times

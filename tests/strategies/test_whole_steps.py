@@ -161,7 +161,7 @@ def test_horovod_sends_zeros_for_unused_parameters_and_apex_nothing():
     assert sum(play({"kind": "apex"}, **UNUSED).metrics["bucket_bytes"]) == used
 
 
-@pytest.mark.parametrize("kind", ["apex", "horovod"])
+@for_each("kind", ["apex", "horovod"])
 def test_unused_parameters_do_not_disturb_the_others(kind):
     one, three = play("single", 1, **UNUSED), play({"kind": kind}, **UNUSED)
     for name, weights in one.replicas[0].items():

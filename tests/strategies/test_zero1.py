@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -96,9 +97,7 @@ def test_the_update_takes_as_long_as_the_ranks_own_part_of_it():
     assert quarter == pytest.approx(whole / 4, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "key", ["parameters_as_bucket_view", "find_unused_parameters", "broadcast_buffers"]
-)
+@for_each("key", ["parameters_as_bucket_view", "find_unused_parameters", "broadcast_buffers"])
 def test_options_of_torchs_way_are_refused_with_the_other(key):
     with pytest.raises(ValidationError, match=f"{key} belongs to communication: all_reduce"):
         Zero1.model_validate({**PIECES, key: True})
@@ -113,7 +112,7 @@ def test_unused_parameters_are_refused_as_by_ddp():
     assert Zero1.model_validate(PIECES).problem_with(2, unused) is None
 
 
-@pytest.mark.parametrize("strategy", [{}, PIECES])
+@for_each("strategy", [{}, PIECES])
 def test_ranks_with_different_numbers_of_samples_are_refused(strategy):
     wrong = Zero1.model_validate(strategy).problem_with(2, workload(samples_per_rank=[3, 5]))
     assert "ranks have different numbers of samples" in wrong

@@ -3,6 +3,7 @@
 from io import StringIO
 
 import pytest
+from for_each import for_each
 from rich.console import Console
 
 import simdp
@@ -128,7 +129,7 @@ def test_lost_time_is_told_by_ranks_and_nodes(tmp_path):
     assert found.lost[1]["seconds"] > 0
 
 
-@pytest.mark.parametrize("overheads", [{}, {"compute_slowdown": 1.0}])
+@for_each("overheads", [{}, {"compute_slowdown": 1.0}])
 def test_the_slowest_rank_of_each_step_is_named(overheads, tmp_path):
     """Also where ranks that wait in a collective compute more slowly meanwhile."""
     found = point(tmp_path, {"overheads": overheads})

@@ -266,7 +266,7 @@ def test_parameters_that_differ_are_named(lay):
     assert "layers.0.weight" in found.points[1].differing
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("every", "warm_up", "steps", "counted", "averages", "whole"),
     [(4, 0, 3, 2, 0, 5), (4, 0, 10, 9, 2, 9), (2, 4, 7, 3, 1, 8)],
 )
@@ -319,7 +319,7 @@ def test_one_point_is_refused(refused):
     ]
 
 
-@pytest.mark.parametrize("key", ["strategy", "strategy.kind"])
+@for_each("key", ["strategy", "strategy.kind"])
 def test_an_unknown_strategy_is_refused_with_a_hint(refused, key):
     (line,) = refused({key: ["single", "dpd"]})
     assert line.startswith(f"--over {key}: unknown strategy 'dpd'; known: ")
@@ -339,7 +339,7 @@ def test_a_sweep_is_refused_unless_it_is_left_out(refused, lay):
     assert len(lay(overrides={"sweep": None}, sweep=sweep).points) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("over", "line"),
     [
         ({"strategy": []}, "--over strategy: [] is not a list of values; write for example [1]."),

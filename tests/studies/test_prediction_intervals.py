@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from for_each import for_each
 from small_scenario import CLUSTER
 
 import simdp
@@ -150,7 +151,7 @@ def test_a_machines_file_says_how_well_its_constants_are_known(tmp_path):
     assert (found.place, found.calibration.residual) == ("box.yaml", 0.02)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "ends", "line"),
     [
         (

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from for_each import for_some
 from jsonschema import Draft7Validator
 from small_scenario import CLUSTER, MINIMAL, RICH, WORKLOAD
 
@@ -67,12 +68,12 @@ def test_the_shipped_schema_is_that_of_the_specs():
     )
 
 
-def test_every_shipped_scenario_names_the_schema_and_is_valid(valid):
-    for path in SCENARIOS:
-        first = path.read_text().split("\n", 1)[0]
-        named = first.removeprefix("# yaml-language-server: $schema=")
-        assert (path.parent / named).resolve() == SHIPPED, path
-        assert valid(read_yaml(path)), path
+@for_some("path", SCENARIOS, 4, ids=lambda path: path.stem)
+def test_every_shipped_scenario_names_the_schema_and_is_valid(path, valid):
+    first = path.read_text().split("\n", 1)[0]
+    named = first.removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / named).resolve() == SHIPPED
+    assert valid(read_yaml(path))
 
 
 def test_every_reference_leads_somewhere(schema):

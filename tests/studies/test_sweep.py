@@ -82,6 +82,7 @@ def test_a_sweep_over_one_value_is_still_a_sweep():
     assert point.metrics["scaling_efficiency"] == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_give_the_same_bytes_as_one():
     whole = scenario({SIZES: [1, 2, 3], "workload.optimizer": [{"kind": "sgd", "lr": 0.1}, "adam"]})

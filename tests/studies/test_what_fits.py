@@ -69,7 +69,7 @@ def test_a_model_of_80_gb_on_40_gb_devices_fits_in_shards():
     assert line.endswith(" GB on these 8.")
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
+@for_each("n", [1, 2, 8])
 def test_more_replicas_are_no_help_and_the_warning_says_so(n):
     chosen = scenario(n)
     metrics = simdp.simulate(chosen).metrics

@@ -1,7 +1,6 @@
 """What a scenario may get wrong about models, weights, data and the recipe: one line each."""
 
 import numpy as np
-import pytest
 from for_each import for_each
 
 LINEAR = {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 6}
@@ -71,7 +70,7 @@ def test_models_that_cannot_be(refuse, model, line):
     assert refuse(workload=workload(model)) == [line]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stored", "line"),
     [
         (
@@ -97,7 +96,7 @@ def test_checkpoints_that_do_not_match(refuse, tmp_path, stored, line):
     assert refuse(workload=given) == [f"workload.weights: {path}: {line}"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("x", "y", "line"),
     [
         (

@@ -53,7 +53,7 @@ def test_tensors_stay_and_what_is_random_or_learned_from_the_batch_goes(model):
     assert evaluated(graph).calls == graph.calls
 
 
-@pytest.mark.parametrize("kind", [BatchNorm1d, SyncBatchNorm])
+@for_each("kind", [BatchNorm1d, SyncBatchNorm])
 def test_a_batch_norm_after_training_is_one_kernel_and_keeps_nothing(kind):
     norm = kind(name="bn", num_features=4)
     after = norm.evaluated()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from layer_checks import buffers_of, differences
@@ -180,7 +181,7 @@ def test_dtypes_follow_what_autocast_does_with_each_layer():
     assert call_dtypes(built, Mixed(dtype="bfloat16"), "float32") == ("bfloat16",) * 5
 
 
-@pytest.mark.parametrize("low", LOW)
+@for_each("low", LOW)
 def test_autocast_rounds_what_goes_in_and_out_of_a_layer_of_16_bits_and_nothing_else(low):
     def cut(value):
         return rounded(np.asarray(value, dtype=np.float32), low)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
@@ -40,7 +41,7 @@ def test_a_fault_is_read_back_as_it_was_written(kind):
     assert adapter.validate_python(written) == chosen
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         ({"kind": "info", "rank": 0, "step": 1}, "unknown fault 'info'; known: inf, nan."),

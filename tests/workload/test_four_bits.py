@@ -58,7 +58,7 @@ def test_the_dtype_that_a_strategy_asks_for_is_that_of_the_packed_weights():
 ZERO3 = {"kind": "zero3", "param_persistence_threshold": 0, "prefetch_bucket_size": 0}
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1", ZERO3])
+@for_each("strategy", ["fsdp", "fsdp1", ZERO3])
 def test_half_a_byte_is_gathered_for_each_element(strategy):
     def gathered(**options):
         run = run_of(scenario(strategy, precision=MIXED, lora=LORA, **options))

@@ -1,6 +1,7 @@
 """Graph: who is registered, who is called, and in which order gradients become ready."""
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from small_layers import Scale, Sum
@@ -134,7 +135,7 @@ def test_shapes_follow_the_calls():
     assert graph.shapes([(2, 4)]) == [(2, 4), (2, 3), (2, 7)]
 
 
-@pytest.mark.parametrize(("name", "shown"), [("fc", "fc"), ("", "linear")])
+@for_each(("name", "shown"), [("fc", "fc"), ("", "linear")])
 def test_layers_that_do_not_chain_are_refused_by_name_or_else_by_kind(name, shown):
     wide = Linear(name=name, in_features=5, out_features=1)
     graph = chain(Linear(name="l", in_features=4, out_features=3), wide)

@@ -284,7 +284,7 @@ TORCH = [
 ]
 
 
-@pytest.mark.parametrize(("smoothing", "target", "value", "gradient"), TORCH)
+@for_each(("smoothing", "target", "value", "gradient"), TORCH)
 def test_cross_entropy_equals_torchs(smoothing, target, value, gradient):
     loss = CrossEntropy(label_smoothing=smoothing)
     found, slope = loss.value_and_grad(LOGITS, np.array(target))
@@ -308,7 +308,7 @@ def test_ignored_samples_may_have_predictions_that_are_not_finite():
     assert slope[1].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1.1])
+@for_each("smoothing", [-0.1, 1.1])
 def test_label_smoothing_is_a_share(smoothing):
     with pytest.raises(ValueError, match="label_smoothing"):
         TypeAdapter(AnyLoss).validate_python(

@@ -1,6 +1,7 @@
 """Measured steps: which points hold, what lies between and beyond them, and what contradicts."""
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ def test_one_point_grows_with_the_size_of_the_work():
 POINTS = [(10, 1.0), (20, 1.5), (40, 3.5)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("microbatch", "seconds"),
     [(10, 1.0), (15, 1.25), (20, 1.5), (30, 2.5), (40, 3.5), (50, 4.5), (4, 0.7)],
 )
@@ -59,7 +60,7 @@ def test_time_is_positive_and_never_falls_with_the_batch(gaps, microbatch):
 FALLING = [(20, 1.57), (28, 1.55), (40, 1.7), (57, 3.3), (80, 3.2)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("microbatch", "seconds"),
     [(28, 1.55), (24, 1.56), (80, 3.2), (10, 1.505), (120, 4.7)],
 )
@@ -94,7 +95,7 @@ def test_backward_has_two_thirds_unless_it_is_said():
     assert measured(point(8, 5)).forward_fraction == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         ({"points": []}, "points: [] has too few entries; it needs at least 1."),

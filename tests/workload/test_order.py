@@ -48,7 +48,7 @@ orders = (
 )
 
 
-@pytest.mark.parametrize("samples_per_step", TRANSFORMERS)
+@for_each("samples_per_step", TRANSFORMERS)
 def test_samples_are_grouped_as_hugging_face_does(samples_per_step):
     grouped = grouped_by_length(ORDER, LENGTHS, samples_per_step)
     assert grouped.tolist() == TRANSFORMERS[samples_per_step]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -56,7 +57,7 @@ def test_samples_that_fit_leave_no_room():
     assert sorted(found.tokens.tolist()) == [8, 8, 8]
 
 
-@pytest.mark.parametrize("given", [{"to": 0}, {"to": 2048.5}, {"strategy": "first_fit"}])
+@for_each("given", [{"to": 0}, {"to": 2048.5}, {"strategy": "first_fit"}])
 def test_what_says_nothing_clear_is_refused(given):
     with pytest.raises(ValidationError):
         Packing.model_validate(given)

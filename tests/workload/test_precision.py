@@ -49,7 +49,7 @@ def test_what_flows_between_layers_is_16_bit_or_the_workloads(kind, policy):
 # Full --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 @every_policy
 def test_full_precision_keeps_sends_and_computes_in_the_workloads_dtype(dtype, policy):
     chosen = precision("full")
@@ -159,7 +159,7 @@ def test_a_loss_is_scaled_as_grad_scaler_says(kind):
 # Errors ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "line"),
     [
         (

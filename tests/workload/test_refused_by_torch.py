@@ -1,7 +1,6 @@
 """Models and data that torch refuses in its forward: here they are refused before anything runs."""
 
 import numpy as np
-import pytest
 from for_each import for_each
 
 LINEAR = {"name": "l1", "kind": "linear", "in_features": 4, "out_features": 6}
@@ -79,7 +78,7 @@ def test_one_value_in_place_of_a_list_is_named(refuse):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "line"),
     [
         ({"optimizer": {"kind": "sgd", "lr": True}}, "workload.optimizer.lr"),
@@ -95,7 +94,7 @@ def test_true_is_no_number(refuse, more, line):
     assert refuse(workload=given) == [f"{line}: True is not a number."]
 
 
-@pytest.mark.parametrize("given", [True, "0.1"])
+@for_each("given", [True, "0.1"])
 def test_only_numbers_are_numbers_also_inside_lists(refuse, given):
     def told(optimizer):
         return refuse(workload=workload(sequential(LINEAR), optimizer=optimizer))

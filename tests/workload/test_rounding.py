@@ -65,8 +65,8 @@ def assert_same_bits(found, wanted):
 # Values ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("column", "low"), [(1, "float16"), (2, "bfloat16")])
+@for_each("dtype", [np.float32, np.float64])
+@for_each(("column", "low"), [(1, "float16"), (2, "bfloat16")])
 def test_rounding_gives_torchs_figures(column, low, dtype):
     figures = np.array(TORCH, dtype)
     assert_same_bits(rounded(figures[:, 0], low), figures[:, column])
@@ -111,7 +111,7 @@ def test_float64_is_rounded_through_float32_as_in_torch(low):
 # Arrays ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("low", [None, "float32", "float64"])
+@for_each("low", [None, "float32", "float64"])
 def test_what_is_not_narrower_returns_the_array_itself(low):
     array = np.array([1 / 3], np.float32)
     assert rounded(array, low) is array
@@ -148,9 +148,7 @@ def test_no_value_makes_numpy_warn_or_raise(low):
 # Names -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "nbytes"), [("bfloat16", 2), ("float16", 2), ("float32", 4), ("float64", 8)]
-)
+@for_each(("name", "nbytes"), [("bfloat16", 2), ("float16", 2), ("float32", 4), ("float64", 8)])
 def test_a_dtype_is_found_by_its_name(name, nbytes):
     assert numpy_dtype(name).name == name
     assert numpy_dtype(name).itemsize == nbytes

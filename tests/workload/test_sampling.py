@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +97,7 @@ def test_a_rank_takes_its_own_samples_in_order():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("drop_last", "sizes"),
     [(False, [[[4, 4], [4, 4]], [[4, 4], [1, 1]]]), (True, [[[4, 4], [4, 4]]])],
 )
@@ -164,7 +163,7 @@ def test_uneven_parts_are_contiguous_pieces_of_the_order():
     assert [part.tolist() for part in dealt] == [[9, 8, 7], [6], [5, 4, 3, 2]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("drop_last", "sizes"),
     [
         (False, [[[2, 2]], [[2, 1]], [[2, 0]], [[1, 0]]]),
@@ -230,7 +229,7 @@ def test_each_ranks_chunk_is_cut_again_into_given_sizes():
     assert step.sizes.tolist() == [[1, 1], [5, 5]]
 
 
-@pytest.mark.parametrize(("drop_last", "sizes"), [(False, [[4, 4], [1, 1]]), (True, [[4, 4]])])
+@for_each(("drop_last", "sizes"), [(False, [[4, 4], [1, 1]]), (True, [[4, 4]])])
 def test_the_last_global_batch_may_be_smaller(drop_last, sizes):
     steps = steps_from_global_batches(np.arange(10), 8, 2, 1, drop_last)
     assert [step.sizes[0].tolist() for step in steps] == sizes

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
+from for_each import for_each
 
 from simdp.workload.precision import GradScaler, ScalerSettings
 
@@ -24,7 +24,7 @@ TRAJECTORIES = {
 } | {f"ddp_{rank}": RECORDED["ddp_w2_inf_only_on_rank1"][rank] for rank in ("rank0", "rank1")}
 
 
-@pytest.mark.parametrize("name", TRAJECTORIES)
+@for_each("name", TRAJECTORIES)
 def test_scale_and_tracker_follow_torchs(name):
     recorded = TRAJECTORIES[name]
     settings = ScalerSettings(  # growth factor 2 and backoff 0.5, as RECORDED["params"] says
@@ -40,7 +40,7 @@ def test_scale_and_tracker_follow_torchs(name):
         assert scaler.growth_tracker == step["growth_tracker"] == recorded["growth_tracker"][at]
 
 
-@pytest.mark.parametrize("name", TRAJECTORIES)
+@for_each("name", TRAJECTORIES)
 def test_the_recorded_steps_are_skipped_exactly_where_the_scale_must_back_off(name):
     recorded = TRAJECTORIES[name]
     found = [s["step"] for s in recorded["records"] if s["grad_has_inf_after_allreduce"]]
@@ -61,7 +61,7 @@ def test_defaults_are_torchs():
     assert {name: getattr(scaler.settings, name) for name in defaults} == defaults
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("growth", "backoff", "figures"),
     [  # scale and its inverse after torch._amp_update_scale_, every third step with inf
         (

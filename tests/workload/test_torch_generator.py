@@ -27,14 +27,14 @@ def test_permutations_are_torchs(case):
     assert hashlib.sha256(order.astype("<i4").tobytes()).hexdigest() == SUMS[case]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@for_each("seed", [0, 1])
 def test_a_generator_goes_on_where_it_stopped(seed, recorded):
     generator = TorchGenerator(seed)
     wanted = recorded[f"two_in_a_row|n=100|seed={seed}"]
     np.testing.assert_array_equal([generator.randperm(100), generator.randperm(100)], wanted)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@for_each("seed", [0, 1])
 def test_the_stream_is_torchs(seed, recorded):
     wanted = recorded[f"random_u32|seed={seed}"].astype(np.uint32)
     np.testing.assert_array_equal(TorchGenerator(seed).random(1400)[1::2], wanted)  # low halves
@@ -48,7 +48,7 @@ def test_of_a_seed_the_lowest_32_bits_count():
     assert TorchGenerator(2**40 + 3).random64() == TorchGenerator(3).random64()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@for_each("seed", [0, 1])
 def test_tensors_are_torchs_to_the_last_bit(seed, recorded):
     for dtype in ("float32", "float64"):
         unit = recorded[f"rand_{dtype}|seed={seed}"]
@@ -83,7 +83,7 @@ def test_what_is_skipped_leaves_the_generator_as_what_is_drawn():
             assert drawn.normal(1.0, (1,)) == skipped.normal(1.0, (1,))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@for_each("seed", [0, 1])
 def test_a_random_split_is_cut_from_a_permutation(seed, recorded):
     wanted = recorded[f"random_split|n=50 into 37, 13|seed={seed}"]
     np.testing.assert_array_equal(TorchGenerator(seed).randperm(50), wanted)

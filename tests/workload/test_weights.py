@@ -50,7 +50,7 @@ def store(tmp_path):
 # Drawn -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_parameters_are_drawn_and_buffers_begin_as_torchs(dtype):
     found = draw(dtype=dtype)
     assert set(found) == {*PARAMETERS, *BUFFERS}
@@ -108,7 +108,7 @@ def test_a_truncated_normal_draws_again_what_lies_beyond():
 # Loaded ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_a_checkpoint_gives_parameters_and_buffers(store, dtype):
     path = store(PARAMETERS | BUFFERS)
     assert weights.problem_with(path, GRAPH) is None

@@ -118,7 +118,7 @@ def test_a_global_batch_is_cut_over_ranks_before_micro_steps(tmp_path):
     assert sizes(workload(global_batch=20, grad_accum=[7, 3]), 2, tmp_path) == [[[7, 7], [3, 3]]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "world_size", "wanted"),
     [
         ({"microbatch": 4}, 3, [[[4, 4, 4]]]),  # 6 each: 4, and 2 are left out
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_order_is_refused(tmp_path):
 # Learning rate -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 16), ("sqrt", 4)])
+@for_each(("scaling", "factor"), [("none", 1), ("linear", 16), ("sqrt", 4)])
 def test_the_learning_rate_may_grow_with_the_world_size(scaling, factor):
     schedule = {"kind": "step_lr", "step_size": 1, "gamma": 0.5}
     chosen = workload(microbatch=1, lr_scaling=scaling, lr_schedule=schedule)
@@ -236,12 +236,12 @@ def test_batch_norms_become_synchronised_with_the_same_tensors(tmp_path):
     assert not plain.is_synchronised
 
 
-@pytest.mark.parametrize(("precision", "itemsize"), [("full", 4), ("amp", 4), ("mixed", 2)])
+@for_each(("precision", "itemsize"), [("full", 4), ("amp", 4), ("mixed", 2)])
 def test_gradients_are_sent_in_the_precisions_dtype(precision, itemsize):
     assert workload(microbatch=1, precision=precision).gradient_itemsize == itemsize
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layers", "said"),
     [
         (["relu"], "none of its layers learns; add one that has parameters, such as linear."),
@@ -260,7 +260,7 @@ def test_a_model_that_cannot_be_trained_is_refused(layers, said, tmp_path):
 # Weights -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_initial_weights_are_uniform_within_torchs_bound(dtype, tmp_path):
     chosen = workload(model={"kind": "mlp", "widths": [400, 300]}, microbatch=1, dtype=dtype)
     weights = chosen.initial_weights(0, 0, tmp_path)
@@ -303,7 +303,7 @@ def test_a_model_may_make_one_number_of_each_sample(tmp_path):
     assert workload_problems(workload(model=SCALAR, microbatch=1), tmp_path) == []
 
 
-@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+@for_each("loss", ["mse", "cross_entropy"])
 def test_blobs_do_not_suit_a_model_without_classes(loss, tmp_path):
     chosen = workload(model=SCALAR, dataset="blobs", loss=loss, microbatch=1)
     (line,) = workload_problems(chosen, tmp_path)

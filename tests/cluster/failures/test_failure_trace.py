@@ -1,6 +1,5 @@
 """Traces: events as a file has them, and files that cannot be right."""
 
-import pytest
 from for_each import for_each
 from processes import drawn, failures, folder, refusal
 
@@ -100,7 +99,7 @@ def test_a_wrong_trace_is_refused_with_the_line(rows, line, tmp_path):
     assert refusal("trace", path) == f"{tmp_path}/events.csv:{line}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line"),
     [
         ("time_s,nodes\n", ":1: unknown column 'nodes'; known: time_s, node, effect, repair_s, "),

@@ -87,8 +87,8 @@ def test_every_unit_hits_its_own_nodes(kind, per, spread, num_nodes, devices, si
 
 @pytest.mark.slow
 @every_hazard
-@pytest.mark.parametrize("num_nodes", [1, 7, 500])
-@pytest.mark.parametrize("spread", [0, 1])
+@for_each("num_nodes", [1, 7, 500])
+@for_each("spread", [0, 1])
 def test_the_mean_rate_is_that_of_the_units(kind, num_nodes, spread):
     """Also in the first hours, since units are found somewhere between two failures."""
     process = failures(kind, spread=spread)

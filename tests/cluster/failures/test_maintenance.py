@@ -1,6 +1,5 @@
 """Maintenance: planned, announced, and some nodes at a time."""
 
-import pytest
 from for_each import for_each
 from processes import HOUR, drawn, failures, refusal
 
@@ -19,7 +18,7 @@ def test_nodes_come_in_turn():
     ]
 
 
-@pytest.mark.parametrize("nodes", [None, 8, 9])
+@for_each("nodes", [None, 8, 9])
 def test_all_nodes_at_once_where_no_fewer_are_wanted(nodes):
     (event,) = drawn(failures("maintenance", nodes=nodes), 1)
     assert event.nodes == tuple(range(8))

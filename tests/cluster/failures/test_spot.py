@@ -33,7 +33,7 @@ def mean_alive(found):
 # By a trace --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("num_nodes", "counts"),
     [
         (8, [(0, 8), (100, 5), (300, 7), (400, 8), (500, 5), (700, 7)]),
@@ -51,7 +51,7 @@ def test_a_trace_may_end(tmp_path):
     assert alive(drawn(process, 100), 8) == [(0, 8), (100, 5), (300, 7)]
 
 
-@pytest.mark.parametrize("repeat", [True, False])
+@for_each("repeat", [True, False])
 def test_a_trace_in_which_nobody_goes_has_no_events(repeat, tmp_path):
     process = failures("spot", folder(tmp_path), **BY_TRACE, repeat=repeat)
     assert drawn(process, 10, num_nodes=5) == []

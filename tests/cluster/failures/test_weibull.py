@@ -36,7 +36,7 @@ def test_a_scale_is_the_time_by_which_63_percent_of_gaps_have_ended():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "share"), [(0.5, 0.0950), (1, 0.00995), (2, 0.0001)])
+@for_each(("shape", "share"), [(0.5, 0.0950), (1, 0.00995), (2, 0.0001)])
 def test_new_units_fail_by_their_distribution(shape, share):
     """1 - exp(-(t / scale)^k) of them by a hundredth of the scale, more than on average if young
     ones fail more often."""

@@ -338,7 +338,7 @@ def long(*values):
     ("kind", "topology", "fabric"),
     [
         ("ring", "switch", "vector"),
-        ("tree", "switch", "fixed-share vector"),
+        long("tree", "switch", "fixed-share vector"),
         long("halving_doubling", "switch", "vector"),
         long("hierarchical", "switch", "vector"),
         long("auto", "switch", "vector"),

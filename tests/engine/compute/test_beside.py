@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.cluster import Device
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
@@ -69,7 +70,7 @@ def test_cross_entropy_is_a_log_softmax_and_the_choice_of_numbers():
     assert backward == [Kernel(0, 0, 4), Kernel(0, 40), chosen, Kernel(40, 120)]
 
 
-@pytest.mark.parametrize(("activity", "count"), [("forward", 2), ("backward", 2)])
+@for_each(("activity", "count"), [("forward", 2), ("backward", 2)])
 def test_plain_attention_scales_and_masks_its_scores(activity, count):
     model = {"kind": "gpt2", "vocab_size": 11, "n_positions": 4, "n_embd": 8, "n_layer": 1}
     model |= {"n_head": 2, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0}

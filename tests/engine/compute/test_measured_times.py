@@ -60,7 +60,7 @@ def test_between_and_beyond_points_a_step_is_linear(batch, ms):
     assert found["step_time_s"] == pytest.approx(ms / 1e3, rel=1e-12)
 
 
-@pytest.mark.parametrize(("batch", "ms"), [(8, 100), (16, 95), (12, 97.5)])
+@for_each(("batch", "ms"), [(8, 100), (16, 95), (12, 97.5)])
 def test_points_that_fall_within_what_steps_scatter_count_as_measured(batch, ms):
     found = metrics(RESNET, points((8, 100), (16, 95)), microbatch=batch)
     assert found["step_time_s"] == pytest.approx(ms / 1e3, rel=1e-12)
@@ -139,7 +139,7 @@ def test_a_rank_without_samples_takes_no_time():
     assert found["compute_s"] == pytest.approx((10 + 10 + 10 + 0) / 4 / 1e3, rel=1e-12)
 
 
-@pytest.mark.parametrize("how", [{"workers": 2, "pinned": False}, {"workers": 0}])
+@for_each("how", [{"workers": 2, "pinned": False}, {"workers": 0}])
 def test_a_copy_that_nothing_hides_is_inside_the_measured_step(how):
     feed = {"sample_size": "100 kB", "link": "pcie3-x16", **how}
     found = metrics(MLP, points((16, 10)), input=feed, host={"step": "1 ms"}, steps=3)
@@ -156,7 +156,7 @@ def test_measured_steps_train_with_data_where_there_are_some():
     assert found["step_time_s"] == pytest.approx(10e-3, rel=1e-12)
 
 
-@pytest.mark.parametrize("model", [RESNET, BARE], ids=["images", "bare"])
+@for_each("model", [RESNET, BARE], ids=["images", "bare"])
 def test_a_result_loads_again_and_gives_the_same(model):
     chosen = scenario(model, points((16, 120)), host={"step": "1 ms"})
     assert not chosen.numerics

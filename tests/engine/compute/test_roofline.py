@@ -1,7 +1,7 @@
 """Roofline: what each rank's device can do."""
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from simdp.cluster import Device
 from simdp.engine.compute.roofline import Roofline
@@ -37,7 +37,7 @@ def test_one_device_stands_for_all_ranks():
     np.testing.assert_array_equal(alike.flops("float32"), listed.flops("float32"))
 
 
-@pytest.mark.parametrize("nbytes", [0.0, 1e6])
+@for_each("nbytes", [0.0, 1e6])
 def test_moving_bytes_takes_memory_bandwidth_alone(nbytes):
     wanted = [nbytes / 1e12, nbytes / 5e11, nbytes / 1e12, nbytes / 1e12]
     np.testing.assert_allclose(Roofline(DEVICES).moving(nbytes), wanted, rtol=1e-15)

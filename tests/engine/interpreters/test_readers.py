@@ -232,7 +232,7 @@ READERS = {"costs", "memory", "numbers"}
 ROOM = Path(simdp.__file__).parent / "engine" / "interpreters"
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+@for_each("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
 def test_nothing_in_their_room_imports_a_reader(path):
     found = {
         node.module.rpartition(".")[2]

@@ -27,8 +27,8 @@ def mttf(processes, num_nodes, num_events, runs):
     return np.mean(ends) / num_events / HOUR
 
 
-@pytest.mark.parametrize("spread", [0, 0.5])
-@pytest.mark.parametrize(("num_gpus", "hours"), [(16_384, 1.803), (131_072, 0.2254)])
+@for_each("spread", [0, 0.5])
+@for_each(("num_gpus", "hours"), [(16_384, 1.803), (131_072, 0.2254)])
 def test_a_large_job_fails_as_often_as_published(num_gpus, hours, spread):
     """Meta's RSC-1, 6.50 failures per 1,000 node-days (arXiv 2410.21680)."""
     found = failures({**PUBLISHED, "spread": spread})

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_strategy import scenario as of_strategy
-from for_each import for_each
+from for_each import for_each, for_some
 from small_scenario import FAST
 
 from simdp import simulate
@@ -103,7 +103,7 @@ EXACT = {
 LATE = [{"kind": "lognormal", "sigma": 0.3}]
 
 
-@pytest.mark.parametrize("name", EXACT)
+@for_some("name", EXACT, 2)
 def test_a_restarted_run_ends_with_the_bits_of_the_run_that_never_failed(name):
     strategy, options = EXACT[name]
     strategy = {"kind": strategy} if isinstance(strategy, str) else strategy

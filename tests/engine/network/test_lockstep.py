@@ -60,7 +60,7 @@ def test_one_round_after_the_other_is_played_exactly(kind, place):
     assert fixed(PLACES[place], plan, 4e6) == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize("topology", ["switch", "ring", "torus2d"])
+@for_each("topology", ["switch", "ring", "torus2d"])
 def test_partners_at_any_distance_are_played_exactly(topology):
     """The farther they are, the more share a link, in that round only."""
     plan = plan_for("halving_doubling", PLACES[topology], 64e6)

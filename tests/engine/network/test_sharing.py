@@ -149,7 +149,7 @@ def test_collectives_that_follow_each_other_share_a_link_if_no_rank_takes_part_i
     assert shared_link(NetworkRoutes(where), [first, same_sender]) is None
 
 
-@pytest.mark.parametrize("family", ["broadcast", "reduce"])
+@for_each("family", ["broadcast", "reduce"])
 def test_switches_hand_on_a_collective_while_ranks_are_in_the_next_one(family):
     """Over a trunk of half a port's bandwidth, the second collective catches up with the first."""
     tree = {"kind": "fat_tree", "ports_per_leaf": 2, "oversubscription": 4, "in_network": True}

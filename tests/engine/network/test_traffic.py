@@ -42,7 +42,7 @@ def test_a_ring_moves_the_same_over_each_of_its_links(n, topology):
     assert list(found.values()) == pytest.approx([2 * (n - 1) / n * S] * len(found))
 
 
-@pytest.mark.parametrize("cards", [1, 4])
+@for_each("cards", [1, 4])
 def test_a_hierarchical_all_reduce_moves_three_halves_inside_and_a_quarter_per_rank_across(cards):
     where = cluster(8, devices_per_node=4, inter_node=between("switch", cards=cards))
     found = crossed(where, FAMILIES["all_reduce"]["hierarchical"]())
@@ -127,7 +127,7 @@ def test_launches_are_counted_by_step_and_averaged_from_the_first_steady_one_on(
 # In a run -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@for_each("steps", [1, 3])
 def test_a_run_says_how_busy_its_links_were(load, steps):
     """4 ranks in a ring that do nothing but all_reduce: each link is busy but for the latencies."""
     workload = {**PARAMETERS, "steps": steps}

@@ -190,7 +190,7 @@ def test_collectives_of_two_groups_and_messages_share_links_transfer_by_transfer
     agree(where(topology), things)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "double_binary_tree"])
+@for_each("algorithm", ["ring", "double_binary_tree"])
 def test_calls_of_one_group_follow_each_other_rank_by_rank(algorithm):
     random = np.random.default_rng(2)
     things = [

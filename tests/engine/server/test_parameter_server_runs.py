@@ -394,7 +394,7 @@ def test_spans_of_a_lane_never_overlap_and_fill_the_step(strategy):
     assert m["simulated_s"] == pytest.approx(trace.end.max())
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=lambda s: ", ".join(map(str, s.values())))
+@for_each("strategy", EVERY, ids=lambda s: ", ".join(map(str, s.values())))
 def test_time_and_memory_do_not_depend_on_numerics(strategy):
     real, timed = (play(strategy, 4, JITTER, numerics=numerics) for numerics in (True, False))
     assert list(real.trace.spans) == list(timed.trace.spans)
@@ -481,7 +481,7 @@ def test_memory_needed_is_that_of_a_run():
 # Precision, buffers, faults ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["amp", "mixed"])
+@for_each("kind", ["amp", "mixed"])
 def test_bfloat16_learns_nearly_the_same(kind):
     full = play(ASYNC, dtype="float32")
     low = play(ASYNC, dtype="float32", precision={"kind": kind, "dtype": "bfloat16"})

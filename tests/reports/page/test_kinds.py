@@ -5,6 +5,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from small_scenario import CLUSTER
 from trace_maker import job as traces_of
 
@@ -422,7 +423,7 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("text", FIGURES)
+@for_each("text", FIGURES)
 def test_figures_carry_the_value_that_they_show(text):
     made, value = FIGURES[text]
     assert made == text

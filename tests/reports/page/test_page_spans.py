@@ -5,6 +5,7 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.reports.page.timeline import pack, packed, shown
@@ -41,7 +42,7 @@ def run(**more):
     return simdp.simulate(simdp.load_scenario("scenarios/8gpu_ring.yaml", {**CHANGES, **more}))
 
 
-@pytest.mark.parametrize("few", [0, 10**6])
+@for_each("few", [0, 10**6])
 def test_every_span_of_a_small_run_is_there(few):
     result = run(**JITTER)
     data = packed(shown(result, few=few))
@@ -116,7 +117,7 @@ def test_steps_tell_when_they_begin_and_end():
     assert data["steps"][2][1] == pytest.approx(data["view"][0])
 
 
-@pytest.mark.parametrize("values", [[], [0, 1, 2**32 - 1], [7] * 1000])
+@for_each("values", [[], [0, 1, 2**32 - 1], [7] * 1000])
 def test_numbers_come_back(values):
     assert unpack(pack(np.array(values, dtype=np.int64), np.uint32)).tolist() == values
     negative = [-value // 2 for value in values]

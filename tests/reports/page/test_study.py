@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import simdp
 from simdp.reports import table
@@ -57,9 +58,7 @@ def test_a_page_is_small_and_the_same_twice():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("key", "make"), [("cluster.world_size", scaling), ("workload.microbatch", curves)]
-)
+@for_each(("key", "make"), [("cluster.world_size", scaling), ("workload.microbatch", curves)])
 def test_the_interval_of_a_swept_step_is_a_band(key, make):
     raw = {
         "cluster": {"machine": "dgx-h100", "world_size": 4},

@@ -60,7 +60,7 @@ def test_the_width_of_a_text_grows_with_its_letters_and_its_size():
 RESNET = [f"layer{i}.{j}.{name}" for i in (1, 2, 3) for j in (0, 1) for name in ("conv1", "bn1")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("width", "named"),
     [
         (40.0, ["layer1.0", "layer1.1", "layer2.0", "layer2.1", "layer3.0", "layer3.1"]),

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.reports.plots.labels import ABOUT
 from simdp.reports.plots.loss import MAX_LINES, SKIPPED, SKIPPED_GLYPH, LossCurve
@@ -88,7 +89,7 @@ def test_points_beyond_the_limit_are_left_out_and_counted(play, drawn):
     assert f"{MAX_LINES} of {MAX_LINES + 4} points" in ax.get_title(loc="left")
 
 
-@pytest.mark.parametrize("lost", [None, float("nan"), float("inf")])
+@for_each("lost", [None, float("nan"), float("inf")])
 def test_a_loss_that_there_is_not_is_a_gap(lost, single, drawn):
     result = copy.copy(single.points[0])
     result.metrics = copy.deepcopy(result.metrics)

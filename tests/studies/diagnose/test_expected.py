@@ -34,7 +34,7 @@ def test_without_a_machine_the_device_suggests_one_and_the_slowest_is_the_limit(
     assert should.longest > should.usual
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("device", "words"),
     [
         (None, "the traces name no device"),

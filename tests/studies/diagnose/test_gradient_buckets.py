@@ -1,6 +1,5 @@
 """Buckets: those of the usual step, and what torch's rule makes of the same gradients."""
 
-import pytest
 from for_each import for_each
 from trace_maker import RankMaker
 
@@ -30,7 +29,7 @@ def sizes(rows):
     return [row.num_elements for row in rows]
 
 
-@pytest.mark.parametrize("marked", [True, False])
+@for_each("marked", [True, False])
 def test_the_usual_steps_buckets_are_found(marked):
     steps = [RESNET50] * 4 if not marked else [[sum(RESNET50)], *[RESNET50] * 3]
     found = buckets_of([line(steps, marked)]).rows

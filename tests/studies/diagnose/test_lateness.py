@@ -43,7 +43,7 @@ def test_lateness_that_goes_round_is_imbalance():
     assert set(found.others) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize(("num_ranks", "at_most"), [(2, 0.2), (4, 0.1), (16, 0.02)])
+@for_each(("num_ranks", "at_most"), [(2, 0.2), (4, 0.1), (16, 0.02)])
 def test_jitter_is_seldom_taken_for_a_straggler(num_ranks, at_most):
     random = np.random.default_rng(3)
     wrong = [
@@ -53,7 +53,7 @@ def test_jitter_is_seldom_taken_for_a_straggler(num_ranks, at_most):
     assert np.mean(wrong) <= at_most
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 16])
+@for_each("num_ranks", [2, 4, 16])
 def test_a_straggler_is_found_beneath_jitter(num_ranks):
     random = np.random.default_rng(4)
     for _ in range(50):

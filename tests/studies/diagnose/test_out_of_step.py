@@ -1,6 +1,6 @@
 """Collectives of profiler traces that ranks disagree on."""
 
-import pytest
+from for_each import for_each
 from trace_maker import RankMaker
 
 from simdp.studies.diagnose.meetings import matched
@@ -30,7 +30,7 @@ def test_ranks_that_agree_have_no_rows():
     assert found(lambda calls: calls) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "state"),
     [
         (lambda c: ("broadcast", *c[1:]), "COLLECTIVE_TYPE_MISMATCH"),
@@ -43,7 +43,7 @@ def test_another_call_is_named_with_its_rank(change, state):
     assert (row.state, row.culprit_ranks, row.missing_ranks) == (state, (1,), ())
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@for_each("num_ranks", [2, 3])
 def test_a_call_that_a_rank_leaves_out_is_missing_there(num_ranks):
     rows = found(lambda calls: [calls[0], *calls[2:]], num_ranks)
     assert (rows[0].missing_ranks, rows[0].sequence) == ((1,), 1)

@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 import pytest
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
@@ -110,7 +111,7 @@ def refused(address):
     return line
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense", "tcp://", "ftp://x:1"])
+@for_each("address", ["tcp://127.0.0.1:1", "nonsense", "tcp://", "ftp://x:1"])
 def test_a_scheduler_that_is_not_there_is_said_in_a_line(address):
     assert "no scheduler answers there" in refused(address)
 

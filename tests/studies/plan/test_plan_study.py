@@ -131,6 +131,7 @@ def test_the_pruned_search_finds_what_looking_at_everything_finds(file, seed, go
 FEW = PlanRequest("cheapest", choices={"nodes": [1, 2], "strategy": ["ddp", "fsdp"]})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_answer_is_the_same_for_any_number_of_workers_and_from_a_store(file, tmp_path):
     alone = plan(file, FEW)
@@ -227,7 +228,7 @@ def test_what_cannot_be_asked_is_said_in_a_line(file, asked, line):
     assert all("\n" not in problem for problem in caught.value.problems)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dealt", "batch"),
     [({"grad_accum": [4, 2, 2]}, 32), ({"global_batch": 64}, 64), ({"microbatch": 4}, 16)],
     ids=str,
@@ -279,7 +280,7 @@ def test_ranges_double_and_sizes_keep_their_unit():
         doubled("nodes", "8:1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "value"),
     [("deadline", "3 days", 259200.0), ("budget", "10000 USD", 1e4), ("energy", "5 kWh", 5.0)],
 )
@@ -423,7 +424,7 @@ def test_a_deadline_is_met_with_a_probability():
     assert "at the time that it does not exceed with 90 %" in none.nearest.why
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "line"),
     [
         (PlanRequest(deadline=1e9, sure=0.3), "--sure 30 %: is out of range"),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.studies.replay import read_job, replay_of, size_of
@@ -68,7 +69,7 @@ def test_gradients_may_be_told(tmp_path):
     assert sum(metrics["bucket_bytes"]) == 40e6
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("5", "--gradients: 5 has no unit"),

@@ -3,7 +3,7 @@
 import pytest
 
 from simdp.studies.replay import replay_of
-from tests.for_each import for_each
+from tests.for_each import for_each, for_some
 from tests.studies.replay.traced import replayed, scenario, step_time, traces_of, with_keys
 
 MACHINES = ("dgx-a100", "hkbu-10gbe")
@@ -44,7 +44,7 @@ BF16 = {"kind": "ddp", "comm_hook": "bf16"}
 @pytest.mark.parametrize(
     "by_rank", [pytest.param(False, marks=pytest.mark.long), True], ids=["trace.json", "by rank"]
 )
-@for_each(
+@for_some(
     ("model", "strategy"),
     [
         ("bert-base", "zero3"),
@@ -54,6 +54,7 @@ BF16 = {"kind": "ddp", "comm_hook": "bf16"}
         ("vgg16", "fsdp"),
         ("bert-base", BF16),
     ],
+    2,
 )
 def test_what_waits_for_its_network_is_replayed_too(tmp_path, model, strategy, by_rank):
     """There a parameter at the wrong place, or a root without any, costs up to a sixth."""

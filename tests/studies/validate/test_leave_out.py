@@ -251,6 +251,7 @@ def test_tables_of_other_nodes_predict_one(tables):
     assert {row.new for row in found.whole.rows} == {("nodes",)}
 
 
+@pytest.mark.long
 def test_a_fold_of_tables_does_not_see_them(tables):
     before = leave_out(tables(), "collective", workers=1).whole.rows
     after = leave_out(tables(slower=["all_gather"]), "collective", workers=1).whole.rows
@@ -273,6 +274,7 @@ def test_where_no_table_remains_what_is_published_counts(lab, tables):
 # Nothing to leave out ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_points_that_nothing_can_be_left_out_for_are_as_ever(lab, tables):
     paths = [*lab(), *tables(TABLES[:1])]
     plain = json.loads(leave_out(paths, "model", workers=1).to_json())

@@ -110,7 +110,7 @@ def test_synthetic_data_have_1024_samples_unless_told_otherwise(kind, tmp_path):
     assert DATASETS[kind]().length(tmp_path) == 1024
 
 
-@pytest.mark.parametrize("kind", ["blobs", "regression"])
+@for_each("kind", ["blobs", "regression"])
 def test_real_numbers_know_no_padding(kind, tmp_path):
     assert DATASETS[kind]().lengths_of(PERCEPTRON, MSE(), 0, tmp_path) == {}
 
@@ -135,13 +135,13 @@ def test_a_workload_without_a_loss_takes_the_one_that_suits_its_data(kind, loss)
 # What does not suit a model ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["blobs", "images", "regression"])
+@for_each("kind", ["blobs", "images", "regression"])
 def test_real_numbers_do_not_suit_a_model_of_tokens(kind, tmp_path):
     wrong = DATASETS[kind]().problem_with(Reader(length=4), CrossEntropy(), tmp_path)
     assert wrong == f"{kind} draws real numbers, but the model takes tokens as x; use tokens."
 
 
-@pytest.mark.parametrize("kind", ["digits", "tokens"])
+@for_each("kind", ["digits", "tokens"])
 def test_tokens_do_not_suit_a_model_of_real_numbers(kind, tmp_path):
     chosen = DATASETS[kind]()
     assert chosen.input_shapes(PERCEPTRON, tmp_path) == {}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.workload.datasets.synthetic import Images
 from simdp.workload.losses import MSE, CrossEntropy
@@ -44,7 +45,7 @@ def test_a_patch_has_one_colour():
     assert x.std() > 0.5
 
 
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 4)])
+@for_each(("height", "width"), [(1, 1), (2, 3), (5, 4)])
 def test_images_may_be_smaller_than_the_patches(height, width):
     model = EinsumModel(equation="nchw,chwf->nf", c=1, h=height, w=width, f=2)
     assert Images(num_samples=3).arrays(model, LOSS, 0, None)["x"].shape == (3, 1, height, width)

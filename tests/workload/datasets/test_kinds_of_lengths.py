@@ -4,6 +4,7 @@ from math import erf, log, sqrt
 
 import numpy as np
 import pytest
+from for_each import for_each
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
@@ -36,7 +37,7 @@ def test_every_kind_has_an_example():
     assert set(EXAMPLES) == set(LENGTHS)
 
 
-@pytest.mark.parametrize("kind", sorted(LENGTHS))
+@for_each("kind", sorted(LENGTHS))
 def test_lengths_are_whole_within_their_bounds_and_the_seeds_own(kind):
     distribution = made(kind, **EXAMPLES[kind])
     found = drawn(distribution)
@@ -81,7 +82,7 @@ def test_a_table_of_counts_is_drawn_from_by_its_counts(tmp_path):
     assert (found == 20).mean() == pytest.approx(0.75, abs=0.01)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line"),
     [
         ("length,count\nten,3\n", "2: length 'ten' is no number of tokens; write 1 ... 1000000."),
@@ -96,7 +97,7 @@ def test_a_table_that_counts_no_lengths_is_refused(text, line, tmp_path):
     assert caught.value.problems == [f"{tmp_path / 'lengths.csv'}:{line}"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "options", "line"),
     [
         (

@@ -26,7 +26,7 @@ def problem(dataset, model, loss=None):
 # What is to be learned ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ignore_index", [-100, 0, -1])
+@for_each("ignore_index", [-100, 0, -1])
 def test_a_language_model_is_given_the_tokens_that_follow(ignore_index):
     dataset = Tokens(num_samples=200, sequence_length=12, min_length=3)
     arrays, lengths = drawn(dataset, Reader(), CrossEntropy(ignore_index=ignore_index))
@@ -132,7 +132,7 @@ def test_lengths_are_uniform_between_the_shortest_and_the_longest():
     np.testing.assert_allclose(counts[3:] / 40_000, 1 / 6, atol=0.01)
 
 
-@pytest.mark.parametrize(("options", "sigma"), [({}, 0.5), ({"sigma": 0.2}, 0.2)])
+@for_each(("options", "sigma"), [({}, 0.5), ({"sigma": 0.2}, 0.2)])
 def test_lengths_are_log_normal_around_a_median(options, sigma):
     dataset = Tokens(num_samples=40_000, sequence_length=10_000, median_length=300, **options)
     found = dataset.lengths_of(Reader(length=10_000), CrossEntropy(), 0, None)["x"]

@@ -4,6 +4,7 @@ from math import exp, log, tanh
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import kept_nbytes, refusal
 
 from simdp.workload.layers import Kernel
@@ -27,7 +28,7 @@ def test_the_slope_of_relu_at_zero_is_zero():
     assert dx.tolist() == [[0, 0, 1]]
 
 
-@pytest.mark.parametrize("kind", AT_ONE)
+@for_each("kind", AT_ONE)
 def test_an_activation_of_one(kind):
     y, _ = ACTIVATIONS[kind](name="a").forward(Pass({}), np.array([[1.0]]))
     np.testing.assert_allclose(y, [[AT_ONE[kind]]], rtol=1e-15)
@@ -48,7 +49,7 @@ STEPWISE = {"quick_gelu": 3, "relu2": 2}
 """Those that transformers writes in several steps, and how many kernels that takes."""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ACTIVATIONS if kind not in STEPWISE])
+@for_each("kind", [kind for kind in ACTIVATIONS if kind not in STEPWISE])
 def test_an_activation_reads_its_input_and_writes_its_output(kind):
     layer = ACTIVATIONS[kind](name="a")
     (forward,) = layer.forward_cost([(2, 6)], 4)
@@ -84,7 +85,7 @@ TORCH = {  # torch 2.13.0: values and slopes there
 }
 
 
-@pytest.mark.parametrize("kind", TORCH)
+@for_each("kind", TORCH)
 def test_values_and_slopes_are_torchs(kind):
     layer, run = ACTIVATIONS[kind](name="a"), Pass({})
     y, saved = layer.forward(run, AT)
@@ -93,7 +94,7 @@ def test_values_and_slopes_are_torchs(kind):
     np.testing.assert_allclose(dx[0], TORCH[kind][1], rtol=1e-14)
 
 
-@pytest.mark.parametrize("slope", [-0.5, 0.0, 0.2, 1.0, 3.0])
+@for_each("slope", [-0.5, 0.0, 0.2, 1.0, 3.0])
 def test_leaky_relu_bends_at_zero_by_any_slope(slope):
     layer, run = LeakyReLU(name="a", negative_slope=slope), Pass({})
     y, saved = layer.forward(run, AT)
@@ -102,8 +103,8 @@ def test_leaky_relu_bends_at_zero_by_any_slope(slope):
     assert dx.tolist() == [[slope, slope, 1.0]]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["sigmoid", "silu"])
+@for_each("dtype", ["float32", "float64"])
+@for_each("kind", ["sigmoid", "silu"])
 def test_far_from_zero_nothing_overflows(kind, dtype):
     """Every warning of NumPy is an error in these tests."""
     layer, run = ACTIVATIONS[kind](name="a"), Pass({})
@@ -129,7 +130,7 @@ def test_backward_has_kept_what_torchs_has():
         assert kept_nbytes(layer, shape, itemsize) == tensors * 3 * itemsize
 
 
-@pytest.mark.parametrize("kind", STEPWISE)
+@for_each("kind", STEPWISE)
 def test_what_is_written_in_steps_takes_a_kernel_for_each(kind):
     layer = ACTIVATIONS[kind](name="a")
     assert len(layer.forward_cost([(2, 6)], 4)) == STEPWISE[kind]
@@ -162,7 +163,7 @@ WRITTEN_OUT = {  # the formulas of torch's documentation, number by number
 }
 
 
-@pytest.mark.parametrize("kind", WRITTEN_OUT)
+@for_each("kind", WRITTEN_OUT)
 def test_values_are_those_of_the_formulas(kind):
     x = np.array([[-7.0, -3.0, -2.0, -0.5, 0.0, 0.5, 1.5, 3.0, 7.0]])
     y, _ = ACTIVATIONS[kind](name="a").forward(Pass({}), x)

@@ -98,7 +98,7 @@ def test_attention_keeps_its_mean_under_dropout():
     assert y.std() == pytest.approx(sqrt(0.3 / 0.7 / 8), rel=0.05)  # eight weights of 1/8 each
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_softmax_survives_scores_of_any_size(dtype):
     scores = np.array([[1e4, 0, -1e4], [-1e4, -1e4, -1e4], [-np.inf] * 3], dtype=dtype)
     softmax(scores)
@@ -173,7 +173,7 @@ def passed(inputs):
     return y, LAYER.backward(run, saved, DY, [True] * len(inputs))
 
 
-@pytest.mark.parametrize("parts", [(3,), (1, 2)])
+@for_each("parts", [(3,), (1, 2)])
 def test_how_queries_keys_and_values_are_packed_changes_nothing(parts):
     y, below = passed(APART)
     other, others = passed(packed(APART, parts))
@@ -328,7 +328,7 @@ def test_flash_counts_the_scores_that_somebody_looks_at(keys, pairs):
     assert back.flops == 2.5 * kernel.flops
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@for_each("dropout", [0.0, 0.1])
 def test_flash_keeps_a_number_of_each_row_and_no_scores(dropout):
     layer = Attention(name="a", num_heads=4, dropout=dropout, implementation="flash")
     kept = [kept_nbytes(layer, [(length, 3 * 20)], 2) for length in (64, 128)]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import example, given
 from hypothesis import strategies as st
 from layer_checks import buffers_of, differences, kept_nbytes, other_memory
@@ -160,7 +161,7 @@ def test_a_batch_norm_that_tracks_nothing_has_no_buffers():
 # float32 -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [BatchNorm2d, SyncBatchNorm])
+@for_each("kind", [BatchNorm2d, SyncBatchNorm])
 def test_float32_stays_float32(kind):
     layer = kind(name="b", num_features=3)
     run = new_run(layer, dtype="float32")
@@ -294,7 +295,7 @@ def test_one_rank_alone_hears_itself():
 # Costs and shapes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [BatchNorm2d, SyncBatchNorm])
+@for_each("kind", [BatchNorm2d, SyncBatchNorm])
 def test_batch_norm_reads_its_input_twice(kind):
     layer, size = kind(name="b", num_features=3), 3 * 5 * 5
     assert layer.forward_cost([(3, 5, 5)], 4) == [
@@ -308,7 +309,7 @@ def test_batch_norm_reads_its_input_twice(kind):
     assert layer.ready_order() == ["b.weight", "b.bias"]  # torch 2.13.0, hooks on the parameters
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (4, 3)])
+@for_each("shape", [(), (4,), (4, 3)])
 def test_other_numbers_of_channels_are_refused(shape):
     with pytest.raises(ShapeError, match="takes 3 channels, but gets samples of shape"):
         BatchNorm1d(name="b", num_features=3).output_shape(shape)

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import kept_nbytes
 
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
 from simdp.workload.layers.tensor_ops import Concat
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (3, 2)])
+@for_each("shape", [(), (3,), (3, 2)])
 def test_channels_come_apart_as_they_were_joined(shape):
     concat, run = Concat(name="c"), Pass({})
     random = np.random.default_rng(0)
@@ -25,7 +26,7 @@ def test_channels_come_apart_as_they_were_joined(shape):
     assert kept_nbytes(concat, shapes, 4) == 0
 
 
-@pytest.mark.parametrize("shapes", [[(2, 3, 3), (2, 3, 4)], [(2,), (2, 1)], [(), ()]])
+@for_each("shapes", [[(2, 3, 3), (2, 3, 4)], [(2,), (2, 1)], [(), ()]])
 def test_only_channels_may_differ_in_a_concat(shapes):
     with pytest.raises(ShapeError, match="joins inputs that differ in their channels alone, but"):
         Concat(name="c").output_shape(*shapes)

@@ -218,7 +218,7 @@ def test_valid_is_no_padding():
     np.testing.assert_array_equal(passes(valid, x)[0], passes(none, x)[0])
 
 
-@pytest.mark.parametrize("stride", [1, 2])
+@for_each("stride", [1, 2])
 def test_small_groups_are_computed_together_without_seeing_each_other(stride):
     """Each group alone gives the same as all of them, also where zeros stand between them."""
     many = Conv2d(name="c", in_channels=12, out_channels=24, kernel_size=3, stride=stride, groups=6)

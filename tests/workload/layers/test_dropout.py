@@ -4,6 +4,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, kept_nbytes
 
 from simdp.workload.layers import Kernel
@@ -21,7 +22,7 @@ def dropped(p, samples, shape, name="d", step=0):
     return y
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@for_each("p", [0.1, 0.5, 0.9])
 def test_dropout_keeps_the_share_and_the_mean(p):
     y = dropped(p, range(50), (40, 50))
     assert set(np.unique(y)) == {0.0, 1 / (1 - p)}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, forward, refusal, weights_of
 
 from simdp.workload.layers import Kernel
@@ -37,7 +38,7 @@ def test_the_row_of_the_padding_starts_at_zero_and_stays_there():
     assert gradients["e.weight"][:, 0].tolist() == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("index", [-1, 4])
+@for_each("index", [-1, 4])
 def test_padding_that_is_no_token_is_refused(index):
     raw = {"kind": "embedding", "num_embeddings": 4, "embedding_dim": 3, "padding_idx": index}
     assert refusal(**raw) == [f"padding_idx: {index} is not a token; tokens are 0 ... 3."]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes
 
 from simdp.workload.layers.base import ShapeError
@@ -18,7 +19,7 @@ def test_both_inputs_and_what_the_activation_made_are_kept():
     assert kept_nbytes(Gate(name="g"), [(10, 48)] * 2, 2) == 3 * 10 * 48 * 2
 
 
-@pytest.mark.parametrize("shapes", [[(3, 4)], [(3, 4), (3, 5)]])
+@for_each("shapes", [[(3, 4)], [(3, 4), (3, 5)]])
 def test_inputs_of_other_shapes_are_refused(shapes):
     with pytest.raises(ShapeError) as caught:
         Gate(name="g").output_shape(*shapes)

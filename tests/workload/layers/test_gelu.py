@@ -3,7 +3,7 @@
 from math import erf, exp, pi, sqrt
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from simdp.workload.layers.activations import GELU
 
@@ -19,7 +19,7 @@ def test_gelu_in_float32_is_as_exact_as_float32_allows():
     np.testing.assert_allclose(slope, phi + x * bell, rtol=0, atol=2e-7)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_gelu_survives_values_of_any_size(dtype):
     largest = float(np.finfo(dtype).max)
     y, slope = GELU(name="g").value(np.array([-largest, -0.0, 0.0, largest, np.inf], dtype=dtype))

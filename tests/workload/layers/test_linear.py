@@ -28,13 +28,13 @@ def test_without_a_bias_there_is_the_weight_alone():
     assert layer.ready_order() == ["l.weight"]
 
 
-@pytest.mark.parametrize("shape", [(4,), (7, 4), (2, 5, 4)])
+@for_each("shape", [(4,), (7, 4), (2, 5, 4)])
 def test_the_last_axis_is_mapped_and_those_before_it_are_kept(shape):
     layer = Linear(name="l", in_features=4, out_features=3)
     assert layer.output_shape(shape) == (*shape[:-1], 3)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (4, 5)])
+@for_each("shape", [(), (3,), (4, 5)])
 def test_a_last_axis_of_another_length_is_refused(shape):
     with pytest.raises(ShapeError) as caught:
         Linear(name="l", in_features=4, out_features=3).output_shape(shape)

@@ -163,7 +163,7 @@ def test_of_equal_pixels_the_first_gets_the_gradient():
     assert dx.tolist() == [[[[1, 2, 0], [0, 0, 0]]]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("include", "wanted"),
     [
         (True, [[4 / 3, 3, 8 / 3], [7, 12, 9], [31 / 6, 8.5, 37 / 6]]),
@@ -208,7 +208,7 @@ def test_poolings_cost_what_they_read_and_write():
     assert kept_nbytes(AdaptiveAvgPool2d(name="p", output_size=1), image, 4) == 0
 
 
-@pytest.mark.parametrize("kind", [MaxPool2d, AvgPool2d])
+@for_each("kind", [MaxPool2d, AvgPool2d])
 def test_padding_of_more_than_half_a_window_is_refused(kind):
     raw = {"name": "p", "kernel_size": [3, 2], "padding": [1, 2]}
     with pytest.raises(ValidationError) as caught:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, kept_nbytes, new_pass, refusal, weights_of
 
 from simdp.workload.layers import LAYERS
@@ -83,7 +84,7 @@ def test_weights_start_within_one_over_the_root_of_the_hidden_size():
     assert {p.initial.size for p in layer.parameters()} == {0.5}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "line"),
     [
         (

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes, refusal
 
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.normalization import RMSNorm
 
 
-@pytest.mark.parametrize("eps", [1e-6, 0.1])
+@for_each("eps", [1e-6, 0.1])
 def test_rows_have_a_mean_square_of_one_times_the_weight(eps):
     x, weights = drawn(2, 3, 4), {"n.weight": drawn(4, seed=1)}
     y, _ = forward(RMSNorm(name="n", normalized_shape=4, eps=eps), x, weights=weights)
@@ -16,7 +17,7 @@ def test_rows_have_a_mean_square_of_one_times_the_weight(eps):
     np.testing.assert_allclose(y, x / root * weights["n.weight"], rtol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@for_each("dtype", ["float32", "float64"])
 def test_the_default_eps_is_that_of_the_dtype_as_in_torch(dtype):
     x = np.zeros((1, 4), dtype=dtype)
     x[0, 0] = 1e-4

@@ -87,7 +87,7 @@ def test_llama3_stretches_long_waves_and_leaves_short_ones():
     assert {round(ratio, 9) for ratio in usual / speeds} >= {1.0, 8.0}
 
 
-@pytest.mark.parametrize("truncate", [True, False])
+@for_each("truncate", [True, False])
 def test_yarn_mixes_between_two_columns(truncate):
     speeds, factor = RopeParameters(**YARN, rope_theta=1e6, truncate=truncate).speeds(128)
     assert factor == pytest.approx(0.1 * log(4) + 1)
@@ -128,7 +128,7 @@ def test_keys_that_do_not_suit_the_type_are_refused(keys, line):
     assert [found.line for found in problems(caught.value, keys)] == [line]
 
 
-@pytest.mark.parametrize(("packed", "words"), [(False, ""), (True, " of queries, keys and values")])
+@for_each(("packed", "words"), [(False, ""), (True, " of queries, keys and values")])
 def test_features_that_are_no_heads_are_refused(packed, words):
     layer = Rotary(name="r", head_dim=4, rope=RopeParameters(), packed=packed)
     with pytest.raises(ShapeError) as caught:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from layer_checks import drawn, new_pass
 
 from simdp.workload.layers.base import Pass, ShapeError
@@ -9,7 +10,7 @@ from simdp.workload.layers.linear import GLU, PReLU
 from simdp.workload.layers.softmax import LogSoftmax, Softmax
 
 
-@pytest.mark.parametrize("dim", [1, 2, -1])
+@for_each("dim", [1, 2, -1])
 def test_a_softmax_adds_up_to_one_along_its_axis(dim):
     x = drawn(3, 4, 5)
     y, _ = Softmax(name="s", dim=dim).forward(Pass({}), x)
@@ -24,7 +25,7 @@ def test_large_numbers_do_not_overflow():
     assert LogSoftmax(name="s").forward(Pass({}), x)[0].tolist() == [[0, -1e4, -2e4]]
 
 
-@pytest.mark.parametrize("layer", [Softmax(dim=0), LogSoftmax(dim=3), GLU(dim=-3)])
+@for_each("layer", [Softmax(dim=0), LogSoftmax(dim=3), GLU(dim=-3)])
 def test_an_axis_that_samples_have_not_is_refused(layer):
     with pytest.raises(ShapeError, match=r"works along axis -?\d, but gets samples of shape \(4, "):
         layer.output_shape((4, 5))

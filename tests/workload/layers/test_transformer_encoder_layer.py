@@ -1,6 +1,6 @@
 """Encoder layers, and the attention in them: names, defaults, and what is refused."""
 
-import pytest
+from for_each import for_each
 from layer_checks import refusal
 from pydantic import TypeAdapter
 
@@ -8,7 +8,7 @@ from simdp.workload.layers import LAYERS, AnyModule
 from simdp.workload.models import AnyModel
 
 
-@pytest.mark.parametrize("kind", ["multihead_attention", "transformer_encoder_layer"])
+@for_each("kind", ["multihead_attention", "transformer_encoder_layer"])
 def test_heads_that_do_not_share_the_width_evenly_are_refused(kind):
     if kind == "multihead_attention":
         keys, names = {"embed_dim": 8, "num_heads": 3}, ("num_heads", "embed_dim")
@@ -19,7 +19,7 @@ def test_heads_that_do_not_share_the_width_evenly_are_refused(kind):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spelled", "kind"),
     [
         ("TransformerEncoderLayer", "transformer_encoder_layer"),

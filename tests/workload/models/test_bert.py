@@ -164,7 +164,7 @@ def test_a_small_classifier_agrees_with_torch(keys, tokens, figures):
     assert_agrees_with_torch(bert(num_labels=3, **keys), tokens, *figures)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "tokens", "figures"),
     [  # transformers 5.23, torch 2.13.0
         (
@@ -184,7 +184,7 @@ def test_other_heads_agree_with_torch(keys, tokens, figures):
     assert_agrees_with_torch(bert(**keys), tokens, *figures)
 
 
-@pytest.mark.parametrize("layout", ["huggingface", "torch"])
+@for_each("layout", ["huggingface", "torch"])
 def test_padding_changes_nothing(layout):
     chosen = bert(layout=layout, pad_id=0)
     values = weights(chosen)
@@ -210,7 +210,7 @@ def test_float32_stays_float32():
     assert {run.output.dtype, *(g.dtype for g in run.gradients().values())} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize("layout", ["huggingface", "torch"])
+@for_each("layout", ["huggingface", "torch"])
 def test_weights_start_as_transformers(layout):
     chosen = bert(layout=layout, initializer_range=0.5, pad_id=0)
     for parameter in chosen.parameters():
@@ -233,17 +233,17 @@ def test_the_row_of_the_padding_starts_at_zero_as_transformers():
 # Presets -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@for_each("name", PRESETS)
 def test_a_preset_has_the_published_parameters(name):
     assert model(name).num_parameters() == published(name, "parameters")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@for_each("name", PRESETS)
 def test_a_preset_has_the_published_flops(name):
     assert_has_the_published_flops(name)
 
 
-@pytest.mark.parametrize("length", [128, 512])
+@for_each("length", [128, 512])
 def test_flops_follow_the_published_formula(length):
     # Narayanan et al., SC 2021 (arXiv 2104.04473), section 5.1, forward alone:
     # 24 B s l h^2 (1 + s / 6 h), here without the vocabulary

@@ -151,7 +151,7 @@ def test_gpt_neox_is_named_as_in_transformers():
     )
 
 
-@pytest.mark.parametrize(("kind", "biased"), [("llama", 0), ("mistral", 0), ("qwen2", 3)])
+@for_each(("kind", "biased"), [("llama", 0), ("mistral", 0), ("qwen2", 3)])
 def test_biases_are_those_of_the_kind(kind, biased):
     chosen = model(kind, **TINY)
     names = [p.name for p in chosen.parameters() if p.name.startswith("model.layers.1.")]
@@ -269,7 +269,7 @@ def test_mpt_computes_what_is_written_plainly():
         np.testing.assert_allclose(own, plain_mpt(values, tokens), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("parallel", [True, False])
+@for_each("parallel", [True, False])
 def test_gpt_neox_computes_what_is_written_plainly(parallel):
     chosen = model("gpt_neox", **TINY_NEOX, use_parallel_residual=parallel)
     values = weights(chosen)
@@ -289,7 +289,7 @@ def test_a_window_as_long_as_the_sample_changes_nothing():
     assert (narrow[:, 2:] != llama[:, 2:]).all()
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2"])
+@for_each("kind", ["llama", "mistral", "qwen2"])
 def test_float32_stays_float32(kind):
     chosen = model(kind, **TINY, attention_dropout=0.1)
     values = {name: value.astype("float32") for name, value in weights(chosen).items()}

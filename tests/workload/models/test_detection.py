@@ -113,6 +113,7 @@ def test_backward_ends_where_nothing_below_learns():
 # Numbers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @for_each("keys", SMALL)
 def test_gradients_are_differences(keys):

@@ -4,6 +4,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from for_each import for_each
 from image_nets import model, published, refusal, weights
 from text_nets import (
     FULL,
@@ -51,13 +52,13 @@ def gpt2(**keys):
     return model("gpt2", **TINY | keys)
 
 
-@pytest.mark.parametrize(("name", "elements", "tensors", "ready"), TENSORS)
+@for_each(("name", "elements", "tensors", "ready"), TENSORS)
 def test_gpt2_has_torchs_tensors_and_ready_order(name, elements, tensors, ready):
     assert_has_torchs_tensors(model(name), elements, tensors, ready)
     assert elements == published(name, "parameters")
 
 
-@pytest.mark.parametrize(("name", "nbytes"), BUCKETS)
+@for_each(("name", "nbytes"), BUCKETS)
 def test_ddp_fills_torchs_buckets(name, nbytes):
     assert bucket_nbytes(model(name)) == nbytes
 
@@ -115,12 +116,12 @@ def test_weights_in_front_of_a_sum_start_smaller_as_in_transformers():
     assert initial["transformer.ln_f.weight"] == constant(1.0)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium"])
+@for_each("name", ["gpt2", "gpt2-medium"])
 def test_a_preset_has_the_published_flops(name):
     assert_has_the_published_flops(name)
 
 
-@pytest.mark.parametrize("length", [256, 1024])
+@for_each("length", [256, 1024])
 def test_flops_follow_the_published_formula(length):
     # Narayanan et al., SC 2021 (arXiv 2104.04473), section 5.1, forward alone:
     # 24 B s l h^2 (1 + s / 6 h + V / 12 l h)

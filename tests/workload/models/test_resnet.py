@@ -76,7 +76,7 @@ def test_convolutions_start_as_torchvisions():
     assert initial["fc.weight"] == kaiming_uniform(2048)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "loss", "norm"),
     [
         ({"layers": [1, 1, 1, 1]}, 0.2139280651271006, 37.16957130529018),
@@ -89,7 +89,7 @@ def test_a_small_one_agrees_with_torch(keys, loss, norm):
     assert_agrees_with_torch(model("resnet", **{**SMALL, **keys}), loss, norm)
 
 
-@pytest.mark.parametrize("keys", [{}, GROUPED], ids=["basic", "grouped_bottleneck"])
+@for_each("keys", [{}, GROUPED], ids=["basic", "grouped_bottleneck"])
 def test_gradients_are_differences(keys):
     assert_gradients_are_differences(model("resnet", **TINY, **keys))
 

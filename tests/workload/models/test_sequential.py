@@ -209,7 +209,7 @@ def test_wrong_inputs_are_refused(layers, options, line):
     assert refusal(layers, **options) == [line]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layer", "message"),
     [
         ({"kind": "add", "inputs": ["a", "input"]}, "j: adds two inputs or more of one shape, but"),

@@ -246,7 +246,7 @@ NORM = {"weight": (8,), "bias": (8,)}
 FC = {"fc.weight": (11, 8), "fc.bias": (11,)}
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
+@for_each("norm_first", [False, True])
 def test_an_encoder_has_torchs_parameters_and_a_final_norm_only_if_pre_ln(norm_first):
     chosen = model(norm_first=norm_first, num_layers=1)
     last = named("encoder.norm", NORM) if norm_first else {}
@@ -254,7 +254,7 @@ def test_an_encoder_has_torchs_parameters_and_a_final_norm_only_if_pre_ln(norm_f
     assert list(shapes(chosen).items()) == list(wanted.items())
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
+@for_each("norm_first", [False, True])
 def test_seq2seq_has_the_parameters_of_nn_transformer_and_both_final_norms(norm_first):
     chosen = model(task="seq2seq", norm_first=norm_first, num_layers=1, tgt_vocab_size=7)
     attention = dict(list(ENCODER_LAYER.items())[:4])
@@ -298,7 +298,7 @@ def ready(layer, *parts):
     return [f"{layer}.{name}" for name in listed]
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
+@for_each("norm_first", [False, True])
 def test_gradients_of_an_encoder_become_ready_in_torchs_order(norm_first):
     parts = ["norm2", "linear", "norm1", "self_attn"]
     if norm_first:
@@ -313,7 +313,7 @@ def test_gradients_of_an_encoder_become_ready_in_torchs_order(norm_first):
     ]
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
+@for_each("norm_first", [False, True])
 def test_gradients_of_seq2seq_become_ready_in_torchs_order(norm_first):
     encoder = ["norm2", "linear", "norm1", "self_attn"]
     decoder = ["norm3", "linear", "norm2", "multihead_attn", "norm1", "self_attn"]
@@ -428,7 +428,7 @@ def test_the_data_gives_the_lengths_that_the_model_leaves_open():
     assert model(**CLASSIFIER, sequence_length=4).output_shape() == (3,)
 
 
-@pytest.mark.parametrize("shapes_of_data", [{}, {"x": (6, 2)}, {"x": ()}])
+@for_each("shapes_of_data", [{}, {"x": (6, 2)}, {"x": ()}])
 def test_data_that_is_no_list_of_tokens_gives_no_length(shapes_of_data):
     chosen = model().with_input_shapes(shapes_of_data)
     assert chosen.input_shapes() == {"x": None}

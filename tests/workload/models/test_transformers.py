@@ -349,7 +349,7 @@ def logits(model):
     return y[0, -1, :3].tolist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "parameters", "wanted"),
     # transformers 5.24: torch.manual_seed(0), the class of the file, .double(); MPT's ALiBi and
     # the norms of T5 stay in float32

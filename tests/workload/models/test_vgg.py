@@ -1,6 +1,7 @@
 """VGG against torchvision, and the preset's published figures."""
 
 import pytest
+from for_each import for_each
 from image_nets import (
     assert_agrees_with_torch,
     assert_gradients_are_differences,
@@ -56,7 +57,7 @@ def test_batch_norms_are_counted_among_the_features():
     assert names[4] == "features.3.weight"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "loss", "norm"),
     [
         (BY_STAGE, -0.6314407462751803, 44.956802544628474),

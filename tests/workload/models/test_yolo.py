@@ -1,6 +1,7 @@
 """YOLOv3 against Darknet's figures, and against Darknet's cfg built in torch."""
 
 import pytest
+from for_each import for_each
 from image_nets import (
     assert_agrees_with_torch,
     assert_gradients_are_differences,
@@ -62,6 +63,7 @@ def test_a_small_one_agrees_with_torch():
     assert_agrees_with_torch(model("yolo", **SMALL), 23.798990015768897, 3541.727805897122)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gradients_are_differences():
     assert_gradients_are_differences(model("yolo", **TINY))
@@ -71,7 +73,7 @@ def test_float32_stays_float32():
     assert_runs_in_float32(model("yolo", **TINY))
 
 
-@pytest.mark.parametrize(("size", "near"), [(400, "384 or 416"), (16, "32")])
+@for_each(("size", "near"), [(400, "384 or 416"), (16, "32")])
 def test_an_image_that_does_not_divide_is_refused(size, near):
     assert refusal(kind="yolov3", image_size=size) == [
         f"image_size: {size} is not a multiple of 32, by which 5 stages shrink an image; "

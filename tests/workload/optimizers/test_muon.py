@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from simdp.workload.optimizers.adam import AdamW
 from simdp.workload.optimizers.large_batch import Muon
@@ -35,7 +36,7 @@ def test_arguments_and_defaults_are_torchs():
     assert ours == SETTING["defaults"]
 
 
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+@for_each("shape", [(6, 4), (4, 6), (5, 5)])
 def test_an_update_is_nearly_orthogonal(shape):
     random = np.random.default_rng(0)
     weights, gradient = np.zeros(shape), random.standard_normal(shape)

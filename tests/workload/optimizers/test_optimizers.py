@@ -317,7 +317,7 @@ def test_bytes_moved_are_gradient_in_and_the_rest_in_and_out(kind):
     assert chosen.nbytes_moved(10, 4) == tensors * 40
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "tensors"),
     [({}, 0), ({"momentum": 0.9}, 1), ({"momentum": 0.9, "nesterov": True}, 1)],
 )

@@ -231,7 +231,7 @@ def test_what_is_wrong_with_the_optimizer_itself_is_said_once():
     assert lines(raw) == ["nesterov needs a momentum above 0 and no dampening; set momentum: 0.9."]
 
 
-@pytest.mark.parametrize("groups", [3, {"params": ["*"]}, "*"])
+@for_each("groups", [3, {"params": ["*"]}, "*"])
 def test_groups_are_a_list(groups):
     assert lines({"kind": "sgd", "param_groups": groups}) == [
         f"param_groups: {groups!r} is not a list."

@@ -71,7 +71,7 @@ def norm(array):
     return np.sqrt((array * array).sum())
 
 
-@pytest.mark.parametrize("decay", [0.1, 0.0])
+@for_each("decay", [0.1, 0.0])
 def test_lamb_is_adamws_update_scaled_to_the_norm_of_the_tensor(decay):
     """After one step both averages are those of the gradient alone, and u = sign(g) + decay p."""
     random = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def test_lamb_may_adapt_without_decay_and_without_correction():
     np.testing.assert_allclose(weights, np.array([3.0, 4.0]) - 0.5 / np.sqrt(2) * gradient)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
+@for_each("nesterov", [False, True])
 def test_lars_is_sgd_with_a_rate_of_the_tensors_own(nesterov):
     random = np.random.default_rng(1)
     weights, first, second = random.standard_normal((3, 5))
@@ -115,7 +115,7 @@ def test_lars_without_decay_is_sgd():
     np.testing.assert_allclose(weights, other, rtol=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["lamb", "lars"])
+@for_each("kind", ["lamb", "lars"])
 def test_a_tensor_of_zeros_has_no_ratio(kind):
     chosen = optimizer(kind, weight_decay=0.1)
     assert chosen.ratio_of(0.0, 2.0) == chosen.ratio_of(2.0, 0.0) == 1.0

@@ -395,7 +395,7 @@ def test_other_schedules_lead_any_run(raw):
     assert schedule(raw).problem_with(10**6) is None
 
 
-@pytest.mark.parametrize("gamma", [10.0, 1e200])
+@for_each("gamma", [10.0, 1e200])
 def test_a_rate_that_grows_out_of_all_bounds_is_explained(gamma):
     assert schedule({"kind": "exponential_lr", "gamma": gamma}).problem_with(1000) == (
         "the learning rate of step 1000 is too large to write; lower the factors."
