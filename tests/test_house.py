@@ -502,6 +502,79 @@ def test_a_family_has_one_sorted_table(package):
     assert len(set(table.values())) == len(table)
 
 
+# Strategies --------------------------------------------------------------------------------------
+
+CAPABILITIES = ("isinstance", "issubclass", "hasattr", "getattr")
+
+
+def strategy_classes():
+    """Names of strategies' classes; those of bases have no kind of their own."""
+    return {member.__name__ for member in tables("strategies")["STRATEGIES"].values()}
+
+
+def outside_of_strategies():
+    return [m for m in MODULES if top(m) not in ("strategies", "probes")]
+
+
+def kinds_in(node):
+    """Kinds of strategies among the constants of an expression."""
+    values = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+    return {one for one in values if isinstance(one, str)} & set(tables("strategies")["STRATEGIES"])
+
+
+def is_of_a_strategy(node):
+    """Whether an expression is a strategy, or its kind."""
+    return re.search(r"(^|\.)(strategy|loop)(\.kind)?$", ast.unparse(node)) is not None
+
+
+def test_no_other_package_imports_the_class_of_a_strategy():
+    classes = strategy_classes()
+    wrong = [
+        f"{module} imports {name}"
+        for module in outside_of_strategies()
+        for name in imports(module)
+        if name.startswith("simdp.strategies.") and name.rpartition(".")[2] in classes
+    ]
+    assert wrong == []
+
+
+def test_no_other_package_tells_strategies_apart_by_their_kind():
+    """What it must know is an attribute or a method of `Strategy`."""
+    wrong = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in outside_of_strategies()
+        for node in definitions(module, ast.Compare)
+        if ".execution " not in ast.unparse(node)
+        if kinds_in(node) or is_member_of_some_kinds(node)
+    ]
+    assert wrong == []
+
+
+def is_member_of_some_kinds(node):
+    """Whether a strategy's kind is looked up in a collection."""
+    looks_up = any(isinstance(one, ast.In | ast.NotIn) for one in node.ops)
+    return looks_up and ast.unparse(node.left).endswith("strategy.kind")
+
+
+def test_no_other_package_looks_for_an_option_of_a_strategy():
+    """`isinstance`, `hasattr` and `getattr` of a strategy; options are its own."""
+    wrong = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in outside_of_strategies()
+        for node in definitions(module, ast.Call)
+        if ast.unparse(node.func) in CAPABILITIES and is_of_a_strategy(node.args[0])
+        if not ast.unparse(node.args[1]).startswith(("dict", "str"))  # as YAML writes it
+    ]
+    names = ("player", "one_process")
+    wrong += [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in outside_of_strategies()
+        for node in definitions(module, ast.Attribute)
+        if node.attr in names and is_of_a_strategy(node.value)
+    ]
+    assert wrong == []
+
+
 # Scenarios ---------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import json
 import sys
 import warnings
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from simdp.job.recovery import Elastic
 from simdp.moved import KEYS, MODULES, NAMES, OldKeyWarning, current_key, with_current_keys
 from simdp.results.plan import PlanResult
 from simdp.results.result import Study
+from simdp.strategies import Strategy
 
 
 @pytest.mark.parametrize("old", MODULES)
@@ -284,3 +286,22 @@ def test_other_warnings_are_shown_as_python_shows_them():
     shown = []
     _show(lambda *given, **named: shown.append(given), set(), UserWarning("x"), UserWarning)
     assert [str(message) for message, _ in shown] == ["x"]
+
+
+# Strategies ---------------------------------------------------------------------------------------
+
+
+def test_a_strategy_may_say_how_it_runs_as_it_once_did():
+    with pytest.warns(
+        FutureWarning, match=r'OnOne\.one_process is now execution = "single_process'
+    ):
+
+        class OnOne(Strategy):
+            one_process: ClassVar[bool] = True
+
+    with pytest.warns(FutureWarning, match=r"OnServer\.player is now execution = "):
+
+        class OnServer(Strategy):
+            player: ClassVar[str] = "server"
+
+    assert (OnOne.execution, OnServer.execution) == ("single_process", "parameter_server")

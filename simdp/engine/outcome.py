@@ -397,7 +397,7 @@ def launched(scenario: Scenario) -> LaunchedKernels:
         "runs_ahead": workload.host.async_launch,
         "is_graph": workload.cuda_graphs,
     }
-    if scenario.strategy.player == "server":
+    if scenario.strategy.execution == "parameter_server":
         return LaunchedKernels(kernels=_of_calls(scenario, roofline, None), **common)
     planner = Planner(cluster, seed=scenario.seed)
     run = Run(scenario, Slowdown(cluster, scenario.seed), planner)

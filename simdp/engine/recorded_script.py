@@ -303,10 +303,10 @@ class Stopwatch:
         self._foresees = bool(foreseen)
         self.repeats = (
             scenario.collectives.all_timed
-            and scenario.strategy.player == "together"
+            and scenario.strategy.execution != "parameter_server"
             and "collectives" not in foreseen
             and self._heard.is_timed
-            and not getattr(scenario.strategy, "backup_ranks", 0)
+            and not scenario.strategy.num_late
             and not Slowdown(scenario.cluster, scenario.seed).has_stops
             and not any(_changes_links(one) for one in scenario.cluster.stragglers)
         )

@@ -176,7 +176,7 @@ class Replicas:
         )
         kept = [buffer.name for buffer in self.graph.buffers]
         self.buffers = [{name: found.pop(name) for name in kept} for found in drawn]
-        self._buffer_dtype: str | None = getattr(scenario.strategy, "buffer_dtype", None)
+        self._buffer_dtype = scenario.strategy.dtypes.buffers
         for rank in range(n):
             self._round_buffers(rank)
         self.trainer = Trainer(scenario, drawn)
@@ -446,7 +446,7 @@ class Replicas:
 def state_dicts(replicas: Replicas) -> list[dict[str, Array]]:
     """Every rank's parameters and buffers, by torch name."""
     buffers, weights = replicas.buffers, whole_weights(replicas)
-    if replicas.scenario.strategy.one_process:  # the copies of its one model are gone
+    if replicas.scenario.strategy.execution == "single_process":  # its copies are gone
         return [{**weights[0], **buffers[0]}] * replicas.world_size
     return [{**w, **b} for w, b in zip(weights, buffers, strict=True)]
 
@@ -467,6 +467,6 @@ def whole_weights(replicas: Replicas) -> list[dict[str, Array]]:
     """
     if replicas.shards is not None:
         return replicas.shards.whole_weights()
-    if getattr(replicas.scenario.strategy, "param_dtype", None) is not None:
+    if replicas.scenario.strategy.dtypes.parameters is not None:
         return [replicas.trainer.pieces(rank) for rank in range(replicas.world_size)]
     return replicas.weights

@@ -227,7 +227,7 @@ class Run:
         self.shows_memory, self.is_quick = True, False
         self._step = SETUP
         self._backups: Backups | None = None
-        if num_late := getattr(scenario.strategy, "backup_ranks", 0):
+        if num_late := scenario.strategy.num_late:
             facts = self.program.facts
             self._backups = Backups(num_late, self.times, self.samples, facts, slowdown)
         self._participants: Participants | None = None

@@ -261,7 +261,7 @@ class RowShards(Shards):
     def __init__(self, replicas: Replicas, partition: RowPartition) -> None:
         super().__init__(replicas, partition)
         self._rows = partition
-        if getattr(replicas.scenario.strategy, "param_dtype", None) is not None:
+        if replicas.scenario.strategy.dtypes.parameters is not None:
             self.shown = None  # the pieces themselves, which are of 32 bits
         self._arrived: dict[int, tuple[RowPartition, list[Array]]] = {}
         self._parts: dict[int, list[Arrays]] = {}  # of units that a few ranks keep together

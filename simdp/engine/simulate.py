@@ -301,10 +301,10 @@ def _timed(
 
 def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
     """The vectorised clock of a run of times alone; None where that is not exact."""
-    together = scenario.strategy.player == "together" and not scenario.neighbours
+    together = scenario.strategy.execution != "parameter_server" and not scenario.neighbours
     if scenario.numerics or not together or scenario.program.facts.foreseen:
         return None
-    if scenario.strategy.one_process or scenario.cluster.world_size > FINE_RANKS:
+    if scenario.strategy.execution == "single_process" or scenario.cluster.world_size > FINE_RANKS:
         return None
     planner = Planner(scenario.cluster, seed=scenario.seed)
     slowdown = Slowdown(scenario.cluster, scenario.seed)
@@ -352,7 +352,7 @@ def play(
         times alone: memory is not followed.
     """
     scenario = rebalanced(scenario)
-    if scenario.strategy.player == "server":
+    if scenario.strategy.execution == "parameter_server":
         from simdp.engine.server.run import play_with_server  # few runs need it
 
         return play_with_server(scenario, trace, fabric, progress, times, segment)
@@ -370,7 +370,7 @@ def play(
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
     if listen is not None:
         run.memory.observed_steps = SETUP
-        run.is_quick = clock.fabric == "vector" and not scenario.strategy.one_process
+        run.is_quick = clock.fabric == "vector" and scenario.strategy.execution != "single_process"
         run.launcher.shows_transfers = not run.is_quick
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
@@ -427,7 +427,7 @@ def memory_needed(scenario: Scenario) -> MemoryLedger:
     Ledger
         As a run would leave it.
     """
-    if scenario.strategy.player != "together":  # what its ranks keep depends on the clock
+    if scenario.strategy.execution == "parameter_server":  # memory depends on the clock
         steps = {"steps": OBSERVED_STEPS, "epochs": None}
         short = {"workload": scenario.workload.model_copy(update=steps)}
         return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).run.memory.ledger
@@ -502,7 +502,7 @@ def _result(
     alike = identical(replicas, segment.participants) if replicas else None
     times = metrics.times(trace, n, len(charged), [record.samples for record in charged], ends)
     steps = None
-    if scenario.strategy.player == "together":  # else a step is an update, of whoever comes
+    if scenario.strategy.execution != "parameter_server":  # else a step is one rank's update
         steps = range(metrics.num_warm_up(len(charged)), len(charged))
     found = {
         **times,
@@ -512,7 +512,7 @@ def _result(
         "peak_memory_bytes": [int(peak) for peak in peaks],
         "fits_memory": fits(cluster, peaks.tolist()),
         **metrics.numbers(records),
-        "replicas_identical": None if scenario.strategy.one_process else alike,
+        "replicas_identical": None if scenario.strategy.execution == "single_process" else alike,
     }
     return Result(
         scenario=scenario.resolved(),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from simdp.reports.trace_names import annotated, device_name, kernel, machine_na
 from simdp.results.memory import CollectiveTraffic, LaunchedKernels
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, CallSize
+from simdp.strategies import strategy_class
 
 # Rank events --------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class SpanNames:
     optimizer, forward, batch : str
         What torch calls the optimizer's step, the wrapper's forward (empty without one), and
         taking the next batch.
-    annotations : dict of str to str
+    annotations : mapping of str to str
         What the wrapper calls the launch of a collective.
     """
 
@@ -114,7 +115,7 @@ class SpanNames:
     optimizer: str
     forward: str
     batch: str
-    annotations: dict[str, str]
+    annotations: Mapping[str, str]
 
 
 class RankEvents:
@@ -518,15 +519,15 @@ def _names(result: Result) -> SpanNames:
     known: SpanNames | None = result.__dict__.get("_rank_names")
     if known is None:
         scenario = result.scenario
-        strategy = (scenario.get("strategy") or {}).get("kind", "")
+        kind = (scenario.get("strategy") or {}).get("kind", "")
+        strategy = strategy_class(kind)
         workload = scenario.get("workload") or {}
-        wrapper = trace_names.MODULES.get(strategy, "")
         known = SpanNames(
             result.launched() if result.launched is not None else LaunchedKernels(),
             trace_names.optimizer_step((workload.get("optimizer") or {}).get("kind", "sgd")),
-            f"{wrapper}.forward" if wrapper else "",
+            f"{strategy.wrapper}.forward" if strategy.wrapper else "",
             trace_names.next_batch((workload.get("input") or {}).get("workers", 0)),
-            trace_names.ANNOTATIONS.get(strategy, {}),
+            strategy.launch_names,
         )
         result.__dict__["_rank_names"] = known
     return known

@@ -54,26 +54,6 @@ OPTIMIZERS = {
 }
 """Of kinds whose class is not the kind with a capital."""
 
-MODULES = {
-    "apex": "DistributedDataParallel",
-    "data_parallel": "DataParallel",
-    "ddp": "DistributedDataParallel",
-    "fsdp1": "FullyShardedDataParallel",
-    "local_sgd": "DistributedDataParallel",
-    "zero1": "DistributedDataParallel",
-}
-"""Of strategies whose wrapper annotates its forward."""
-
-ANNOTATIONS = {
-    "fsdp": {"all_gather": "FSDP::all_gather", "reduce_scatter": "FSDP::post_backward_reduce"},
-    "fsdp1": {
-        "all_gather": "FullyShardedDataParallel._pre_forward",
-        "reduce_scatter": "FullyShardedDataParallel._post_backward_hook",
-    },
-    "hsdp": {"all_gather": "FSDP::all_gather", "reduce_scatter": "FSDP::post_backward_reduce"},
-}
-"""What strategies' wrappers call the launches of their collectives."""
-
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose")
 
 

@@ -23,7 +23,6 @@ from simdp.scenario.root import Scenario
 from simdp.steps.program import ProcessGroups, Program
 from simdp.strategies import STRATEGIES, Strategy
 from simdp.strategies.base import infers
-from simdp.strategies.local_sgd import LocalSGD
 from simdp.strategies.memory import checkpoint_nbytes, host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload
@@ -40,18 +39,8 @@ def frozen_problems(workload: Workload, strategy: Strategy) -> list[str]:
     """Refuse strategies whose treatment of frozen parameters is not known here."""
     if not workload.graph.frozen:
         return []
-    if strategy.player == "server":
-        return [
-            f"workload.frozen: strategy.kind: {strategy.kind} hands out every weight and takes a "
-            "gradient of each; use ddp or another strategy without a server."
-        ]
-    if getattr(strategy, "mixed_precision", None) is not None:
-        return [
-            "workload.frozen: strategy.mixed_precision copies weights down and forgets the copies "
-            "with their gradients, of which frozen ones have none; leave it out, or write "
-            "workload.precision."
-        ]
-    return []
+    wrong = strategy.problem_with_frozen()
+    return [f"workload.frozen: {wrong}"] if wrong else []
 
 
 # Goals --------------------------------------------------------------------------------------------
@@ -95,7 +84,7 @@ def noise_problems(
         why = "numerics is false, so that there are no gradients; set it to true"
     elif n < 2:
         why = "one rank's gradient has no other beside it; set cluster.world_size to 2 or more"
-    elif strategy.one_process or strategy.player != "together" or isinstance(strategy, LocalSGD):
+    elif strategy.execution != "synchronous" or strategy.averages_parameters:
         why = f"ranks of {strategy.kind} have no gradients of the same weights; use ddp"
     elif workload.loss.adds:
         why = f"{workload.loss.kind} adds losses up; use one that averages"
@@ -156,7 +145,7 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
             f"recovery.kind: elastic needs nodes that are alike, but {listed} lists one by one; "
             "give one for all, or use restart or spares."
         )
-    if strategy.one_process or strategy.player != "together":
+    if strategy.execution != "synchronous":
         found.append(
             f"recovery.kind: elastic changes the number of ranks, which {strategy.kind} cannot; "
             "use ddp or fsdp, or restart."
@@ -200,7 +189,7 @@ def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
             f"recovery.min_replicas: {recovery.min_replicas} is more than the {nodes // size} "
             "groups that there are; use that or fewer."
         ]
-    if strategy.one_process or strategy.player != "together":
+    if strategy.execution != "synchronous":
         return [
             f"recovery.kind: replica_groups leaves out ranks that failed, which {strategy.kind} "
             "cannot; use ddp or hsdp, or restart."
@@ -271,24 +260,8 @@ def unused_problems(workload: Workload, strategy: Strategy, world_size: int) -> 
                 f"workload.unused.{rank}: no parameter is called {shown(wrong[0])}; known: "
                 f"{listed}."
             ]
-    if strategy.kind != "ddp":
-        return [
-            f"workload.unused: strategy.kind: {strategy.kind} needs a gradient of every parameter "
-            "on every rank; use {kind: ddp, find_unused_parameters: true}."
-        ]
-    if getattr(strategy, "static_graph", False):
-        return [
-            "workload.unused: strategy.static_graph would ask only once which parameters no rank "
-            "has used; write strategy.static_graph: false."
-        ]
-    if not getattr(strategy, "find_unused_parameters", False):
-        rank, names = next(iter(workload.unused.items()))
-        first = names[0] if names else known[0]
-        return [
-            f"strategy.find_unused_parameters: rank {rank} does not use {first}, so that its "
-            "bucket would never be complete there; set find_unused_parameters: true."
-        ]
-    return []
+    problem = strategy.problem_with_unused(workload)
+    return [problem] if problem else []
 
 
 # Feasibility --------------------------------------------------------------------------------------
@@ -323,12 +296,12 @@ def joint_problems(
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
         wrong = _cannot_infer(workload, strategy) or strategy.problem_with(n, workload)
         found += [f"strategy.{wrong}"] if wrong else []
-    if getattr(strategy, "backup_ranks", 0) and sure(("strategy",), ("cluster", "stragglers")):
+    if strategy.num_late and sure(("strategy",), ("cluster", "stragglers")):
         found += _backup_problems(cluster)
-    if strategy.one_process and sure(("strategy",), ("cluster",)):
-        found += _one_process_problems(cluster, strategy)
+    if strategy.execution == "single_process" and sure(("strategy",), ("cluster",)):
+        found += _single_process_problems(cluster, strategy)
     # One process may have fewer samples than devices: some of these are then idle.
-    least = 1 if strategy.one_process else n
+    least = 1 if strategy.execution == "single_process" else n
     if batch is not None and batch < least and sure(("cluster", "world_size")):
         found.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
@@ -382,7 +355,7 @@ def _output_unit_problems(workload: Workload) -> list[str]:
 
 def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) -> list[str]:
     """Refuse unequal pieces where each rank counts the same, and shares of other ranks."""
-    found, weighs = [], getattr(strategy, "weight_by_shard", None)
+    found, weighs = [], strategy.weighs_by_shard
     if not weighs:
         do = "use ddp" if weighs is None else "add strategy.weight_by_shard: true"
         found.append(
@@ -419,7 +392,7 @@ def _backup_problems(cluster: Cluster) -> list[str]:
     ]
 
 
-def _one_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
+def _single_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
     """Refuse clusters on which no single process can have every device to itself."""
     found = []
     if cluster.num_nodes > 1:
@@ -527,7 +500,7 @@ def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
             f"collectives.cost: {cost.kind} knows no other jobs on the network; use links, or "
             "leave out neighbours."
         )
-    if strategy.player != "together":
+    if strategy.execution == "parameter_server":
         found.append(
             f"strategy.kind: {strategy.kind} knows no other jobs on the network; use ddp, or leave "
             "out neighbours."
@@ -597,7 +570,7 @@ def _problem_with_packs(workload: Workload, strategy: Strategy, numerics: bool) 
         return None
     if numerics:
         return "packing: packs have times but no numbers; write numerics: false, or leave this out."
-    if strategy.one_process:
+    if strategy.execution == "single_process":
         return (
             f"packing: {strategy.kind} cuts a batch into samples, but packs lie in one row; use "
             "ddp, or leave this out."
@@ -610,7 +583,7 @@ def _problem_with_schedule(
 ) -> str | None:
     schedule = workload.lr_schedule
     other = sorted(schedule.counted() - {"step"})
-    if other and strategy.player == "server":
+    if other and strategy.execution == "parameter_server":
         return (
             f"{schedule.kind} follows the {other[0]}, but the updates of a {strategy.kind} belong "
             "to no common epoch; use one that counts steps."
@@ -631,7 +604,7 @@ def _problem_with_pieces(
     """Refuse optimizers that need whole tensors where every rank has pieces of them."""
     each = {workload.optimizer.for_parameter(name).kind for name in workload.graph.ready_order}
     kinds = [kind for kind in each if OPTIMIZERS[kind].whole_tensors]
-    if "rprop" in each and strategy.kind in ("fsdp", "hsdp"):
+    if "rprop" in each and strategy.has_dtensors:
         return (
             f"optimizer: rprop does not work under {strategy.kind}: torch refuses to index the "
             "sharded gradients of fully_shard; use ddp or fsdp1, or another optimizer."

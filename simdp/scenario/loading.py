@@ -233,8 +233,8 @@ def unsuited(
     if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
         if sure(doubts, ("collectives",), ("strategy",)):
-            cost, player = scenario.collectives.cost, strategy.player
-            lines += degraded_problems(cluster, cost, player, bool(scenario.neighbours))
+            cost, has_server = scenario.collectives.cost, strategy.execution == "parameter_server"
+            lines += degraded_problems(cluster, cost, has_server, bool(scenario.neighbours))
     if sure(doubts, ("cluster", "failures"), ("cluster", "world_size")):
         lines += failure_problems(cluster, largest)
     if sure(doubts, ("workload", "inject"), ("cluster", "world_size")):

@@ -240,7 +240,7 @@ def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
         changed["loss"] = loss
     low = _low_of_strategy(parts)
     if low is not None:
-        wide = "float32" if getattr(parts.strategy, "output_dtype", None) == "float32" else None
+        wide = "float32" if parts.strategy.dtypes.outputs == "float32" else None
         changed["precision"] = PRECISIONS["mixed"].model_validate(
             {
                 **{"dtype": low, "grad_scaler": False, "output_dtype": wide},
@@ -320,7 +320,7 @@ def not_by_nccl(
     """
     if among_jobs:
         return "other jobs share the network"
-    if strategy is not None and strategy.player != "together":
+    if strategy is not None and strategy.execution == "parameter_server":
         return f"a {strategy.kind} sends without collectives"
     if cluster.ranks_per_device > 1:
         return "ranks share a device, which NCCL refuses"
@@ -350,7 +350,7 @@ def _usual_loss(workload: Workload) -> Loss | None:
 def _low_of_strategy(parts: ScenarioParts) -> str | None:
     """The 16-bit dtype that the strategy lets layers compute in, where no precision is written."""
     swept = any(key.split(".")[0] == "strategy" for key in parts.sweep)
-    low: str | None = getattr(parts.strategy, "param_dtype", None)
+    low = parts.strategy.dtypes.parameters
     workload = parts.workload
     if swept or low in (None, "float32") or workload.dtype != "float32":
         return None
@@ -370,8 +370,8 @@ def _repeats_itself(parts: ScenarioParts) -> bool:
         return False
     if any(straggler.comes_and_goes() for straggler in cluster.stragglers):
         return False
-    late = getattr(getattr(strategy, "comm_hook", None), "start_step", 0)
-    return strategy.player == "together" and not hasattr(strategy, "local_steps") and not late
+    is_alike = not strategy.averages_parameters and not strategy.first_alike
+    return strategy.execution != "parameter_server" and is_alike
 
 
 def _few_steps(parts: ScenarioParts, base: Path) -> dict[str, int]:

@@ -20,7 +20,6 @@ from simdp.collectives.costs import Wiring
 from simdp.phrases import problems
 from simdp.spec import Int, Spec
 from simdp.strategies import AnyStrategy
-from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 
 # Placement ----------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ class Neighbour(Spec):
 
     world_size: Int = Field(ge=1, le=2**20)
     workload: Workload
-    strategy: AnyStrategy = DDP()
+    strategy: AnyStrategy = Field("ddp", validate_default=True)
     collectives: Collectives = Collectives()
 
 
@@ -408,15 +407,17 @@ def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
     return lines
 
 
-def degraded_problems(cluster: Cluster, cost: Cost, player: str, among_jobs: bool) -> list[str]:
+def degraded_problems(
+    cluster: Cluster, cost: Cost, has_server: bool, among_jobs: bool
+) -> list[str]:
     """Refuse degraded links where nothing would come of them, or the half of it.
 
     Parameters
     ----------
     cluster, cost
         Of one point.
-    player : str
-        Of its strategy.
+    has_server : bool
+        Whether its strategy has a parameter server.
     among_jobs : bool
         Whether there are other jobs on the network.
     """
@@ -430,7 +431,7 @@ def degraded_problems(cluster: Cluster, cost: Cost, player: str, among_jobs: boo
             )
         elif among_jobs:
             found.append(f"{place} knows no other jobs on the network; leave out neighbours.")
-        elif player != "together" and one.comes_and_goes():
+        elif has_server and one.comes_and_goes():
             found.append(
                 f"{place} comes and goes by steps, which a server's workers do not share; leave "
                 "out steps, on and off, or use ddp."

@@ -49,6 +49,21 @@ class Nominal(Protocol):
         """Time of an all_reduce that all ranks enter at the same instant [s]."""
 
 
+class LayerDtypes(NamedTuple):
+    """Dtypes that layers get from a strategy; None leaves them the workload's.
+
+    Attributes
+    ----------
+    parameters, buffers, outputs : str or None
+        That weights are rounded to for forward and backward; that buffers are kept in; and that
+        outputs of units are cast to.
+    """
+
+    parameters: str | None = None
+    buffers: str | None = None
+    outputs: str | None = None
+
+
 class Exchanged(NamedTuple):
     """Bytes that a synchronised layer gathers in forward and sums in backward."""
 
@@ -71,10 +86,8 @@ class Facts:
         Returns a node's bandwidth to other nodes [bytes/s]; infinite with one node.
     nominal : Nominal, optional
         If omitted, ready times are 0 and the time of an all_reduce is its number of bytes.
-    buffer_dtype : str, optional
-        Dtype of the model's buffers; default: the workload's.
-    casts : bool
-        Whether weights have the workload's dtype until the strategy rounds them for its layers.
+    dtypes : LayerDtypes, optional
+        With ``parameters``, weights have the workload's dtype until they are rounded for layers.
     participants : Participants, optional
         Ranks that take part in every step; default: all.
     num_late : int
@@ -108,8 +121,7 @@ class Facts:
         overheads: Overheads,
         node_bandwidth: Callable[[], float] = lambda: inf,
         nominal: Nominal | None = None,
-        buffer_dtype: str | None = None,
-        casts: bool = False,
+        dtypes: LayerDtypes | None = None,
         participants: Participants | None = None,
         num_late: int = 0,
     ) -> None:
@@ -122,8 +134,9 @@ class Facts:
         self.itemsize = workload.gradient_itemsize
         self._gradient_dtype = workload.precision.gradient_dtype(workload.dtype)
         self.foreseen, self._nominal = set[str](), nominal
-        self._casts = casts
-        self._buffer_itemsize = numpy_dtype(buffer_dtype or workload.dtype).itemsize
+        dtypes = dtypes or LayerDtypes()
+        self._casts = dtypes.parameters is not None
+        self._buffer_itemsize = numpy_dtype(dtypes.buffers or workload.dtype).itemsize
         self._made: dict[Any, Any] = {}
         count = world_size if participants is None else participants.num_counted
         self.quorum = Quorum(count - num_late, participants)

@@ -16,7 +16,7 @@ import numpy as np
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
 from simdp.errors import OperationError, ScenarioError
-from simdp.steps.facts import Facts, Nominal, Ops, StepContext, longest_period
+from simdp.steps.facts import Facts, LayerDtypes, Nominal, Ops, StepContext, longest_period
 from simdp.steps.ops import (
     AddSelected,
     AllGather,
@@ -87,6 +87,18 @@ LATE = 10**12
 
 class TrainingLoop(Protocol):
     """A training loop; see `simdp.strategies.base.Strategy`."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in a scenario."""
+
+    @property
+    def dtypes(self) -> LayerDtypes:
+        """The dtypes that layers get from it."""
+
+    @property
+    def num_late(self) -> int:
+        """Ranks that come last in a step, whose gradients are dropped."""
 
     def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks."""
@@ -286,12 +298,9 @@ class Program:
         """
         kinds, num_steps = workload.kinds_of_steps(world_size, num_samples, start)
         local_size = world_size if local_size is None else local_size
-        kept: str | None = getattr(loop, "buffer_dtype", None)
-        casts = getattr(loop, "param_dtype", None) is not None
-        late: int = getattr(loop, "backup_ranks", 0)
         facts = Facts(
-            *(workload, world_size, local_size, overheads, node_bandwidth, nominal, kept, casts),
-            *(participants, late),
+            *(workload, world_size, local_size, overheads, node_bandwidth, nominal, loop.dtypes),
+            *(participants, loop.num_late),
         )
         if participants is not None:
             kinds = [kind.only(participants.there) for kind in kinds]
@@ -365,7 +374,7 @@ class Program:
         if (called.collective, called.root, called.group) not in self._announced:
             raise ScenarioError(
                 [
-                    f"strategy.kind: {getattr(self.loop, 'kind', '')} starts {called.collective} "
+                    f"strategy.kind: {self.loop.kind} starts {called.collective} "
                     f"of root {called.root} on stream {stream}, which it did not announce; let its "
                     "operations depend on its facts and on what it asks of a step, on nothing else."
                 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from simdp.errors import KindError
 from simdp.family import Family
 from simdp.spec import one_of
 from simdp.strategies.base import Strategy
@@ -28,6 +29,16 @@ STRATEGIES: Family[Strategy] = Family(
         "zero3": "zero:Zero3",
     },
 )
+
+
+def strategy_class(kind: str | None) -> type[Strategy]:
+    """Return the class of a kind, or `Strategy` where none can be loaded."""
+    try:
+        return (STRATEGIES.find(kind) if kind else None) or Strategy
+    except KindError:
+        return Strategy
+
+
 AnyStrategy = Annotated[Strategy, one_of("strategy", STRATEGIES, default="ddp")]
 
-__all__ = ["STRATEGIES", "AnyStrategy", "Strategy"]
+__all__ = ["STRATEGIES", "AnyStrategy", "Strategy", "strategy_class"]

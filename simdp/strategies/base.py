@@ -12,17 +12,18 @@ registration, from the first step on, since a rank's pieces cannot change hands.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from simdp.arrays import Ints
+from simdp.moved import advise
 from simdp.spec import Spec
-from simdp.steps.facts import Facts, Ops, StepContext, trainable
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
 from simdp.steps.ops import (
     QUORUM,
     AllGather,
@@ -46,17 +47,113 @@ from simdp.steps.passes import Tags, backward, forward, forward_of_all, scatter
 from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
 
+Execution = Literal["synchronous", "parameter_server", "single_process"]
+
+PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_precision")
+"""Options that choose a precision."""
+
+
+class ServerOptions(NamedTuple):
+    """Options of a parameter server; as of `simdp.strategies.parameter_server.ParameterServer`."""
+
+    rank: int
+    updates: Literal["synchronous", "asynchronous"]
+    backup: int
+    max_staleness: int | None
+
 
 class Strategy(Spec):
-    """How ranks train together."""
+    """How ranks train together.
+
+    Other packages read class attributes and properties, and know no strategy by its name.
+    """
 
     kind: str
 
-    one_process: ClassVar[bool] = False
-    """Whether all devices are of one process, whose only model is on device 0."""
+    execution: ClassVar[Execution] = "synchronous"
+    """How ranks run: each in a process of its own and in step with the others; as workers of a
+    parameter server; or as devices of one process, whose only model is on device 0."""
 
-    player: ClassVar[str] = "together"
-    """Who plays it: all ranks ``together``, or a ``server``; see `simdp.engine.simulate.play`."""
+    averages_parameters: ClassVar[bool] = False
+    """Whether ranks train their own weights for a period, and then average them."""
+
+    max_ranks: ClassVar[int | None] = None
+    """Most ranks; None where there is no limit."""
+
+    varies_buckets: ClassVar[bool] = False
+    """Whether ``overlap``, ``comm_hook`` and ``bucket_cap`` are worth varying for shorter steps."""
+
+    groups_follow_nodes: ClassVar[bool] = False
+    """Whether process groups depend on how many ranks a node has."""
+
+    has_dtensors: ClassVar[bool] = False
+    """Whether gradients are DTensors of rows, which some of torch's optimizers refuse."""
+
+    same_on_one_node: ClassVar[str | None] = None
+    """The strategy that does the same where all ranks are on one node."""
+
+    wrapper: ClassVar[str] = ""
+    """torch's module that annotates forward in traces."""
+
+    launch_names: ClassVar[Mapping[str, str]] = {}
+    """Annotations of the wrapper in traces where it launches a collective, by its key."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Keep the names working by which classes said how they run."""
+        if (one := vars(cls).get("one_process")) is not None:
+            advise(f"{cls.__name__}.one_process", 'execution = "single_process"')
+            cls.execution = "single_process" if one else cls.execution
+        if (player := vars(cls).get("player")) is not None:
+            advise(f"{cls.__name__}.player", 'execution = "synchronous" or "parameter_server"')
+            cls.execution = "parameter_server" if player == "server" else cls.execution
+
+    @property
+    def dtypes(self) -> LayerDtypes:
+        """The dtypes that layers get from the strategy."""
+        return LayerDtypes()
+
+    @property
+    def num_late(self) -> int:
+        """Ranks that come last in a step, whose gradients are dropped."""
+        return 0
+
+    @property
+    def first_alike(self) -> int:
+        """The step from which on steps, or whole periods, are alike."""
+        return 0
+
+    @property
+    def weighs_by_shard(self) -> bool | None:
+        """Whether a rank counts by its samples; None where no option decides it."""
+        found: bool | None = getattr(self, "weight_by_shard", None)
+        return found
+
+    @property
+    def has_several_periods(self) -> bool:
+        """Whether averages of several periods come within `steps_together`."""
+        return False
+
+    @property
+    def server_options(self) -> ServerOptions | None:
+        """The server's; None where there is none."""
+        return None
+
+    @property
+    def precision_options(self) -> dict[str, Any]:
+        """Options that choose a precision, without those that are None."""
+        found = {key: getattr(self, key, None) for key in PRECISION}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def averaging(self) -> str:
+        """Describe in words which averages ranks make, and how often."""
+        if self.num_late:
+            return f"gradients in every step, without the {self.num_late} slowest ranks"
+        return "gradients in every step"
+
+    def sent_as(self) -> str:
+        """Describe in words what becomes of gradients on their way."""
+        return "as they are"
 
     @property
     def updates_on_host(self) -> bool:
@@ -129,6 +226,21 @@ class Strategy(Spec):
     def after_warmup(self) -> Self:
         """The same strategy as it trains after its warm-up steps."""
         return self
+
+    def with_period(self, steps: int) -> Self:
+        """The same strategy with another number of `steps_together`."""
+        raise AssertionError(f"{self.kind} has no periods")
+
+    def problem_with_unused(self, workload: Workload) -> str | None:
+        """Say why ranks cannot leave parameters unused, led by the place in the scenario."""
+        return (
+            f"workload.unused: strategy.kind: {self.kind} needs a gradient of every parameter on "
+            "every rank; use {kind: ddp, find_unused_parameters: true}."
+        )
+
+    def problem_with_frozen(self) -> str | None:
+        """Say why parameters cannot be frozen, without the place; or None."""
+        return None
 
     def num_updates(self, world_size: int, num_steps: int) -> int:
         """Count the optimizer's updates in so many steps, which the learning rate follows."""

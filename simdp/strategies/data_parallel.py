@@ -28,7 +28,7 @@ from simdp.steps.ops import (
 )
 from simdp.steps.partition import MiB
 from simdp.steps.passes import Tags, backward, forward, forward_of_all, nbytes_of, packed, scatter
-from simdp.strategies.base import Strategy, infer_in_processes
+from simdp.strategies.base import Execution, Strategy, infer_in_processes
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
@@ -59,7 +59,8 @@ class DataParallel(Strategy):
         Where outputs are gathered, and the targets are.
     """
 
-    one_process: ClassVar[bool] = True
+    execution: ClassVar[Execution] = "single_process"
+    wrapper: ClassVar[str] = "DataParallel"
 
     kind: Literal["data_parallel"] = "data_parallel"
     loss_in_forward: Bool = False
@@ -180,6 +181,8 @@ def pieces(parameters: Sequence[Parameter], itemsize: int) -> list[list[str]]:
 
 class Single(Strategy):
     """Plain training on one device."""
+
+    max_ranks: ClassVar[int | None] = 1
 
     kind: Literal["single"] = "single"
 

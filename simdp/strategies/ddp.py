@@ -14,13 +14,14 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.errors import ScenarioError, shown
+from simdp.results.comparison import written
 from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
-from simdp.steps.facts import Facts, Ops, StepContext, trainable
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
 from simdp.steps.ops import AllReduce, Copy, FillBucket, Hold, ScaleLoss, Take, Update, Wait
 from simdp.steps.partition import Bucket, assign, limits, rules
 from simdp.steps.passes import Tags, backward, forward, send, send_all, send_buffers
@@ -41,6 +42,7 @@ from simdp.strategies.base import (
 from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook, Sending, SentBucket
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
+from simdp.workload.models import Model
 from simdp.workload.precision import numpy_dtype
 
 # Delayed ------------------------------------------------------------------------------------------
@@ -404,6 +406,9 @@ class DDP(Strategy):
         et al., arXiv 1604.00981, 2016.
     """
 
+    varies_buckets: ClassVar[bool] = True
+    wrapper: ClassVar[str] = "DistributedDataParallel"
+
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
     overlap: Bool = True
@@ -473,13 +478,51 @@ class DDP(Strategy):
         return None if self.mixed_precision is None else self.mixed_precision.param_dtype
 
     @property
-    def buffer_dtype(self) -> Low | None:
-        """The dtype of buffers; None is the workload's."""
-        return None if self.mixed_precision is None else self.mixed_precision.buffer_dtype
+    def dtypes(self) -> LayerDtypes:
+        mixed = self.mixed_precision or MixedPrecision()
+        return LayerDtypes(mixed.param_dtype, mixed.buffer_dtype)
+
+    @property
+    def num_late(self) -> int:
+        return self.backup_ranks
+
+    @property
+    def first_alike(self) -> int:
+        return self.comm_hook.first_alike
+
+    def sent_as(self) -> str:
+        hook = self.comm_hook
+        if hook.kind == "none":
+            return super().sent_as()
+        options = hook.model_dump(mode="json", exclude_defaults=True)
+        return f"by {written(options | {'kind': hook.kind})}"
 
     @property
     def _casts(self) -> bool:
         return self.mixed_precision is not None and self.mixed_precision.is_low
+
+    def problem_with_frozen(self) -> str | None:
+        if self.mixed_precision is None:
+            return None
+        return (
+            "strategy.mixed_precision copies weights down and forgets the copies with their "
+            "gradients, of which frozen ones have none; leave it out, or write workload.precision."
+        )
+
+    def problem_with_unused(self, workload: Workload) -> str | None:
+        if self.static_graph:
+            return (
+                "workload.unused: strategy.static_graph would ask only once which parameters no "
+                "rank has used; write strategy.static_graph: false."
+            )
+        if self.find_unused_parameters:
+            return None
+        rank, names = next(iter(workload.unused.items()))
+        first = names[0] if names else workload.graph.parameters[0].name
+        return (
+            f"strategy.find_unused_parameters: rank {rank} does not use {first}, so that its "
+            "bucket would never be complete there; set find_unused_parameters: true."
+        )
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if workload.mode == "inference":
@@ -706,6 +749,15 @@ class DDP(Strategy):
         return sum(step.active(micro))
 
 
+def default_buckets(model: Model, itemsize: int) -> list[int]:
+    """Elements of the buckets that DDP makes of a model by default, once they are rebuilt."""
+    sizes = {parameter.name: parameter.num_elements for parameter in model.parameters()}
+    layout = DDP(find_unused_parameters=bool(model.graph.unused)).buckets(
+        model.parameters(), model.ready_order(), itemsize, iteration=1
+    )
+    return [sum(sizes[name] for name in names) for names in layout]
+
+
 # Apex ---------------------------------------------------------------------------------------------
 
 
@@ -736,6 +788,8 @@ class Apex(Strategy):
     weight_by_shard : bool
         Weight each rank's loss by its share of what counts, as for ``ddp``.
     """
+
+    wrapper: ClassVar[str] = "DistributedDataParallel"
 
     kind: Literal["apex"] = "apex"
     message_size: Annotated[Int, Field(ge=1)] = 10_000_000

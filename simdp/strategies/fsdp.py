@@ -7,9 +7,9 @@ buffers at most; in backward one unit is gathered while another one computes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.spec import Bool, Int, problem
-from simdp.steps.facts import Facts, Ops, StepContext
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
@@ -462,6 +462,12 @@ class PerParameter(Strategy):
     torch, distributed/fsdp/_fully_shard.
     """
 
+    has_dtensors: ClassVar[bool] = True
+    launch_names: ClassVar[Mapping[str, str]] = {
+        "all_gather": "FSDP::all_gather",
+        "reduce_scatter": "FSDP::post_backward_reduce",
+    }
+
     units: Units = "blocks"
     reshard_after_forward: Reshard = None
     reshard_after_backward: Bool = True
@@ -474,6 +480,10 @@ class PerParameter(Strategy):
     sync: Literal["every", "last"] = "every"
     offload: Literal["none", "cpu"] = "none"
     weight_by_shard: Bool = False
+
+    @property
+    def dtypes(self) -> LayerDtypes:
+        return LayerDtypes(self.param_dtype, outputs=self.output_dtype)
 
     @property
     def updates_on_host(self) -> bool:
@@ -624,6 +634,9 @@ class HSDP(PerParameter):
         After which micro-steps sums are summed across groups; "last" adds up those of earlier
         micro-steps inside each group, as ``set_requires_all_reduce(False)`` for them does.
     """
+
+    groups_follow_nodes: ClassVar[bool] = True
+    same_on_one_node: ClassVar[str | None] = "fsdp"
 
     kind: Literal["hsdp"] = "hsdp"
     shard_size: Int | None = Field(None, ge=1)

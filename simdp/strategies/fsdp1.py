@@ -9,16 +9,16 @@ free that the host waits for, and behind what it has asked for before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.spec import Bool, Int
-from simdp.steps.facts import Facts, Ops, StepContext
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext
 from simdp.steps.ops import (
     AllReduce,
     FillBucket,
@@ -322,6 +322,13 @@ class FSDP1(Strategy):
     torch, distributed/fsdp/_runtime_utils.py.
     """
 
+    groups_follow_nodes: ClassVar[bool] = True
+    wrapper: ClassVar[str] = "FullyShardedDataParallel"
+    launch_names: ClassVar[Mapping[str, str]] = {
+        "all_gather": "FullyShardedDataParallel._pre_forward",
+        "reduce_scatter": "FullyShardedDataParallel._post_backward_hook",
+    }
+
     kind: Literal["fsdp1"] = "fsdp1"
     sharding_strategy: Literal[
         "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"
@@ -338,6 +345,10 @@ class FSDP1(Strategy):
     @property
     def _is_hybrid(self) -> bool:
         return "HYBRID" in self.sharding_strategy
+
+    @property
+    def dtypes(self) -> LayerDtypes:
+        return LayerDtypes(self.param_dtype)
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if self.shard_size is not None and not self._is_hybrid:

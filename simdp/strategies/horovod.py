@@ -245,6 +245,9 @@ class Horovod(Strategy):
             raise problem("estimate: alpha and bandwidth are given already; leave one of them out.")
         return self
 
+    def sent_as(self) -> str:
+        return super().sent_as() if self.compression == "none" else f"as {self.compression}"
+
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         known = PUBLISHED.get(self.estimate or "")
         if known is not None and self.merge == "mg_wfbp" and world_size not in {1, *known}:

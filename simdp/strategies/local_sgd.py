@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from math import lcm
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -137,6 +137,9 @@ class LocalSGD(Strategy):
     Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
     """
 
+    averages_parameters: ClassVar[bool] = True
+    wrapper: ClassVar[str] = "DistributedDataParallel"
+
     kind: Literal["local_sgd"] = "local_sgd"
     local_steps: Annotated[Int, Field(ge=1)] = 8
     warmup_steps: Annotated[Int, Field(ge=0)] = 0
@@ -251,6 +254,29 @@ class LocalSGD(Strategy):
     @property
     def steps_together(self) -> int:
         return self.local_steps
+
+    @property
+    def first_alike(self) -> int:
+        return self.warmup_steps
+
+    @property
+    def has_several_periods(self) -> bool:
+        return self.period_group_size_dict is not None
+
+    def with_period(self, steps: int) -> Self:
+        return self.model_copy(update={"local_steps": steps})
+
+    def averaging(self) -> str:
+        periods = self.period_group_size_dict or {self.local_steps: "world"}
+        words = {"node": " within a node", "world": ""}
+        found = [
+            f"every {period} steps{words.get(str(size), f' among {size} ranks')}"
+            for period, size in periods.items()
+        ]
+        inside = self.subgroup
+        among = words.get(str(inside), f" among {inside} ranks")
+        gradients = "" if inside == "none" else f", gradients{among} in every step"
+        return f"weights {', '.join(found)}{gradients}"
 
     def after_warmup(self) -> Self:
         return self.model_copy(update={"warmup_steps": 0, "averager_warmup_steps": None})

@@ -161,9 +161,9 @@ def host_memory_needed(
     whole = world_size * float(workload.graph.num_parameters * itemsize)
     drawing = whole + cores * largest * 8.0
     compared = 2.0 * largest * itemsize * (world_size > 1)  # whether replicas are identical
-    has_server = strategy.player == "server"  # its workers are served one after the other
+    has_server = strategy.execution == "parameter_server"  # its workers take turns
     passing = max(_host_passing(workload, world_size, cores, has_server), compared)
-    if strategy.one_process and workload.mode == "training":
+    if strategy.execution == "single_process" and workload.mode == "training":
         from simdp.strategies.data_parallel import BUFFER_NBYTES
 
         # Every forward broadcasts the weights, piece by piece, to those that have samples.
@@ -206,7 +206,8 @@ def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> f
     learns = workload.mode == "training"
     copies = 1 + learns + workload.precision.has_master
     # A server's messages are not flattened here; one process has flat buffers piece by piece.
-    if strategy.player != "server" and not (strategy.one_process and learns):
+    in_processes = strategy.execution == "synchronous"
+    if in_processes or (strategy.execution == "single_process" and not learns):
         copies += program.facts.world_size > 1 or bool(program.calls)
     copies += program.keeps_errors
     return float(copies * whole + _num_state(workload) * workload.itemsize)

@@ -10,7 +10,7 @@ from simdp.spec import Int, problem
 from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import ScaleLoss
 from simdp.steps.passes import backward, forward
-from simdp.strategies.base import Strategy, uneven
+from simdp.strategies.base import Execution, ServerOptions, Strategy, uneven
 from simdp.workload import Workload
 
 
@@ -50,7 +50,7 @@ class ParameterServer(Strategy):
     server", NIPS 2013.
     """
 
-    player: ClassVar[str] = "server"
+    execution: ClassVar[Execution] = "parameter_server"
 
     kind: Literal["parameter_server"] = "parameter_server"
     updates: Literal["synchronous", "asynchronous"] = "synchronous"
@@ -95,6 +95,25 @@ class ParameterServer(Strategy):
                 "bfloat16 without init_scale, or precision: full, or ddp."
             )
         return uneven(workload)
+
+    def problem_with_frozen(self) -> str | None:
+        return (
+            f"strategy.kind: {self.kind} hands out every weight and takes a gradient of each; use "
+            "ddp or another strategy without a server."
+        )
+
+    @property
+    def server_options(self) -> ServerOptions:
+        return ServerOptions(self.server, self.updates, self.backup, self.max_staleness)
+
+    def averaging(self) -> str:
+        if self.updates == "asynchronous":
+            bound = self.max_staleness
+            stale = "" if bound is None else f", at most {bound} steps apart"
+            return f"none: each rank's gradients update the server's weights{stale}"
+        if self.backup:
+            return f"gradients in every step, without the {self.backup} slowest ranks"
+        return super().averaging()
 
     def num_updates(self, world_size: int, num_steps: int) -> int:
         return num_steps * (world_size if self.updates == "asynchronous" else 1)

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, count
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -330,6 +330,8 @@ class Zero1(Strategy):
     arXiv 1910.02054; torch, zero_redundancy_optimizer.py; DeepSpeed,
     runtime/zero/stage_1_and_2.py.
     """
+
+    wrapper: ClassVar[str] = "DistributedDataParallel"
 
     kind: Literal["zero1"] = "zero1"
     communication: Literal["all_reduce", "reduce_scatter", "deepspeed"] = "all_reduce"

@@ -118,8 +118,8 @@ def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantCha
         more = workload.grad_accum * TIMES
         but = f"a step of {TIMES} x the samples"
         yield VariantChange("accumulate", "workload.grad_accum", more, but)
-    if strategy.kind == "ddp":
-        yield from _of_ddp(scenario, metrics["bucket_bytes"] or [])
+    if strategy.varies_buckets:
+        yield from _of_buckets(scenario, metrics["bucket_bytes"] or [])
     played = not scenario.collectives.cost_of("all_reduce").timed
     if played and scenario.cluster.world_size <= MAX_PLANNED_RANKS:
         for kind in ALGORITHMS:
@@ -127,17 +127,15 @@ def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantCha
                 yield VariantChange("algorithm", "collectives.all_reduce", kind)
 
 
-def _of_ddp(scenario: Scenario, buckets: list[float]) -> Iterator[VariantChange]:
-    workload, strategy = scenario.workload, scenario.strategy
-    if not getattr(strategy, "overlap", True):
+def _of_buckets(scenario: Scenario, buckets: list[float]) -> Iterator[VariantChange]:
+    workload, options = scenario.workload, dict(scenario.strategy)
+    if not options["overlap"]:
         yield VariantChange("overlap", "strategy.overlap", True)
-    hook = getattr(strategy, "comm_hook", None)
-    if getattr(hook, "kind", None) == "none" and workload.gradient_itemsize > 2:
+    if options["comm_hook"].kind == "none" and workload.gradient_itemsize > 2:
         devices = scenario.cluster.devices()
         low = "bf16" if all("bfloat16" in device.peak for device in devices) else "fp16"
         yield VariantChange("hook", "strategy.comm_hook", low, "gradients are rounded")
-    cap = getattr(strategy, "bucket_cap", None)
-    cap = DEFAULT_CAP if cap is None else cap
+    cap = DEFAULT_CAP if options["bucket_cap"] is None else options["bucket_cap"]
     if len(buckets) > 1:
         larger = cap * TIMES if cap else DEFAULT_CAP
         yield VariantChange("bucket", "strategy.bucket_cap", _mebibytes(larger))

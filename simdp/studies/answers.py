@@ -18,7 +18,6 @@ from simdp.results.metrics import busy_times, slowest, steady_step_time
 from simdp.results.result import Result
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
-from simdp.strategies.local_sgd import LocalSGD
 from simdp.studies.intervals import (
     deviation,
     is_scaled,
@@ -58,7 +57,7 @@ def complete(scenario: Scenario, result: Result) -> None:
         slowest; and ``interval_s`` where its machine was calibrated, or its collectives are NCCL's
         by the pool; both seconds, of a steady step.
     """
-    if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.player != "together":
+    if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.execution == "parameter_server":
         return
     metrics = result.metrics
     if scenario.cluster.stragglers:
@@ -182,7 +181,7 @@ def interval_of(
         Both ends; None where nothing is known of the hardware, or finding them would take long.
     """
     is_heard = heard is not None and bool(heard.ops) and metrics is not None
-    if scenario.strategy.player != "together":
+    if scenario.strategy.execution == "parameter_server":
         return None
     if scenario.cluster.world_size > MAX_RANKS and not is_heard:
         return None
@@ -215,9 +214,9 @@ def recorder_of(scenario: Scenario) -> Heard:
 def _num_steps(scenario: Scenario) -> int:
     """Steps that show what a constant does: of local steps, those up to an average."""
     strategy = scenario.strategy
-    if not isinstance(strategy, LocalSGD):
+    if not strategy.averages_parameters:
         return INTERVAL_STEPS
-    return max(INTERVAL_STEPS, 1 + strategy.warmup_steps + strategy.local_steps)
+    return max(INTERVAL_STEPS, 1 + strategy.first_alike + strategy.steps_together)
 
 
 def _all_steps(scenario: Scenario) -> int:

@@ -36,17 +36,13 @@ from simdp.scenario.overrides import Raw, as_written, grid, set_key, sweep_probl
 from simdp.scenario.remarks import HARDWARE
 from simdp.scenario.shipped import find
 from simdp.spec import one_of
-from simdp.strategies import STRATEGIES, AnyStrategy
-from simdp.strategies.local_sgd import LocalSGD
+from simdp.strategies import STRATEGIES, AnyStrategy, strategy_class
 from simdp.studies.executor import Failed, executor_for, in_order
 from simdp.studies.many import PointRequest, simulated
 from simdp.studies.store import Store
 from simdp.workload.models import MODEL
 
 # Comparable ---------------------------------------------------------------------------------------
-
-ONE_DEVICE = "single"
-"""The strategy that trains on one device."""
 
 STRATEGY = one_of("strategy", STRATEGIES, default="ddp")
 """What a strategy's name or mapping stands for."""
@@ -120,7 +116,7 @@ def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
     if several and n > 0:
         changes, notes = _one_batch(raw, n)
         notes += _remainder(raw, changes, n) + _sums(raw, n)
-    if n > 1 and kind_of(raw) == ONE_DEVICE:
+    if n > 1 and strategy_class(kind_of(raw)).max_ranks == 1:
         found, said = _one_device(raw, n)
         changes, notes = {**changes, **found}, [*notes, *said]
     for key, value in changes.items():
@@ -372,19 +368,19 @@ def _made(
 
 
 def _parts_of_periods(scenario: Scenario) -> list[str]:
-    """Say where the steps that metrics count are no whole number of Local SGD's periods."""
+    """Say where the steps that metrics count are no whole number of a strategy's periods."""
     strategy, n = scenario.strategy, scenario.cluster.world_size
-    if not isinstance(strategy, LocalSGD):
+    if not strategy.averages_parameters:
         return []
-    num_steps, every = scenario.workload.num_steps(n, scenario.base), strategy.local_steps
-    first = max(num_warm_up(num_steps), strategy.warmup_steps)
+    num_steps, every = scenario.workload.num_steps(n, scenario.base), strategy.steps_together
+    first = max(num_warm_up(num_steps), strategy.first_alike)
     local = range(first + 1, num_steps + 1)
-    averages = sum((step - strategy.warmup_steps) % every == 0 for step in local)
+    averages = sum((step - strategy.first_alike) % every == 0 for step in local)
     if averages * every == len(local):
         return []
     whole = first + every * max(1, round(len(local) / every))
     return [
-        f"local_sgd averages weights every {every} steps; steps counted here: {len(local)}, "
+        f"{strategy.kind} averages weights every {every} steps; steps counted here: {len(local)}, "
         f"averages among them: {averages}; set workload.steps: {whole}, for whole periods."
     ]
 

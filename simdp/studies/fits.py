@@ -31,7 +31,7 @@ from simdp.scenario.checks import joint_problems
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import build, following
 from simdp.strategies import STRATEGIES, AnyStrategy, Strategy
-from simdp.strategies.ddp import DDP
+from simdp.strategies.ddp import default_buckets
 from simdp.strategies.memory import beside_tensors, fits, room_for_tensors
 from simdp.studies.answers import interval_of
 from simdp.studies.methods import (
@@ -324,8 +324,7 @@ class _Stacks:
 
 def _is_in_step(strategy: Strategy) -> bool:
     """Whether all ranks do the same, in every step."""
-    alike = strategy.player == "together" and not strategy.one_process
-    return alike and not hasattr(strategy, "local_steps")
+    return strategy.execution == "synchronous" and not strategy.averages_parameters
 
 
 class _Trial:
@@ -360,8 +359,9 @@ class _Trial:
         whole = self.whole
         cluster = whole.cluster
         is_one_node = cluster.world_size <= cluster.local_size
-        if self.strategy.kind == "hsdp" and is_one_node and self.asked.strategy is None:
-            return ["strategy.kind: hsdp on one node is fsdp; write fsdp."]
+        same = self.strategy.same_on_one_node
+        if same is not None and is_one_node and self.asked.strategy is None:
+            return [f"strategy.kind: {self.strategy.kind} on one node is {same}; write {same}."]
         return joint_problems(cluster, whole.workload, whole.strategy, lambda *_: True)
 
     @cached_property
@@ -693,11 +693,7 @@ def describe(name: str) -> str:
     model = preset(name)
     elements = model.num_parameters()
     flops = forward_flops(model.graph, model.known_shapes())
-    sizes = {parameter.name: parameter.num_elements for parameter in model.parameters()}
-    layout = DDP(find_unused_parameters=bool(model.graph.unused)).buckets(
-        model.parameters(), model.ready_order(), ITEMSIZE, iteration=1
-    )
-    buckets = [ITEMSIZE * sum(sizes[name] for name in names) for names in layout]
+    buckets = [ITEMSIZE * elements for elements in default_buckets(model, ITEMSIZE)]
     return (
         f"{elements:,} parameters, {elements * ITEMSIZE / 1e6:,.1f} MB, "
         f"{flops.products / 1e9:.2f} GFLOP per sample ({_sample(model)}) forward, "

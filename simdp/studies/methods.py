@@ -18,7 +18,7 @@ from simdp.cluster.machine import MACHINES, Machine, describe, is_file, read_mac
 from simdp.errors import ScenarioError, unknown_name
 from simdp.phrases import problems
 from simdp.scenario import Scenario, checked
-from simdp.strategies import AnyStrategy
+from simdp.strategies import AnyStrategy, Strategy, strategy_class
 from simdp.workload.layers.linear import Linear, TransposedLinear
 from simdp.workload.models import AnyModel, Model
 from simdp.workload.precision import AnyPrecision
@@ -431,8 +431,8 @@ def raw_of(asked: FitsRequest, place: TrainingNodes, gpus: int, method: Method) 
 def _steps(method: Method) -> int:
     """As many as show all that a strategy does: a warm-up, and whole periods behind it."""
     field: Any = AnyStrategy
-    period = getattr(TypeAdapter(field).validate_python(method.strategy), "local_steps", 1)
-    return 1 + int(period) * -(-(STEPS - 1) // int(period))
+    strategy: Strategy = TypeAdapter(field).validate_python(method.strategy)
+    return strategy.whole_periods(STEPS)
 
 
 def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
@@ -446,7 +446,7 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
     kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]
     batch = {"microbatch": microbatch}
-    if kind == "data_parallel":  # which cuts one batch for all of its devices
+    if strategy_class(kind).execution == "single_process":  # which cuts one batch for all devices
         batch = {"global_batch": microbatch * size}
     refused: ScenarioError | None = None
     for data in DATASETS:

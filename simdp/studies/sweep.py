@@ -107,7 +107,8 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
         result = study.points[number]
         scenario = next(one for chosen, one in points if chosen == result.set)
         small = scenario.cluster.world_size <= MAX_RANKS
-        if scenario.cluster.stragglers and small and scenario.strategy.player == "together":
+        has_server = scenario.strategy.execution == "parameter_server"
+        if scenario.cluster.stragglers and small and not has_server:
             even = step_time_with(scenario, [])
             result.lost = lost_to(scenario, result.metrics["step_time_s"], even)
 

@@ -315,7 +315,7 @@ def around_stragglers(scenario: Scenario) -> Iterator[VariantChange]:
         if met:
             kept = [list(pair) for pair in ring.avoid]  # type: ignore[attr-defined]
             yield VariantChange("avoid", "collectives.all_reduce.avoid", kept + met)
-    weighs = getattr(scenario.strategy, "weight_by_shard", None)
+    weighs = scenario.strategy.weighs_by_shard
     if workload.global_batch is not None and workload.rebalance is None and weighs is not None:
         rule = {"every": MEASURED_STEPS}
         beside = {} if weighs else {"strategy.weight_by_shard": True}

@@ -518,7 +518,7 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
         strategies in which one process drives all devices, or a parameter server.
     """
     workload, strategy, n = scenario.workload, scenario.strategy, scenario.cluster.world_size
-    is_plain = strategy.player == "together" and not strategy.one_process
+    is_plain = strategy.execution == "synchronous"
     if workload.compute.kind != "roofline" or workload.model.timed or not is_plain or not compute:
         return []
     spent = _spent(scenario)

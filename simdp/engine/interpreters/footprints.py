@@ -55,7 +55,7 @@ class Footprint:
     @property
     def _casts(self) -> bool:
         """Whether parameters are kept in 32 bits alone, and rounded when they are needed."""
-        return getattr(self.scenario.strategy, "param_dtype", None) is not None
+        return self.scenario.strategy.dtypes.parameters is not None
 
     def buffers(self) -> Amount:
         """Tensors of the model that are not learned, and what layers hold beside theirs."""
@@ -260,7 +260,7 @@ class OnHost(InPieces):
 
 def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:
     """What the ranks of a scenario keep."""
-    if scenario.strategy.one_process:
+    if scenario.strategy.execution == "single_process":
         return OnRoot(scenario, facts)
     if partition is None:
         return Footprint(scenario, facts)

@@ -141,7 +141,7 @@ class Numbers(RecordsInterpreter):
     @property
     def _is_scattered(self) -> bool:
         """Whether a loss may be of all ranks' outputs together, or there is none."""
-        return self._scenario.strategy.one_process or self._infers
+        return self._scenario.strategy.execution == "single_process" or self._infers
 
     @cached_property
     def _scattered(self) -> Scattered:

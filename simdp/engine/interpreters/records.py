@@ -148,7 +148,7 @@ class RecordsInterpreter(ABC):
         found = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
         if (who := self._batches.participants) is not None:
             return [fault for fault in found if who.counted[fault.rank]]
-        if not self._scenario.strategy.one_process:
+        if self._scenario.strategy.execution != "single_process":
             return found
         there = self._batches.sizes[0] > 0  # a device that gets nothing has no gradients
         return [fault for fault in found if there[fault.rank]]

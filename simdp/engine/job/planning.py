@@ -222,7 +222,7 @@ def _on(scenario: Scenario, num_nodes: int) -> Scenario:
     """A few steps of times alone on so many nodes."""
     cluster, workload = scenario.cluster, scenario.workload
     strategy = scenario.strategy.after_warmup()
-    drawn = cluster.stragglers or workload.input or strategy.player != "together"
+    drawn = cluster.stragglers or workload.input or strategy.execution == "parameter_server"
     differ = drawn or bool(workload.lengths(scenario.seed, scenario.base))
     steps = strategy.whole_periods(SOME_STEPS if differ else FEW_STEPS)
     size = num_nodes * cluster.local_size

@@ -44,7 +44,6 @@ from simdp.engine.state import WHOLE, Segment
 from simdp.errors import OperationError, ScenarioError
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, SETUP, TraceBuilder
 from simdp.scenario import Scenario
-from simdp.strategies.parameter_server import ParameterServer
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
@@ -406,10 +405,10 @@ class ServerRun:
         progress: Callable[[int], None] | None,
         stop_after: int | None = None,
     ) -> None:
-        strategy = run.scenario.strategy
-        assert isinstance(strategy, ParameterServer), "only these have a server"
+        options = run.scenario.strategy.server_options
+        assert options is not None, "a strategy with a server has its options"
         self._run, self._learning, self._trace = run, learning, trace
-        self._progress, self.server = progress, strategy.server
+        self._progress, self.server = progress, options.rank
         self._tapes, n = Tapes(run), run.world_size
         self.num_steps = self._tapes.num_steps
         self._loop, self._holdings = EventLoop(), Holdings(n)
@@ -421,7 +420,7 @@ class ServerRun:
             run.scenario.cluster.overheads.before_collective(2),
             traffic,
         )
-        self.updates = UPDATES[strategy.updates](strategy, self, n)
+        self.updates = UPDATES[options.updates](options, self, n)
         self._last = (stop_after or self.num_steps) - 1
         finished, last = self.updates.finished, self._last
         self.workers = [Worker(rank, finished, last) for rank in range(n)]

@@ -32,7 +32,7 @@ from simdp.results.trace import SETUP, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.steps.ops import Op, Update
 from simdp.steps.program import Interpreter, Program
-from simdp.strategies.parameter_server import ParameterServer
+from simdp.strategies.base import ServerOptions
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
@@ -172,7 +172,7 @@ class Updates(ABC):
 
     Parameters
     ----------
-    strategy : ParameterServer
+    options : ServerOptions
         With its options.
     yard : Yard
         Where workers and the server are.
@@ -187,8 +187,8 @@ class Updates(ABC):
         When each step ended that all update together [s].
     """
 
-    def __init__(self, strategy: ParameterServer, yard: Yard, world_size: int) -> None:
-        self.strategy, self.yard, self.world_size = strategy, yard, world_size
+    def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
+        self.options, self.yard, self.world_size = options, yard, world_size
         self.busy, self.finished = False, list[float]()
 
     @abstractmethod
@@ -216,8 +216,8 @@ class Synchronous(Updates):
     to come, and take the place of one from which there is something to learn.
     """
 
-    def __init__(self, strategy: ParameterServer, yard: Yard, world_size: int) -> None:
-        super().__init__(strategy, yard, world_size)
+    def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
+        super().__init__(options, yard, world_size)
         self.version = 0
         self._taken: list[int] = []
         self._late: list[int] = []
@@ -227,11 +227,11 @@ class Synchronous(Updates):
 
     def _of_step(self, step: int) -> int:
         """How many gradients an update takes."""
-        first = self.world_size - self.strategy.backup
+        first = self.world_size - self.options.backup
         return min(first, sum(self._takes_part(rank, step) for rank in range(self.world_size)))
 
     def _takes_part(self, rank: int, step: int) -> bool:
-        return not self.strategy.backup or self.yard.has_samples(rank, step)
+        return not self.options.backup or self.yard.has_samples(rank, step)
 
     def start(self, rank: int, now: float) -> None:
         self._begin(rank, now)
@@ -290,8 +290,8 @@ class Synchronous(Updates):
 class Asynchronous(Updates):
     """An update for every gradient, in the order in which they come."""
 
-    def __init__(self, strategy: ParameterServer, yard: Yard, world_size: int) -> None:
-        super().__init__(strategy, yard, world_size)
+    def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
+        super().__init__(options, yard, world_size)
         self._queue: deque[int] = deque()
         self._done = [0] * world_size  # steps
         self._ahead: dict[int, float] = {}  # workers that wait, and since when
@@ -338,7 +338,7 @@ class Asynchronous(Updates):
                 self.yard.pull(other, now)
 
     def _may_go_on(self, rank: int) -> bool:
-        limit = self.strategy.max_staleness
+        limit = self.options.max_staleness
         done = self._done[rank]
         return limit is None or done - self._slowest <= limit or done == self.yard.num_steps
 

@@ -88,6 +88,11 @@ class CommHook(Spec):
         """What gradients are divided by as they come into the bucket."""
         return divisor
 
+    @property
+    def first_alike(self) -> int:
+        """The step from which on it does the same in every step."""
+        return 0
+
     def after_warmup(self) -> Self:
         """The same hook from the first step on, where it begins after some."""
         return self

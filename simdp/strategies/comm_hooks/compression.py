@@ -343,6 +343,10 @@ class PowerSGD(CommHook):
     def after_warmup(self) -> Self:
         return self.model_copy(update={"start_step": 0})
 
+    @property
+    def first_alike(self) -> int:
+        return self.start_step
+
     def of(self, step: StepContext) -> CommHook:
         return NoHook() if step.before(self.start_step) else self
 
@@ -453,6 +457,10 @@ class BatchedPowerSGD(CommHook):
 
     def after_warmup(self) -> Self:
         return self.model_copy(update={"start_step": 0})
+
+    @property
+    def first_alike(self) -> int:
+        return self.start_step
 
     def of(self, step: StepContext) -> CommHook:
         return NoHook() if step.before(self.start_step) else self

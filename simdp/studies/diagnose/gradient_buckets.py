@@ -15,7 +15,7 @@ import numpy as np
 
 from simdp.results.diagnosis import BucketRow
 from simdp.steps.partition import limits
-from simdp.strategies.ddp import DDP
+from simdp.strategies.ddp import default_buckets
 from simdp.studies.diagnose.expected import ITEMSIZE
 from simdp.studies.diagnose.timeline import RankTimeline
 from simdp.studies.fits import preset
@@ -115,9 +115,4 @@ def rule_in_words(found: Sequence[BucketRow]) -> str | None:
 
 def preset_buckets(name: str) -> list[int]:
     """Elements of the buckets that torch's DDP makes of a model of the catalogue, once rebuilt."""
-    model = preset(name)
-    sizes = {parameter.name: parameter.num_elements for parameter in model.parameters()}
-    layout = DDP(find_unused_parameters=bool(model.graph.unused)).buckets(
-        model.parameters(), model.ready_order(), GRADIENT_ITEMSIZE, iteration=1
-    )
-    return [sum(sizes[name] for name in names) for names in layout]
+    return default_buckets(preset(name), GRADIENT_ITEMSIZE)

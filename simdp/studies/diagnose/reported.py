@@ -653,7 +653,7 @@ class _Job:
     def _without_overlap(self) -> _Simulated | None:
         """The same where communication begins after backward; None where it always does."""
         scenario = self.planned.scenario
-        if not getattr(scenario.strategy, "overlap", False):
+        if not dict(scenario.strategy).get("overlap"):
             return None
         changed = variant(scenario, {"strategy.overlap": False}, STEPS)
         return None if changed is None else _played(changed)

@@ -305,11 +305,11 @@ class Recipe:
         """Whether all ranks do the same in all steps, as the bounds take for granted."""
         workload, strategy = self.scenario.workload, self.scenario.strategy
         odd = workload.samples_per_rank or workload.rebalance or workload.packing
-        if odd or strategy.player != "together" or strategy.one_process:
+        if odd or strategy.execution != "synchronous":
             return False
         if workload.lengths(self.scenario.seed, self.scenario.base):
             return False
-        return not getattr(strategy, "backup_ranks", 0) and not hasattr(strategy, "local_steps")
+        return not strategy.num_late and not strategy.averages_parameters
 
     def seconds(self, microbatch: int, devices: Sequence[Device]) -> dict[str, Floats]:
         """Of each call on each device, by activity, shape `(num_calls, num_devices)` [s]."""
@@ -853,7 +853,7 @@ class Bounds:
         known = place.rates[:5]
         self._rates[number] = [inf if one is None else one for one in known]
         overheads = place.scenario.cluster.overheads
-        is_hybrid = hasattr(recipe.scenario.strategy, "shard_size")  # others know of no nodes
+        is_hybrid = recipe.scenario.strategy.groups_follow_nodes
         self._shrinks[number] = recipe.scenario.recovery is not None
         key = (
             named(recipe_part(point.settings)),

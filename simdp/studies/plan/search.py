@@ -707,7 +707,7 @@ def _continued(before: float, after: float, count: int, is_period: bool) -> floa
 def _has_equal_steps(scenario: Scenario) -> bool:
     """Whether nothing makes the steps of a period differ that exchange nothing."""
     workload = scenario.workload
-    if getattr(scenario.strategy, "period_group_size_dict", None) is not None:
+    if scenario.strategy.has_several_periods:
         return False
     odd = workload.samples_per_rank or workload.rebalance or workload.packing or workload.input
     return not (
@@ -716,8 +716,8 @@ def _has_equal_steps(scenario: Scenario) -> bool:
 
 
 def _with_period(scenario: Scenario, steps: int) -> Scenario:
-    """A scenario of one shorter period of Local SGD, after the step that metrics leave out."""
-    strategy = scenario.strategy.model_copy(update={"local_steps": steps})
+    """A scenario of one shorter period, after the step that metrics leave out."""
+    strategy = scenario.strategy.with_period(steps)
     workload = scenario.workload.model_copy(update={"steps": 1 + steps})
     return scenario.model_copy(update={"strategy": strategy, "workload": workload})
 

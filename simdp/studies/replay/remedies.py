@@ -101,14 +101,13 @@ def step_time(found: Replayed, settings: Raw | None = None) -> float:
 
 
 def _bucket(found: Replayed) -> Iterator[ScenarioChange]:
-    if found.scenario["strategy"]["kind"] in ("ddp", "zero2"):
+    if found.sharded in ("nothing", "gradients"):
         for mib in BUCKETS_MIB:
             yield ScenarioChange(f"bucket_cap_mb={mib}", {"strategy.bucket_cap": f"{mib} MiB"})
 
 
 def _hook(found: Replayed) -> Iterator[ScenarioChange]:
-    strategy = found.scenario["strategy"]
-    if strategy["kind"] == "ddp" and "comm_hook" not in strategy:
+    if found.sharded == "nothing" and "comm_hook" not in found.scenario["strategy"]:
         yield ScenarioChange(
             "gradients sent in 16 bit (comm hook bf16_compress)", {"strategy.comm_hook": "bf16"}
         )

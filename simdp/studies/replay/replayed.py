@@ -17,6 +17,7 @@ from simdp.results.result import Result
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.studies.answers import timed_only
+from simdp.studies.replay.strategy import Sharded
 
 PROFILE = "{}.csv"
 
@@ -43,6 +44,8 @@ class Replayed:
         What cannot be told from the traces, or was assumed.
     update_gap_s : float
         Part of the host's time before a step that is lost between kernels of the update [s].
+    sharded : str
+        As of `simdp.studies.replay.strategy.Recognised`.
     """
 
     scenario: dict[str, Any]
@@ -54,6 +57,7 @@ class Replayed:
     num_steps: int
     remarks: tuple[str, ...]
     update_gap_s: float = 0.0
+    sharded: Sharded = "nothing"
 
     @property
     def nbytes(self) -> float:

@@ -16,7 +16,7 @@ from simdp.arrays import Floats, Ints
 from simdp.studies.replay.fetched import by_fetches
 from simdp.studies.replay.kernel_names import is_product
 from simdp.studies.replay.phases import BACKWARD, FORWARD
-from simdp.studies.replay.strategy import SHARDED, Recognised, whole_nbytes
+from simdp.studies.replay.strategy import Recognised, whole_nbytes
 from simdp.studies.replay.tensors import ReplayedLayer, evenly, with_tensors
 from simdp.studies.replay.timeline import COPIED, StepWork
 from simdp.studies.replay.typical import micro_steps
@@ -64,12 +64,12 @@ def layers_of(
         back = last[-1:]
     named = any(step.names[i].startswith("backward ") for i in back.tolist())
     if named:
-        layers = _named(step, last, times, found.kind in SHARDED)
+        layers = _named(step, last, times, found.sharded == "units")
     else:
         layers = _cut(step, last, back, times, ready, found)
     if elements is not None:
         return evenly(layers, elements)
-    if found.kind == "zero3":
+    if found.sharded == "parameters":
         return by_fetches(layers, found, step)
     return with_tensors(layers, found, itemsize, named)
 
@@ -169,7 +169,7 @@ def _cut(
         num = min(MAX_LAYERS, len(back))
         places = [first + round((k + 1) * len(back) / num) for k in range(num)]
     ends = {*places, first + len(back)}
-    if found.kind in SHARDED:
+    if found.sharded == "units":
         ends |= {min(max(sent.after, first + 1), first + len(back)) for sent in found.buckets}
     ahead = np.setdiff1d(last[step.phase[last] == FORWARD], back)
     forward, forward_host, forward_products = times.of(ahead)
@@ -209,7 +209,7 @@ def _copies(step: StepWork, back: Ints, found: Recognised) -> list[tuple[int, in
     nbytes = [int(step.nbytes[i]) for i in copies if step.nbytes[i] == step.nbytes[i]]
     whole = sum(whole_nbytes(sent) for sent in found.buckets)
     off = np.abs(np.cumsum(nbytes) - whole)
-    if found.kind in SHARDED or not len(off) or not whole or off.min() > LOST * whole:
+    if found.sharded == "units" or not len(off) or not whole or off.min() > LOST * whole:
         return []
     into = int(off.argmin()) + 1
     return [(i + 1, size) for i, size in zip(copies[:into], nbytes[:into], strict=True)]

@@ -25,7 +25,7 @@ from simdp.studies.replay.replayed import Replayed
 from simdp.studies.replay.rows import layers_of
 from simdp.studies.replay.skew import skewed
 from simdp.studies.replay.steps import Windows, windows
-from simdp.studies.replay.strategy import SHARDED, Recognised, recognise
+from simdp.studies.replay.strategy import Recognised, recognise
 from simdp.studies.replay.tensors import are_labelled, units_of
 from simdp.studies.replay.timeline import ClusterCharges, StepWork, step_work
 from simdp.studies.replay.typical import Typical, critical, micro_steps, typical
@@ -34,9 +34,6 @@ from simdp.units import format_quantity
 
 STEPS = 3
 """Steps of the scenario: the first is warm-up."""
-
-PARTLY_UPDATED = ("fsdp", "fsdp1", "hsdp", "zero1", "zero2", "zero3")
-"""Strategies of which a rank updates its own part alone."""
 
 LEAST_STALL = 0.02
 """Waiting for input that takes less of a step is none."""
@@ -203,7 +200,7 @@ class _Replay:
     def done(self) -> Replayed:
         """Put the scenario together."""
         step, found = self.typical.step, self.found
-        if found.kind in SHARDED and not self.charges.copies:
+        if found.sharded == "units" and not self.charges.copies:
             step = without_unit_copies(step)
         step = with_foreign(step, found.foreign)
         micros = len(micro_steps(step))
@@ -219,7 +216,7 @@ class _Replay:
             layers[-1] = replace(layers[-1], tensors=((layers[-1].name, 1),))
         at = step.phase == UPDATE
         update, gap = float(step.busy[at].sum()), float(step.idle[at].sum())
-        if found.kind in PARTLY_UPDATED:
+        if found.sharded != "nothing":
             update *= found.strategy.get("shard_size", self.num_ranks)
         profile = text_of(layers, itemsize, self._buffers(), f"replay of {self.asked.name}")
         lead = self.typical.lead + gap
@@ -243,10 +240,11 @@ class _Replay:
             self.typical.num_steps,
             tuple(self.remarks),
             gap,
+            found.sharded,
         )
 
     def _strategy(self) -> Raw:
-        if self.found.kind not in SHARDED:
+        if self.found.sharded != "units":
             return dict(self.found.strategy)
         layers = [name.removeprefix("backward ") for name in self.typical.step.names]
         named = layers if are_labelled(self.found, layers) else None

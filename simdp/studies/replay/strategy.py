@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,8 +25,9 @@ UNIT_COPIES = ("Memcpy DtoD", "split_with_sizes_copy", "chunk_cat", "fsdp::")
 """What copies of units out of and into the buffers that are sent are called: fully_shard has them,
 FullyShardedDataParallel has not."""
 
-SHARDED = ("fsdp", "fsdp1", "hsdp")
-"""Strategies whose units come and go."""
+Sharded = Literal["nothing", "optimizer_state", "gradients", "units", "parameters"]
+"""What ranks have pieces of, as far as collectives show it: of ``units`` whole modules are gathered
+at a time, of ``parameters`` as many as fit into a buffer."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class Recognised:
     ----------
     strategy : dict
         As a scenario writes it.
+    sharded : str
+        One of `Sharded`.
     buckets : tuple of Sent
-        What carries gradients, in the order of its launch; of ``fsdp`` the units of backward.
+        What carries gradients, in the order of its launch; of ``units`` those of backward.
     units : tuple of Sent
         Of ``fsdp`` and ``zero3``: the gathers of forward.
     persistent : tuple of Sent
@@ -54,6 +57,7 @@ class Recognised:
     """
 
     strategy: dict[str, Any]
+    sharded: Sharded = "nothing"
     buckets: tuple[StepCollective, ...] = ()
     units: tuple[StepCollective, ...] = ()
     persistent: tuple[StepCollective, ...] = ()
@@ -62,18 +66,15 @@ class Recognised:
     foreign: tuple[StepCollective, ...] = ()
     said: tuple[str, ...] = field(default=())
 
-    @property
-    def kind(self) -> str:
-        """The strategy's kind."""
-        return str(self.strategy["kind"])
-
     def caps(self) -> list[float]:
         """Limits of buckets [bytes]; torch's, unless the strategy says another."""
         cap = self.strategy.get("bucket_cap")
         if cap is not None:
             return [float(cap.split()[0])]
-        zero = self.kind == "zero2"
-        return [BUCKET_CAP_NBYTES if zero else FIRST_BUCKET_NBYTES, BUCKET_CAP_NBYTES]
+        return [
+            BUCKET_CAP_NBYTES if self.sharded == "gradients" else FIRST_BUCKET_NBYTES,
+            BUCKET_CAP_NBYTES,
+        ]
 
 
 def recognise(step: StepWork, world_size: int) -> Recognised:
@@ -104,37 +105,49 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
             found = _zero3(gathers, scatters, persistent)
         else:
             found = _sharded(gathers, scatters, reduces, world_size, copied)
-    elif scatters:
-        found = Recognised({"kind": "zero2", **_cap(scatters, zero=True)}, tuple(scatters))
-    elif told and _named(behind, "all_gather"):
-        found = Recognised({"kind": "zero1", "communication": "deepspeed"}, tuple(told))
-    elif told and len(_named(behind, "broadcast")) > 1:
-        sizes = tuple(s.nbytes for s in _named(behind, "broadcast"))
-        found = Recognised({"kind": "zero1", **_cap(told)}, tuple(told), tensors=sizes)
-    elif told:
-        found = Recognised({"kind": "ddp", **_cap(told), **_hook(told)}, tuple(told))
     else:
-        found = Recognised({"kind": "ddp"})
-    if found.kind in SHARDED:
+        found = _buckets(scatters, told, behind)
+    if found.sharded == "units":
         found = replace(found, buckets=_units_apart(found.buckets, first, last + 1))
     else:
         found = replace(found, buckets=_launched(found.buckets, step, first, last + 1))
     buffers = tuple(s for s in step.sent if s.name == "broadcast" and s.after <= first)
     strategy = dict(found.strategy)
-    if found.kind == "ddp" and not _known(buffers):
+    if found.sharded == "nothing" and not _known(buffers):
         strategy["broadcast_buffers"] = False
     own = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}
     foreign = tuple(s for s in step.sent if s.name not in own or s.nbytes != s.nbytes)
     return Recognised(
         strategy,
+        found.sharded,
         found.buckets,
         found.units,
         found.persistent,
         found.tensors,
-        _known(buffers) if found.kind in ("ddp", "zero1") else (),
+        _known(buffers) if found.sharded in ("nothing", "optimizer_state") else (),
         foreign,
         (*found.said, *_said(foreign)),
     )
+
+
+def _buckets(
+    scatters: Sequence[StepCollective],
+    told: Sequence[StepCollective],
+    behind: Sequence[StepCollective],
+) -> Recognised:
+    """DDP or a stage of ZeRO whose parameters stay whole, by what sends gradients."""
+    if scatters:
+        strategy = {"kind": "zero2", **_cap(scatters, zero=True)}
+        return Recognised(strategy, "gradients", tuple(scatters))
+    if told and _named(behind, "all_gather"):
+        strategy = {"kind": "zero1", "communication": "deepspeed"}
+        return Recognised(strategy, "optimizer_state", tuple(told))
+    if told and len(_named(behind, "broadcast")) > 1:
+        sizes = tuple(s.nbytes for s in _named(behind, "broadcast"))
+        strategy = {"kind": "zero1", **_cap(told)}
+        return Recognised(strategy, "optimizer_state", tuple(told), tensors=sizes)
+    strategy = {"kind": "ddp", **_cap(told), **_hook(told)} if told else {"kind": "ddp"}
+    return Recognised(strategy, buckets=tuple(told))
 
 
 def whole_nbytes(sent: StepCollective) -> float:
@@ -215,7 +228,7 @@ def _sharded(
         strategy = {"kind": "hsdp", "shard_size": size}
     else:
         strategy = {"kind": "fsdp" if copied else "fsdp1"}
-    return Recognised(strategy, tuple(scatters), tuple(gathers))
+    return Recognised(strategy, "units", tuple(scatters), tuple(gathers))
 
 
 def _zero3(
@@ -234,7 +247,7 @@ def _zero3(
     ahead = min((elements_of(sent) for sent in gathers[1:-1]), default=PREFETCHED_ELEMENTS)
     if ahead < PREFETCHED_ELEMENTS:
         strategy["prefetch_bucket_size"] = ahead
-    return Recognised(strategy, tuple(scatters), tuple(gathers), tuple(persistent))
+    return Recognised(strategy, "parameters", tuple(scatters), tuple(gathers), tuple(persistent))
 
 
 def elements_of(sent: StepCollective) -> int:

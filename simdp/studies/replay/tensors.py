@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simdp.studies.replay.gradients import dealt, fitted_in, homes
-from simdp.studies.replay.strategy import SHARDED, Recognised, whole_nbytes
+from simdp.studies.replay.strategy import Recognised, whole_nbytes
 from simdp.studies.replay.timeline import StepCollective
 
 
@@ -64,7 +64,7 @@ def with_tensors(
         return _with_lost(layers, found, itemsize)
     if not found.buckets:
         return layers
-    if found.kind in SHARDED:
+    if found.sharded == "units":
         return _by_units(layers, found, itemsize, named)
     if found.tensors:
         layers = _by_tensors(layers, found, itemsize)

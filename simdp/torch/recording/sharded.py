@@ -11,7 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from simdp.errors import SimdpError
-from simdp.strategies import STRATEGIES
+from simdp.strategies import STRATEGIES, strategy_class
 from simdp.workload.optimizers import OPTIMIZERS
 
 # Sharded ------------------------------------------------------------------------------------------
@@ -219,7 +219,8 @@ def with_shares(strategy: dict[str, Any], optimizer: torch.optim.Optimizer) -> d
     SimdpError
         If the wrapper's settings have no words beside it.
     """
-    if not isinstance(optimizer, ZeroRedundancyOptimizer) or strategy["kind"] != "ddp":
+    wrapper = strategy_class(strategy["kind"]).wrapper
+    if not isinstance(optimizer, ZeroRedundancyOptimizer) or wrapper != "DistributedDataParallel":
         return strategy
     fields = STRATEGIES["zero1"].model_fields
     unknown = [name for name in strategy if name not in fields]

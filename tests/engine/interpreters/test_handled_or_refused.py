@@ -28,6 +28,7 @@ from simdp.engine.slowdown import Slowdown
 from simdp.errors import OperationError, SimdpError
 from simdp.results.trace import TraceBuilder
 from simdp.steps import ops, program
+from simdp.steps.facts import LayerDtypes
 from simdp.steps.program import Interpreter, Program, called_by, flat
 from simdp.studies.plan.bounds import Sheet
 
@@ -45,7 +46,7 @@ class Own(NamedTuple):
 class OwnLoop:
     """A loop that yields it."""
 
-    kind = "own"
+    kind, dtypes, num_late = "own", LayerDtypes(), 0
 
     def setup(self, facts):
         yield ops.Reserve(1.0)

@@ -64,7 +64,7 @@ def step(*waits):
 def sizes(units, persistent=(), waits=(), **strategy):
     """Elements by layer, in forward's order."""
     found = Recognised(
-        {"kind": "zero3", **strategy}, (), tuple(units), persistent=tuple(persistent)
+        {"kind": "zero3", **strategy}, "parameters", (), tuple(units), persistent=tuple(persistent)
     )
     given = reversed(by_fetches(layers(), found, step(*waits)))
     return [sum(size for _, size in layer.tensors) for layer in given]
@@ -101,7 +101,7 @@ def test_no_fetched_tensor_is_so_small_that_it_would_stay_whole():
 
 def test_numbers_of_units_are_a_pattern_only_where_it_means_no_other_module():
     units = tuple(sent(f"blocks.{i}", LARGE) for i in (2, 1, 0))
-    found = Recognised({"kind": "fsdp"}, units)
+    found = Recognised({"kind": "fsdp"}, "units", units)
     names = [f"blocks.{i}.norm" for i in range(3)]
     assert units_of(found, names) == ["blocks.*"]
     apart = replace(found, buckets=units[::2])
