@@ -161,10 +161,10 @@ class Spec(BaseModel):
         """Report unknown keys with a hint, together with every other problem of the value."""
         if not isinstance(data, Mapping) or cls.model_config.get("extra") != "forbid":
             return handler(data)
+        if data.keys() <= cls.model_fields.keys():
+            return handler(dict(data))
         known = list(cls.model_fields)
         unknown = [key for key in data if key not in known]
-        if not unknown:
-            return handler(dict(data))
         data, errors = _with_current_keys(data, unknown, known)
         unknown = [key for key in data if key not in known]
         if not unknown and not errors:

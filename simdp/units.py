@@ -8,7 +8,7 @@ long as to simulate a step, so that its answers for the most common units stand 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from simdp.errors import UnitError, shown
@@ -137,6 +137,13 @@ def parse(text: object, dimension: str) -> float:
         raise UnitError(f"{shown(text)} is not a {dimension}; {write}.")
     if isinstance(text, int | float):
         raise UnitError(f"{text} has no unit; {write}.")
+    return _parsed(text, dimension)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str, dimension: str) -> float:
+    wanted = DIMENSIONS[dimension]
+    write = f'write for example "{wanted.example}"'
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise UnitError(f"{shown(text)} is not a number with a unit; {write}.")
@@ -176,8 +183,13 @@ def format_quantity(value: float, dimension: str) -> str:
     str
         For example ``"25 GB/s"``; `parse` gives back the same float.
     """
-    value = float(value)
-    candidates = [f"{value!r} {DIMENSIONS[dimension].unit}"]
+    return _shortest(repr(float(value)), dimension)
+
+
+@lru_cache(maxsize=4096)
+def _shortest(written: str, dimension: str) -> str:
+    value = float(written)
+    candidates = [f"{written} {DIMENSIONS[dimension].unit}"]
     for unit, scale in DIMENSIONS[dimension].printed.items():
         if abs(value / scale) <= 1e15:
             text = f"{value / scale:.12g} {unit}"
