@@ -1,4 +1,4 @@
-"""What the command line says of itself: help with examples, the version, completion."""
+"""Command-line help with examples, the version, and completion."""
 
 import importlib
 import re
@@ -31,11 +31,11 @@ def test_help_lists_every_command_with_the_first_line_of_its_documentation(capsy
     text = " ".join(said(capsys, "-h").split())
     assert text == " ".join(said(capsys, "--help").split())
     for name, command in COMMANDS.items():
-        assert (f"{name} {command.says}" in text) is not command.hidden
+        assert (f"{name} {command.summary}" in text) is not command.hidden
         module, _, function = command.home.partition(":")
         found = getattr(importlib.import_module(f"simdp.cli.{module}"), function)
         if callable(found) and found.__doc__ and not hasattr(found, "registered_commands"):
-            assert found.__doc__.splitlines()[0] == command.says
+            assert found.__doc__.splitlines()[0] == command.summary
 
 
 def test_every_command_has_short_help_with_examples(capsys):

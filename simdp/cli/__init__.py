@@ -1,7 +1,7 @@
 """Command line: parses arguments, prints, exits; imports heavy modules only when needed.
 
-Exit status: 0 done; 1 our fault; 2 the input is wrong; 3 a check that the user asked for did not
-hold; 4 deadlock. Commands live in the files beside this one; the table of them in `commands`.
+Exit status: 0 done; 1 defect of simdp; 2 invalid input; 3 a requested check failed; 4 deadlock.
+`commands` holds the table of commands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Commands(TyperGroup):
-    """The commands of the table, each of which is loaded when it is asked for."""
+    """Group of the commands in the table; imports each on first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
@@ -56,7 +56,7 @@ class Commands(TyperGroup):
         return typer.main.get_command(found)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find what was typed, or say what was probably meant."""
+        """Find the command typed, or suggest the closest one."""
         close = get_close_matches(args[0], COMMANDS, n=1) if args else []
         if close and args[0] not in COMMANDS:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
@@ -64,7 +64,9 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List them without loading them, but for those that are hidden."""
-        shown = [(name, command.says) for name, command in COMMANDS.items() if not command.hidden]
+        shown = [
+            (name, command.summary) for name, command in COMMANDS.items() if not command.hidden
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(shown)
 
@@ -173,7 +175,7 @@ def _show(
 
 
 def _mend_streams() -> None:
-    """Write to nowhere where a stream was closed beforehand, and what a terminal has no sign for.
+    """Discard output to closed streams, and replace characters that a terminal cannot show.
 
     The latter as an escape, such as a name of a file in another encoding.
     """
@@ -186,6 +188,6 @@ def _mend_streams() -> None:
 
 
 def _silence_output() -> None:
-    """Let nothing more be written, also of what Python flushes at its end."""
+    """Discard all further output, including Python's flush at exit."""
     with suppress(OSError, ValueError):  # of a stream that is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simdp.results.calibration import CalibrationStudy, StepCalibration
 
 commands = typer.Typer(
-    help=COMMANDS["calibrate"].says,
+    help=COMMANDS["calibrate"].summary,
     epilog=COMMANDS["calibrate"].epilog,
     no_args_is_help=True,
     add_completion=False,
@@ -29,7 +29,7 @@ Wanted = Annotated[
     typer.Option(
         "--for",
         metavar="SCENARIO",
-        help="Whose step is to be known: says what to measure next to know it better.",
+        help="Scenario to predict: lists the measurements that would reduce its uncertainty most.",
         autocompletion=SCENARIOS,
     ),
 ]
@@ -53,10 +53,10 @@ def nccl_tests(
     ],
     nodes: Annotated[
         str | None,
-        typer.Option(help="2, or 1,2,8: nodes of the files [what the logs say of their ranks]."),
+        typer.Option(help="2, or 1,2,8: nodes of the files [read from the logs]."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="A catalogue name, so that the entry stands alone.")
+        str | None, typer.Option(help="A catalogue name, to make the entry self-contained.")
     ] = None,
     link: Annotated[
         str | None, typer.Option(help="Inside a node: a catalogue name, or a bandwidth.")
@@ -67,7 +67,7 @@ def nccl_tests(
     links_per_node: Annotated[int, typer.Option(help="Network cards of a node.")] = 1,
     cost: Annotated[
         str | None,
-        typer.Option(metavar="KEYS", help="What is known: {algorithms: [ring, nvls]}."),
+        typer.Option(metavar="KEYS", help="Known settings: {algorithms: [ring, nvls]}."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="A constant to fit; may be repeated [all].")
@@ -160,7 +160,7 @@ def baseline(
 def _show(
     found: CalibrationStudy | StepCalibration, out: Path, as_json: bool, quiet: bool, plots: bool
 ) -> int:
-    """Write the entry and what belongs to it, and print what was found."""
+    """Write the entry and its files, and print the fit."""
     from functools import partial
 
     from simdp.files import whole_files

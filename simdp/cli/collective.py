@@ -17,9 +17,7 @@ def collective(
     name: Annotated[str, typer.Argument(metavar="COLLECTIVE", help="For example all_reduce.")],
     cluster: Annotated[
         Path,
-        typer.Option(
-            help="A scenario, whose cluster is taken, or a machine.", autocompletion=clusters
-        ),
+        typer.Option(help="A scenario, for its cluster, or a machine.", autocompletion=clusters),
     ],
     algorithm: Annotated[
         list[str] | None,
@@ -40,14 +38,14 @@ def collective(
     root: Annotated[int, typer.Option(help="For broadcast, reduce, scatter and gather.")] = 0,
     dtype: Annotated[str | None, typer.Option(help="As in nccl-tests [float].")] = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="LOG", help="What nccl-tests measured.")
+        Path | None, typer.Option(metavar="LOG", help="Measured times: a log of nccl-tests.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for files.")] = Path("runs/collective"),
     as_json: Annotated[bool, typer.Option("--json", help="Print collective.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
 ) -> int:
-    """Time a collective by itself: a table as nccl-tests prints it, and plots in a folder."""
+    """Time a collective: a table in the format of nccl-tests, and plots in a folder."""
     from simdp.files import parse_yaml, whole_files
     from simdp.studies.collective import Request, answer
 

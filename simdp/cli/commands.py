@@ -1,7 +1,7 @@
 """Commands: module, help text and examples of each.
 
-A command is imported when it is asked for, and typer looks through its options then: to do that for
-all of them takes longer than a short run.
+A command is imported on first use, since typer's inspection of all options takes longer than a
+short run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Command(NamedTuple):
     ----------
     home : str
         Its module in this room and its function there, or its group of commands.
-    says : str
+    summary : str
         The first line of its documentation.
     examples : tuple of str
         Commands, without ``python -m simdp``.
@@ -25,13 +25,13 @@ class Command(NamedTuple):
     """
 
     home: str
-    says: str
+    summary: str
     examples: tuple[str, ...]
     hidden: bool = False
 
     @property
     def epilog(self) -> str:
-        """What stands below its options."""
+        """Help text below its options."""
         return epilog(*self.examples)
 
 
@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "init": Command(
         "init:init",
-        "Write a commented scenario of your model on your cluster; asks for what is not given.",
+        "Write a commented scenario of your model on your cluster; prompts for missing options.",
         (
             "init",
             "init --machine dgx-h100 --model bert-large --gpus 32",
@@ -61,7 +61,7 @@ COMMANDS = {
     ),
     "fits": Command(
         "fits:fits",
-        "Say which methods fit, how full devices get, and what a step takes, without a scenario.",
+        "List the methods that fit, their memory and step time, without a scenario.",
         (
             "fits gpt2-medium --gpus 8 --device h100-sxm5-80gb",
             "fits bert-large --gpus 32 --machine dgx-a100 --json",
@@ -79,7 +79,7 @@ COMMANDS = {
     ),
     "compare": Command(
         "compare:compare",
-        "Lay strategies, or any values, side by side: a table here, and a picture in a folder.",
+        "Compare strategies or other values: a table here, and a picture in a folder.",
         (
             "compare methods --over strategy=ddp,zero1,zero2,fsdp",
             "compare scenario.yaml --set sweep=null --over cluster.world_size=8,16",
@@ -87,7 +87,7 @@ COMMANDS = {
     ),
     "compare-results": Command(
         "compare_results:compare_results",
-        "Say what changed between two results, or a result and a real run, and what explains it.",
+        "Compare two results, or a result and a real run, and attribute the difference.",
         (
             "compare-results runs/before runs/after",
             "compare-results runs/methods/result.json traces/",
@@ -95,7 +95,7 @@ COMMANDS = {
     ),
     "job": Command(
         "job:job",
-        "Simulate a job of days with its failures, many times: when it is done, what is lost.",
+        "Simulate a job of days with its failures, many times: completion time and lost time.",
         (
             "job llama3_54_days",
             'job scenario.yaml --until "3 days" --runs 200',
@@ -104,7 +104,7 @@ COMMANDS = {
     ),
     "plan": Command(
         "plan:plan",
-        "Find the cheapest, fastest or greenest way to train: what to choose, why, what else.",
+        "Find the cheapest, fastest or greenest way to train, with reasons and alternatives.",
         (
             'plan cheapest_cluster --deadline "10 min"',
             "plan scenario.yaml --for fastest --choose nodes=1:8 --choose strategy=ddp,fsdp",
@@ -113,7 +113,7 @@ COMMANDS = {
     ),
     "collective": Command(
         "collective:collective",
-        "Time a collective by itself: a table as nccl-tests prints it, and plots in a folder.",
+        "Time a collective: a table in the format of nccl-tests, and plots in a folder.",
         (
             "collective all_reduce --cluster dgx-h100 --world-size 32",
             "collective all_reduce --cluster two_nodes --algorithm ring --algorithm tree",
@@ -121,7 +121,7 @@ COMMANDS = {
     ),
     "diagnose": Command(
         "diagnose:diagnose",
-        "Say why a real job's step takes as long as it does, from its traces, and what would help.",
+        "Diagnose a real job's step time from its traces, and list remedies.",
         (
             "diagnose traces/",
             "diagnose rank0.pt.trace.json.gz --machine dgx-a100",
@@ -152,7 +152,7 @@ COMMANDS = {
     ),
     "validate": Command(
         "validate:validate",
-        "Hold simulated times against measured ones: every point, and the errors of each cluster.",
+        "Compare simulated with measured times: every point, and the errors of each cluster.",
         ("validate validation/nvidia", "validate measured.yaml --max-error 10%"),
     ),
     "calibrate": Command(

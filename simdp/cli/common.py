@@ -43,9 +43,7 @@ Scheduler = Annotated[
     str | None,
     typer.Option(metavar="tcp://HOST:PORT", help="A Dask scheduler whose workers share them."),
 ]
-GoOn = Annotated[
-    bool, typer.Option("--continue", help="Take points that are done already, by any study.")
-]
+GoOn = Annotated[bool, typer.Option("--continue", help="Reuse finished points, of any study.")]
 StorePath = Annotated[
     Path | None,
     typer.Option("--store", metavar="FILE", help="Keeps finished points [runs/points.sqlite]."),
@@ -57,7 +55,7 @@ TablePath = Annotated[
 
 
 class Shared(NamedTuple):
-    """Who plays the points of a command, and where they are kept."""
+    """Options of parallel workers and of the cache."""
 
     workers: int | None
     scheduler: str | None
@@ -86,9 +84,9 @@ class Shared(NamedTuple):
 
     @contextmanager
     def store(self, out: Path | None, quiet: bool) -> Iterator[Store]:
-        """Open the store: beside the folders of runs, or in the folder that is named.
+        """Open the store: next to the folders of runs, or in the named folder.
 
-        What was taken from it is said on standard error.
+        Cache hits are reported on standard error.
         """
         from simdp.studies.store import Store
 
@@ -107,12 +105,12 @@ class Shared(NamedTuple):
 
 @contextmanager
 def progress_bar(what: str, silent: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error once a second has passed: what is done, its rate, the time left.
+    """Show a progress bar on standard error after one second: done, rate, time left.
 
     Yields
     ------
     callable or None
-        Is told how much is done, and how much there is; None where nobody looks.
+        Called with the number done and the total; None without a terminal.
     """
     if silent or not sys.stderr.isatty():
         yield None
@@ -176,18 +174,18 @@ def complain(line: str) -> None:
 
 
 def say(renderable: Any) -> None:
-    """Print what Rich can render."""
+    """Print a Rich renderable."""
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would leave with status 1, which says that we failed
+            raise BrokenPipeError  # rich would leave with status 1, which reports a failure
 
     Output(highlight=False).print(renderable, soft_wrap=True)
 
 
 def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:
-    """Be ready to write what ``--table`` asks for; refuse now what cannot be written later."""
+    """Prepare to write ``--table``; raise now for a path that cannot be written later."""
     if path is None:
         return lambda columns: None
     from simdp.errors import ScenarioError
@@ -202,14 +200,14 @@ def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:
 
 
 def load(path: Path, settings: list[str] | None) -> Scenario:
-    """Read a scenario with what ``--set`` says."""
+    """Read a scenario and apply ``--set``."""
     from simdp.scenario import load_scenario
 
     return load_scenario(path, overrides_of(settings))
 
 
 def overrides_of(settings: list[str] | None) -> dict[str, Any]:
-    """Read what ``--set`` says: dotted keys and YAML values."""
+    """Parse ``--set``: dotted keys and YAML values."""
     from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
 
@@ -230,7 +228,7 @@ def listed_values(
     example: str,
     short: Callable[[str, str], list[Any] | None] | None = None,
 ) -> dict[str, list[Any]]:
-    """Read ``KEY=V1,V2``, whose right side is a YAML list without its brackets.
+    """Parse ``KEY=V1,V2``, whose right side is a YAML list without its brackets.
 
     Parameters
     ----------
@@ -241,7 +239,7 @@ def listed_values(
     example : str
         Of a value, for errors.
     short : callable, optional
-        Is asked first what a key's right side says; None where that is a list.
+        Parses a key's right side first; returns None for a list.
     """
     from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
@@ -273,7 +271,7 @@ def retold(
     settings: Sequence[str] | None,
     options: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Tell a command line as others can give it, who have the file of the scenario too.
+    """Return a command line that reproduces the run from the scenario file.
 
     Parameters
     ----------

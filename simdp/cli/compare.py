@@ -36,7 +36,7 @@ def compare(
         list[str],
         typer.Option(
             metavar="KEY=V1,V2",
-            help="What to compare, as strategy=single,ddp; several make a grid.",
+            help="Values to compare, as strategy=single,ddp; several make a grid.",
         ),
     ],
     settings: Overrides = None,
@@ -50,7 +50,7 @@ def compare(
     store: StorePath = None,
     table: TablePath = None,
 ) -> int:
-    """Lay strategies, or any values, side by side: a table here, and a picture in a folder."""
+    """Compare strategies or other values: a table here, and a picture in a folder."""
     from simdp.files import whole_files
     from simdp.scenario.overrides import move_paths
     from simdp.scenario.shipped import find

@@ -15,17 +15,19 @@ Given = "A result.json, the folder it lies in, or traces of torch.profiler (a fi
 
 def compare_results(
     a: Annotated[Path, typer.Argument(metavar="A", help=Given)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The same; what A is held against.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same; the reference for A.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for files [none].")
     ] = None,
     no_attribution: Annotated[
         bool,
-        typer.Option("--no-attribution", help="Simulate no key by itself, which takes seconds."),
+        typer.Option(
+            "--no-attribution", help="Do not simulate each key separately, which takes seconds."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
 ) -> int:
-    """Say what changed between two results, or a result and a real run, and what explains it."""
+    """Compare two results, or a result and a real run, and attribute the difference."""
     from simdp.studies import compare_results as study
 
     found = study.compare_results(a, b, attribution=not no_attribution)

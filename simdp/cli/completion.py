@@ -11,7 +11,7 @@ Complete = Callable[[str], list[str]]
 
 
 def _from(known: Callable[[], Iterable[str]]) -> Complete:
-    """Complete names that are looked up when a shell asks."""
+    """Complete names that are looked up when a shell requests them."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in sorted(known()) if name.startswith(incomplete)]
@@ -20,7 +20,7 @@ def _from(known: Callable[[], Iterable[str]]) -> Complete:
 
 
 def _stems(folder: str) -> Callable[[], list[str]]:
-    """Names of a catalogue, whose files are called by them."""
+    """File stems of a catalogue, used as its names."""
     return lambda: [path.stem for path in (PACKAGE / folder).glob("*.yaml")]
 
 
@@ -69,5 +69,5 @@ STRATEGIES, PRECISIONS, FAMILIES, LEFT_OUT = map(
 
 
 def clusters(incomplete: str) -> list[str]:
-    """What ``--cluster`` takes: machines and scenarios."""
+    """Values of ``--cluster``: machines and scenarios."""
     return [*MACHINES(incomplete), *SCENARIOS(incomplete)]

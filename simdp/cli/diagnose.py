@@ -28,14 +28,12 @@ MachineName = Annotated[
     Path | None,
     typer.Option(
         metavar="NAME|FILE.yaml",
-        help="What collectives are held against: see `list machines`, or a scenario [what "
+        help="Reference for collectives: see `list machines`, or a scenario [the one that "
         "traces of simdp name; else one with the same device].",
         autocompletion=clusters,
     ),
 ]
-Step = Annotated[
-    str | None, typer.Option(metavar="TIME", help="No trace: what a step takes, as 320ms.")
-]
+Step = Annotated[str | None, typer.Option(metavar="TIME", help="No trace: step time, as 320ms.")]
 Comm = Annotated[
     str | None,
     typer.Option(metavar="SHARE|TIME", help="No trace: exposed communication, as 40% or 128ms."),
@@ -62,7 +60,7 @@ StrategyName = Annotated[
 ]
 Microbatch = Annotated[
     int | None,
-    typer.Option(min=1, help="No trace: samples per rank and micro-step [what fits the compute]."),
+    typer.Option(min=1, help="No trace: samples per rank and micro-step [fitted to the compute]."),
 ]
 PrecisionName = Annotated[
     str | None,
@@ -73,7 +71,8 @@ PrecisionName = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the JSON there, too.")]
 Html = Annotated[
-    Path | None, typer.Option(metavar="FILE.html", help="Write a page there that shows it.")
+    Path | None,
+    typer.Option(metavar="FILE.html", help="Write an HTML page of the diagnosis there."),
 ]
 NoRemedies = Annotated[
     bool, typer.Option("--no-remedies", help="Simulate no remedies, which takes seconds.")
@@ -98,7 +97,7 @@ def diagnose(
     no_remedies: NoRemedies = False,
     as_json: AsJson = False,
 ) -> int:
-    """Say why a real job's step takes as long as it does, from its traces, and what would help."""
+    """Diagnose a real job's step time from its traces, and list remedies."""
     from simdp.files import whole_files
 
     named = None if machine is None else str(machine)
@@ -132,7 +131,7 @@ def diagnose(
 def _found(
     path: Path | None, machine: str | None, options: dict[str, Any], remedies: bool
 ) -> tuple[Diagnosis, str, list[str]]:
-    """The diagnosis of traces, or of what was given in their place; its title and command line."""
+    """The diagnosis of traces or of measured values; its title and command line."""
     from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
     from simdp.studies import diagnose as study

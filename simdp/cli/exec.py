@@ -32,18 +32,14 @@ def execute(
     ] = None,
     cluster: Annotated[
         Path,
-        typer.Option(
-            help="A scenario, whose cluster is taken, or a machine.", autocompletion=clusters
-        ),
+        typer.Option(help="A scenario, for its cluster, or a machine.", autocompletion=clusters),
     ] = Path("dgx-a100"),
-    seed: Annotated[int, typer.Option(help="Of what stragglers draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the stragglers' random draws.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/PROGRAM].")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print times as JSON; prints go to standard error.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print what the ranks print, only.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the ranks' output, only.")] = False,
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
 ) -> int:
     """Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does."""

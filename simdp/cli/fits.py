@@ -34,7 +34,7 @@ SequenceLength = Annotated[
     int | None, typer.Option(min=1, help="Tokens of a sample [the model's].")
 ]
 Microbatch = Annotated[
-    int | None, typer.Option(min=1, help="Samples per rank and micro-step [what fits].")
+    int | None, typer.Option(min=1, help="Samples per rank and micro-step [the largest that fits].")
 ]
 PrecisionOption = Annotated[
     str | None,
@@ -42,7 +42,7 @@ PrecisionOption = Annotated[
         help="full, amp, mixed [mixed, where devices have 16 bits].", autocompletion=PRECISIONS
     ),
 ]
-Recompute = Annotated[str | None, typer.Option(help="none, selective or blocks [what is fastest].")]
+Recompute = Annotated[str | None, typer.Option(help="none, selective or blocks [the fastest].")]
 MethodOption = Annotated[str | None, typer.Option("--method", help="full, offload, lora or qlora.")]
 
 
@@ -64,13 +64,15 @@ def fits(
     precision: PrecisionOption = None,
     strategy: Annotated[
         str | None,
-        typer.Option(help="One of `list strategies` alone [several].", autocompletion=STRATEGIES),
+        typer.Option(
+            help="Only this one of `list strategies` [several].", autocompletion=STRATEGIES
+        ),
     ] = None,
     recompute: Recompute = None,
     method: MethodOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
 ) -> int:
-    """Say which methods fit, how full devices get, and what a step takes, without a scenario."""
+    """List the methods that fit, their memory and step time, without a scenario."""
     from simdp.files import parse_yaml
     from simdp.studies.fits import fitting
     from simdp.studies.methods import FitsRequest

@@ -10,7 +10,7 @@ import typer
 
 def gallery(
     scenarios: Annotated[
-        Path | None, typer.Option(help="Where the scenarios lie [those that simdp brings].")
+        Path | None, typer.Option(help="Folder of scenarios [the shipped ones].")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
 ) -> int:

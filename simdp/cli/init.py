@@ -40,7 +40,7 @@ def init(
     gpus: Annotated[int | None, typer.Option(help="The largest number of ranks.")] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(help="See `list strategies` [what fits best].", autocompletion=STRATEGIES),
+        typer.Option(help="See `list strategies` [the best fit].", autocompletion=STRATEGIES),
     ] = None,
     recompute: Recompute = None,
     method: MethodOption = None,
@@ -50,9 +50,9 @@ def init(
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("scenario.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Write over a file.")] = False,
 ) -> int:
-    """Write a commented scenario of your model on your cluster; asks for what is not given.
+    """Write a commented scenario of your model on your cluster; prompts for missing options.
 
-    What is left out is as in the row of `fits` that fits best.
+    Defaults are those of the best fitting row of `fits`.
     """
     from simdp.errors import ScenarioError
     from simdp.files import write_whole
@@ -90,7 +90,7 @@ def init(
 
 
 def _missing(given: dict[str, object]) -> list[str]:
-    """What must be asked for, at a terminal."""
+    """Options to prompt for, at a terminal."""
     from simdp.errors import ScenarioError
 
     missing = [option for option, value in given.items() if value is None]
@@ -145,7 +145,7 @@ def _ask(question: str, usual: str, check: Callable[[str], object]) -> str:
 
 
 def _value(option: str) -> Callable[[str], object]:
-    """Check what is written as in YAML."""
+    """Check a value as YAML does."""
     from simdp.files import parse_yaml
     from simdp.studies.methods import known_value
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def job(
     scenario: ScenarioPath,
     settings: Overrides = None,
-    runs: Annotated[int, typer.Option(min=1, help="How many times it is played.")] = 1000,
+    runs: Annotated[int, typer.Option(min=1, help="Number of simulated runs.")] = 1000,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that share the runs [all cores].")
     ] = None,
@@ -50,7 +50,7 @@ def job(
     go_on: GoOn = False,
     store: StorePath = None,
 ) -> int:
-    """Simulate a job of days with its failures, many times: when it is done, what is lost."""
+    """Simulate a job of days with its failures, many times: completion time and lost time."""
     from simdp.engine import threads
     from simdp.studies import job as study
 

@@ -50,13 +50,13 @@ Memory = Annotated[
 
 
 Goal = Annotated[
-    str, typer.Option("--for", metavar="cheapest|fastest|greenest", help="What is least.")
+    str, typer.Option("--for", metavar="cheapest|fastest|greenest", help="Quantity to minimise.")
 ]
 Choose = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=V1,V2",
-        help="What to choose from, as nodes=1:64 (by doubling) or strategy=ddp,fsdp.",
+        help="Search space, as nodes=1:64 (by doubling) or strategy=ddp,fsdp.",
     ),
 ]
 
@@ -78,14 +78,12 @@ def plan(
     scheduler: Annotated[
         str | None, typer.Option(metavar="tcp://HOST:PORT", help="Of a Dask cluster.")
     ] = None,
-    go_on: Annotated[
-        bool, typer.Option("--continue", help="Take points that are done already.")
-    ] = False,
+    go_on: Annotated[bool, typer.Option("--continue", help="Reuse finished points.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME-plan].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> int:
-    """Find the cheapest, fastest or greenest way to train: what to choose, why, what else."""
+    """Find the cheapest, fastest or greenest way to train, with reasons and alternatives."""
     from simdp.studies.executor import executor_for
     from simdp.studies.plan import plan as study
     from simdp.studies.plan import ready
@@ -169,7 +167,7 @@ def _choices(choose: list[str]) -> dict[str, list[Any]]:
 
 @contextmanager
 def _line(silent: bool) -> Iterator[Callable[[str], None] | None]:
-    """Say on standard error how far it is; nothing where nobody looks."""
+    """Print progress on standard error; None without a terminal."""
     if silent or not sys.stderr.isatty():
         yield None
         return

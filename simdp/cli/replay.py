@@ -23,7 +23,7 @@ def replay(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help="The scenario; its profile lies beside it, as .csv.")
+        Path, typer.Option(help="The scenario; its profile is written next to it, as .csv.")
     ] = Path("scenario.yaml"),
     machine: Annotated[
         str | None,
@@ -36,17 +36,18 @@ def replay(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Where the traces were taken: see `list devices` [as they say].",
+            help="Device of the traces: see `list devices` [read from them].",
             autocompletion=DEVICES,
         ),
     ] = None,
     microbatch: Annotated[
-        int, typer.Option(min=1, help="Samples of a micro-step, which traces do not tell.")
+        int, typer.Option(min=1, help="Samples of a micro-step, which traces do not contain.")
     ] = 1,
     gradients: Annotated[
         str | None,
         typer.Option(
-            metavar="BYTES", help="Of all gradients, such as '102 MB', where no collective tells."
+            metavar="BYTES",
+            help="Size of all gradients, such as '102 MB', for traces without collectives.",
         ),
     ] = None,
 ) -> int:
@@ -76,7 +77,7 @@ def replay(
 
 
 def _show(found: Replayed, replayed: float, out: Path) -> None:
-    """Print what was found, and what cannot be."""
+    """Print the scenario found and the parts that cannot be replayed."""
     from simdp.reports.figures import nbytes, seconds
 
     off = replayed / found.step_time_s - 1

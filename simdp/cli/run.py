@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class RunPart(NamedTuple):
-    """A part of a run: where it stops, what it goes on from, and whether it keeps its state."""
+    """A part of a run: its last step, its start state, and whether it saves its state."""
 
     stop_after: int | None
     resume: Path | None
@@ -54,14 +54,16 @@ MAX_WARNINGS = 10
 
 WHOLE = RunPart(None, None, False)
 
-FabricName = Annotated[str, typer.Option(metavar="auto|event|vector", help="Which clock plays it.")]
+FabricName = Annotated[
+    str, typer.Option(metavar="auto|event|vector", help="Simulator of the network.")
+]
 StopAfter = Annotated[
-    int | None, typer.Option(metavar="STEP", help="Stop after so many steps of the run.")
+    int | None, typer.Option(metavar="STEP", help="Stop after this step of the run.")
 ]
 SaveState = Annotated[
-    Path | None, typer.Option(metavar="FILE.npz", help="Store a state to go on from.")
+    Path | None, typer.Option(metavar="FILE.npz", help="Save the state, to resume from.")
 ]
-Resume = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Go on from a state.")]
+Resume = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Resume from a saved state.")]
 
 
 def run(
@@ -124,7 +126,7 @@ def run(
 
 
 def _command(scenario: Path, settings: list[str] | None, fabric: str, part: RunPart) -> list[str]:
-    """The command line, as far as it decides what comes out."""
+    """The command line, reduced to the options that affect results."""
     options = {"--fabric": fabric, "--stop-after": part.stop_after, "--resume": part.resume}
     given = {name: str(value) for name, value in options.items() if value not in (None, "auto")}
     return retold("run", scenario, settings, given)
@@ -150,7 +152,7 @@ def _refuse_unsuited(
 
 
 def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
-    """Read whose traces are asked for, before anything is simulated; None is nobody."""
+    """Parse the ranks to trace before simulating; None for no rank."""
     from simdp.cli.common import ranks_of
     from simdp.errors import ScenarioError
     from simdp.reports.rank_traces import chosen_ranks
@@ -164,7 +166,7 @@ def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | 
 
 
 def _advice(scenario: Scenario, study: Study, part: RunPart) -> Advice | None:
-    """What would make a single run faster; nothing of a part of one."""
+    """List ways to simulate a single run faster; nothing for a part of a run."""
     if scenario.sweep or part != WHOLE:
         return None
     from simdp.studies.advice import would_help
@@ -196,7 +198,7 @@ def _say_batches(scenario: Scenario) -> None:
 
 
 def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
-    """Warn of points that do not fit; of the last one, say what would."""
+    """Warn of points that do not fit; for the last one, list remedies."""
     from simdp.results.result import Result
 
     too_large = [
@@ -250,7 +252,7 @@ def _simulate(
 
 
 def _say_failed(study: Study) -> int:
-    """Say how many points have no result; the reasons stand in the table, and in result.json."""
+    """Print the number of points without a result; the table and result.json hold the reasons."""
     if not study.failed:
         return 0
     number = len(study.points) + len(study.failed)
@@ -259,7 +261,7 @@ def _say_failed(study: Study) -> int:
 
 
 def _kept(part: RunPart) -> dict[str, Any]:
-    """What `simulate` is to be told of a part of a run; nothing of a whole one."""
+    """Arguments of `simulate` for a part of a run; none for a whole run."""
     found: dict[str, Any] = {}
     if part.stop_after is not None:
         found["stop_after"] = part.stop_after
@@ -279,7 +281,7 @@ def _write(
     weights: Path | None,
     state: Path | None,
 ) -> None:
-    """Write every file of a run, or none; with what the page says besides, it and the pictures."""
+    """Write all files of a run, or none; also the plots and extra sections of the page."""
     from contextlib import ExitStack
 
     from simdp.files import put_npz, whole_files

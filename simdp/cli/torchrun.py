@@ -33,7 +33,7 @@ command = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Torchrun(TyperCommand):
-    """The command, whose help lists the options without an effect in a section of their own."""
+    """The command; its help lists options without an effect in a separate section."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options, and the options that are accepted and ignored."""
@@ -76,7 +76,7 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         "-C",
-        help="A machine, or a scenario, whose cluster is taken.",
+        help="A machine, or a scenario, for its cluster.",
         autocompletion=clusters,
     ),
 ]
@@ -101,7 +101,7 @@ Tee = Annotated[
     str, _flag("--tee", "-t", help="Mark the lines of ranks: 1 of stdout, 2 of stderr, 3.")
 ]
 LocalRanksFilter = Annotated[
-    str, _flag("--local-ranks-filter", help="0,1: whose lines are shown [all].")
+    str, _flag("--local-ranks-filter", help="0,1: ranks whose output is shown [all].")
 ]
 Fake = Annotated[
     bool, typer.Option("--fake", help="Keep no numbers, for models larger than this host.")
@@ -111,7 +111,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder for files [runs/SCRIPT]."
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print times as JSON; prints go to standard error.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print what ranks print, only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the ranks' output, only.")]
 Record = Annotated[
     Path | None,
     typer.Option(help="FILE.yaml: write what rank 0 trains as a scenario, for many fast runs."),
@@ -207,7 +207,7 @@ def torch_there() -> None:
 def _tell(
     result: ProgramResult, script: str, where: str, folder: Path, as_json: bool, quiet: bool
 ) -> None:
-    """Say what the ranks did."""
+    """Print a summary of the ranks."""
     from simdp.reports import table as program_table
 
     if as_json:
@@ -239,7 +239,7 @@ class ClusterSize(NamedTuple):
     Attributes
     ----------
     where : Where
-        With a cluster of as many ranks as are asked for.
+        Set the number of ranks of a cluster.
     device_count : int
         Devices of each node.
     """
@@ -256,7 +256,7 @@ def refuse(
     standalone: bool,
     nnodes: str,
 ) -> None:
-    """Refuse what cannot be had here.
+    """Reject options that have no counterpart here.
 
     Raises
     ------
@@ -281,7 +281,7 @@ def refuse(
 
 
 def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize:
-    """Find the cluster, at the size that is asked for.
+    """Find the cluster at the requested size.
 
     Raises
     ------
@@ -312,20 +312,20 @@ def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize
 
 
 def _number(text: str) -> int | None:
-    """A number of at least 1; None for what is none."""
+    """A number of at least 1; None if it is not one."""
     return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
 @contextmanager
 def recording(record: Path | None, where: Where, cluster: Path) -> Iterator[None]:
-    """Watch what a script trains, and write it as a scenario when the script is over.
+    """Record a script's training, and write it as a scenario at exit.
 
     Raises
     ------
     ScenarioError
         If the file's name is none of a scenario.
     SimdpError
-        If the script trains nothing, or what it trains cannot be recorded.
+        If the script trains nothing, or its training cannot be recorded.
     """
     if record is None:
         yield
@@ -348,7 +348,7 @@ def recording(record: Path | None, where: Where, cluster: Path) -> Iterator[None
 
 @contextmanager
 def computing(path: Path | None) -> Iterator[None]:
-    """Let the layers of a script take what a record says.
+    """Let layers take the compute times of a record.
 
     Raises
     ------
@@ -373,7 +373,7 @@ def computing(path: Path | None) -> Iterator[None]:
 def environment(
     master_addr: str, master_port: int, rdzv_endpoint: str, rdzv_id: str, role: str
 ) -> dict[str, str]:
-    """What ranks find in their environment, beside what says who they are.
+    """Environment variables of ranks, apart from those that identify a rank.
 
     Raises
     ------
@@ -398,7 +398,7 @@ def environment(
 
 
 def output_prefixes(tee: str, shown: str, role: str, where: Where) -> list[dict[str, str | None]]:
-    """What each rank's lines begin with, on each stream; None where they are not shown.
+    """Prefix of each rank's lines, on each stream; None for hidden ranks.
 
     Raises
     ------

@@ -36,7 +36,7 @@ Without = Annotated[
     typer.Option(
         "--leave-out",
         metavar="WHAT",
-        help="model, nodes, collective, cluster: predict each by what the others tell.",
+        help="model, nodes, collective, cluster: predict each from the others.",
         autocompletion=LEFT_OUT,
     ),
 ]
@@ -62,7 +62,7 @@ def validate(
     go_on: GoOn = False,
     store: StorePath = None,
 ) -> int:
-    """Hold simulated times against measured ones: every point, and the errors of each cluster."""
+    """Compare simulated with measured times: every point, and the errors of each cluster."""
     from simdp.files import whole_files
     from simdp.reports.validation import NO_TARGET
     from simdp.reports.validation_table import page
@@ -103,7 +103,7 @@ def validate(
 def _found(
     paths: list[Path], without: str | None, many: dict[str, Any]
 ) -> tuple[Validation, LeftOut | None]:
-    """Validate; with something left out, what that says comes beside it."""
+    """Validate; with parts left out, add the cross-validation."""
     if without is None:
         from simdp.studies.validate import validate
 

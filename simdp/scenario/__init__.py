@@ -1,10 +1,8 @@
 """The scenario: root of every YAML file, and checks between its parts.
 
-`root` holds `Scenario`, `loading` reads and checks one, with `overrides` set in it and what
-`machines` bring; `feasibility` knows what cannot be right between its parts, and `doubts` which
-checks to pass over where something is wrong; `measured` is what a real machine did at points of it.
-`placement`, `neighbours` and `wiring` say where ranks and jobs live, who else is on the network,
-and what that network is in plain numbers.
+`root` holds `Scenario`; `loading` reads and checks one, with `overrides` and the values of
+`machines`. `checks` finds inconsistent parts; `measured` holds points of a real machine;
+`placement` maps ranks, neighbouring jobs and links to plain numbers.
 """
 
 from simdp.scenario.loading import checked, load_scenario

@@ -1,6 +1,6 @@
 """Checks between the parts of a scenario.
 
-Each part may be valid alone. What is looked at here needs several of them, at one point of a sweep.
+Each part may be valid on its own; these checks need several parts, at one point of a sweep.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from simdp.workload.step_costs import time_beside_compute
 
 
 def frozen_problems(workload: Workload, strategy: Strategy) -> list[str]:
-    """Refuse strategies whose treatment of frozen parameters is not known here."""
+    """Reject strategies that do not support frozen parameters."""
     if not workload.graph.frozen:
         return []
     wrong = strategy.problem_with_frozen()
@@ -75,7 +75,7 @@ def target_problems(
 def noise_problems(
     cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
 ) -> list[str]:
-    """Say why gradients have no noise that could be measured, where somebody asks for it."""
+    """Explain why the gradient noise scale cannot be measured, where it is requested."""
     if not workload.gradient_noise:
         return []
     n = cluster.world_size
@@ -164,7 +164,7 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
 
 
 def _listed(cluster: Cluster) -> str | None:
-    """What of a cluster is said node by node, or rank by rank."""
+    """Entries of a cluster that are given per node or per rank."""
     inter = cluster.inter_node
     of = {
         "cluster.device": cluster.device,
@@ -211,7 +211,7 @@ def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
 
 
 def follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
-    """Whether a problem may come from what was taken out: there, around it, or a field of it."""
+    """Whether a problem may follow from a removed key: there, around it, or a field of it."""
     return any(place[: len(doubt)] == doubt or place == doubt[:-1] for doubt in doubts)
 
 
@@ -223,7 +223,7 @@ def sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
 
 
 def take_out(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | None:
-    """Remove what is wrong, and say where that was; an entry of a list takes the list along."""
+    """Remove invalid keys and return their paths; an entry of a list removes the list too."""
     place = found.place if found.unknown is None else (*found.place, found.unknown)
     here: Any = raw
     inside, depth = None, 0
@@ -290,7 +290,7 @@ def fault_problems(workload: Workload, largest: int) -> list[str]:
 def joint_problems(
     cluster: Cluster, workload: Workload, strategy: Strategy, sure: Sure
 ) -> list[str]:
-    """Say what is wrong between the parts of one point."""
+    """List the problems between the parts of one point."""
     n = cluster.world_size
     found, batch = [], workload.global_batch
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
@@ -331,7 +331,7 @@ def joint_problems(
 
 
 def _output_unit_problems(workload: Workload) -> list[str]:
-    """Refuse units that the model does not have, and 32-bit values beside 16-bit weights."""
+    """Reject units that the model lacks, and 32-bit values with 16-bit weights."""
     precision, here = workload.precision, "workload.precision.output_units"
     if not precision.wide_units or precision.low is None:
         return []
@@ -382,7 +382,7 @@ def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
 
 
 def _backup_problems(cluster: Cluster) -> list[str]:
-    """Refuse pauses on the clock where it must be known before a step who will be late."""
+    """Reject pauses by the clock with backup workers: late ranks must be known before a step."""
     return [
         f"strategy.backup_ranks: nobody can tell before a step whom cluster.stragglers.{i} will "
         "stop on the clock; let it pause every so many steps, or use strategy: {kind: "
@@ -465,7 +465,7 @@ def _three_digits(seconds: float) -> str:
 def algorithm_problems(
     cluster: Cluster, collectives: Collectives, called: Sequence[str], among_jobs: bool = False
 ) -> list[str]:
-    """Refuse algorithms, or a cost, that cannot serve the cluster in what is called.
+    """Reject algorithms or costs that do not support this cluster.
 
     Parameters
     ----------
@@ -493,7 +493,7 @@ def algorithm_problems(
 
 
 def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
-    """Refuse what knows no other jobs on the network, where there are some."""
+    """Reject parts that do not support other jobs on the network, if there are any."""
     found, cost = [], collectives.cost
     if cost.timed:
         found.append(
@@ -511,7 +511,7 @@ def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
 def group_problems(
     cluster: Cluster, collectives: Collectives, groups: Sequence[ProcessGroups]
 ) -> list[str]:
-    """Refuse algorithms, or a cost, that cannot serve process groups in what these call."""
+    """Reject algorithms or costs that do not support the process groups in use."""
     found = []
     for several in groups:
         where = group_layout(cluster, several.ranks)

@@ -64,12 +64,12 @@ def load_scenario(
     Parameters
     ----------
     path : path-like
-        A YAML file, or a saved ``result.json``, whose scenario is taken; or the name of a
-        scenario that simdp brings, such as ``8gpu_ring``, where there is no such file.
+        A YAML file, or a saved ``result.json`` with its scenario; or the name of a shipped scenario
+        such as ``8gpu_ring``, if no such file exists.
     overrides : mapping of str to value, optional
         Dotted keys, for example ``{"cluster.world_size": 4}``, set before validation. Setting a
-        ``kind`` drops the options of the old kind. What was measured is of the scenario as it
-        stands in the file, and is left out with any.
+        ``kind`` drops the options of the old kind, and any override drops ``measured``, which
+        belongs to the scenario of the file.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
 
 
 def _with_measured(scenario: Scenario, in_file: Raw, base: Path) -> Scenario:
-    """Make the scenarios of what was measured; ``in_file`` is what stands in the file."""
+    """Build the scenarios of the measured points; ``in_file`` is the file's content."""
     measured = scenario.measured
     if measured is None:
         return scenario
@@ -168,7 +168,7 @@ def _with_measured(scenario: Scenario, in_file: Raw, base: Path) -> Scenario:
 
 
 def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
-    """What each point simulates, written out only where another one may simulate the same."""
+    """A key of each point's simulation, written out only where two points may be equal."""
     sizes = [(point.cluster.world_size, of) for point, of in zip(points, samples, strict=True)]
     count = Counter(sizes)
     return [
@@ -183,8 +183,8 @@ def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
 def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | None]:
     """Say everything that is wrong with one point, and make it where that is nothing.
 
-    What is wrong is taken out, and the rest is looked at again, until it is valid or nothing more
-    can be taken out. Checks that would judge what was taken out are passed over.
+    Invalid keys are removed and the rest is checked again, until it is valid or nothing more can be
+    removed. Checks that depend on removed keys are skipped.
     """
     lines: list[str] = []
     mended, doubts = copy.deepcopy(raw), list[tuple[str, ...]]()
@@ -267,8 +267,8 @@ def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
 def _called(scenario: Scenario) -> Calls:
     """Collectives that a job calls, and groups that have some of their own.
 
-    Points that were measured differ in little else than the size of a batch. Where every step is a
-    full one, that changes what is sent as little as the time does that it takes to compute.
+    Measured points usually differ in batch size only. If all steps are full, that changes neither
+    the collectives nor their sizes.
     """
     cluster, workload = scenario.cluster, scenario.workload
     batch = {"microbatch": None, "compute": None}
@@ -286,7 +286,7 @@ def _called(scenario: Scenario) -> Calls:
 
 
 def _whole_job_problems(job: Scenario) -> list[str]:
-    """Say everything that is wrong with a neighbour whose keys are valid."""
+    """List all problems of a neighbour whose keys are valid."""
     cluster, workload, strategy = job.cluster, job.workload, job.strategy
     found = [f"workload.{line}" for line in workload_problems(workload, job.base)]
     found += _algorithm_problems(job.collectives, job.base)

@@ -1,8 +1,8 @@
 """Values that cluster.machine provides, and defaults.
 
-What the scenario says itself wins: a key of ``cluster``, or of what is inside ``inter_node``,
-``overheads`` or a cost of the same kind. Where only a cluster is asked for, a machine's name stands
-for a scenario.
+The scenario's own keys have precedence: a key of ``cluster``, or inside ``inter_node``,
+``overheads`` or a cost of the same kind. Where only a cluster is needed, a machine's name can
+replace a scenario.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def cluster_file(path: Path) -> Path:
 
 
 def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
-    """Read what ``--cluster`` names: a scenario as plain data, or one node of a machine as one.
+    """Read the value of ``--cluster``: a scenario as plain data, or one node of a machine as one.
 
-    A file that says where its figures come from is a machine's, as ``calibrate`` writes it.
+    A file with sources of its figures is a machine's, as ``calibrate`` writes it.
 
     Parameters
     ----------
     path : Path
-        What `cluster_file` found: a YAML file, a saved ``result.json``, or the name of a machine.
+        Result of `cluster_file`: a YAML file, a saved ``result.json``, or the name of a machine.
     known : sequence of str
         Keys of a scenario; all but ``cluster`` may be missing.
 
@@ -102,17 +102,17 @@ def _one_node(name: str, machine: str, base: Path) -> RawMachine:
 
 
 def with_machine(raw: RawMachine, base: Path, swept: Collection[str] = ()) -> RawMachine:
-    """Return a scenario as plain data, with what its machine brings under what it says itself.
+    """Return a scenario as plain data, with defaults from its machine.
 
     Parameters
     ----------
     raw : dict
-        The scenario; not changed. One without a machine, or with keys that cannot be, comes back
-        as it is: its validation says what is wrong.
+        The scenario; not changed. Without a machine, or with invalid keys, it is returned
+        unchanged: validation reports the errors.
     base : Path
         Folder that relative paths start from.
     swept : collection of str, optional
-        Keys that are set later, beside those of the scenario's own sweep.
+        Keys that are set later, in addition to those of the scenario's own sweep.
 
     Raises
     ------
@@ -173,7 +173,7 @@ Raw = dict[str, Any]
 
 
 def without_data(data: Any) -> Any:
-    """Let a job of times alone do without a data set; anything else comes back as it is."""
+    """Drop the data set requirement of a time-only job; return any other scenario unchanged."""
     if not isinstance(data, Mapping) or data.get("numerics") is not False:
         return data
     workload = data.get("workload")
@@ -186,7 +186,7 @@ def without_data(data: Any) -> Any:
 
 
 class ScenarioParts(NamedTuple):
-    """What is looked at of a valid scenario.
+    """Parts of a valid scenario that the defaults depend on.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class ScenarioParts(NamedTuple):
     sweep : collection of str
         Keys that are swept.
     written : Raw or None
-        The scenario as plain data, with what its machine brings; None: its collectives are made.
+        The scenario as plain data, with its machine's values; None: its collectives are built.
     collectives : Collectives
         As in a scenario.
     among_jobs : bool
@@ -213,7 +213,7 @@ class ScenarioParts(NamedTuple):
 
 
 def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
-    """Say what follows from several parts together, where nobody says it.
+    """Derive defaults that depend on several parts.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
     Returns
     -------
     dict of str to Spec
-        Sections of the scenario, made anew.
+        New sections of the scenario.
     """
     found: dict[str, Any] = {}
     over_links = _over_links(parts)
@@ -281,7 +281,7 @@ def by_nccl(
     cluster : Cluster
         Only devices of the catalogue are known to be NVIDIA's or AMD's.
     written : mapping
-        The scenario's section of collectives as plain data, with what its machine brings.
+        The scenario's section of collectives as plain data, with its machine's values.
     swept : collection of str, optional
         Keys of its sweep.
     chosen : collection of str, optional
@@ -335,7 +335,7 @@ def not_by_nccl(
 
 
 def _usual_loss(workload: Workload) -> Loss | None:
-    """What a model without data learns from, as its usual data set would have it."""
+    """Loss of a model without data: that of its usual data set."""
     model = workload.model
     if workload.loss.kind != "none" or workload.dataset.kind != "none" or model.timed:
         return None
@@ -358,7 +358,7 @@ def _low_of_strategy(parts: ScenarioParts) -> str | None:
 
 
 def _repeats_itself(parts: ScenarioParts) -> bool:
-    """Whether an epoch of times alone is more of the same, of which a few steps are enough."""
+    """Whether an epoch of a time-only run repeats the same steps, so that a few are enough."""
     workload, strategy, cluster = parts.workload, parts.strategy, parts.cluster
     if parts.numerics or not workload.dataset.has_samples:
         return False

@@ -58,7 +58,7 @@ class MeasuredPoint(Spec):
     role : {"predicted", "calibration"}
         Whether a constant was fitted to it.
     note : str or None
-        Shown beside it where it is missed: which effect the simulation lacks, and its size.
+        Shown with a miss: the effect that the simulation lacks, and its size.
     """
 
     set: dict[str, Any] = Field(default_factory=dict)
@@ -92,7 +92,7 @@ class MeasuredPoint(Spec):
 
 
 class ExcludedPoint(Spec):
-    """A run that is left out, since whoever measured it, or physics, calls it invalid.
+    """A run that is excluded, because its source or physics marks it as invalid.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ def _written(times: Times) -> dict[str, str]:
 
 
 class MeasuredCollective(Spec):
-    """A table of nccl-tests: what one collective took, by size.
+    """A table of nccl-tests: times of one collective, by size.
 
     Attributes
     ----------
@@ -211,15 +211,15 @@ class MeasuredCollective(Spec):
 
 
 class MeasuredScenario(Spec):
-    """What a real machine did.
+    """Measurements of a real machine.
 
     Attributes
     ----------
     source : str
         Where the figures come from.
     cluster : str or None
-        What the report counts the points to, where several machines are one cluster, such as the
-        same nodes with several networks; None: the machine, else the scenario.
+        Cluster that the report counts the points under, if several machines are one cluster, such
+        as the same nodes with several networks; None: the machine, else the scenario.
     noise : float
         The floor below which no model can get, from replicates or rounding: ``2 %``.
     points : list of MeasuredPoint
@@ -229,7 +229,7 @@ class MeasuredScenario(Spec):
     excluded : list of ExcludedPoint
         Points of the source that are left out.
     calibration : Calibration or None
-        Of constants that stand in this scenario; those of a catalogue machine are its own.
+        Of constants in this scenario; those of a catalogue machine are its own.
     """
 
     source: str
@@ -255,7 +255,7 @@ class MeasuredScenario(Spec):
 
 
 def settings(measured: MeasuredScenario) -> list[tuple[str, dict[str, Any]]]:
-    """Where each point and table stands in the file, and what it sets."""
+    """Path of each point and table in the file, and its settings."""
     listed = [(f"measured.points.{i}", point.set) for i, point in enumerate(measured.points)]
     for i, table in enumerate(measured.collectives):
         listed.append((f"measured.collectives.{i}", table.set))
@@ -268,7 +268,7 @@ def built(
     base: Path,
     look_at: Callable[[Raw, int], tuple[list[str], S | None]],
 ) -> tuple[list[str], list[S]]:
-    """Make the scenarios of points and tables; without numbers, which no machine is asked for.
+    """Build the scenarios of points and tables, time-only, since measurements contain no numbers.
 
     Parameters
     ----------
@@ -279,13 +279,13 @@ def built(
     base : Path
         Folder that relative paths start from.
     look_at : callable
-        Says what is wrong with a scenario as plain data, and makes it where that is nothing. Its
-        second argument is the largest world size of all.
+        Validates a scenario as plain data and builds it if valid. Its second argument is the
+        largest world size of all.
 
     Returns
     -------
     (list of str, list)
-        What is wrong, one line each; and the scenarios, in the order of `settings`.
+        Problems, one line each; and the scenarios, in the order of `settings`.
     """
     written = {key: value for key, value in written.items() if key not in ("measured", "sweep")}
     filled = with_machine(written, base)
@@ -317,7 +317,7 @@ def world_size(raw: Raw) -> int:
 
 
 def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
-    """Set what a point sets; one that names its own machine starts from the file's own keys."""
+    """Set a point's keys; one that names its own machine starts from the file's own keys."""
     if may_name(chosen):
         point = override_all(copy.deepcopy(written), chosen, base)
         return {**with_machine(point, base), "numerics": False}
@@ -337,7 +337,7 @@ def contradictions(
     measured : Measured
         Its noise is the most by which replicates may differ.
     alike : sequence of str
-        What each point simulates, equal where that is the same.
+        Key of each point's simulation; equal keys mean equal simulations.
     samples : sequence of float
         Of a step of each point.
     """

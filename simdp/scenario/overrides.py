@@ -51,7 +51,7 @@ def as_written(
 
 
 def with_current_sweep(raw: Raw) -> Raw:
-    """A scenario whose sweep has current names of all keys.
+    """Return a scenario whose sweep has current names of all keys.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def with_current_sweep(raw: Raw) -> Raw:
 def override(raw: Raw, key: str, value: Any) -> None:
     """Set a key for good: it is swept no longer.
 
-    What follows ``sweep.`` is one key of the sweep, with its dots. Arguments as in `set_key`.
+    The rest after ``sweep.`` is one key of the sweep, with its dots. Arguments as in `set_key`.
     """
     key, sweep = current_key(key), raw.get("sweep")
     if isinstance(sweep, dict):
@@ -144,10 +144,10 @@ def _enter(here: Any, part: str, path: str, key: str) -> Any:
 def override_all(
     raw: Raw, settings: Mapping[str, Any], base: Path, swept: Collection[str] = ()
 ) -> Raw:
-    """Set keys for good, inside what the scenario's machine brings too.
+    """Set keys permanently, including those inside the values of the scenario's machine.
 
-    What a machine brings is not taken in where points differ in their machine: the first would
-    hide the others.
+    The machine's values are not merged if points differ in their machine: the first would hide the
+    others.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def override_all(
     base : Path
         Folder that relative paths start from.
     swept : collection of str, optional
-        Keys that points set later, beside those of the scenario's own sweep.
+        Keys that points set later, in addition to those of the scenario's own sweep.
     """
     settings = dict(settings)
     first = _first(settings)
@@ -175,9 +175,9 @@ def override_all(
 
 
 def _first(keys: Collection[str]) -> list[str]:
-    """Keys to set before what a machine brings is taken in.
+    """Keys to set before the machine's values are merged.
 
-    Those that may name it; and algorithms, since a machine's cost does not hold for collectives
+    Those that may name it; and algorithms, since a machine's cost does not apply to collectives
     whose algorithm the scenario names.
     """
     algorithms = [f"collectives.{name}" for name in FAMILIES]
@@ -186,7 +186,7 @@ def _first(keys: Collection[str]) -> list[str]:
 
 
 def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
-    """Yield what each point of the sweep sets, and the point's scenario as plain data.
+    """Yield each point's settings and its scenario as plain data.
 
     Machines are taken in: relative paths start from ``base``.
     """
@@ -206,7 +206,7 @@ def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
 
 
 def sweep_problems(raw: Raw) -> list[str]:
-    """Say what is wrong with the sweep of a scenario as plain data, apart from its values."""
+    """List the problems of the sweep of a scenario as plain data, apart from its values."""
     sweep = raw.get("sweep")
     if not sweep:
         return []

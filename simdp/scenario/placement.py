@@ -28,7 +28,7 @@ Kind = Literal["packed", "interleaved"]
 
 
 def layout(cluster: Cluster) -> Layout:
-    """What a collective algorithm sees of a cluster."""
+    """A collective algorithm's view of a cluster."""
     inside, across = cluster.inside_parents(), cluster.across_parents()
     return Layout(
         cluster.world_size,
@@ -39,12 +39,12 @@ def layout(cluster: Cluster) -> Layout:
 
 
 def among_others(alone: Layout) -> Layout:
-    """What a job sees that has neighbours: the switches between nodes add for none of them."""
+    """Layout of a job with neighbours: switches between nodes reduce for no job."""
     return replace(alone, across=())
 
 
 def _above_ranks(cluster: Cluster, parents: Ints) -> Ints:
-    """Who adds between nodes, with every rank in place of its network card's port."""
+    """Reducing switches between nodes, by rank instead of by network port."""
     assert cluster.inter_node is not None
     num_ports = cluster.num_nodes * cluster.inter_node.links_per_node
     ports = cluster.ports(np.arange(cluster.world_size))
@@ -101,7 +101,7 @@ def split_ranks(world_size: int, rule: Literal["mod", "div"], value: int) -> Int
 
 
 def group_layout(cluster: Cluster, groups: Ints) -> Layout:
-    """What a collective algorithm sees of process groups that run side by side.
+    """A collective algorithm's view of process groups that run concurrently.
 
     Nodes count where every group has as many ranks, side by side, on each of its nodes; switches
     that add do not.
@@ -238,7 +238,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
     Returns
     -------
     Wiring
-        Latencies are those of one link: what NCCL calls a hop.
+        Latencies are those of one link: a hop in NCCL.
     """
     nodes, local = cluster.num_nodes, cluster.local_size
     intra_alpha, intra_bandwidth = _inside(cluster)
@@ -269,7 +269,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
 
 
 def _classes(cluster: Cluster) -> tuple[str, str]:
-    """Classes of what joins the devices of a node, and the nodes: the slowest of each."""
+    """Link classes inside a node and between nodes: the slowest of each."""
     kinds = cluster.numbering.inside
     found = {kind.link.carries(between_nodes=False) for kind in kinds}
     peer = "pcie" if found - {"nvlink"} else "nvlink"
@@ -302,7 +302,8 @@ def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wirin
         Groups that do the same at the same time: those with ranks on one node share its network
         cards.
     side_by_side : int
-        Ranks of a group on each of its nodes; 0 where these differ: each then counts as alone.
+        Ranks of a group on each of its nodes; 0 if these differ: each then counts as a separate
+        node.
     """
     whole, size = wiring_of(cluster), groups.shape[1]
     one_node = bool((np.ptp(groups // cluster.local_size, axis=1) == 0).all())
@@ -322,7 +323,7 @@ def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wirin
 
 
 def _inside(cluster: Cluster) -> tuple[float, float]:
-    """Latency of a link inside a node [s], and what its slowest device can send [bytes/s]."""
+    """Latency of a link inside a node [s], and the bandwidth of its slowest device [bytes/s]."""
     if cluster.local_size == 1:
         return 0.0, inf
     kinds = [_inside_kind(*each) for each in _insides(cluster)]

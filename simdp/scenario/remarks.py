@@ -34,10 +34,9 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        A line each, by what it is about: ``calibration``, always; ``undetermined``, what the
-        measurements leave open; ``collectives``, how their time is found; ``caveats``, what is
-        unusual about the machine; ``machine``, its name of today; ``job``, keys that a run does not
-        look at.
+        A line each, by topic: ``calibration``, always; ``undetermined``, constants that the
+        measurements leave open; ``collectives``, how their time is found; ``caveats``, unusual
+        properties of the machine; ``machine``, its current name; ``job``, keys that a run ignores.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
@@ -76,7 +75,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
 
 
 def _of_machine(scenario: Scenario) -> dict[str, str]:
-    """What is unusual about a scenario's machine, and its name of today."""
+    """Unusual properties of a scenario's machine, and its current name."""
     name, found = scenario.cluster.machine, dict[str, str]()
     if name is None:
         return found
@@ -111,7 +110,7 @@ def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
 
 
 def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
-    """Describe a cost that gives times, with whose constants."""
+    """Describe a cost that gives times, with the source of its constants."""
     from simdp.collectives.costs.nccl import NcclCost  # few runs need it
 
     wiring, cost = wiring_of(scenario.cluster), scenario.collectives.cost
@@ -173,12 +172,12 @@ def _cluster(raw: dict[str, Any], base: Path) -> Cluster | None:
 
 
 def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
-    """What a cluster has other than its machine, of what its ranks use.
+    """Parts of a cluster that differ from its machine and that its ranks use.
 
     Returns
     -------
     tuple of str
-        ``intra``, what joins the devices of a node; ``inter``, what joins nodes; ``device``.
+        ``intra``, links inside a node; ``inter``, links between nodes; ``device``.
     """
     keys, found = replaced_keys(cluster, base), []
     if cluster.local_size > 1 and not {"link", "topology"}.isdisjoint(keys):
@@ -191,7 +190,7 @@ def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
 
 
 def calibration_of(scenario: Scenario) -> Calibration | None:
-    """What is known of the constants of a scenario's machine; None where nothing was fitted."""
+    """Calibration of the constants of a scenario's machine; None if nothing was fitted."""
     name = scenario.cluster.machine
     if name is None:
         return None

@@ -57,13 +57,13 @@ class Scenario(Spec):
     Attributes
     ----------
     name : str
-        What the run is called, and the folder of its files; the file's stem by default.
+        Name of the run and of its output folder; the file's stem by default.
     seed : int
         Of every random stream; the first weights are those of ``torch.manual_seed(seed)``.
     cluster : Cluster
-        What exists: devices, and the links between them.
+        Devices, and the links between them.
     workload : Workload
-        What is learned: model, data, optimizer, and how samples are dealt to ranks.
+        Model, data, optimizer, and distribution of samples to ranks.
     strategy : Strategy
         How ranks train together.
     collectives : Collectives
@@ -76,16 +76,16 @@ class Scenario(Spec):
         False simulates time only, without arrays; the default where the model has no numbers, or
         no data set.
     target : Target or None
-        What training is to reach: epochs, samples, the quality of a benchmark, or a loss, at which
-        the run ends.
+        Target of training: epochs, samples, the quality of a benchmark, or a loss, at which the run
+        ends.
     sweep : dict of str to list
-        Dotted keys and their values; several make a grid whose last key runs fastest.
+        Dotted keys and their values; several form a grid whose last key varies fastest.
     measured : Measured or None
-        What a real machine did.
+        Measurements of a real machine.
     checkpoint : Checkpoint or None
         How the state is kept through a job of days; None: it is not. For ``job``, as the next one.
     recovery : Recovery or None
-        What is done when part of the cluster fails; None: ``restart``, in no time.
+        Reaction to a failure of part of the cluster; None: ``restart``, in no time.
     """
 
     # For editors: ASCII but what stands in names, and all beyond ASCII.
@@ -148,7 +148,7 @@ class Scenario(Spec):
 
     @property
     def is_shortened(self) -> bool:
-        """Whether its steps stand for an epoch, of which nobody said how much to simulate."""
+        """Whether its steps represent an epoch, without a given number of steps to simulate."""
         return self._shortened
 
     @property
@@ -162,7 +162,7 @@ class Scenario(Spec):
 
     @property
     def program(self) -> Program:
-        """What the ranks do, step by step; made when it is first asked for."""
+        """Operations of the ranks, step by step; built on first use."""
         of = (self.cluster, self.workload, self.strategy)
         known: tuple[Of, Program] | None = self.__dict__.get(KNOWN_PROGRAM)
         if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
@@ -178,7 +178,7 @@ class Scenario(Spec):
         return {**state, "__dict__": fields}
 
     def _like_others(self) -> Program:
-        """A program made before for a scenario that differs in its network alone, or a new one."""
+        """A program built before for a scenario that differs in its network only, or a new one."""
         cluster = self.cluster
         num_samples = self.workload.num_samples(self.base)
         of = cluster.world_size, cluster.local_size, cluster.overheads, num_samples
@@ -195,7 +195,7 @@ class Scenario(Spec):
         start: Start = START,
         participants: Participants | None = None,
     ) -> Program:
-        """What the ranks do, made anew: by nominal times, from another start, or by some ranks."""
+        """A new program: with nominal times, another start, or some of the ranks."""
         cluster, workload = self.cluster, self.workload
         return Program.of(
             self.strategy,
@@ -255,12 +255,13 @@ class Scenario(Spec):
         return raw if folder is None else move_paths(raw, self._base.resolve(), folder.resolve())
 
     def points(self) -> list[tuple[Raw, Scenario]]:
-        """Every point of the sweep: what it sets, and its scenario; one point without a sweep.
+        """Every point of the sweep: its settings and scenario; one point without a sweep.
 
         Returns
         -------
         list of (dict, Scenario)
-            In the order of the grid. A straggler or fault whose rank a point lacks is idle there.
+            In the order of the grid. A straggler or fault of a rank that a point lacks has no
+            effect there.
         """
         if not self.sweep:
             return [({}, self)]
@@ -283,7 +284,7 @@ def build(raw: Raw, base: Path) -> Scenario:
 
 
 def validated(raw: Raw, base: Path) -> Scenario:
-    """Validate, and fill in what the data tells of the model.
+    """Validate, and complete the model from the data.
 
     Raises
     ------
@@ -310,7 +311,7 @@ def validated(raw: Raw, base: Path) -> Scenario:
 
 
 def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Scenario:
-    """The scenario with what follows from its parts together, where it is not written.
+    """Return the scenario with defaults that depend on several parts.
 
     Parameters
     ----------
@@ -319,8 +320,8 @@ def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Sce
     base : Path
         Folder that relative paths start from.
     written : dict, optional
-        The scenario as plain data, which tells what its file leaves to defaults; left out, how
-        collectives are timed stays as it is.
+        The scenario as plain data, to see the keys that its file leaves out; without it, the timing
+        of collectives is unchanged.
     """
     parts = ScenarioParts(
         scenario.cluster,

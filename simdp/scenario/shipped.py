@@ -1,8 +1,8 @@
 """Scenarios that simdp brings, by name: those of the folder ``scenarios`` of its repository.
 
-An installed package holds a copy of that folder beside this room; in a checkout, and where it was
-installed with ``pip install -e``, the folder lies beside the package. A name is the path in it
-without its suffix: ``8gpu_ring``, ``validation/nvidia/dgx-1_resnet50``.
+An installed package holds a copy of that folder in this package; in a checkout, also after ``pip
+install -e``, the folder is next to the package. A name is the path in it without its suffix:
+``8gpu_ring``, ``validation/nvidia/dgx-1_resnet50``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def folder() -> Path:
 
 @cache
 def names(suffix: str = SCENARIO) -> tuple[str, ...]:
-    """Names of the scenarios that teach, sorted, or of the rank programs beside them."""
+    """Names of the lesson scenarios, sorted, or of the rank programs next to them."""
     return tuple(sorted(path.stem for path in folder().glob(f"*{suffix}")))
 
 
 def question(name: str) -> str:
-    """What a scenario answers: the first comment of its file, behind the line for editors."""
+    """The question that a scenario answers: the first comment of its file after the editor line."""
     with (folder() / f"{name}{SCENARIO}").open(encoding="utf-8") as lines:
         comment = []
         for line in lines:
@@ -49,10 +49,10 @@ def question(name: str) -> str:
 
 
 def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
-    """Find the file that a path, or the name of a scenario, stands for.
+    """Find the file of a path or of a scenario's name.
 
-    What lies in the current folder wins: the path itself, then the path with the suffix added;
-    then comes what simdp brings by this name.
+    Files in the current folder have precedence: the path, then the path with the suffix added; then
+    the shipped scenarios.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
     Returns
     -------
     Path
-        Of a file or folder that is there; or the path as it was typed, if that looks like a file's:
-        who opens it says what is wrong.
+        Of an existing file or folder; or the path as typed, if it looks like a file's: opening it
+        reports the error.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _brought(path: Path, suffix: str, folders: bool) -> Iterator[Path]:
 
 
 def _is(asked: Callable[[], bool]) -> bool:
-    """Ask the disk; what it cannot look up, such as too long a name, is not there."""
+    """Whether a path exists; False if it cannot be looked up, as with a name too long."""
     try:
         return asked()
     except (OSError, ValueError):
