@@ -53,19 +53,18 @@ class Cluster(Spec):
     inter_node : InterNode or None
         Needed beyond one node.
     stragglers : list of Straggler
-        What slows devices and links down; their factors multiply.
+        Slow ranks, nodes and links; their factors multiply.
     failures : list of Failures
-        What takes nodes away in the weeks of a job, and gives them back; each is a process of
-        its own.
+        Processes that take nodes away over the weeks of a job, and return them.
     overheads : Overheads
-        What the software costs that trains together; nothing, unless it is given.
+        Software overheads of training together; none by default.
     host : HostMemory
-        Where strategies keep what they offload.
+        Host memory and storage for offloaded state.
     price : float or None
         Of a device [USD/s], written for example as ``2.5 USD/h``; by default the catalogue's list
         price of it, if there is one, which is printed with its date.
     power : Power or None
-        What devices and nodes draw; what it leaves out is the catalogue's.
+        Power of devices and nodes; missing values come from the catalogue.
 
     Notes
     -----
@@ -155,7 +154,7 @@ class Cluster(Spec):
         return self
 
     def _list_problems(self) -> list[str]:
-        """Refuse lists whose entries do not belong to one node or device each."""
+        """Reject lists with a number of entries other than that of nodes or devices."""
         nodes, inter = self.num_nodes, self.inter_node
         found: list[str] = []
         for key, value in (
@@ -197,7 +196,7 @@ class Cluster(Spec):
         return []
 
     def _network_problems(self) -> list[str]:
-        """Refuse topologies that do not fit what they join, or leave ranks apart."""
+        """Reject topologies that do not fit their endpoints, or leave ranks disconnected."""
         inter = self.inter_node
         cards = inter.links_per_node if inter else 0
         inside = self.topology if isinstance(self.topology, list) else [self.topology]
@@ -249,7 +248,7 @@ class Cluster(Spec):
         return np.minimum(k, n - first)
 
     def rates(self) -> Rates:
-        """What all devices and nodes cost and draw, as far as anybody says."""
+        """Price and power of all devices and nodes, as far as known."""
         kinds = self._kinds_of_devices()
         powers = [(self._power_of(device), count) for device, count in kinds]
         prices = [(self._price_of(device), count) for device, count in kinds]
@@ -279,16 +278,16 @@ class Cluster(Spec):
 
     @cached_property
     def numbering(self) -> Numbering:
-        """The numbering of links and vertices, made when it is first asked for."""
+        """The numbering of links and vertices, built on first use."""
         return Numbering(self.num_nodes, self.local_size, self.topology, self.link, self.inter_node)
 
     @cached_property
     def degraded(self) -> LinkFactors | None:
-        """What the links that are degraded at all times have of their figures, if there are any."""
+        """Factors of the permanently degraded links, if any."""
         return factors(self.numbering, self.stragglers)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy without what follows from the numbering, which may not suit what is updated."""
+        """Copy without the cached numbering, which an update may invalidate."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("numbering", None)
         copied.__dict__.pop("degraded", None)
@@ -305,9 +304,9 @@ class Cluster(Spec):
         Parameters
         ----------
         src, dst : ndarray, shape `(num_routes,)`, int64
-            Ranks; a rank has no route to itself. Or one of them, or both, switches that add, next
-            to each other: inside one node, or between nodes, where a rank stands for the port of
-            its network card.
+            Ranks; a rank has no route to itself. One or both may be reducing switches next to each
+            other: inside one node, or between nodes, where a rank represents the port of its
+            network card.
 
         Returns
         -------
@@ -319,8 +318,8 @@ class Cluster(Spec):
     def link_figures(self, links: Ints) -> tuple[Floats, Floats]:
         """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
-        Places that hold -1 get 0 s and 1 B/s. Links that are degraded at all times have what that
-        leaves them; of others, which come and go, see `simdp.engine.network`.
+        Entries of -1 get 0 s and 1 B/s. Permanently degraded links have their reduced figures; for
+        temporary degradation, see `simdp.engine.network`.
         """
         alpha, bandwidth = self.numbering.figures(links)
         if self.degraded is not None:
@@ -342,7 +341,7 @@ class Cluster(Spec):
         return link_name(self.numbering, link)
 
     def inside_parents(self) -> Ints | None:
-        """Tell who adds what inside every node.
+        """Reduction tree inside every node, as parents.
 
         Returns
         -------
@@ -352,7 +351,7 @@ class Cluster(Spec):
         return self.numbering.inside_parents
 
     def across_parents(self) -> Ints | None:
-        """Tell who adds what between nodes.
+        """Reduction tree between nodes, as parents.
 
         Returns
         -------

@@ -62,7 +62,7 @@ class Cuda(Allocator):
 
 
 class Exact(Allocator):
-    """Every tensor takes what it holds, to the byte."""
+    """Every tensor takes its exact number of bytes."""
 
     kind: Literal["exact"] = "exact"
 

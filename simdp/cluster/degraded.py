@@ -13,7 +13,7 @@ from simdp.cluster.stragglers import DegradedLink, Straggler
 
 
 class LinkFactors(NamedTuple):
-    """What degraded links have of their figures.
+    """Remaining latency and bandwidth of degraded links, as factors.
 
     Attributes
     ----------

@@ -44,19 +44,19 @@ LEVELS = ("rest", "waiting", "busy")
 
 
 class Power(Spec):
-    """What devices and their nodes draw; what is left out is the catalogue's.
+    """Power of devices and their nodes; missing values come from the catalogue.
 
     Attributes
     ----------
     rest : float or None
         Of a device that has nothing to do [W].
     waiting : float or None
-        Of one whose collective waits for others or for the network [W]: its kernel spins. Left out,
-        26 % of the way from rest to busy, and results state the energy at 13 and 39 % as well.
+        While its collective waits for others or for the network [W]: its kernel spins. Default: 26
+        % of the way from idle to busy; results also state the energy at 13 and 39 %.
     busy : float or None
         Of one that computes [W].
     node : float or None
-        What a node draws beside its devices [W].
+        Power of a node in addition to its devices [W].
     """
 
     rest: Watts | None = None
@@ -76,7 +76,7 @@ class Power(Spec):
         return self
 
     def over(self, other: Power | None) -> Power:
-        """It, with what it leaves out from another one."""
+        """Merge with defaults from another one."""
         if other is None:
             return self
         own = {key: value for key, value in self if value is not None}
@@ -105,7 +105,7 @@ class Power(Spec):
 
 
 class ListPrice(Spec):
-    """What somebody asks for a device.
+    """List price of a device, with source and date.
 
     Attributes
     ----------
@@ -124,14 +124,14 @@ def rates_of(
     prices: Sequence[tuple[float | None, float]],
     num_nodes: int,
 ) -> Rates:
-    """Add up what all devices draw and cost.
+    """Add up power and price of all devices.
 
     Parameters
     ----------
     powers, prices : sequence of (Power or None, float), of (float or None, float)
-        What each kind of device draws, and its price [USD/s], with how many there are of it.
+        Power of each kind of device, its price [USD/s], and the number of devices.
     num_nodes : int
-        Nodes that hold some; each draws what the most demanding of its devices' entries says.
+        Number of nodes; each draws the power of the most demanding entry among its devices.
     """
     drawn = [((power or Power()).settled(), count) for power, count in powers]
     sums = {key: _sum([(getattr(power, key), count) for power, count in drawn]) for key in LEVELS}
@@ -165,7 +165,7 @@ class Device(Spec):
     Attributes
     ----------
     name : str or None
-        What to call it; a catalogue entry's own.
+        Name; a catalogue entry's own.
     peak : dict of str to float
         Dense peak rate by dtype [FLOP/s].
     memory : float
@@ -186,13 +186,13 @@ class Device(Spec):
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
     peer_to_peer : bool
-        Whether such devices reach each other over PCIe. GeForce cards do not: what collectives get
-        of PCIe where nobody measured is less (``python -m simdp list constants``).
+        Whether such devices can access each other over PCIe. GeForce cards cannot: without
+        measurements, their collectives get less of PCIe (``python -m simdp list constants``).
     price : ListPrice or None
-        What it costs by the hour, and when that was so; None where nobody says. A scenario's own
-        ``cluster.price`` comes first.
+        Price per hour, with its date; None if unknown. A scenario's own ``cluster.price`` has
+        precedence.
     power : Power or None
-        What it draws, and a node of such devices beside them; as far as anybody says.
+        Power of it, and of a node apart from its devices; as far as known.
 
     References
     ----------
@@ -252,7 +252,7 @@ class Device(Spec):
         return self.memory_bandwidth * self.memory_efficiency
 
     def slice(self, k: int) -> Device:
-        """What one of k ranks has of a device that they use in turns: 1/k of its speed.
+        """Share of one of k ranks that use a device in turn: 1/k of its speed.
 
         Its memory and launches are whole: ranks have hosts of their own.
         """
@@ -297,7 +297,7 @@ class HostMemory(Spec):
 
 
 class Overheads(Spec):
-    """Costs of hooks, launches and messages, and what compute and communication do to each other.
+    """Costs of hooks, launches and messages, and interference of compute and communication.
 
     Attributes
     ----------
@@ -310,8 +310,8 @@ class Overheads(Spec):
         Time on the communication stream per collective, before it begins [s]: the host that
         hands it over.
     message_per_rank : float
-        The same for each rank of the world [s]: a coordinator that hears all of them, as
-        Horovod's does.
+        The same for each rank of the world [s]: for a coordinator that receives from all ranks, as
+        in Horovod.
     compute_slowdown : float
         The part by which compute takes longer while a collective is under way: its kernels hold
         multiprocessors and memory bandwidth. About 0.6 on V100 with NVLink: torch's DDP benchmark

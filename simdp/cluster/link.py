@@ -29,14 +29,14 @@ class Link(Spec):
     Attributes
     ----------
     name : str or None
-        What to call it; a catalogue entry's own.
+        Name; a catalogue entry's own.
     alpha : float
         Latency of a transfer [s].
     bandwidth : float
         In one direction [bytes/s]; the inverse of beta.
     transport : str or None
-        How collectives use it, which tells what they get of it where nobody measured
-        (``python -m simdp list constants``). None: as its figures suggest, see `carries`.
+        Transport in collectives, which determines their share of the link without measurements
+        (``python -m simdp list constants``). None: derived from its figures, see `carries`.
     """
 
     name: str | None = None
@@ -45,7 +45,7 @@ class Link(Spec):
     transport: Literal["nvlink", "pcie", "rdma", "libfabric", "tcp"] | None = None
 
     def carries(self, between_nodes: bool) -> str:
-        """How collectives use it: its transport, else what its figures suggest."""
+        """Its transport in collectives, by default derived from its figures."""
         if self.transport is not None:
             return self.transport
         if between_nodes:
@@ -71,11 +71,11 @@ def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = 
     Parameters
     ----------
     member : type
-        What one value is.
+        Type of one value.
     value : object
         As it was written.
     info : ValidationInfo
-        Whose context is handed on.
+        Validation context that is passed on.
     optional : bool
         Whether None stays None.
     """

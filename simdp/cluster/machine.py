@@ -1,8 +1,7 @@
 """Machines: whole clusters of the catalogue, with the measured costs of their software.
 
 An entry is a part of a scenario, ``cluster`` and ``collectives``, with the source of its figures
-and, where they were calibrated, how well they are known. How a scenario takes it in is told in
-`simdp.scenario.machines`.
+and, if calibrated, their uncertainty. `simdp.scenario.machines` merges it into a scenario.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SUFFIX = ".yaml"
 
 
 class Calibration(Spec):
-    """What a machine's constants were fitted to, and how well that determines them.
+    """Data of a machine's fit, and how well they determine its constants.
 
     Attributes
     ----------
@@ -51,7 +50,7 @@ class Calibration(Spec):
     taken : dict of str to str
         Constants of ``intervals`` that were fitted to another machine, and which.
     notes : list of str
-        What else the fit found, such as constants that the data do not determine.
+        Further findings of the fit, such as constants that the data do not determine.
     """
 
     data: str
@@ -81,10 +80,9 @@ class Machine(Spec):
     calibration : Calibration or None
         Of constants that were fitted.
     caveats : list of str
-        What is unusual about this machine and changes its times, one plain sentence each.
+        Unusual properties of this machine that change its times, one plain sentence each.
     site : str or None
-        Where it stands, if entries of several machines are of the same nodes or the same lab: what
-        was measured on one tells of the others.
+        Site, shared by entries of the same nodes or lab: measurements of one apply to the others.
     """
 
     cluster: dict[str, Any]
@@ -148,7 +146,7 @@ def _known(name: Any) -> Any:
 
 
 def _names(schema: dict[str, Any]) -> None:
-    """What editors are told of it."""
+    """Description for editors."""
     names = [{"const": name, "description": describe(name)} for name in MACHINES.names()]
     names += [{"const": old, "description": f"Now {new}."} for old, new in OLD_NAMES.items()]
     schema["anyOf"] = [*names, {"pattern": rf"{re.escape(SUFFIX)}$"}]
@@ -173,5 +171,5 @@ def hardware(name: str) -> str:
 
 
 def _title(part: Any, key: str) -> Any:
-    """What to call a part: its catalogue name, or one of its figures."""
+    """Title of a part: its catalogue name, or one of its figures."""
     return part if isinstance(part, str) else part.get(key, "device")

@@ -65,14 +65,14 @@ NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
 
 @dataclass(frozen=True)
 class NodeKind:
-    """What nodes that are alike have inside.
+    """Interior of nodes of one kind.
 
     Attributes
     ----------
     topology, link
         Inside the node.
     cards : int
-        Network cards that the topology is asked to place; else 1, as it knows of none.
+        Network cards for the topology to place; else 1, if it does not model cards.
     num_links : int
         Of one node.
     nodes : ndarray
@@ -103,7 +103,7 @@ class Numbering:
     cards : int
         Network cards per node.
     inside : list of NodeKind
-        Nodes grouped by what they have inside.
+        Nodes grouped by their interior.
     first : ndarray, shape `(num_nodes + 1,)`
         First link of each node, and of those between nodes.
     between : int
@@ -214,7 +214,7 @@ class Numbering:
         return np.where(is_across, -1, node), np.where(is_across, ports + across, place)
 
     def routes(self, src: Ints, dst: Ints) -> Ints:
-        """Find the links of many routes, as `Cluster.routes` says."""
+        """Find the links of many routes, as `Cluster.routes` does."""
         here, src_place = self._locate(src)
         there, dst_place = self._locate(dst)
         inside = (here == there) & (here >= 0)

@@ -32,8 +32,8 @@ __path__: list[str] = []  # for old names of submodules, see simdp.moved
 class Straggler(Spec):
     """A cause of slower compute, or of slower links. A member overrides the effects that it has.
 
-    Every effect is a pure function of the step, the instant and the rank, so that a run gives the
-    same times however its ranks are played.
+    Every effect is a pure function of the step, the instant and the rank, so that a run's times do
+    not depend on how its ranks are simulated.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Straggler(Spec):
         return None
 
     def comes_and_goes(self) -> bool:
-        """Whether some steps are spared by design, so that a few do not stand for all."""
+        """Whether some steps are unaffected by design, so that a few do not represent all."""
         return False
 
     def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
@@ -137,8 +137,8 @@ NumSteps = Annotated[Int, Field(ge=1)]
 class DegradedLink(Straggler):
     """Links with a part of their bandwidth, or a longer latency, always or at times.
 
-    What is concerned is told by one of ``node``, ``rank`` and ``link``. Compute is not slowed
-    down, only what crosses these links, in both directions.
+    Exactly one of ``node``, ``rank`` and ``link`` selects the links. Only transfers over these
+    links slow down, in both directions; compute does not.
 
     Attributes
     ----------
@@ -211,7 +211,7 @@ class DegradedLink(Straggler):
         Parameters
         ----------
         step : int
-            Counted from 0; the setup is before that, which only what lasts degrades.
+            Counted from 0; the setup is before that, and only permanent effects degrade it.
         phase : float
             Where in its flapping it begins, 0 ... 1.
         """
@@ -242,7 +242,7 @@ class QuantilePoint(Spec):
     quantile : float
         Part of the steps that are no slower.
     factor : float
-        What these take at most, in multiples of the device's time.
+        Quantile of the times, in multiples of the device's time.
     """
 
     quantile: Float = Field(ge=0, le=1)
@@ -355,10 +355,10 @@ class Gamma(Straggler):
 class Jitter(Straggler):
     """Factor ``exp(sigma z)``, where the z of a step's ranks are normal scores in random order.
 
-    What `lognormal` draws by chance is dealt here: the score of the i-th of n ranks is what the
-    i-th smallest of n normal numbers is on average, ``Phi^-1((i - 3/8) / (n + 1/4))``. A single
-    step then shows what many random ones average to, whatever the seed; a rank by itself has no
-    jitter. Which rank is the slowest changes from step to step.
+    Deterministic counterpart of `lognormal`: the score of the i-th of n ranks is the expected i-th
+    smallest of n normal numbers, ``Phi^-1((i - 3/8) / (n + 1/4))``. A single step shows the average
+    of many random ones, whatever the seed; a single rank has no jitter. The slowest rank changes
+    from step to step.
 
     Attributes
     ----------
@@ -395,8 +395,8 @@ class LognormalStraggler(Straggler):
     sigma : float
         Standard deviation of the factor's logarithm.
     draws : int
-        The factor is the mean of so many draws: as many as a step has micro-batches, where each of
-        these varies on its own, and all are alike on average.
+        The factor is the mean of this many draws: the micro-batches of a step, if these vary
+        independently with the same mean.
     """
 
     by_chance: ClassVar[bool] = True
@@ -511,10 +511,10 @@ CV = {"p25": 0.0508, "p50": 0.0935, "p75": 0.5497, "p90": 1.0650}
 class SharedHost(Straggler):
     """Factor of mean 1 per rank: one part stays for the whole run, the other is drawn each step.
 
-    How far workers differ in an iteration is what Alibaba's PAI measured, where jobs share GPUs:
-    100 jobs of 10 workers, 2,000 iterations each. Which part of it lasts follows from the four jobs
-    whose workers' own times are known: their means explain 0.53, 0.92, 0.41 and all of the
-    logarithm's variance, where the largest time over the mean of an iteration is as measured.
+    The spread of workers in an iteration follows measurements of Alibaba's PAI, where jobs share
+    GPUs: 100 jobs of 10 workers, 2,000 iterations each. Its persistent part follows from the four
+    jobs with known times of single workers: their means explain 0.53, 0.92, 0.41 and all of the
+    logarithm's variance, with the measured ratio of largest to mean time in an iteration.
 
     Attributes
     ----------

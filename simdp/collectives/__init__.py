@@ -224,10 +224,9 @@ Collective = Literal[
 class Collectives(Spec):
     """Which algorithm serves each collective that a strategy calls, and how its time is found.
 
-    A collective whose algorithm is named here is simulated over the links, transfer by transfer. On
-    NVIDIA's and AMD's devices of the catalogue all others are timed by NCCL's own model; on devices
-    with figures of their own they are simulated over the links, too. A `cost` that is written here
-    holds for all of them.
+    A collective whose algorithm is given here is simulated over the links, transfer by transfer. On
+    NVIDIA's and AMD's devices of the catalogue all others are timed by NCCL's cost model; on other
+    devices they are simulated over the links, too. An explicit `cost` applies to all of them.
 
     Attributes
     ----------
@@ -242,7 +241,7 @@ class Collectives(Spec):
         NCCL's own model, ``table`` a measured table. The default is described above.
     over_links : tuple of str or None
         Collectives that are simulated over the links although ``cost`` gives the time of all
-        others; the default are those whose algorithm is named, where no ``cost`` is.
+        others; default: those with an explicit algorithm, if there is no ``cost``.
     """
 
     all_gather: AnyAllGather = RingAllGather()
@@ -272,7 +271,7 @@ class Collectives(Spec):
         Raises
         ------
         ScenarioError
-            With a line for every algorithm whose file cannot be read, or is no such algorithm.
+            With a line for every algorithm whose file cannot be read or parsed.
         """
         found, lines = {}, []
         for name in (*FAMILIES, "cost"):
@@ -286,7 +285,7 @@ class Collectives(Spec):
 
 
 def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:
-    """Collectives whose algorithms are named.
+    """Collectives with an explicit algorithm.
 
     Parameters
     ----------

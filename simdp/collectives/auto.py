@@ -44,7 +44,7 @@ class Auto(Algorithm):
     Attributes
     ----------
     candidates : list of Algorithm, or None
-        What to choose from; None is every kind of ``ordinary`` that can serve the cluster.
+        Candidates; None: every kind of ``ordinary`` that supports the cluster.
     """
 
     ordinary: ClassVar[tuple[str, ...]]

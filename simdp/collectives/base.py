@@ -40,7 +40,7 @@ MAX_SLICES = 1024
 
 
 class Algorithm(Spec):
-    """Base of every collective algorithm: `plan` is what others call.
+    """Base of every collective algorithm; `plan` is its interface.
 
     A member is one of two: `Simple`, which states its rounds, or `Composed`, which puts other plans
     together.
@@ -109,16 +109,16 @@ class Algorithm(Spec):
         layout : Layout or int
             Where the ranks live, or how many there are in one node.
         nbytes : float
-            Bytes of the whole buffer: what an all_reduce or a broadcast leaves on every rank, what
-            a reduce_scatter or a scatter takes apart, what an all_gather or a gather puts
-            together, what a rank gives away and gets in an all_to_all.
+            Bytes of the whole buffer: the result of an all_reduce or a broadcast on every rank, the
+            input of a reduce_scatter or a scatter, the output of an all_gather or a gather, the
+            bytes that a rank sends and receives in an all_to_all.
         root : int
             For broadcast, reduce, scatter and gather.
 
         Returns
         -------
         Plan
-            Equal arguments give the same object, so that what is derived from it is kept.
+            Equal arguments return the same object, so that values derived from it are cached.
 
         Raises
         ------
@@ -145,7 +145,7 @@ def _plan(algorithm: Algorithm, layout: Layout, cut: Hashable, root: int) -> Pla
 
 @lru_cache(maxsize=16)
 def _nothing(collective: str) -> Plan:
-    """The plan of a rank that is alone."""
+    """The plan of a single rank."""
     scratch = int(collective == "all_to_all")  # where the result of an all_to_all lies
     return Plan(collective, 1, 1, 0, lambda: iter(()), even_offsets(1), num_scratch=scratch)
 
@@ -164,7 +164,7 @@ class Simple(Algorithm):
         """Number of pieces that a buffer of ``nbytes`` is cut into, at least 1."""
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
-        """Chunks that a rank needs beside the buffer's."""
+        """Chunks of scratch per rank, in addition to the buffer's."""
         return 0
 
     def num_switches(self, layout: Layout) -> int:
@@ -229,7 +229,7 @@ class Composed(Algorithm):
         """Add the parts; return the number of chunks of the whole."""
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
-        """Chunks that a rank needs beside the buffer's."""
+        """Chunks of scratch per rank, in addition to the buffer's."""
         return 0
 
     def cut(self, layout: Layout, nbytes: float) -> Hashable:

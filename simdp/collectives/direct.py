@@ -13,9 +13,9 @@ References
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 IJHPCA 19(1), 2005.
 
-What a process does that holds all devices itself, and copies from one to another (cudaMemcpyPeer),
-as torch.nn.DataParallel does: no collective library is asked. These plans are therefore in no
-family, and no scenario chooses between them.
+Copies of a single process between its devices (cudaMemcpyPeer), as in torch.nn.DataParallel,
+without a collective library. These plans are therefore in no family, and no scenario chooses
+between them.
 
 Both begin as gloo's ring all_reduce does (`ring` with ``chunking: gloo``). gloo has no
 reduce_scatter; torch takes a piece of an all_reduce.
@@ -57,7 +57,7 @@ MAX_RANKS = 2048
 
 
 class _Direct(Simple):
-    """What the families have in common."""
+    """Common parts of the families."""
 
     order: ClassVar[Order] = "rank"
 
@@ -252,7 +252,7 @@ def copies_from(root: int, sizes: tuple[int, ...]) -> Plan:
     Parameters
     ----------
     root : int
-        Who has the whole buffer.
+        Ranks with the whole buffer.
     sizes : tuple of int
         How many equal parts of the buffer each rank's piece is made of; the pieces lie one behind
         the other. A rank may get nothing.

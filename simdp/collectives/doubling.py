@@ -1,12 +1,12 @@
 """Recursive doubling, and halving with doubling.
 
-Only a power of two of ranks, the core, takes part in them. Where there are more, every second one
-of the first ranks stands aside: the rank before it speaks for it, as in MPICH. A part of the buffer
-that a rank holds is always one range of chunks, so that it travels as one transfer.
+Only a power of two of ranks, the core, takes part in them. Of the remaining ranks each is
+represented by a neighbour in the core, as in MPICH. The part of the buffer that a rank holds is
+always one range of chunks, so that it travels as one transfer.
 
-The bytes of a ring in about log2 n rounds where n, the number of ranks, is a power of two. For
-other n some ranks send the whole buffer to a partner first and receive the result last, which costs
-two more rounds. The all_gather alone is `recursive_doubling`.
+The bytes of a ring in about log2 n rounds if n, the number of ranks, is a power of two. For other n
+some ranks send the whole buffer to a partner first and receive the result last, which costs two
+more rounds. The all_gather step is `recursive_doubling`.
 
 References
 ----------
@@ -45,17 +45,17 @@ from simdp.collectives.plans import Layout, Order, Round
 
 
 class Core(NamedTuple):
-    """Who takes part in the exchanges.
+    """Ranks in the exchanges.
 
     Attributes
     ----------
     ranks : ndarray, int64, shape `(p,)`
         The rank at each place; p is the largest power of two that is not above the number of ranks.
     starts : ndarray, int64, shape `(p + 1,)`
-        Where the chunks of each place begin, if every rank has one: its own, and that of the rank
-        that it speaks for.
+        First chunk of each place, if every rank has one: its own, and that of the rank that it
+        represents.
     helpers, aside : ndarray, int64, shape `(world_size - p,)`
-        The ranks that speak for others, and those others.
+        The ranks that represent others, and the ranks represented.
     """
 
     ranks: Ints
@@ -65,7 +65,7 @@ class Core(NamedTuple):
 
 
 def core_of(world_size: int) -> Core:
-    """Choose who takes part among ``world_size`` ranks."""
+    """Choose the core among ``world_size`` ranks."""
     num_places = 1 << (world_size.bit_length() - 1)
     num_aside = world_size - num_places
     helpers = 2 * np.arange(num_aside)
@@ -109,7 +109,7 @@ def halve(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
     ranks, starts
         As in `Core`.
     distances : list of int
-        Which bit tells the partners of each round apart; every one of `upwards` once.
+        Distance of the partners in each round, a power of two; each one of `upwards` once.
 
     Yields
     ------
@@ -206,7 +206,7 @@ class HalvingDoublingReduceScatter(Simple, ReduceScatterAlgorithm):
 
 
 class _RootedDoubling(Simple):
-    """What broadcast and reduce have in common: a piece for every rank of the core."""
+    """Common parts of broadcast and reduce: a piece for every rank of the core."""
 
     order: ClassVar[Order] = "rank"
 
@@ -239,7 +239,7 @@ class HalvingDoublingReduce(_RootedDoubling, ReduceAlgorithm):
 
 
 def _seen_from(root: int, world_size: int) -> tuple[Ints, Ints, Ints]:
-    """The core, those who speak for others, and these others, with the root at place 0."""
+    """The core, the representatives and their partners, with the root at place 0."""
     core = core_of(world_size)
     ranks, helpers, aside = (
         (root + numbers) % world_size for numbers in (core.ranks, core.helpers, core.aside)
@@ -279,8 +279,8 @@ class RecursiveDoublingAllReduce(Simple, AllReduceAlgorithm):
 class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
     """Partners at doubling distances exchange all pieces that they have: log2 n rounds.
 
-    The pieces of a rank that stands aside travel with its helper's, and it gets the whole buffer
-    at the end.
+    The pieces of a rank outside the core travel with its representative's, and it gets the whole
+    buffer at the end.
     """
 
     order: ClassVar[Order] = "rank"

@@ -1,8 +1,8 @@
 """Algorithms in levels: inside nodes, between nodes, and along the dimensions of a torus.
 
-A rail is what ranks with the same place in their nodes form. Inside, a rank shares fast links with
-few others; across, every rank sends only its m-th part of the buffer, m being the ranks per node.
-With one node, or one rank per node, only one of the two levels is there.
+A rail consists of the ranks with the same place in their nodes. Inside, a rank shares fast links
+with few others; across, every rank sends only its m-th part of the buffer, m being the ranks per
+node. With one node, or one rank per node, only one of the two levels exists.
 
 With ``slices`` the stages run as a pipeline: while one slice is under way across, the next one is
 reduced inside.
@@ -12,8 +12,8 @@ References
 Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
 hierarchy", MLSys 2019.
 
-Rank r stands in row ``r // columns`` and column ``r % columns``. The grid is one of ranks, whatever
-nodes they live in: rows take the place of nodes, and columns that of rails.
+Rank r is in row ``r // columns`` and column ``r % columns``, whatever its node: rows take the place
+of nodes, and columns that of rails.
 
 References
 ----------
@@ -64,7 +64,7 @@ from simdp.spec import Bool, Int, problem
 
 @lru_cache(maxsize=16)
 def rails_of(layout: Layout) -> tuple[Ints, Layout]:
-    """Members of the rails and what each of them sees, as `Layout.rails`.
+    """Members of the rails and the layout of each, as `Layout.rails`.
 
     Where switches add in another order for every rail, the rails see none.
     """
@@ -89,7 +89,7 @@ def cut_of(algorithm: Algorithm, layout: Layout, nbytes: float) -> Hashable:
 
 
 def plan_of(algorithm: Algorithm, layout: Layout, cut: Hashable, root: int = 0) -> Plan | None:
-    """Plan one level; None where a rank is alone on it."""
+    """Plan one level; None for a level of one rank."""
     return algorithm.build(layout, cut, root) if layout.world_size > 1 else None
 
 
@@ -117,7 +117,7 @@ class Levels:
     layout : Layout
         Where the ranks live.
     parts : Assembly
-        What is added to.
+        Builder of the plan.
     num_chunks : int
         Chunks of the whole.
     """
@@ -234,7 +234,7 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
 
     @property
     def gather(self) -> AllGatherAlgorithm:
-        """What brings the sums to every rank of the node."""
+        """Step that distributes the sums to every rank of the node."""
         if self.inner_gather is not None:
             return self.inner_gather
         member = ALL_GATHER[self._kind_back]
@@ -269,7 +269,7 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
 
 
 class _Pieces(Composed):
-    """What the families have in common in which every rank has a piece."""
+    """Common parts of the families in which every rank has a piece."""
 
     kind: Literal["hierarchical"] = "hierarchical"
     inner: Algorithm
@@ -335,7 +335,7 @@ class HierarchicalAllGather(_Pieces, AllGatherAlgorithm):
 
 
 class _RootedHierarchical(Composed):
-    """What broadcast and reduce have in common."""
+    """Common parts of broadcast and reduce."""
 
     kind: Literal["hierarchical"] = "hierarchical"
     inner: Algorithm
@@ -402,8 +402,8 @@ class HierarchicalReduce(_RootedHierarchical, ReduceAlgorithm):
 class HierarchicalAllToAll(Composed, AllToAllAlgorithm):
     """Exchange inside the node, then across on every rail in messages m times as large.
 
-    First every rank gives its neighbour on rail j what is for rail j on any node; then the rails
-    carry it: N - 1 messages of m pieces across in place of m (N - 1) of one.
+    First every rank sends its neighbour on rail j the data for rail j of all nodes; then the rails
+    carry them: N - 1 messages of m pieces across in place of m (N - 1) of one.
 
     References
     ----------
@@ -440,7 +440,7 @@ class HierarchicalAllToAll(Composed, AllToAllAlgorithm):
 
 
 def _to_the_rails(layout: Layout) -> Round:
-    """Inside a node, place j gets what is for place j of any node; it waits behind the result."""
+    """Inside a node, send place j the data for place j of all nodes; stored behind the result."""
     n, m = layout.world_size, layout.per_node
     rank, place = np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
     return Round(
@@ -455,7 +455,7 @@ def _to_the_rails(layout: Layout) -> Round:
 
 
 def _along_the_rails(layout: Layout) -> Round:
-    """Node k gets what waits for it on every rail, m pieces at a time."""
+    """Send node k its pieces over every rail, m pieces at a time."""
     n, m, num_nodes = layout.world_size, layout.per_node, layout.num_nodes
     rank, node = np.repeat(np.arange(n), num_nodes), np.tile(np.arange(num_nodes), n)
     return Round(
@@ -472,7 +472,7 @@ def _along_the_rails(layout: Layout) -> Round:
 
 
 def most_square(world_size: int) -> tuple[int, int]:
-    """Rows and columns whose numbers differ least; there are at least as many columns.
+    """Rows and columns of the most square grid; columns are at least as many.
 
     Raises
     ------
@@ -486,7 +486,7 @@ def most_square(world_size: int) -> tuple[int, int]:
 
 
 class Torus2d(Composed):
-    """Base of the members: how ranks stand in the grid, and what works on it.
+    """Base of the members: the grid of ranks and the algorithms on it.
 
     Attributes
     ----------

@@ -8,10 +8,10 @@ References
 ----------
 Graham et al., "Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016.
 
-Rank r is in charge of the r-th piece of the buffer. It asks the switch for the sum of that piece
-(``multimem.ld_reduce``): the switch fetches everyone's copy, adds, and answers. Then it writes the
-sum to everyone through the switch (``multimem.st``). An all_reduce so sends ``S (1 + 1/n)`` up
-every port and as much down. The pieces are cut further, and the cuts follow each other.
+Rank r reduces the r-th piece of the buffer. It reads that piece through the switch
+(``multimem.ld_reduce``), which fetches all copies and returns their sum, and writes the sum to all
+ranks through the switch (``multimem.st``). An all_reduce sends ``S (1 + 1/n)`` up every port and as
+much down. Pieces are cut further and pipelined.
 
 References
 ----------
@@ -44,7 +44,7 @@ from simdp.spec import PositiveBytes
 
 
 def _neighbours(layout: Layout) -> list[list[int]]:
-    """Who hangs together in the tree, without switches that lead to no further rank."""
+    """Neighbours in the tree, without switches that lead to no further rank."""
     neighbours: list[list[int]] = [[] for _ in layout.across]
     for vertex, parent in enumerate(layout.across):
         if parent >= 0:
@@ -162,7 +162,7 @@ class SharpBroadcast(_Sharp, BroadcastAlgorithm):
 
 
 class SharpReduce(_Sharp, ReduceAlgorithm):
-    """Over the tree to the root; every switch adds what comes in at its other ports."""
+    """Over the tree to the root; every switch adds the inputs of its other ports."""
 
     kind: Literal["sharp"] = "sharp"
 
@@ -208,7 +208,7 @@ class _Nvls(Simple):
 
 
 class _Stages:
-    """What moves in one stage of a cut: all pieces to or from everyone, or each to its rank.
+    """Moves of one stage of a cut: all pieces to or from all ranks, or each to its rank.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class _Stages:
         self.switch = np.full(num_ranks, num_ranks)
 
     def fetch(self, cut: int) -> Round:
-        """The switch adds what it reads from everyone."""
+        """The switch adds all ranks' copies."""
         return self._pieces(self.ranks, self.switch, cut, True)
 
     def answer(self, cut: int) -> Round:
@@ -235,7 +235,7 @@ class _Stages:
         return Round(self.ranks, self.switch, self.ranks * self.cuts + cut, False)
 
     def multicast(self, cut: int) -> Round:
-        """The switch gives everyone what was written to it."""
+        """The switch writes to all ranks."""
         return self._pieces(self.switch, self.ranks, cut, False)
 
     def _pieces(self, src: Ints, dst: Ints, cut: int, reduce: bool) -> Round:

@@ -1,15 +1,15 @@
 """Plans of a collective: rounds of transfers, chunks, slices, and the ledger that checks them.
 
-A plan says what goes where; it carries no data and no time. Everyone reads the same plan: the event
-fabric, the vectorised fabric, the payload that moves real arrays, and the proof in `ledger`.
+A plan lists transfers, without data and without time. All interpreters read the same plan: the
+event fabric, the vectorised fabric, the payload that moves real arrays, and the proof in `prove`.
 
 The contract of a plan
 ----------------------
 * A transfer moves one chunk, or several that lie at equal distances, from ``src`` to ``dst``. Where
   ``reduce`` is true the receiver adds them to its own copies, else it replaces these. All transfers
-  of a round read what was there when the round began; reductions of a round apply in the order in
-  which they are listed.
-* In time, a transfer starts when both ranks have entered the collective, what it needs has arrived
+  of a round read the state before the round; reductions of a round apply in the order in which they
+  are listed.
+* In time, a transfer starts when both ranks have entered the collective, its inputs have arrived
   (`Plan.order`), and the previous transfer from ``src`` to ``dst`` over the same channel is done.
   Rounds are no barriers.
 * Every chunk is charged as the exact fraction ``nbytes / num_chunks``; the payload splits whole
@@ -23,10 +23,9 @@ A rank enters a part when it has left those that the part comes after; parts tha
 each other run at the same time. Slices of a composed plan run one behind the other: a rank enters a
 stage with its next slice when it has left it with the one before.
 
-Rank r contributes the token r. The ledger keeps, for every vertex and chunk, the set of tokens that
-its copy holds and which piece of the buffer it is a copy of, and plays the moves on them: a copy
-replaces, a reduction unites two sets that must not have a token in common and must be of one piece.
-No data, no time.
+Rank r contributes the token r. The ledger keeps, for every vertex and chunk, the set of tokens of
+its copy and the piece of the buffer, and applies the moves: a copy replaces; a reduction unites two
+disjoint sets of the same piece. No data, no time.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class Layout:
     world_size : int
         Number of ranks, n.
     local_size : int
-        Ranks per node; divides ``world_size``. 0 stands for one node.
+        Ranks per node; divides ``world_size``. 0 means one node.
     inside : tuple of int
-        Who hands its sum to whom inside a node: the parent of each local rank and then of each of
-        the node's switches, which are numbered from ``local_size`` on; -1 for the last one. Empty
-        where no switch inside a node can add.
+        Reduction tree inside a node: the parent of each local rank and then of each of the node's
+        switches, which are numbered from ``local_size`` on; -1 for the last one. Empty if no switch
+        inside a node can add.
     across : tuple of int
         The same between nodes: the parent of every rank and then of each switch, which are
         numbered from ``world_size`` on. Empty where no switch between nodes can add.
@@ -109,7 +108,7 @@ class Layout:
 
     @cached_property
     def node(self) -> Layout:
-        """One node by itself."""
+        """Layout of a single node."""
         return Layout(self.per_node, self.per_node, self.inside)
 
     def vertices_of_nodes(self) -> Ints:
@@ -185,7 +184,7 @@ class Round(NamedTuple):
     reduce : bool or ndarray of bool
         Whether the receiver adds (True) or replaces (False).
     to : ndarray, int64, or None
-        Where the chunk lands at the receiver; None stands for ``chunk``.
+        Destination chunk at the receiver; None: ``chunk``.
     num_chunks : int or ndarray, int64
         How many chunks move.
     stride : int
@@ -286,12 +285,12 @@ class SubPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One collective on a number of ranks: who sends which chunk to whom, round by round.
+    """One collective on a number of ranks: its transfers, round by round.
 
     Attributes
     ----------
     collective : str
-        What it does, a key of `simdp.collectives.FAMILIES`.
+        Its collective, a key of `simdp.collectives.FAMILIES`.
     world_size, num_chunks : int
         Ranks, and pieces that the buffer is cut into.
     root : int
@@ -302,24 +301,24 @@ class Plan:
         ``offsets(num_elements, itemsize)``: where each chunk begins in a buffer, and where the
         last one ends, shape `(num_chunks + 1,)`.
     order : {"chunk", "rank", "ring", "chain"}
-        What a transfer waits for. ``chunk``: everything that came into the chunk at its source in
-        earlier rounds. ``rank``: every rank takes part in one round after the other, as with
-        MPI's sendrecv; both ranks must be through with all that they send and receive in earlier
-        rounds. ``ring``: as ``chunk``, and every rank sends one chunk to the same rank in every
-        round, the one that it received ``slices`` rounds ago. ``chain``: as ``chunk``, and every
-        chunk goes from the first vertex of ``route`` to the last one, all in the same order.
+        Dependencies of a transfer. ``chunk``: all earlier arrivals in the chunk at its source.
+        ``rank``: every rank takes part in one round after the other, as with MPI's sendrecv; both
+        ranks must have finished their transfers of earlier rounds. ``ring``: as ``chunk``, and
+        every rank sends one chunk to the same rank in every round, the one that it received
+        ``slices`` rounds ago. ``chain``: as ``chunk``, and every chunk goes from the first vertex
+        of ``route`` to the last one, all in the same order.
     slices : int
         Pieces that every chunk of a ring is cut into, which follow each other.
     route : ndarray, int64, or None
-        The vertices of a chain, or of a ring, in the order in which chunks pass them. None where
-        there is no such order, or where a ring's first round tells it.
+        The vertices of a chain, or of a ring, in the order of the chunks' path. None without such
+        an order, or if a ring's first round gives it.
     num_scratch : int
         Chunks beyond ``num_chunks`` that every rank holds for a while. Of an all_to_all, which
         leaves its input as it is, the first ``num_chunks`` of them are the result.
     num_switches : int
         Vertices beyond the ranks.
     parts : tuple of Part
-        What the plan is made of, if it is.
+        Its component plans, if composed.
     """
 
     collective: str
@@ -438,7 +437,7 @@ class Assembly:
         Returns
         -------
         tuple of int
-            The parts that end the plan; what follows comes ``after`` them.
+            The last parts of the plan; later parts come ``after`` them.
         """
         begin = len(self.parts)
         for part in plan.everything:
@@ -501,7 +500,7 @@ def in_groups(plan: Plan, groups: Ints, world_size: int | None = None) -> Plan:
 
 
 def _slice(transfers: Round, number: int, slices: int) -> Round:
-    """What a round moves of one slice of every chunk."""
+    """Transfers of a round for one slice of every chunk."""
     chunk = transfers.chunk * slices + number
     to = None if transfers.to is None else transfers.to * slices + number
     return transfers._replace(chunk=chunk, to=to, stride=transfers.stride * slices)
@@ -529,7 +528,7 @@ def behind(rounds: Iterator[Round], slices: int) -> Iterator[Round]:
 
 
 def _join(rounds: list[Round]) -> Round:
-    """One round of all transfers of several, whose strides are equal."""
+    """Merge the transfers of several into one round; their strides are equal."""
     if len(rounds) == 1:
         return rounds[0]
     strides = {
@@ -557,7 +556,7 @@ NOTHING = -1
 
 
 def prove(plan: Plan) -> None:
-    """Prove that a plan does what its collective promises.
+    """Prove that a plan computes its collective.
 
     Parameters
     ----------
@@ -567,7 +566,7 @@ def prove(plan: Plan) -> None:
     Raises
     ------
     PlanError
-        Naming the round, rank and chunk where a contribution is sent before it is there, counted
+        With the round, rank and chunk in which a contribution is sent before it arrives, counted
         twice, or missing at the end.
     """
     held, piece = _initial(plan)

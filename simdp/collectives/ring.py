@@ -4,12 +4,12 @@ In one node, or with one rank to a node, ring c goes round in steps of the c-th 
 divisor in common with n: 1, n - 1, 3, n - 3, ... No two of them use a link of a full mesh in the
 same direction.
 
-On several nodes of m ranks all rings visit the nodes in the same order, but each has another local
-rank at which it enters a node and another one at which it leaves, so that the rings use different
-network cards; and inside a node no two use a link in the same direction. For even m ring c visits
-the local ranks ``c, c + 1, c - 1, c + 2, c - 2, ...``, whose steps 1, -2, 3, ... are all different
-modulo m (Williams 1949): there are m such rings. For odd m ring c goes in steps of the c-th number
-s that has no divisor in common with m, from local rank ``2 s`` to ``s``.
+On several nodes of m ranks all rings visit the nodes in the same order, but each enters and leaves
+a node at another local rank, so that the rings use different network cards; and inside a node no
+two use a link in the same direction. For even m ring c visits the local ranks ``c, c + 1, c - 1, c
++ 2, c - 2, ...``, whose steps 1, -2, 3, ... are all different modulo m (Williams 1949): there are m
+such rings. For odd m ring c goes in steps of the c-th number s coprime to m, from local rank ``2
+s`` to ``s``.
 
 References
 ----------
@@ -56,7 +56,7 @@ MAX_SWAPS = 256
 
 
 class Around(Spec):
-    """What rings have in common: which ranks they keep apart.
+    """Common option of rings: the ranks that must not be neighbours.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class RingReduceScatter(Around, Simple, ReduceScatterAlgorithm):
 
 
 class RingAllGather(Around, Simple, AllGatherAlgorithm):
-    """n - 1 rounds; every rank passes on what it received last."""
+    """n - 1 rounds; every rank forwards the chunk that it received last."""
 
     order: ClassVar[Order] = "ring"
 
@@ -405,12 +405,12 @@ def ring_orders(layout: Layout, channels: int) -> list[Ints]:
 
 
 class _MultiRing(Composed):
-    """What the three families have in common.
+    """Common parts of the three families.
 
     Attributes
     ----------
     channels : int or None
-        Number of rings; None stands for as many as share no link, 64 at most.
+        Number of rings; None: as many as share no link, 64 at most.
     """
 
     kind: Literal["multi_ring"] = "multi_ring"
@@ -457,7 +457,7 @@ def _ways(world_size: int) -> list[Ints]:
 
 
 class _BidirectionalRing(Composed):
-    """What the families in which every rank has a piece have in common."""
+    """Common parts of the families in which every rank has a piece."""
 
     kind: Literal["bidirectional_ring"] = "bidirectional_ring"
 

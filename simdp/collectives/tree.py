@@ -215,8 +215,8 @@ class BinomialReduce(Simple, ReduceAlgorithm):
 def parents_in_order(num_places: int) -> Ints:
     """The parent of places 1, 2, ... on a binary tree whose places are numbered in order.
 
-    A place's lowest bit tells its height; its parent is the nearest place that is one higher, or
-    the nearest below it that exists. Place 0 is the root.
+    A place's lowest set bit gives its height; its parent is the nearest place one level higher, or
+    the nearest existing one below it. Place 0 is the root.
     """
     place = np.arange(1, num_places)
     lowest = place & -place
@@ -226,7 +226,7 @@ def parents_in_order(num_places: int) -> Ints:
 
 
 def complement(num_places: int) -> Ints:
-    """Who takes which place on the second tree, among as many as there are places."""
+    """Mapping of places to the second tree, for this number of places."""
     places = np.arange(num_places)
     return places[::-1] if num_places % 2 == 0 else np.roll(places, -1)
 
@@ -306,7 +306,7 @@ def _below(layout: Layout, root: int) -> list[Ints]:
 
 
 class _DoubleBinaryTree(Composed):
-    """What the families have in common.
+    """Common parts of the families.
 
     Attributes
     ----------

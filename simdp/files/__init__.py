@@ -1,9 +1,8 @@
 """The only door to disk: YAML, npz, safetensors, CSV, JSON and XML in; whole files or nothing out.
 
-Every reader bounds what it takes in before it takes it: bytes of a text, values and depth of a
-document, what an archive unpacks to. What is beyond that, or damaged, is a `ScenarioError` that
-names the file. Only regular files are read: `open_file` is where every
-reader opens one.
+Every reader bounds its input before reading it: bytes of a text, values and depth of a document,
+the unpacked size of an archive. Input beyond that, or damaged, raises a `ScenarioError` that names
+the file. Only regular files are read; every reader opens them with `open_file`.
 """
 
 from simdp.files.documents import (

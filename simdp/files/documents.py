@@ -1,8 +1,8 @@
 """Reads and writes YAML, JSON and text files; writes are atomic.
 
-What is not whole yet has a name that begins with a dot and ends with `PART`, and is locked by who
-writes it. So what a killed process has left is told from what another one is writing, and goes when
-the folder is next written to.
+A partial file has a name that begins with a dot and ends with `PART`, and is locked by its writer.
+This distinguishes the leftovers of a killed process from files being written; leftovers are removed
+at the next write to the folder.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def refuse_special(path: Path) -> None:
     Raises
     ------
     ScenarioError
-        If the path is one of them; what does not exist passes.
+        If the path is one of them; a missing path passes.
     """
     kind = special_kind(path)
     if kind:
@@ -85,7 +85,7 @@ def refuse_special(path: Path) -> None:
 
 
 def special_kind(path: Path) -> str:
-    """Name a pipe, a socket or a device as such; empty for files, folders and what is not there."""
+    """Name the type of a pipe, a socket or a device; empty for files, folders and missing paths."""
     try:
         return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
     except (OSError, ValueError):
@@ -101,7 +101,7 @@ def _a_folder(path: Path) -> ScenarioError:
 
 
 def read_text(path: Path, wanted: str = "a scenario is YAML", limit: int = MAX_TEXT_BYTES) -> str:
-    """Read a text file; ``wanted`` says what it should have been.
+    """Read a text file; ``wanted`` describes the expected content.
 
     No more than ``limit`` [bytes] are read.
 
@@ -211,8 +211,8 @@ def format_yaml(value: Any) -> str:
 def _loader(is_ours: bool) -> Any:
     """YAML's safe loader, with 1.2's floats, without doubled keys, endless numbers and base 60.
 
-    Files of our own are read by libyaml, where it is there: ten times as fast, in other words about
-    what is wrong, and not to be trusted with values that are nested without end.
+    Our own files are read by libyaml if available: ten times as fast, but with other error
+    messages, and unsafe for deeply nested values.
     """
     import re
 
@@ -415,7 +415,7 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
         return list(self._names)
 
     def mentioning(self, word: str) -> list[str]:
-        """Names of the parts in whose files a word stands: to parse all takes far longer."""
+        """Names of the parts whose files contain a word: parsing all takes far longer."""
         files = {name: self.folder / f"{name}.yaml" for name in self._names}
         return [name for name, file in files.items() if word in file.read_text("utf-8")]
 
@@ -512,7 +512,7 @@ def _part(folder: Path) -> tuple[int, Path]:
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove what processes that are no more have left half written."""
+    """Remove partial files of dead processes."""
     for path in folder.glob(f".*{PART}"):
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY)

@@ -1,6 +1,6 @@
 """SQLite records, and Parquet or CSV columns.
 
-Each is written by itself and at once, so that a process that is killed loses none. Of two processes
+Each record is written separately and at once, so that a killed process loses none. Of two processes
 that write the same file each waits for the other.
 """
 
@@ -35,14 +35,14 @@ without rowid
 
 
 class StoredRecord(NamedTuple):
-    """What is kept under a key.
+    """Record of a key.
 
     Attributes
     ----------
     value : bytes
-        What it says.
+        Its values.
     more : bytes or None
-        What is large, and has a place of its own.
+        Large values, stored separately.
     """
 
     value: bytes
@@ -60,7 +60,7 @@ class RecordFile:
     Raises
     ------
     ScenarioError
-        If the file is there and is none of ours, or of another layout, or damaged.
+        If the file exists and is of another kind or layout, or damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class RecordFile:
                 self._check(self._connected())
 
     def get(self, key: str) -> StoredRecord | None:
-        """What is kept under a key; None where nothing is."""
+        """Record of a key; None without one."""
         if self._open is None:
             return None
         with self._blamed():
@@ -83,7 +83,7 @@ class RecordFile:
         return None if found is None else StoredRecord(*found)
 
     def put(self, key: str, version: str, record: StoredRecord) -> None:
-        """Keep something under a key, in place of what was there."""
+        """Store a record, replacing the previous one."""
         with self._blamed():
             if self._open is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class RecordFile:
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Say in a line what is wrong with the file."""
+        """Describe the defect of the file in a line."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -60,7 +60,7 @@ class TensorPlace(NamedTuple):
 
 
 class TensorFile(Mapping[str, "np.ndarray[Any, Any]"]):
-    """Arrays by name, each read when it is asked for; bfloat16 becomes float32.
+    """Arrays by name, each read on access; bfloat16 becomes float32.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ def read_tensors(path: Path) -> TensorFile:
     Raises
     ------
     ScenarioError
-        If a file is not there, is no such file, is shorter than its header says, or holds numbers
-        of another type.
+        If a file is missing, invalid, shorter than its header's sizes, or holds numbers of another
+        type.
 
     References
     ----------
@@ -250,7 +250,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _array(archive: Any, member: Any) -> np.ndarray[Any, Any]:
-    """Read an array whose header promises as many bytes as there are.
+    """Read an array, once its header's size matches the file.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _array(archive: Any, member: Any) -> np.ndarray[Any, Any]:
 
 
 def fingerprint(path: Path) -> str:
-    """What tells whether a file still holds the same; empty where it cannot be read.
+    """Fingerprint that changes with the file's content; empty if it cannot be read.
 
     Of an archive, the checksums that it has of its members; else one of the content.
     """
@@ -304,7 +304,7 @@ MAX_ELEMENTS = 500_000
 
 
 class XmlElement(NamedTuple):
-    """An element of an XML file: its name, its line, its attributes, and what stands in it."""
+    """An element of an XML file: its name, line, attributes, and text."""
 
     name: str
     line: int

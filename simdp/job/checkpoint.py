@@ -1,8 +1,8 @@
 """Checkpoints: their size, their cost, and the best interval between them.
 
-Throughout: ``mttf`` is the mean time between failures of the job, ``write`` what a checkpoint holds
-it up for, ``restart`` what a failure costs beside lost work, ``interval`` the training between two
-checkpoints, all in seconds.
+Throughout: ``mttf`` is the mean time between failures of the job, ``write`` the blocking time of a
+checkpoint, ``restart`` the cost of a failure in addition to lost work, ``interval`` the training
+between two checkpoints, all in seconds.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ Interval = Annotated[
 
 
 class InMemoryCopies(Spec):
-    """Copies of the state in the memory of other nodes' hosts, beside storage.
+    """Copies of the state in the memory of other nodes' hosts, in addition to storage.
 
-    They are there as soon as they are made, which holds training up. Each node sends what its ranks
-    keep to a peer.
+    They are complete at once, and block training while they are made. Each node sends its ranks'
+    state to a peer.
 
     Attributes
     ----------
     every : int or float
         Steps, or training time [s] that is rounded to steps.
     write : float or None
-        What each holds training up for [s]; or it follows from ``bandwidth``.
+        Blocking time of each [s]; by default from ``bandwidth``.
     bandwidth : float or None
         At which a node sends its part to a peer, and gets it back [bytes/s].
     tolerates : {"process", "node"}
@@ -103,7 +103,7 @@ class InMemoryCopies(Spec):
 
 
 class Checkpoint(Spec):
-    """Checkpoints on storage, and copies beside them.
+    """Checkpoints on storage, and in-memory copies.
 
     Attributes
     ----------
@@ -111,9 +111,9 @@ class Checkpoint(Spec):
         Steps; training time [s], rounded to steps; or how to find the best: by Young's formula, by
         Daly's of higher order, or by simulating the job with several.
     mode : {"synchronous", "asynchronous"}
-        Whether training stands still until all is written, or only while each device's part is
-        copied to its host. The write behind it must end before the next begins, and a failure
-        until then leaves the checkpoint before.
+        Whether training blocks until all is written, or only while each device's part is copied to
+        its host. The background write must end before the next begins, and after a failure during
+        it the previous checkpoint counts.
     storage : float or None
         Bandwidth of storage, for the whole job [bytes/s].
     per_node : float or None
@@ -127,12 +127,12 @@ class Checkpoint(Spec):
         Ranks that write equal parts at once, spread over the nodes. None: those that have shards
         of the state, in one of all groups that do; of plain DDP one rank.
     incremental : float
-        Share of the size that is written each time; what is loaded is whole.
+        Fraction of the size that is written each time; a load reads all of it.
     write : float or None
-        How long a write takes [s], in place of what follows from bandwidths.
+        Duration of a write [s], in place of the value from bandwidths.
     host_copy : float or None
-        How long the copy to the hosts takes [s], in place of what follows from ``cluster.host``;
-        for asynchronous checkpoints.
+        Duration of the copy to the hosts [s], in place of the value from ``cluster.host``; for
+        asynchronous checkpoints.
     levels : list of Copies
         In memory, more often than on storage.
     """

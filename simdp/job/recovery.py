@@ -14,7 +14,7 @@ __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
 
 class Recovery(Spec):
-    """What all policies have: the times that a restart from a checkpoint takes.
+    """Common options of all policies: the times of a restart from a checkpoint.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Recovery(Spec):
 
     @property
     def num_spares(self) -> int | None:
-        """Nodes that stand by; None where there always is another one."""
+        """Standby nodes; None: unlimited."""
         return 0
 
 
@@ -90,7 +90,7 @@ class Elastic(Recovery):
 
 
 class Migrate(Recovery):
-    """What ran on a failing node goes on on another one; only the step at hand is repeated.
+    """Work on a failing node continues on another one; only the current step is repeated.
 
     There always is another node. Where a failure leaves nothing to move, and where the whole job
     fails, all processes start from the last checkpoint.
@@ -98,7 +98,7 @@ class Migrate(Recovery):
     Attributes
     ----------
     migration : float
-        How long the job stands still [s].
+        Downtime of the job [s].
     share : float
         Of the failures of nodes, those that leave the state to be moved.
     """
@@ -119,10 +119,10 @@ class ReplicaGroups(Recovery):
     """Groups of nodes that have the whole model each, after torchft (73dafea, 2025-10).
 
     The step in which a group fails is not committed: the survivors wait for ``timeout``, drop its
-    gradients, and go on without that group. It starts again, copies the weights from a peer while
-    the others go on, and takes part from the next step on. From a checkpoint they all start only
-    when no group is left. A step with fewer groups is a step, whose sums are divided by fewer; a
-    job of ``epochs`` counts samples.
+    gradients, and continue without that group. It restarts, copies the weights from a peer while
+    the others continue, and rejoins at the next step. All restart from a checkpoint only if no
+    group is left. A step with fewer groups counts as a step, whose sums are divided by fewer; a job
+    of ``epochs`` counts samples.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class ReplicaGroups(Recovery):
     timeout : float
         Until an operation of a lost group is given up and there is a quorum without it [s].
     quorum : float or None
-        What forming one, and the vote on the step at its end, hold each step up for [s]. None: four
+        Cost of forming a quorum, and of the vote at the end of a step, per step [s]. None: four
         messages over the network between nodes, to the lighthouse and back, twice.
     exchange_bandwidth : float or None
         At which a node exchanges gradients with the other groups where that is not done by the
@@ -178,7 +178,7 @@ class Spares(Recovery):
     Attributes
     ----------
     num : int
-        Nodes that stand by, beside those of the cluster; they fail, and cost, as others do.
+        Standby nodes in addition to those of the cluster; they fail, and cost, as others do.
     swap : float
         Until a spare has taken a lost node's place [s].
     """

@@ -24,9 +24,9 @@ QUANTILES = {"p5": 0.05, "p50": 0.5, "p90": 0.9, "p95": 0.95}
 class SamplesNeeded(NamedTuple):
     """Samples that a job needs, which luck decides a part of.
 
-    Single runs are drawn from what some runs were like: a Student t distribution with one degree
-    of freedom less than runs, ``mean + sd sqrt(1 + 1 / runs) t``, which is also how far a new run
-    of a normal quantity may lie from the mean of those seen. A run needs no less than one step.
+    Single runs are drawn from a Student t distribution fitted to past runs, with one degree of
+    freedom less than runs, ``mean + sd sqrt(1 + 1 / runs) t``: the prediction interval of a new run
+    of a normal quantity. A run needs at least one step.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ def _student(p: float, freedom: float) -> float:
 
 
 class Target(Spec):
-    """What a job is to reach."""
+    """Target of a job."""
 
     kind: str
 
@@ -101,11 +101,11 @@ class Target(Spec):
         Raises
         ------
         ValueError
-            As `problem_with` says.
+            As in `problem_with`.
         """
 
     def problem_with(self, global_batch: float, num_samples: int) -> str | None:
-        """Say why it cannot be told, or None."""
+        """Explain why it cannot be computed, or None."""
         return None
 
 
@@ -163,8 +163,8 @@ def describe(name: str) -> str:
 class Benchmark(Target):
     """The quality of a public benchmark: ``{benchmark: resnet}``.
 
-    Samples are those of its reference implementation at this global batch, each batch tuned by
-    itself, linear in between. Beyond the batches that somebody has run nothing is said.
+    Samples are those of its reference implementation at this global batch, with each batch tuned
+    separately, linear in between. Batches outside the range of known runs give no answer.
 
     Attributes
     ----------
@@ -244,15 +244,16 @@ class Epochs(Target):
 class LossReached(Target):
     """A training loss that the run goes on to, and no further: ``{loss: 0.1}``.
 
-    Reached with the first step at which the mean loss of the last ``window`` steps is no more than
-    it. A run that has not reached it within ``workload.steps`` or ``workload.epochs`` says so.
+    Reached at the first step where the mean loss of the last ``window`` steps is at most this
+    value. A run that has not reached it within ``workload.steps`` or ``workload.epochs`` reports
+    so.
 
     Attributes
     ----------
     loss : float
-        As ``loss`` in the result: the mean over all ranks of what the optimizer lessens.
+        As ``loss`` in the result: the mean over all ranks of the optimizer's objective.
     window : int
-        Steps whose losses are averaged.
+        Number of steps to average over.
     """
 
     kind: Literal["loss"] = "loss"

@@ -22,16 +22,16 @@ class FailureEvent(NamedTuple):
     time : float
         On the job's clock, which restarts and waiting do not stop [s].
     effect : str
-        ``fail``; ``hang``, a failure that nobody notices at once; ``leave`` and ``join``, of nodes
-        that are taken away and given back; ``drain``, of nodes that are to be set free.
+        ``fail``; ``hang``, a failure that is noticed late; ``leave`` and ``join``, of nodes that
+        are removed and returned; ``drain``, of nodes to be vacated.
     cause : str
         For reports.
     nodes : tuple of int
-        Those hit, rising. None of them: the job as a whole, whose processes all die while no node
+        Affected nodes, ascending. Empty: the job as a whole, whose processes all die while no node
         is lost.
     repair : float
-        Until these nodes can be used again [s]; 0: at once. For ``leave`` it is 0: a ``join`` says
-        when they come back.
+        Until these nodes can be used again [s]; 0: at once. For ``leave`` it is 0: a ``join`` marks
+        their return.
     """
 
     time: float
@@ -44,20 +44,19 @@ class FailureEvent(NamedTuple):
 class Failures(Spec):
     """A process of events that hit nodes, or the job as a whole.
 
-    Nobody waits for it: events come by the calendar, also while the job restarts or a node is
-    repaired.
+    Events come by the calendar, also while the job restarts or a node is repaired.
 
     Attributes
     ----------
     cause : str or None
-        What reports call its events; by default after the kind.
+        Name of its events in reports; by default after the kind.
     """
 
     kind: str
     cause: str | None = None
 
     def called(self) -> str:
-        """What reports call its events."""
+        """Name of its events in reports."""
         return self.cause or self.kind
 
     @abstractmethod
@@ -71,8 +70,8 @@ class Failures(Spec):
         num_nodes, devices_per_node : int
             Those that can be hit, spares too.
         random : numpy.random.Generator
-            The stream that belongs to this process and the run. It is read as events are, so that
-            the first events are the same however many are asked for.
+            The random stream of this process and the run. Events are drawn lazily, so that the
+            first events do not depend on the number read.
 
         Returns
         -------
@@ -81,13 +80,14 @@ class Failures(Spec):
         """
 
     def job_rate(self, num_nodes: int, devices_per_node: int) -> float | None:
-        """How often the job fails for this, in the long run [1/s]; None where nothing tells."""
+        """Long-run failure rate of the job from this process [1/s]; None if unknown."""
         return None
 
     def problem_with(self, num_nodes: int) -> str | None:
         """Say why it does not suit a cluster of so many nodes, beginning with a key, or None.
 
-        They are those of a sweep's largest cluster; in a smaller one, it hits what is there.
+        Nodes are those of a sweep's largest cluster; in a smaller one, only existing nodes are
+        affected.
         """
         return None
 

@@ -35,7 +35,7 @@ class Maintenance(Failures):
     nodes : int or None
         How many at a time, the next ones each time; None means all of them.
     announced : bool
-        Whether the job is told, so that it can set the nodes free (``drain``); else they fail.
+        Whether the job gets notice, to vacate the nodes (``drain``); else they fail.
     """
 
     kind: Literal["maintenance"] = "maintenance"
@@ -91,10 +91,10 @@ class Spot(Failures):
     Attributes
     ----------
     path : str or None
-        A CSV file, relative to the scenario, with the columns ``time_s`` and ``alive``, whose last
-        line says when it ends. Of lines of one instant the last one counts, as public traces have
-        a line before and a line after each change. Which nodes go is drawn; those that went first
-        come back first. More than the cluster has nodes are as good as all.
+        A CSV file, relative to the scenario, with the columns ``time_s`` and ``alive``; its last
+        line marks its end. Of several lines of one instant the last one counts, as public traces
+        have a line before and one after each change. The nodes that leave are drawn; the first to
+        leave return first. Numbers above the cluster's nodes count as all nodes.
     repeat : bool
         Whether the trace begins again where it ends; else the last count stays.
     start : str
@@ -161,7 +161,7 @@ class Spot(Failures):
                 yield time, "join", back
 
     def _played(self, num_nodes: int, random: np.random.Generator) -> Iterator[tuple[float, int]]:
-        """When the trace says how many of the nodes are alive, from the beginning of a run on."""
+        """Availability from the trace, starting with the run."""
         counts = [(time, min(alive, num_nodes)) for time, alive in self._counts]
         period = counts[-1][0]
         begin = random.random() * period if self.start == "random" else 0.0
@@ -177,7 +177,7 @@ class Spot(Failures):
                     yield instant, alive
 
     def _by_chance(self, num_nodes: int, random: np.random.Generator) -> Iterator[Change]:
-        """Draw lives and downtimes, whose rates follow from how many are alive and away.
+        """Draw lives and downtimes, whose rates depend on the numbers alive and away.
 
         A group is cut where fewer are alive, and groups come more often for it, so that each node
         lives for `lifetime` on average.
@@ -319,7 +319,7 @@ def _nodes(path: Path, line: TableLine) -> tuple[int, ...]:
 
 
 class _Last(NamedTuple):
-    """What happened last to a node: when, in which line, and until when it is away."""
+    """Last event of a node: instant, line, and end of its absence."""
 
     time: float
     line: int

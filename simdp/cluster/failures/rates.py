@@ -55,7 +55,7 @@ class FailureRate(NamedTuple):
     per_second : float
         Failures of one unit [1/s].
     unit : str or None
-        Of what, if that was written: ``"node"``.
+        Unit of the rate, if written: ``"node"``.
     """
 
     text: str
@@ -64,7 +64,7 @@ class FailureRate(NamedTuple):
 
 
 def parse_rate(given: object) -> FailureRate:
-    """Read a rate; a number of failures alone, or over a number alone, is refused."""
+    """Parse a rate; raise for a plain number, or a number over a plain number."""
     if isinstance(given, FailureRate):
         return given
     match = _WRITTEN.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
@@ -110,15 +110,15 @@ class Hazard(Failures):
     Attributes
     ----------
     per : str
-        What the times between failures are those of: a ``device`` or a ``node``, whose failure
-        hits its node; a ``switch``, which hits all of its nodes; the ``cluster``, any one node of
-        which is hit; or the ``job``, all processes of which die while no node is lost.
+        Unit of the times between failures: a ``device`` or a ``node``, whose failure takes its node
+        down; a ``switch``, which takes down all of its nodes; the ``cluster``, any one node of
+        which fails; or the ``job``, all processes of which die while no node is lost.
     nodes_per_switch : int or None
-        Consecutive nodes behind one switch; given with ``per: switch`` alone.
+        Consecutive nodes behind one switch; only with ``per: switch``.
     spread : float
-        Coefficient of variation of the units' rates, which are gamma-distributed and drawn anew
-        for every run; their mean stays. 0: all units are alike; 2: the worst 7 % of them have half
-        of the failures. Of a cluster, it is the nodes that fail unequally often.
+        Coefficient of variation of the units' rates, gamma-distributed, drawn for every run, with a
+        constant mean. 0: equal units; 2: the worst 7 % of them have half of the failures. For a
+        cluster, it is the nodes that fail unequally often.
     hang : float
         The share of failures that are silent.
     repair : float
@@ -180,7 +180,7 @@ class Hazard(Failures):
         Parameters
         ----------
         rates : ndarray, shape `(num_units,)`
-            By which factor each fails more often than ``mean_gap`` says, above 0.
+            Factor of each unit's failure rate, relative to ``1 / mean_gap``, above 0.
         random : numpy.random.Generator
             The run's.
 
@@ -329,7 +329,7 @@ class Renewal(Hazard):
     def arrivals(self, rates: Floats, random: np.random.Generator) -> Iterator[tuple[Floats, Ints]]:
         """Draw the failures of units, window by window, each of `BLOCK` events on average.
 
-        What is left of a gap at an instant is uniform in it (D. R. Cox, "Renewal Theory", 1962).
+        The residual gap at an instant is uniform in it (D. R. Cox, "Renewal Theory", 1962).
         """
         num_units = len(rates)
         width = BLOCK * self.mean_gap() / float(np.cumsum(rates)[-1])
@@ -421,7 +421,7 @@ class Weibull(Renewal):
 
 
 def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[TableLine]:
-    """Read a table, as `parse_lines` does; what is wrong is raised as a validator's problem."""
+    """Read a table as `parse_lines` does; raise its problems as validation errors."""
     try:
         return parse_lines(read_text(path, "a table is CSV"), str(path), required, optional)
     except ScenarioError as error:
@@ -506,7 +506,7 @@ class EmpiricalFailures(Renewal):
         return found
 
     def lives(self, num_units: int, random: np.random.Generator) -> Floats:
-        """Draw a part by its mean, and in it by length: the root of what is uniform in squares."""
+        """Draw a component by its mean, then its length: the square root of a uniform number."""
         low, high = self.parts
         part = chosen(np.cumsum(low + high), random.random(num_units))
         share = random.random(num_units)

@@ -19,9 +19,9 @@ class Topology(Spec):
     """How endpoints are joined by directed links.
 
     Inside a node the endpoints are its devices. Between nodes they are the ports of the network
-    cards, node by node (``of_ports``), or the nodes themselves, and the network is there once per
+    cards, node by node (``of_ports``), or the nodes themselves, with one copy of the network per
     card. Links and vertices are numbered from 0: first the ``n`` endpoints, then switches.
-    ``per_node`` is the number of cards of a node; only what speaks of cards looks at it.
+    ``per_node`` is the number of cards of a node; only topologies that model cards use it.
     """
 
     kind: str
@@ -55,8 +55,8 @@ class Topology(Spec):
         Parameters
         ----------
         src, dst : ndarray, shape `(num_routes,)`, int64
-            The endpoints of each route; they differ. A switch that adds (see `parents`) may stand
-            for one of them, if the other is next to it.
+            The endpoints of each route; they differ. A reducing switch (see `parents`) may replace
+            one of them, if the other is next to it.
         n : int
             How many endpoints there are.
         per_node : int
@@ -71,8 +71,8 @@ class Topology(Spec):
     def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
         """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
-        Every link is as given, unless a member says otherwise. Places that hold -1 may get
-        anything.
+        Every link has the given figures, unless a subclass overrides this. Entries of -1 may get
+        any value.
         """
         return np.full(links.shape, link.alpha), np.full(links.shape, link.bandwidth)
 
@@ -95,7 +95,7 @@ class Topology(Spec):
         return 0
 
     def parents(self, n: int, per_node: int = 1) -> Ints | None:
-        """Tell who adds what, for reductions inside the network.
+        """Parents of the reduction tree, for reductions inside the network.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class Topology(Spec):
         return None
 
     def parts(self, n: int, per_node: int = 1) -> Ints | None:
-        """Number what is joined: a value per endpoint, equal where there is a way; None: all is."""
+        """Number the connected components by endpoint; None if all are connected."""
         return None
 
 

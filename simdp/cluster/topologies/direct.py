@@ -76,8 +76,8 @@ github.com/NVIDIA/nccl/issues/671); NVIDIA DGX-1 system architecture white paper
 class CubeMeshTopology(GraphTopology):
     """Eight V100 of a DGX-1, each with six NVLinks to four others; the rest by way of one of them.
 
-    ``link`` is what one GPU sends over its six NVLinks together, as the catalogue's ``nvlink2``;
-    a single connection has a sixth of its bandwidth, a double one a third. Fewer GPUs are the
+    ``link`` is the send bandwidth of one GPU over its six NVLinks together, as the catalogue's
+    ``nvlink2``; a single connection has a sixth of it, a double one a third. Fewer GPUs are the
     first ones.
     """
 

@@ -19,7 +19,7 @@ from simdp.spec import Bool, Float, Int, Seconds, problem
 
 @dataclass(frozen=True)
 class Clos:
-    """The switches in use, and the width of what joins them.
+    """The switches in use, and the width of the links between them.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Clos:
 
     @property
     def first_core(self) -> int:
-        """Core 0, or what would be it."""
+        """Core 0, or the vertex in its place."""
         return self.first_spine + (self.pods if self.spines else 0)
 
     def spine(self, pod: Ints, number: Ints) -> Ints:
@@ -84,12 +84,12 @@ class Clos:
 
 
 class ClosTopology(Topology):
-    """What fat trees and rail-optimised networks have in common.
+    """Common parts of fat trees and rail-optimised networks.
 
     Attributes
     ----------
     oversubscription : float
-        What the ports of a leaf can send together, over what its links to the spines carry.
+        Bandwidth of a leaf's ports over that of its links to the spines.
     routing : str
         ``destination``: the spine follows from the receiver, as in InfiniBand (D-mod-k: Zahavi,
         "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
@@ -240,9 +240,9 @@ def spines_over(ports: int, oversubscription: float, given: int | None) -> tuple
     Parameters
     ----------
     ports : int
-        Links of that switch to what is below it.
+        Links of that switch to the level below.
     oversubscription : float
-        What they carry together, over what the links to the switches above do.
+        Bandwidth of these links over that of the links to the level above.
     given : int or None
         How many there are; None: as many as make each link as wide as those below, about.
 
@@ -279,7 +279,7 @@ class FatTreeTopology(ClosTopology):
         With three levels: pods that there are (None: as many as needed), and core switches above
         each spine (None: leaves of a pod over ``pod_oversubscription``).
     pod_oversubscription : float or None
-        With three levels: what the leaves of a pod can send up, over what the pod can (None: 1).
+        With three levels: bandwidth up from the leaves of a pod, over that of the pod (None: 1).
     """
 
     kind: Literal["fat_tree"] = "fat_tree"
@@ -381,8 +381,8 @@ class DragonflyTopology(Topology):
     """Groups of routers; minimal routes: at most one link in each group and one between them.
 
     Kim, Dally, Scott and Abts, "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
-    Routers of a group are joined pairwise; so are groups, whose links are dealt out to the routers
-    in order of the group that they lead to, counted from their own.
+    Routers of a group are joined pairwise; so are groups, whose links are distributed over the
+    routers in order of the destination group, counted from their own.
 
     Attributes
     ----------

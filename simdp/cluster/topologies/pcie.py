@@ -46,11 +46,11 @@ class PcieTree:
     Attributes
     ----------
     chains : ndarray, shape `(num_leaves, depth)`
-        What lies on the way from the root to each device and card, which are the first vertices:
-        hubs and then itself; -1 after it.
+        Vertices from the root to each device and card, which are the first vertices: hubs and then
+        itself; -1 after it.
     parents, levels, sorts : ndarray, shape `(num_vertices,)`
-        The hub above (-1 for the root); how far apart the leaves are that meet here; what the
-        links to the hub above are.
+        The hub above (-1 for the root); the distance of the leaves that meet here; the kind of the
+        links to the hub above.
     sockets : ndarray, shape `(num_sockets,)`
         The hubs that have a memory.
     names : tuple of str
@@ -109,7 +109,7 @@ class PcieTree:
         return np.asarray((links >= self.num_tree_links) & (links % 2 == 1))
 
     def link_sorts(self, links: Ints) -> Ints:
-        """Tell what links are: SLOT, UPLINK, SOCKET or MEMORY."""
+        """Classify links: SLOT, UPLINK, SOCKET or MEMORY."""
         every = np.append(self.sorts[:-1], np.full(len(self.sockets), MEMORY))
         return np.asarray(every[links // 2])
 
@@ -155,7 +155,7 @@ class _Builder:
             self.grow(branch, lowest + 1, above)
 
     def split(self, members: list[int], depth: int) -> list[list[int]]:
-        """Part a group by what its members share at some depth."""
+        """Split a group by its members' common vertex at some depth."""
         branches: dict[int, list[int]] = {}
         for leaf in members:
             branches.setdefault(self.groups[leaf][depth], []).append(leaf)
@@ -210,9 +210,9 @@ def pcie_tree(groups: tuple[Group, ...], keep_switches: bool) -> PcieTree:
 
 
 class PcieTopology(Topology):
-    """What topologies with a PCIe tree have in common.
+    """Common parts of topologies with a PCIe tree.
 
-    Latency is counted where a link ends at a device: what lies between adds little to it.
+    Latency is counted at links that end at a device: those between add little to it.
 
     Attributes
     ----------
@@ -224,9 +224,8 @@ class PcieTopology(Topology):
     host_bridge : float or None
         From a PCIe switch to the host bridge [bytes/s]; None: as a device's link.
     inter_socket : float
-        Between CPUs, in one direction [bytes/s]; by default what NCCL 2.30.7 reckons with for
-        Intel Skylake (src/graph/topo.h; Broadwell 6, AMD 16, Sapphire Rapids 22, Emerald Rapids
-        40 GB/s).
+        Between CPUs, in one direction [bytes/s]; default: the value of NCCL 2.30.7 for Intel
+        Skylake (src/graph/topo.h; Broadwell 6, AMD 16, Sapphire Rapids 22, Emerald Rapids 40 GB/s).
     host_memory : float
         Of one socket, to write or to read [bytes/s]; by default that of Intel Skylake: six
         channels of DDR4-2666, 8 bytes wide.
@@ -261,7 +260,7 @@ class PcieTreeTopology(PcieTopology):
     Attributes
     ----------
     gpus_per_switch, switches_per_socket, sockets : int
-        What there is.
+        Parts of the tree.
     """
 
     kind: Literal["pcie_tree"] = "pcie_tree"
@@ -310,7 +309,7 @@ Tokens = dict[tuple[str, str], str]
 
 
 class MatrixError(ValueError):
-    """A text is no such matrix; ``line`` says where, from 1."""
+    """Text is not a valid matrix; ``line`` is the line of the error, from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
         self.line = line
@@ -319,7 +318,7 @@ class MatrixError(ValueError):
 
 @dataclass(frozen=True)
 class TopoMatrix:
-    """What joins the devices and cards of a node.
+    """Connections between the devices and cards of a node.
 
     Attributes
     ----------
@@ -451,8 +450,8 @@ MOST_NVLINKS = 18
 class NvidiaSmiTopology(PcieTopology):
     """A node as ``nvidia-smi topo -m`` prints it, from a file or written out.
 
-    GPUs that NVLinks join, directly, through a switch or by way of one other GPU, use them;
-    others use PCIe. ``link`` is what one GPU sends over all its NVLinks; without any, its slot.
+    GPUs joined by NVLinks, directly, through a switch or by way of one other GPU, use them; others
+    use PCIe. ``link`` is the send bandwidth of one GPU over all its NVLinks; without any, its slot.
     Devices are the first GPUs of the matrix, network cards its first others.
 
     Attributes

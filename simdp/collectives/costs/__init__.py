@@ -1,4 +1,4 @@
-"""Costs of collectives whose transfers are not simulated: base class and table of kinds.
+"""Costs of collectives without simulated transfers: base class and table of kinds.
 
 The family of costs: the transfers over the links, NCCL's formula, or a measured table.
 """
@@ -16,7 +16,7 @@ from simdp.spec import Spec, one_of
 
 
 class Wiring(NamedTuple):
-    """What lies between the ranks of a collective.
+    """Links between the ranks of a collective.
 
     Attributes
     ----------
@@ -25,18 +25,17 @@ class Wiring(NamedTuple):
     intra_alpha : float
         Latency of a link inside a node [s]; 0 where nodes hold one rank.
     intra_bandwidth : float
-        What one device can send inside its node, all its links together [bytes/s]; infinite where
-        nodes hold one rank.
+        Send bandwidth of one device inside its node, over all its links [bytes/s]; infinite for
+        nodes with one rank.
     inter_alpha : float
         Latency of a link between nodes [s]; 0 with one node.
     inter_bandwidth : float
-        What one node can send, all the network cards together that its ranks use [bytes/s];
-        infinite with one node.
+        Send bandwidth of one node, over all the network cards of its ranks [bytes/s]; infinite with
+        one node.
     cards : int
         Network cards that the ranks of a node use; 0 with one node.
     peer, network : str
-        Classes of what joins the devices of a node, and the nodes; of
-        `simdp.collectives.costs.nccl`.
+        Link classes inside a node and between nodes; of `simdp.collectives.costs.nccl`.
     """
 
     world_size: int
@@ -98,7 +97,7 @@ class Cost(Spec):
         return None
 
     def served_by(self, collective: str, nbytes: float, wiring: Wiring) -> str:
-        """Name what serves a collective, for tables; arguments as for `seconds`."""
+        """Name the algorithm of a collective, for tables; arguments as for `seconds`."""
         return self.kind
 
     def settled(self, base: Path) -> Self:
@@ -132,7 +131,7 @@ AnyCost = Annotated[Cost, one_of("cost", COSTS)]
 
 
 class LinksCost(Cost):
-    """Transfer by transfer over the cluster's links, as the algorithm says."""
+    """Transfer by transfer over the cluster's links, by the algorithm's plan."""
 
     kind: Literal["links"] = "links"
 

@@ -1,23 +1,24 @@
 """NCCL's cost model, and its constants for clusters without measurements.
 
-``pool.yaml`` has what NCCL plans with, and what each site got. A class takes the geometric mean of
-its sites where that errs less than the published figure, by sites that were left out one at a time;
-else it keeps what is published. Its spread is how far another site may be off.
+``pool.yaml`` holds NCCL's planning figures and the share measured at each site. A class takes the
+geometric mean of its sites if that has the smaller error than the published figure, in
+leave-one-site-out validation; else the published figure. Its spread bounds the error at another
+site.
 
 Of every algorithm and protocol that may serve it, the fastest counts. Each takes::
 
     launch + base + hypot(latency, wire) + 2 sqrt(ramp wire)
 
-``latency`` is the number of hops that wait for one another, times a hop's time, inside nodes and
-between them; ``wire`` is what the busiest device or node sends, over the share of its bandwidth
-that payload gets. Chunks are cut into slices so that the next hop begins while the rest of a chunk
-is still on the wire: latency and wire overlap, and the larger rules. The last term is the ramp of
-middle sizes, which fill neither all channels nor their pipelines. With ``stages: summed`` one host
-thread copies for every stage in turn, so that wires and latencies add up.
+``latency`` is the number of dependent hops times a hop's time, inside nodes and between them;
+``wire`` is the traffic of the busiest device or node over its bandwidth for payload. Chunks are cut
+into slices, so that the next hop begins while the rest of a chunk is on the wire: latency and wire
+overlap, and the larger dominates. The last term is the ramp of middle sizes, which fill neither all
+channels nor their pipelines. With ``stages: summed`` one host thread copies for every stage in
+turn, so that wires and latencies add up.
 
-The constants are NVIDIA's, as NCCL 2.30.7 has them (github.com/NVIDIA/nccl, src/graph/tuning.cc);
-those that it does not have say where they come from, and shares of a bandwidth are those of the
-pool (`simdp.collectives.costs.nccl`). A calibration replaces what it can.
+The constants are those of NCCL 2.30.7 (github.com/NVIDIA/nccl, src/graph/tuning.cc); others state
+their source, and shares of a bandwidth come from the pool (`simdp.collectives.costs.nccl`). A
+calibration replaces them.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ class Pooled(NamedTuple):
     Attributes
     ----------
     value : float
-        What a cluster gets that nobody has measured: a share, or a rate [bytes/s].
+        Estimate for a cluster without measurements: a share, or a rate [bytes/s].
     spread : float
         Standard deviation of its logarithm, for one further site.
     is_published : bool
         Whether it is NVIDIA's; else the mean of sites.
     sites : dict of str to float
-        What each of them got.
+        Value of each site.
     about : str
-        What the class is.
+        Description of the class.
     """
 
     value: float
@@ -76,7 +77,7 @@ class Pooled(NamedTuple):
 
 
 def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) -> Pooled:
-    """What is known of a class.
+    """Pooled estimate of a class.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) 
     name : str
         One of `PEERS`, or of `NETWORKS`.
     constant : {"share", "flow"}
-        Share of a bandwidth; or of ``tcp`` what a node gets through at most [bytes/s].
+        Share of a bandwidth; or for ``tcp`` the largest rate of a node [bytes/s].
     without : collection of str
         Machines that are left out, each with its whole site.
     """
@@ -162,16 +163,16 @@ def _file() -> Mapping[str, Any]:
 
 
 class AlgorithmTraffic(NamedTuple):
-    """What an algorithm does to serve a collective.
+    """Hops and traffic of an algorithm for a collective.
 
     Attributes
     ----------
     intra_hops, inter_hops : float
         Transfers that wait for one another, inside nodes and between nodes.
     intra_sent : float
-        What the busiest device sends inside its node, as a multiple of the buffer.
+        Bytes that the busiest device sends inside its node, as a multiple of the buffer.
     inter_sent : float
-        What the busiest node sends to others, as a multiple of the buffer.
+        Bytes that the busiest node sends to others, as a multiple of the buffer.
     """
 
     intra_hops: float
@@ -196,7 +197,7 @@ def _chain(w: Wiring) -> AlgorithmTraffic:
 
 
 def _across_trees(w: Wiring) -> float:
-    """What a node sends up and down the double binary tree, as a multiple of the buffer.
+    """Bytes of a node up and down the double binary tree, as a multiple of the buffer.
 
     Every node is a leaf of one tree and inside the other: up half the buffer in each, and down
     half to each of two children. Two nodes have one child between them.
@@ -233,7 +234,7 @@ def _all_to_all(w: Wiring) -> AlgorithmTraffic:
 
 
 def _rooted(w: Wiring) -> AlgorithmTraffic:
-    """Gather and scatter: the root's node carries what the others have."""
+    """Gather and scatter: the root's node carries the other nodes' data."""
     n, m = w.world_size, w.local_size
     return AlgorithmTraffic(m - 1, n - m, (m - 1) / n, (n - m) / n)
 
@@ -294,12 +295,12 @@ TREE_OVER_RING = {
 
 
 class ProtocolChoice(NamedTuple):
-    """What serves a collective.
+    """Algorithm and protocol of a collective.
 
     Attributes
     ----------
     algorithm, protocol : str
-        As NCCL calls them; ``p2p`` stands for grouped sends, ``none`` for a single rank.
+        NCCL's names; ``p2p`` for grouped sends, ``none`` for a single rank.
     seconds : float
         How long it takes [s].
     """
@@ -365,8 +366,9 @@ class BandwidthShares(Spec):
     Attributes
     ----------
     ll, ll128, simple : float or None
-        With this protocol. None: what clusters of the same class reach, ``simdp list constants``;
-        where NVIDIA's own figure errs less, 0.8 of a device's bandwidth and 0.96 of a card's.
+        With this protocol. None: the share of clusters of the same class, ``simdp list constants``;
+        where NVIDIA's own figure has the smaller error, 0.8 of a device's bandwidth and 0.96 of a
+        card's.
     """
 
     ll: Efficiency | None = None
@@ -398,8 +400,8 @@ class NcclCost(Cost):
     Attributes
     ----------
     peer, network : str or None
-        Classes of what joins the devices of a node, and the nodes; they tell the shares that
-        ``efficiency`` does not give. None: as the links are (`Wiring`).
+        Link classes inside a node and between nodes; they give the shares missing in
+        ``efficiency``. None: derived from the links (`Wiring`).
     launch : float
         Before everything else [s]. NCCL's constants lack 5 to 15 us against nccl-tests with one
         process per GPU: 10 us.
@@ -420,8 +422,8 @@ class NcclCost(Cost):
         Bandwidth of trees over that of rings: NCCL's 0.92, times its correction of 0.5 to 0.6 for
         buffers of 32 KiB to 2 MiB.
     algorithms, protocols : tuple of str
-        What NCCL may choose. NVLS, which NVSwitch has from H100 on, must be added; LL128 needs
-        NVLink.
+        Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added;
+        LL128 needs NVLink.
     nvls_hop, nvls_efficiency : float
         Latency of NVLS inside a node [s], and its share of a device's bandwidth: NCCL plans with
         476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each.
@@ -429,15 +431,15 @@ class NcclCost(Cost):
         Whether the way through a node and the way between nodes are used at once (GPUDirect,
         peer-to-peer), or one host thread copies for both (sockets): 1/B = 1/B_intra + 1/B_inter.
     flow_bandwidth : float or None
-        What one TCP flow carries [bytes/s]; with ``flows_per_pair`` of them between two nodes.
+        Bandwidth of one TCP flow [bytes/s]; with ``flows_per_pair`` of them between two nodes.
     flows_per_pair : int
         NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD, over all channels.
     two_nodes : float
         Share of these flows that two nodes have which are each other's only neighbour: both
         directions of a ring lie between them.
     host_bandwidth : float or None
-        What a node's devices can send together through host memory or a shared PCIe root
-        [bytes/s]; each gets an equal part.
+        Total bandwidth of a node's devices through host memory or a shared PCIe root [bytes/s],
+        shared equally.
     """
 
     kind: Literal["nccl"] = "nccl"
@@ -464,7 +466,7 @@ class NcclCost(Cost):
 
     @cached_property
     def known(self) -> dict[tuple[str, float, Wiring], ProtocolChoice]:
-        """What was asked before, up to `MAX_KNOWN`; no part of the value."""
+        """Cache of choices, up to `MAX_KNOWN`; no part of the value."""
         return {}
 
     def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
@@ -506,7 +508,7 @@ class NcclCost(Cost):
             yield ProtocolChoice(algorithm, protocol, seconds)
 
     def ways(self, collective: str, wiring: Wiring) -> Iterator[tuple[str, str, AlgorithmTraffic]]:
-        """Algorithms and protocols that may serve a collective, and what each sends."""
+        """Candidate algorithms and protocols of a collective, with their traffic."""
         for algorithm, making in WAYS[collective].items():
             if algorithm != "p2p" and algorithm not in self.algorithms:
                 continue
@@ -516,7 +518,7 @@ class NcclCost(Cost):
                     yield algorithm, protocol, way
 
     def way(self, collective: str, nbytes: float, wiring: Wiring) -> AlgorithmTraffic:
-        """What the algorithm sends that serves a collective; arguments and errors as `choice`."""
+        """Traffic of the chosen algorithm; arguments and errors as `choice`."""
         chosen = self.choice(collective, nbytes, wiring).algorithm
         return next(way for name, _, way in self.ways(collective, wiring) if name == chosen)
 
@@ -542,11 +544,11 @@ class NcclCost(Cost):
         return self.launch + (self.devices_per_process - 1) * self.launch_per_device
 
     def host_share(self, wiring: Wiring) -> float:
-        """What the host lets each device of a node send [bytes/s]; infinite without a limit."""
+        """Host bandwidth of each device of a node [bytes/s]; infinite without a limit."""
         return inf if self.host_bandwidth is None else self.host_bandwidth / wiring.local_size
 
     def flow_share(self, wiring: Wiring, protocol: str = "simple") -> float:
-        """What its flows let a node send of payload [bytes/s]; infinite without a limit."""
+        """Payload bandwidth of a node's flows [bytes/s]; infinite without a limit."""
         if self.flow_bandwidth is None:
             return inf
         shared = self.two_nodes if wiring.num_nodes == 2 else 1.0

@@ -46,7 +46,7 @@ class CollectiveTable:
 
     @property
     def floor(self) -> float:
-        """The shortest time: what remains of a collective without bytes [s]."""
+        """The shortest time: that of a collective without bytes [s]."""
         return min(self.seconds)
 
     def at(self, nbytes: float) -> float:
@@ -67,9 +67,9 @@ class CollectiveTable:
 class TableCost(Cost):
     """Times of a log of nccl-tests, between its sizes, and scaled to other world sizes.
 
-    With n ranks in place of the log's m, a buffer costs what that buffer cost which sent as many
-    bytes over the links, by the factors of the bus bandwidth; the floor, which trees decide, grows
-    as log2(n) / log2(m).
+    With n ranks in place of the log's m, a buffer costs as much as the logged buffer with equal
+    bytes on the links, by the factors of the bus bandwidth; the floor, which trees decide, grows as
+    log2(n) / log2(m).
 
     Attributes
     ----------

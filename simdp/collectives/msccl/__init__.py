@@ -80,7 +80,7 @@ class MscclAlgorithm:
     root : int
         The rank that gives or gets everything, where there is one.
     num_scratch : int
-        Chunks that every rank holds beside the buffer's.
+        Chunks of scratch per rank, in addition to the buffer's.
     rounds : list of Round
         In order.
     """
@@ -129,7 +129,7 @@ class _Scheduler:
         self.moves: list[Move] = []
 
     def _find_root(self) -> int:
-        """The one that nobody sends to (broadcast, scatter), or that sends to nobody."""
+        """The rank that receives nothing (broadcast, scatter), or sends nothing."""
         gives = self.program.collective in ("broadcast", "scatter")
         busy = {(receive if gives else send).rank for send, receive in self.pairs}
         if gives or self.program.collective in ("reduce", "gather"):
@@ -137,7 +137,7 @@ class _Scheduler:
         return 0
 
     def _lay_out(self) -> tuple[int, int, int]:
-        """Where the output, the scratch, and what is free after it begin."""
+        """Offsets of the output, the scratch, and the free space after it."""
         program = self.program
         chunks = program.num_chunks
         behind = 2 * chunks if program.collective == "all_to_all" else chunks
@@ -147,7 +147,7 @@ class _Scheduler:
         return (0 if program.in_place else chunks), behind, behind + most
 
     def slot(self, rank: int, place: BufferPlace) -> int:
-        """The chunk of the plan that a place stands for."""
+        """The plan's chunk of a place."""
         program, (buffer, offset) = self.program, place
         if buffer == "s":
             return self.scratch + offset
@@ -296,7 +296,7 @@ class _Scheduler:
                     )
 
     def _rounds(self) -> Iterator[Round]:
-        """The moves by turn; in a round what is replaced comes before what is added to it."""
+        """The moves by turn; in a round, replacements of a place come before additions to it."""
         by_turn: dict[int, list[Move]] = defaultdict(list)
         for move in self.moves:
             by_turn[move.turn].append(move)
@@ -316,7 +316,7 @@ class _Scheduler:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """What a file holds: for how many ranks, in how many chunks, and its rounds."""
+    """Content of a file: number of ranks and of chunks, and its rounds."""
 
     num_ranks: int
     num_chunks: int
@@ -330,9 +330,9 @@ def load(text: str, where: str, collective: str) -> Loaded:
     Parameters
     ----------
     text, where : str
-        What the file holds; and the file, which leads every error.
+        Text of the file; and its path, which leads every error.
     collective : str
-        What it must do, a key of `simdp.collectives.FAMILIES`.
+        Its collective, a key of `simdp.collectives.FAMILIES`.
 
     Raises
     ------
@@ -359,7 +359,7 @@ def load(text: str, where: str, collective: str) -> Loaded:
 
 
 class Msccl(Simple):
-    """Base of the members: the file, and what it holds once it is read.
+    """Base of the members: the file, and its content once read.
 
     Attributes
     ----------
@@ -380,7 +380,7 @@ class Msccl(Simple):
 
     @property
     def loaded(self) -> Loaded:
-        """What the file holds.
+        """Content of the file.
 
         Raises
         ------

@@ -1,12 +1,11 @@
 """Reads an MSCCL XML program and orders its instructions.
 
-The format is that of msccl-tools. Its attributes that concern the hardware only (``proto``,
-``nchannels``, ``minBytes``, ``maxBytes``) are passed over. What the steps amount to is in
-`simdp.collectives.msccl`.
+The format is that of msccl-tools. Its hardware attributes (``proto``, ``nchannels``, ``minBytes``,
+``maxBytes``) are ignored. `simdp.collectives.msccl` turns the steps into rounds.
 
-Every step is one or two *acts*: receiving, then sending; or working at home. An act comes after
-the one before it in its thread block, after what its step waits for, and a receive not before its
-send; its *turn* is the longest way to it. Sends are buffered, as NCCL's are, so that two ranks may
+Every step is one or two *acts*: a receive, then a send; or a local operation. An act comes after
+the previous one of its thread block, after its step's dependency, and a receive not before its
+send; its *turn* is the longest path to it. Sends are buffered, as in NCCL, so that two ranks may
 send to each other before they receive.
 """
 
@@ -64,13 +63,13 @@ class ThreadStep:
     Attributes
     ----------
     line : int
-        Where it stands.
+        Line in the file.
     kind : str
-        ``s`` sends, ``r`` receives, ``rcs`` receives and sends on, ``rrc`` adds what it receives to
-        the source and stores that at the target, ``rrcs`` sends it on too, ``rrs`` only sends it
-        on; ``cpy`` and ``re`` copy and add at home; ``nop`` waits.
+        ``s`` sends, ``r`` receives, ``rcs`` receives and sends on, ``rrc`` adds the received chunk
+        to the source and stores the sum at the target, ``rrcs`` also sends it on, ``rrs`` only
+        sends it on; ``cpy`` and ``re`` copy and add locally; ``nop`` waits.
     source, target : Place
-        What it reads and writes.
+        Chunks read and written.
     count : int
         Chunks.
     after : (int, int) or None
@@ -144,9 +143,9 @@ def read_program(text: str, where: str, collective: str) -> MscclProgram:
     Parameters
     ----------
     text, where : str
-        What the file holds; and the file, which leads every error.
+        Text of the file; and its path, which leads every error.
     collective : str
-        What it must do, a key of `simdp.collectives.FAMILIES`.
+        Its collective, a key of `simdp.collectives.FAMILIES`.
 
     Raises
     ------
@@ -187,7 +186,7 @@ class _Reader:
         return value
 
     def numbered(self, parent: XmlElement, name: str, most: int) -> dict[int, XmlElement]:
-        """Elements by their ``id``, no two alike."""
+        """Elements by their unique ``id``."""
         found: dict[int, XmlElement] = {}
         for element in self.children(parent, name):
             number = self.number(element, "id", 0, most)
@@ -333,12 +332,12 @@ class _Reader:
 
 @dataclass(eq=False)
 class Act:
-    """Half of a step: what a rank does in one turn.
+    """Half of a step: the work of a rank in one turn.
 
     Attributes
     ----------
     rank, block, number : int
-        Whose step it is: rank, thread block, number of the step.
+        Its step: rank, thread block, number of the step.
     step : Step
         The step.
     role : {"in", "out", "home"}
