@@ -13,8 +13,8 @@ NumPy arrays, and ``compute`` where its device would be busy::
 
 ``python -m simdp exec program.py --world-size 4`` runs it. Numbers are those of real collectives,
 to the bits of their additions; times are those of the cluster's. Calls block, as on a GPU's
-streams: collectives of a group run one after the other on its communication stream, beside what
-the rank computes and beside other groups, with which they share links.
+streams: collectives of a group run one after the other on its communication stream, concurrently
+with the rank's compute and with other groups, with which they share links.
 """
 
 from simdp.distributed.collectives import (

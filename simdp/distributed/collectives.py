@@ -1,13 +1,13 @@
 """Collectives of rank programs.
 
 A root may also be given by its place in the group, as ``group_src`` or ``group_dst``. Every call
-blocks until its result is there; with ``async_op=True`` it gives back a `Work`. What a call reads
-and writes belongs to it until it is over. Ranks that are no member of the group get torch's
-warning, and None. All of them raise `ProgramError` where an argument is wrong, or where the ranks
-of the group do not make the same call. Collectives that add are in `simdp.distributed.collectives`.
+blocks until its result is complete; with ``async_op=True`` it returns a `Work`. The call owns its
+inputs and outputs until it is over. Ranks that are no member of the group get torch's warning, and
+None. All of them raise `ProgramError` if an argument is wrong, or if the ranks of the group do not
+make the same call. Reducing collectives are here, too.
 
-``send`` blocks until the message is there, as NCCL's and gloo's do: two ranks that both send
-before they receive wait for each other for ever.
+``send`` blocks until the message arrives, as NCCL's and gloo's do: two ranks that both send before
+they receive deadlock.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Work:
     Parameters
     ----------
     process : Process
-        Whose.
+        Rank.
     handle : Handle
         The call.
     tensors : sequence of ndarray
-        What it leaves here.
+        Result.
     """
 
     def __init__(self, process: Process, handle: Handle, tensors: Sequence[Array]) -> None:
@@ -67,7 +67,7 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether the call is over by now. Time passes in `compute` and in what waits only.
+        """Whether the call is over by now. Time passes only in `compute` and in blocking calls.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Work:
         return str(self._handle.asked)
 
     def _asking(self, call: str) -> Process:
-        """The rank that asks, whose this work must be."""
+        """The calling rank, which must own this work."""
         asking = process(call)
         if asking is not self._process:
             raise ProgramError(
@@ -114,7 +114,7 @@ class Work:
 
 
 class Future:
-    """What a call leaves, as torch.futures.Future has it.
+    """Result of a call, as torch.futures.Future holds it.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Future:
         return self._work.is_completed()
 
     def value(self) -> Any:
-        """What the call left: the list of its tensors, or what a callback made of them.
+        """Result of the call: the list of its tensors, or a callback's return value.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Future:
         """A future of ``callback(self)``.
 
         It runs once: now if the call is over, or else when the rank first waits for that future or
-        asks for its value.
+        reads its value.
         """
         following = Future(self._work, lambda: callback(self))
         if self.done():
@@ -179,13 +179,13 @@ def issue(
     Parameters
     ----------
     at : Member
-        Who, and in which group.
+        Rank, and its group.
     asked, given, collective, op, root
         As for `simdp.engine.programs.groups.ProgramGroup.issue`.
     async_op : bool
         Whether the rank goes on.
     tensors : sequence of ndarray, optional
-        What its future holds; the outputs, or where there are none the inputs, if left out.
+        Value of its future; by default the outputs, or without any the inputs.
     """
     runtime, rank = at.process.runtime, at.process.rank
     handle = at.group.issue(rank, runtime.clock[rank], asked, given, collective, op, root)
@@ -266,7 +266,7 @@ def _only_at(
     sample: Array,
     read_only: bool = False,
 ) -> Sequence[Array]:
-    """The list that the root must have, and nobody else."""
+    """The list that only the root must have."""
     if root.mine:
         return checked(tensors, len(at.group.ranks), sample, call, name, read_only)
     if tensors is not None and (not isinstance(tensors, list | tuple) or tensors):
@@ -408,7 +408,7 @@ def irecv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> Work | None:
-    """Receive a tensor from rank ``src``, or from whoever sends first, and go on; see `isend`."""
+    """Start to receive a tensor from rank ``src``, or from any rank; see `isend`."""
     found = posted_receive("irecv", tensor, src, group, tag, group_src)
     return None if found is None else Work(found[0].process, found[1], [tensor])
 
@@ -433,7 +433,7 @@ def recv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> int:
-    """Receive a tensor from rank ``src``, or from whoever sends first; see `isend`.
+    """Receive a tensor from rank ``src``, or from any rank; see `isend`.
 
     Returns
     -------
@@ -507,7 +507,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 def posted_send(
     call: str, tensor: Array, dst: int | None, group: AnyGroup, tag: int, group_dst: int | None
 ) -> tuple[Member, Handle] | None:
-    """Post a send for what the program calls ``call``; see `isend`."""
+    """Post a send for the program's ``call``; see `isend`."""
     at = member(group, call, depth=4)
     if at is None:
         return None
@@ -522,7 +522,7 @@ def posted_send(
 def posted_receive(
     call: str, tensor: Array, src: int | None, group: AnyGroup, tag: int, group_src: int | None
 ) -> tuple[Member, Handle] | None:
-    """Post a receive for what the program calls ``call``; see `irecv`."""
+    """Post a receive for the program's ``call``; see `irecv`."""
     at = member(group, call, depth=4)
     if at is None:
         return None
@@ -646,7 +646,7 @@ def reduce(
 ) -> Work | None:
     """Reduce the tensors of all ranks onto rank ``dst``; the others keep theirs.
 
-    Torch leaves what the others then hold open; gloo leaves partial sums there.
+    Torch leaves the others' result undefined; gloo leaves partial sums there.
     """
     call = "reduce"
     at = member(group, call)
@@ -735,7 +735,7 @@ def barrier(
 def monitored_barrier(
     group: AnyGroup = None, timeout: Any = None, wait_all_ranks: bool = False
 ) -> None:
-    """Wait until all ranks have come here; the group's first rank tells who is late.
+    """Wait until all ranks have arrived; the group's first rank names late ranks.
 
     As in torch, every rank sends to the first one, which answers when it has heard of all. A rank
     that never comes is named by the report of the deadlock.

@@ -20,7 +20,7 @@ from simdp.errors import ProgramError
 
 
 class ProcessGroup:
-    """What `new_group` gives to a member.
+    """A process group, as `new_group` returns it to a member.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class ProcessGroup:
     members : Group
         All of them.
     desc : str
-        What the program calls it.
+        Its name in the program.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class ProcessGroup:
 
     @property
     def group_name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.members.name
 
     def rank(self) -> int:
@@ -67,11 +67,11 @@ class ProcessGroup:
 
 
 class _World(type):
-    """Has what looks like a constant of a class, but is each rank's own."""
+    """Class attributes that look like constants, but have a value per rank."""
 
     @property
     def WORLD(cls) -> ProcessGroup | None:  # noqa: N802  torch's name
-        """The default group; None where there is none yet, or no rank asks."""
+        """The default group; None before its creation, or outside of a rank."""
         asking = CURRENT.get(None)
         if asking is None or asking.world is None:
             return None
@@ -79,12 +79,12 @@ class _World(type):
 
 
 class GroupMember(metaclass=_World):
-    """Groups that are not made: ``WORLD``, and what a rank gets that is not a member.
+    """Groups that are not created: ``WORLD``, and the result for a rank that is not a member.
 
     Attributes
     ----------
     NON_GROUP_MEMBER : object
-        What `new_group` gives to ranks that are not in the group.
+        Result of `new_group` on ranks that are not in the group.
     """
 
     NON_GROUP_MEMBER: ClassVar[object] = object()
@@ -167,7 +167,7 @@ def whole_number(rank: Any) -> int | None:
 
 
 def initialised(call: str) -> Process:
-    """The rank that asks, which must have a default group.
+    """The calling rank, which must have a default group.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def initialised(call: str) -> Process:
 
 
 def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Member | None:
-    """The rank that asks, in a group; None, with torch's warning, where it is no member.
+    """The calling rank, in a group; None, with torch's warning, if it is no member.
 
     Parameters
     ----------
@@ -352,16 +352,16 @@ def init_process_group(
     init_method, store
         How ranks would find each other; of no effect.
     world_size, rank : int, optional
-        If given, they must be what they are.
+        If given, they must equal the actual values.
     timeout : timedelta, optional
-        Of `monitored_barrier`; elsewhere what never comes is a deadlock report.
+        Of `monitored_barrier`; in other calls a missing rank gives a deadlock report.
     group_name, pg_options, device_id
         As in torch; of no effect.
 
     Raises
     ------
     ProgramError
-        If something is wrong with an argument, or the group is there already.
+        If an argument is wrong, or the group exists already.
     """
     call = "init_process_group"
     asking = process(call)
@@ -430,9 +430,9 @@ def new_group(
     backend : str, optional
         As in `init_process_group`; the default group's, if left out.
     use_local_synchronization : bool
-        Whether members alone call this.
+        Whether only members call this.
     group_desc : str, optional
-        What the program calls it.
+        Its name in the program.
     timeout, pg_options, device_id
         As in `init_process_group`; of no effect.
 
@@ -444,7 +444,7 @@ def new_group(
     Raises
     ------
     ProgramError
-        If the ranks are none, or ranks differ in what they ask for.
+        If the ranks are invalid, or ranks make different requests.
     """
     call = "new_group"
     asking = initialised(call)
@@ -473,7 +473,7 @@ def new_subgroups(
     group_size : int, optional
         Ranks of each; those of a node, if left out.
     group : ProcessGroup, optional
-        What is cut; all ranks, if left out.
+        Group to split; all ranks, if left out.
     timeout, backend, pg_options, group_desc
         As in `new_group`.
 
@@ -572,7 +572,7 @@ def made_groups(
     call: str,
     alone: bool = False,
 ) -> list[AnyGroup]:
-    """Make groups; all ranks, or with ``alone`` the members of the only one, wait for each other.
+    """Create groups; all ranks, or with ``alone`` the members of the only one, wait for each other.
 
     Parameters
     ----------
@@ -585,7 +585,7 @@ def made_groups(
     call : str
         As messages name it.
     alone : bool
-        Whether there is one group, of whose members the caller is one.
+        Whether there is one group, and the caller is a member.
     """
     runtime, rank = asking.runtime, asking.rank
     assert asking.world is not None

@@ -1,7 +1,7 @@
 """Launches rank programs.
 
-In torch every rank is a process. One that closes its standard output closes its own, and one that
-calls ``os._exit`` leaves alone.
+In torch every rank is a process. One that closes its standard output closes only its own, and one
+that calls ``os._exit`` ends only itself.
 
 This table is the one place of registration.
 """
@@ -54,11 +54,11 @@ class Process:
     rank : int
         Which.
     runtime : Runtime
-        What plays the program.
+        Simulator of the program.
     arguments : list of str
         Its ``sys.argv``.
     environ : dict of str to str
-        What its environment is made from.
+        Base of its environment.
 
     Attributes
     ----------
@@ -67,10 +67,10 @@ class Process:
     destroyed : dict
         Names of groups that the rank has given up.
     made : dict of tuple of int to int
-        How many groups the rank has made or seen made: together with all others, under the empty
-        tuple, and with the members alone.
+        Number of groups that the rank has created or seen created: with all ranks, under the empty
+        tuple, and with only the members.
     timeout : float or None
-        What `init_process_group` was told [s].
+        Timeout of `init_process_group` [s].
     main : ModuleType or None
         Its ``__main__``; None where the program is a function.
     """
@@ -110,7 +110,7 @@ CURRENT: ContextVar[Process] = ContextVar("CURRENT")
 
 
 def process(call: str) -> Process:
-    """The rank that asks.
+    """The calling rank.
 
     Raises
     ------
@@ -144,7 +144,7 @@ class Where(NamedTuple):
     cluster : Cluster
         Its ranks are the program's.
     collectives : Collectives
-        What the scenario or the machine brings: the backend ``nccl``.
+        Defaults of the scenario or the machine: the backend ``nccl``.
     """
 
     name: str
@@ -159,14 +159,14 @@ def find(
 ) -> Where:
     """Find the cluster that a program runs on.
 
-    Stragglers count where a scenario writes them. Those that a machine of the catalogue brings,
-    a jitter of single steps, are left out, so that work takes the time that a program says.
+    Stragglers of a scenario count. Those of a catalogue machine, a jitter of single steps, are left
+    out, so that work takes the program's times.
 
     Parameters
     ----------
     cluster : Cluster, Path or str
-        A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing;
-        or the name of a machine, or of a scenario that simdp brings.
+        A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing; or
+        the name of a machine, or of a shipped scenario.
     world_size, devices_per_node : int, optional
         In place of the cluster's own.
 
@@ -324,7 +324,7 @@ def compute(
     activity: Activity = "compute",
     name: str = "compute",
 ) -> None:
-    """Keep this rank's device busy; what is under way beside it goes on.
+    """Keep this rank's device busy; pending communication continues.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ def compute(
     activity : {"compute", "forward", "backward", "update"}
         How pictures show it.
     name : str
-        What exactly, for ``trace.json``.
+        Its name in ``trace.json``.
 
     Raises
     ------
@@ -363,7 +363,7 @@ def compute(
 
 
 def _number(amount: object) -> float:
-    """A number of any type, of NumPy's as well; NaN for what is none, or too large."""
+    """A number of any type, also NumPy's; NaN if it is none, or too large."""
     try:
         return float(amount) if isinstance(amount, Real) else nan
     except OverflowError:
@@ -424,7 +424,7 @@ def collectives_of(backend: str, own: Collectives) -> Collectives:
 
 
 def chosen_backend(asked: object, default: str, call: str) -> str:
-    """The backend that a program asks for, in any of torch's spellings.
+    """The backend of a program, in any of torch's spellings.
 
     Raises
     ------
@@ -490,7 +490,7 @@ Body = Callable[[Process], Any]
 
 @dataclass
 class ProgramResult:
-    """What a program did.
+    """Results of a program.
 
     Attributes
     ----------
@@ -499,9 +499,9 @@ class ProgramResult:
     where : Where
         The cluster that it ran on.
     seed : int
-        Of what its stragglers drew.
+        Seed of its stragglers.
     values : list
-        What each rank returned; of a script, None.
+        Return value of each rank; None for a script.
     clocks : ndarray, shape `(world_size,)`
         When each rank ended [s].
     trace : Trace
@@ -522,7 +522,7 @@ class ProgramResult:
 
     @property
     def simulated_s(self) -> float:
-        """Until the last rank, and the last call that nobody waited for, was done [s]."""
+        """Until the last rank, and the last call without a waiter, was done [s]."""
         ends = [float(block.end.max()) for block in self.trace.blocks]
         return max(float(self.clocks.max()), *ends, 0.0)
 
@@ -547,8 +547,8 @@ class ProgramResult:
 def _on_one_lane(trace: Trace) -> Trace:
     """Put further lanes of communication on the first one.
 
-    There they stand without their names, and what waits on them is left out, so that the names and
-    the bars of the first one can be seen.
+    There they have no names, and waits for them are left out, to keep the names and bars of the
+    first lane visible.
     """
     blocks, nameless = [], len(trace.names)
     for block in trace.blocks:
@@ -576,7 +576,7 @@ def launch(
     Parameters
     ----------
     function : callable
-        What each rank does; all of them see the same objects, as threads do.
+        Function of each rank; all of them share the same objects, as threads do.
     world_size : int, optional
         Number of ranks; the cluster's own, if left out.
     cluster : Cluster, Path or str
@@ -584,7 +584,7 @@ def launch(
     args : sequence
         Further arguments.
     seed : int
-        Of what stragglers draw.
+        Seed of the stragglers.
 
     Returns
     -------
@@ -598,7 +598,7 @@ def launch(
     ProgramError
         If the program is, or raises.
     DeadlockError
-        If ranks wait for what never comes.
+        If ranks wait for an event that never occurs.
     """
     where = find(cluster, world_size)
     name = getattr(function, "__name__", "program")
@@ -612,8 +612,8 @@ def run_script(
 ) -> ProgramResult:
     """Run a script as ``__main__`` on every rank.
 
-    Each rank has a module, ``sys.argv`` and ``os.environ`` of its own. What the script imports, and
-    the global generators of `random` and NumPy, are shared by all ranks.
+    Each rank has a module, ``sys.argv`` and ``os.environ`` of its own. Modules imported by the
+    script, and the global generators of `random` and NumPy, are shared by all ranks.
 
     Parameters
     ----------
@@ -624,7 +624,7 @@ def run_script(
     arguments : sequence of str
         The script's own.
     seed : int
-        Of what stragglers draw.
+        Seed of the stragglers.
 
     Raises
     ------
@@ -682,7 +682,7 @@ def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> Pro
 
 
 def _live(me: Process, body: Body) -> Any:
-    """Let a rank do its part; what it raises is told with the rank."""
+    """Run a rank; its exceptions are reported with the rank."""
     CURRENT.set(me)
     try:
         return body(me)

@@ -64,11 +64,11 @@ def checked(
     Parameters
     ----------
     tensors : object
-        What was given.
+        Given tensors.
     n : int
         Ranks of the group.
     sample : ndarray or None
-        What all of them must be like; None if they may differ.
+        Required dtype and shape; None if they may differ.
     call, name : str
         For messages.
     read_only : bool

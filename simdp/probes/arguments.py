@@ -20,7 +20,7 @@ from simdp.units import parse, parse_percent
 
 
 class ProbeError(SimdpError):
-    """The probe cannot run as asked: what was given, what is allowed, what to do."""
+    """The probe cannot run as requested: given value, allowed values, remedy."""
 
     exit_status = 2
 
@@ -46,7 +46,7 @@ def say(line: str) -> None:
 
 
 def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> int:
-    """Run a probe's main function; what is wrong goes to stderr in one line.
+    """Run a probe's main function; print errors to stderr in one line.
 
     Returns
     -------
@@ -100,7 +100,7 @@ DEVICES = ("cpu", "cuda")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but what is wrong is one line and an exception."""
+    """argparse whose errors are one line and an exception."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments.
@@ -160,7 +160,7 @@ def size(text: str) -> int:
 
 
 def add_ranks(parser: Parser) -> None:
-    """Add what says where ranks run."""
+    """Add the options of the ranks' placement."""
     parser.add_argument(
         "--world-sizes", type=listed(positive), default=[1, 2], help="numbers of ranks: 1,2,4"
     )
@@ -172,7 +172,7 @@ def add_ranks(parser: Parser) -> None:
 
 
 def add_device(parser: Parser) -> None:
-    """Add what says on what a rank computes."""
+    """Add the options of a rank's device."""
     parser.add_argument("--device", type=one_of("device", DEVICES), default="cpu")
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads of each rank")
 
@@ -186,7 +186,7 @@ def share(text: str) -> float:
 
 
 def add_quiet(parser: Parser) -> None:
-    """Add what is done about other programs on the machine."""
+    """Add the options about other programs on the machine."""
     parser.add_argument(
         "--max-foreign",
         type=share,
@@ -197,7 +197,7 @@ def add_quiet(parser: Parser) -> None:
 
 
 def add_precision(parser: Parser) -> None:
-    """Add the precisions to measure in; the first is that of probes that know one alone."""
+    """Add the precisions to measure in; probes of a single one use the first."""
     known = one_of("precision", PRECISIONS)
     parser.add_argument("--precision", type=listed(known), default=["full"])
 
@@ -212,7 +212,7 @@ def add_traces(parser: Parser) -> None:
 def check_device(
     device: str, backend: str, ranks_per_device: int, precisions: Sequence[str]
 ) -> None:
-    """Refuse what does not go together.
+    """Reject incompatible options.
 
     Raises
     ------

@@ -28,7 +28,7 @@ Call = Callable[[], Any]
 
 
 class CollectiveProbe(NamedTuple):
-    """What is measured.
+    """Measurement settings.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ CALLS: dict[str, Callable[[Any, Any, Any], Call]] = {
 def measure(here: RankContext, job: CollectiveProbe) -> None:
     """Time every collective at every size, and hand over all times of every call.
 
-    Calls follow each other as in nccl-tests. All ranks together, the median is robust against what
-    else the machine does.
+    Calls follow each other as in nccl-tests. Over all ranks, the median is robust against other
+    load on the machine.
     """
     found: dict[str, Any] = {}
     for n in job.world_sizes:

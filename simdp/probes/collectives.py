@@ -49,9 +49,9 @@ def table(
     seconds : mapping of int to float
         Time by size of the whole buffer [bytes], [s].
     ranks : list of str
-        What each rank runs on: host and device.
+        Host and device of each rank.
     about : str
-        What measured.
+        Name of the probe.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def main(given: Sequence[str]) -> None:
 
 
 def _measure(args: Any) -> dict[str, Any] | None:
-    """Run the ranks; what rank 0 has found, in the process that has rank 0 or started it."""
+    """Run the ranks; return rank 0's results, in its process or the one that started it."""
     from simdp.probes.collective_runs import CollectiveProbe, measure
     from simdp.probes.group import RankPlacement, launch
 

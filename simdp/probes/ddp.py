@@ -98,7 +98,7 @@ def _per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:
 
 
 def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[str, Any] | None:
-    """Run the ranks; what rank 0 has found, in the process that has rank 0 or started it."""
+    """Run the ranks; return rank 0's results, in its process or the one that started it."""
     from simdp.probes.ddp_runs import DDPProbe, measure
     from simdp.probes.group import RankPlacement, launch
 

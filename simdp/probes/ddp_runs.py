@@ -29,7 +29,7 @@ BASELINE, DDP, SKIPPED, NO_SYNC = "baseline", "ddp", "skipped", "no_sync"
 
 
 class DDPProbe(NamedTuple):
-    """What is measured.
+    """Measurement settings.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class DDPProbe(NamedTuple):
     traces : Path or None
         Where Kineto traces of DDP's steps go, a folder for every world size and bucket cap.
     collect : callable
-        Takes what rank 0 has found.
+        Receives rank 0's results.
     """
 
     models: dict[str, Settings]
@@ -71,10 +71,10 @@ class DDPProbe(NamedTuple):
 
 
 def measure(here: RankContext, job: DDPProbe) -> None:
-    """Measure all models with all world sizes and bucket caps, and hand over what was found.
+    """Measure all models with all world sizes and bucket caps, and pass on the results.
 
-    The kinds of steps take turns, round by round, so that what else goes on in the machine meets
-    all of them alike.
+    The kinds of steps take turns, round by round, so that other load on the machine affects all of
+    them equally.
     """
     threads = torch.get_num_threads()
     found: dict[str, Any] = {"machine": devices.machine(here.device, threads), "models": {}}
@@ -108,7 +108,7 @@ def _stepper(here: RankContext, job: DDPProbe, name: str, settings: Settings) ->
 
 
 class _Kind(NamedTuple):
-    """A kind of step, and what all its rounds took."""
+    """A kind of step, and the times of its rounds."""
 
     stepper: Stepper
     cap: int | None
@@ -184,14 +184,14 @@ def _kinds(
 
 
 def _wrapped(stepper: Stepper, group: Any, cap: int | None) -> Any:
-    """The model under DDP; without a cap of its own where torch's default is asked for."""
+    """The model under DDP; without an explicit cap if torch's default is requested."""
     limits = {} if cap is None else {"bucket_cap_mb": cap}
     ids = [stepper.device.index] if stepper.device.type == "cuda" else None
     return DistributedDataParallel(stepper.module, device_ids=ids, process_group=group, **limits)
 
 
 def _run(n: int, kind: _Kind, of_ranks: list[list[StepSeconds]]) -> dict[str, Any]:
-    """What one kind of step took, in seconds: all ranks together, round by round."""
+    """Times of one kind of step [s]: all ranks together, round by round."""
     rounds = list(zip(*of_ranks, strict=True))
 
     def joined(part: str) -> list[list[float]]:
@@ -207,7 +207,7 @@ def _run(n: int, kind: _Kind, of_ranks: list[list[StepSeconds]]) -> dict[str, An
 
 
 def _logged(kind: _Kind) -> dict[str, Any]:
-    """What DDP says of itself after a few steps; plain text and numbers."""
+    """DDP's logging data after a few steps; plain text and numbers."""
     if kind.variant != DDP:
         return {}
     kind.model._set_ddp_runtime_logging_sample_rate(1)

@@ -20,7 +20,7 @@ from simdp.probes.zoo import Settings
 
 
 class DeviceClock(Protocol):
-    """Takes instants while work goes on, and tells what passed between them afterwards."""
+    """Records instants without blocking, and returns the differences afterwards."""
 
     def mark(self) -> int:
         """Note the instant at which all work that was given so far is done; return its number."""
@@ -47,7 +47,7 @@ class HostClock:
 
 
 class EventClock:
-    """CUDA events on the current stream: they pass in its order and hold nobody up."""
+    """CUDA events on the current stream: recorded in its order, without blocking."""
 
     def __init__(self) -> None:
         self._events: list[Any] = []
@@ -123,7 +123,7 @@ def _cpu_name() -> str:
 
 
 def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
-    """Measure what a scenario says of a device, as quantities.
+    """Measure a scenario's figures of a device, as quantities.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """What forward runs under."""
+        """Autocast context of the forward pass."""
         if self.low is None:
             return nullcontext()
         found: AbstractContextManager[Any] = torch.autocast(self.device.type, self.low)
@@ -296,7 +296,7 @@ class Stepper:
         Parameters
         ----------
         model : torch.nn.Module
-            ``module``, or what wraps it.
+            ``module``, or its wrapper.
         warm_up, steps : int
             Steps that are not timed, and that are.
         around : callable

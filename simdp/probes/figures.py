@@ -59,7 +59,7 @@ def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
 def undisturbed(
     gathered: Callable[[Any], list[Any]], work: Callable[[], T], limit: float, tries: int
 ) -> tuple[T, float]:
-    """Do some work on all ranks when nobody else disturbs it, or when the tries are used up.
+    """Do some work on all ranks, repeated until undisturbed or until the tries are used up.
 
     A try looks at the machine for a moment, and where it is busy, that was the try: waiting costs
     others nothing. Else the work is done, and counts if it was not disturbed; the last try does it
@@ -68,7 +68,7 @@ def undisturbed(
     Parameters
     ----------
     gathered : callable
-        Gives every rank what each one puts in; all ranks call it together.
+        Gathers a value of every rank on all ranks; a collective call.
     work : callable
         Is measured.
     limit : float
@@ -81,7 +81,7 @@ def undisturbed(
     result
         Of the quietest try.
     share : float
-        What others used of the cores meanwhile, at most over the nodes.
+        Cores used by other programs meanwhile, at most over the nodes.
     """
     found: list[tuple[float, int, T]] = []
     for number in range(tries):
@@ -99,7 +99,7 @@ def undisturbed(
 
 
 def _watched(gathered: Callable[[Any], list[Any]], work: Callable[[], T]) -> tuple[T, float]:
-    """Do some work on all ranks together; its result, and what others used meanwhile."""
+    """Do some work on all ranks together; its result, and the cores used by others meanwhile."""
     gathered(None)
     before = usage()
     result = work()
@@ -168,7 +168,7 @@ class LayerEvent(NamedTuple):
     layer : str
         Its name.
     kind : {"call", "output", "ready"}
-        It is called; the gradient of its output is there; that of one of its parameters is.
+        The layer's call; the gradient of its output; the gradient of one of its parameters.
     at : float
         Seconds from the start of the step [s].
     """
@@ -205,8 +205,8 @@ class LayerTimes(NamedTuple):
 def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
     """Seconds of each layer's forward, in order of the calls.
 
-    What comes before the first call, from instant 0 on, counts with the first layer, and what has
-    no parameters with the layer before it.
+    Time before the first call, from instant 0 on, counts with the first layer, and modules without
+    parameters with the layer before them.
     """
     starts = [0.0, *(event.at for event in calls[1:]), end]
     found: dict[str, float] = {}
@@ -220,9 +220,9 @@ def backward_of(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of each layer's backward: up to its gradients, and after them.
 
-    What comes before the first output's gradient, the loss, counts with that layer. A layer's
-    turn lasts until the next output's gradient is there; gradients of its parameters that come
-    later than that are those of calls that autograd put off, and count as ready at its end.
+    Time before the first output's gradient, the loss, counts with that layer. A layer's time lasts
+    until the next output's gradient is ready; gradients of its parameters that come later than that
+    are of calls that autograd deferred, and count as ready at its end.
 
     Parameters
     ----------

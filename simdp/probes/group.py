@@ -40,7 +40,7 @@ class RankPlacement(NamedTuple):
 
 
 class RankContext(NamedTuple):
-    """A rank's view: who it is, its device, and a group over gloo for what is not measured."""
+    """A rank's number, its device, and a gloo group for communication outside measurements."""
 
     rank: int
     world_size: int

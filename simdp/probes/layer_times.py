@@ -27,7 +27,7 @@ def measure(stepper: Stepper, warm_up: int, steps: int) -> LayerTimes:
     Parameters
     ----------
     stepper : Stepper
-        Whose module it is, with its batch.
+        Name of the model, with its batch.
     warm_up, steps : int
         Steps that are not timed, and that are; medians over them count.
     """

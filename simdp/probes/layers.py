@@ -124,7 +124,7 @@ def _of_precision(
 
 
 def _of_layers(args: Any, stepper: Any, stem: str, about: str) -> dict[str, Any]:
-    """Time the layers of a model, write their profile, and say what they sum to."""
+    """Time the layers of a model, write their profile, and print their sums."""
     from simdp.probes.layer_times import measure
 
     layers = measure(stepper, args.warm_up, args.steps)
@@ -141,7 +141,7 @@ def csv(layers: LayerTimes, about: str) -> str:
     layers : LayerTimes
         In forward order.
     about : str
-        Stands in front, as a comment.
+        First lines, as a comment.
     """
     lines = [
         f"# {about}; what has no parameters is in the line of the layer before it",

@@ -27,7 +27,7 @@ def _heads(x: Tensor, count: int) -> Tensor:
 
 
 class Turned(nn.Module):
-    """A linear map whose weight is `(in, out)`, as that of GPT-2's own code."""
+    """A linear map whose weight is `(in, out)`, as in GPT-2's code."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class GPT2MLP(nn.Module):
 
 
 class TorchGPT2Block(nn.Module):
-    """Attention and two maps, each behind a norm and beside a shortcut."""
+    """Attention and two maps, each behind a norm and with a shortcut."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class LlamaMLP(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Attention and SwiGLU, each behind a norm and beside a shortcut."""
+    """Attention and SwiGLU, each behind a norm and with a shortcut."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ BERT_VOCABULARY, BERT_PLACES, BERT_EPS, BERT_DROPOUT = 30522, 512, 1e-12, 0.1
 
 
 def build(settings: Settings) -> nn.Module:
-    """Make a model of `simdp.probes.networks`, with weights that depend on torch's seed alone."""
+    """Build a model of `simdp.probes.networks`, with weights that depend only on torch's seed."""
     kinds: dict[str, Callable[[Settings], nn.Module]] = {
         "mlp": TorchMLP,
         "transformer": TorchTransformer,
@@ -359,7 +359,7 @@ class TorchBert(nn.Module):
 
 
 class TorchBottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut (He et al., CVPR 2016)."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut (He et al., CVPR 2016)."""
 
     def __init__(self, fan_in: int, planes: int, stride: int) -> None:
         super().__init__()

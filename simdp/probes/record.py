@@ -21,7 +21,7 @@ STEPS = 4
 
 
 class About(NamedTuple):
-    """What a scenario says beside the times.
+    """Data of a scenario in addition to the times.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ def write_yaml(path: Path, value: Any, comment: str) -> None:
     value : Any
         Plain data.
     comment : str
-        Stands in front of it.
+        First lines of the file.
     """
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + format_yaml(value))
@@ -82,8 +82,8 @@ def ddp_record(found: Mapping[str, Any], about: About, settings: Plain) -> Plain
     Parameters
     ----------
     found : mapping
-        What the ranks measured: ``machine``, ``device``, and ``models`` with their ``runs``, whose
-        times are lists of rounds of seconds.
+        Measurements of the ranks: ``machine``, ``device``, and ``models`` with their ``runs``,
+        whose times are lists of rounds of seconds.
     about : About
         How it was measured.
     settings : dict
@@ -112,7 +112,7 @@ def _all(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _runs(runs: Sequence[Mapping[str, Any]]) -> list[Plain]:
-    """Runs as quantities, with what is exposed of the communication."""
+    """Runs as quantities, with their exposed communication."""
     middles = {_key(run): median(_all(run["step"])) for run in runs}
     return [_one_run(run, middles) for run in runs]
 
@@ -150,8 +150,8 @@ def ddp_scenario(
 ) -> Plain:
     """Make the scenario that should reproduce a model's runs.
 
-    Compute is calibrated on steps of the fewest ranks without DDP; what DDP adds to them, copies
-    and a hook per gradient, on those with it. All other steps are predicted.
+    Compute is calibrated on steps of the fewest ranks without DDP; DDP's overhead, copies and a
+    hook per gradient, on those with it. All other steps are predicted.
     """
     runs = {_key(run): run for run in model["runs"]}
     smallest = min(run["world_size"] for run in model["runs"])
@@ -187,7 +187,7 @@ def ddp_scenario(
 
 
 def _overheads(model: Mapping[str, Any], device: Mapping[str, Any]) -> Plain:
-    """What DDP costs where nothing is sent: copies at the memory's bandwidth, the rest per hook.
+    """DDP's overhead without communication: copies at the memory's bandwidth, the rest per hook.
 
     A gradient is read and written on its way into a bucket, and again on its way out.
     """
@@ -210,7 +210,7 @@ def _crowded(model: Mapping[str, Any], machine: Mapping[str, Any]) -> bool:
 
 
 def _links(about: About) -> Plain:
-    """A link that asks for nothing where a table tells what collectives cost."""
+    """A link without a cost of its own, if a table gives the costs of collectives."""
     return {"topology": "switch", "link": "pcie4-x16" if about.device == "cuda" else HOST_LINK}
 
 

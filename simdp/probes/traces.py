@@ -33,9 +33,9 @@ def record_trace(
     Parameters
     ----------
     stepper : Stepper
-        Whose steps.
+        Model of the steps.
     model : torch.nn.Module
-        Its module, or what wraps it.
+        Its module, or the wrapper.
     folder : Path
         Where; a file for every rank, and nothing else, as HolisticTraceAnalysis wants it.
     rank : int

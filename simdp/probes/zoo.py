@@ -71,7 +71,7 @@ FIXED = ("kind", "task", "layout", "tie_word_embeddings")
 
 
 class ProbeInputs(NamedTuple):
-    """What a model is fed.
+    """Input of a model.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class ProbeInputs(NamedTuple):
     num_tokens : int or None
         Tokens that there are; None where a sample is made of numbers.
     num_classes : int
-        What the targets are drawn from.
+        Distribution of the targets.
     per_token : bool
         Whether every token has a target, and not the whole sample.
     """
@@ -92,7 +92,7 @@ class ProbeInputs(NamedTuple):
 
 
 def samples(settings: Settings) -> ProbeInputs:
-    """Tell what a model is fed, from its settings."""
+    """Describe a model's input, from its settings."""
     match settings["kind"]:
         case "mlp":
             return ProbeInputs((settings["widths"][0],), None, settings["widths"][-1], False)
@@ -168,6 +168,6 @@ def _is_size(value: Any) -> bool:
 
 
 def scenario_precision(precision: str) -> Mapping[str, Any] | str:
-    """What a scenario calls a precision; TF32 is float32 to all but the arithmetic."""
+    """A precision's name in scenarios; TF32 is float32 except in arithmetic."""
     kinds = {"bf16": "bfloat16", "fp16": "float16"}
     return {"kind": "amp", "dtype": kinds[precision]} if precision in kinds else "full"

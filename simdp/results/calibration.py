@@ -25,7 +25,7 @@ class FittedPoint:
     measured, fitted : float
         Times [s].
     algorithm, protocol : str
-        What the fit takes to be the fastest.
+        Predicted fastest choice of the fit.
     """
 
     source: str
@@ -46,7 +46,7 @@ class FittedPoint:
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A constant and what the data say of it.
+    """A constant, its fitted value and its interval.
 
     Attributes
     ----------
@@ -72,9 +72,9 @@ class NextPoint:
     Attributes
     ----------
     collective, num_nodes, world_size, nbytes
-        What to measure.
+        Quantity to measure.
     target : str
-        What is to be predicted.
+        Quantity to predict.
     before, after : float
         Half of the 90 % interval of the prediction, as a share of it, without and with it.
     """
@@ -97,7 +97,7 @@ class Proposal:
     kind : str
         ``"table"`` of a collective, or ``"step"``.
     title : str
-        What to measure.
+        Quantity to measure.
     world_size : int
         On how many ranks.
     sizes : tuple of int
@@ -115,7 +115,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class WantedStep:
-    """The step of a scenario, and what to measure to know it better.
+    """The step of a scenario, and measurements that would reduce its uncertainty.
 
     Attributes
     ----------
@@ -134,14 +134,14 @@ class WantedStep:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What every calibration finds.
+    """Common parts of all calibrations.
 
     Attributes
     ----------
     name : str
         Of the machine.
     constants : tuple of FittedConstant
-        What was fitted.
+        Fitted constants.
     residual : float
         Root mean square of the relative errors.
     entry : str
@@ -149,7 +149,7 @@ class Calibrated:
     version : str
         Of simdp.
     wanted : WantedStep or None
-        What was asked for.
+        Requested settings.
     """
 
     name: str
@@ -179,7 +179,7 @@ class CalibrationStudy(Calibrated):
     points : tuple of FittedPoint
         By file, collective and size.
     next_point : NextPoint
-        What to measure next.
+        Next measurements.
     """
 
     points: tuple[FittedPoint, ...]
@@ -196,7 +196,7 @@ class FittedStep:
     Attributes
     ----------
     title : str
-        The scenario, and what the point sets.
+        The scenario, and the point's settings.
     measured, fitted : float
         Times [s].
     """

@@ -48,7 +48,7 @@ ROOTED = ("broadcast", "gather", "reduce", "scatter")
 
 
 def bus_bandwidth_factor(collective: str, world_size: int) -> float | None:
-    """What algbw is multiplied by to compare it with the bandwidth of the links.
+    """Factor from algbw to the bandwidth of the links (busbw).
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def count(collective: str, nbytes: int, world_size: int, dtype: str) -> int:
 
 
 def redop(collective: str) -> str:
-    """What is done with the elements of several ranks: ``"sum"`` or ``"none"``."""
+    """Reduction over the ranks: ``"sum"`` or ``"none"``."""
     return "sum" if collective in REDUCING else "none"
 
 
@@ -148,14 +148,14 @@ class NcclRow:
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What a log says of one collective.
+    """A log's tables of one collective.
 
     Attributes
     ----------
     path : str
         The file.
     collective : str or None
-        Our name of it, where the log or the file's name tells.
+        Our name of it, if the log or the file's name gives it.
     world_size : int or None
         Ranks, where the log lists them.
     dtype, redop : str or None
@@ -287,7 +287,7 @@ def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog
 
 
 def _refuse_another(log: NcclLog, collective: str) -> None:
-    """A log that does not name its collective still says whether it adds, and has a root."""
+    """A log without a name of its collective still shows whether it reduces, and has a root."""
     if log.collective is not None:
         return
     adds, rooted = collective in REDUCING, collective in ROOTED
@@ -301,7 +301,7 @@ def _refuse_another(log: NcclLog, collective: str) -> None:
 
 
 def _in_name(stem: str) -> str | None:
-    """The collective that a file's name tells: ``nccl_allreduce_2x8`` is an all_reduce."""
+    """The collective in a file's name: ``nccl_allreduce_2x8`` is an all_reduce."""
     plain = re.sub(r"[^a-z]", "", stem.lower())
     return next((ours for spelled, ours in _SPELLED if spelled in plain), None)
 
@@ -310,7 +310,7 @@ def _in_name(stem: str) -> str | None:
 
 
 def _tables(path: Path, lines: list[str]) -> list[_Table]:
-    """Find every table, and what the lines before it say of it."""
+    """Find every table, with the settings in the lines before it."""
     found: list[_Table] = []
     name: str | None = None
     ranks = 0
@@ -431,15 +431,15 @@ class CollectivePoint:
     seconds : float
         Until the last rank was done [s].
     algorithm : str
-        What served it; of ``auto``, the choice.
+        Algorithm used; of ``auto``, the choice.
     fabric : str
-        Which clock played it, and why.
+        Clock used, and the reason.
     bottleneck : Bottleneck or None
         None where nothing crossed any link.
     candidates : dict of str to float
-        What each candidate of ``auto`` is predicted to take [s].
+        Predicted time of each candidate of ``auto`` [s].
     measured : float or None
-        What a real machine took [s].
+        Measured time of a real machine [s].
     low, high : float or None
         Ends of the 90 % interval [s]; None where nothing is known of the constants behind it.
     """
@@ -467,7 +467,7 @@ class CollectiveCurve:
     Attributes
     ----------
     algorithm : str
-        What was asked for, ``auto`` for example.
+        Requested algorithm, ``auto`` for example.
     world_size : int
         Number of ranks.
     points : tuple of CollectivePoint
@@ -487,7 +487,7 @@ class CollectiveCurve:
         ]
 
     def held(self) -> list[bool]:
-        """Whether the interval holds what was measured, wherever there is both."""
+        """Whether the interval contains the measured time, for points with both."""
         return [
             p.low <= p.measured <= p.high
             for p in self.points
@@ -540,7 +540,7 @@ class CollectiveStudy:
         return None if algbw is None or factor is None else algbw * factor
 
     def columns(self, nbytes: int, world_size: int) -> dict[str, Any]:
-        """What nccl-tests prints of a size beside times: count, type, redop, root."""
+        """Columns of nccl-tests in addition to times: count, type, redop, root."""
         return {
             "count": count(self.collective, nbytes, world_size, self.dtype),
             "type": self.dtype,

@@ -33,21 +33,21 @@ ROUNDING = 1e-9
 
 @dataclass
 class ComparedPoint:
-    """One point: what it sets, and how it did.
+    """One point: its settings and its figures.
 
     Attributes
     ----------
     set : dict
-        Dotted keys and values, as asked for.
+        Dotted keys and values, as requested.
     changed : dict
-        What else was set, so that every point trains on the same samples.
+        Further settings, so that every point trains on the same samples.
     world_size : int or None
         Number of ranks; None if it could not run, as for all that follows but ``problems``.
     metrics : dict or None
         The metrics of result.json.
     device_bytes, capacity_bytes : float or None
-        Of the device that has the least room left for its size: what its ranks keep at their
-        peaks, and its memory [bytes].
+        Of the device with the least relative headroom: peak memory of its ranks, and its memory
+        [bytes].
     weights_difference : float or None
         Largest difference of a weight of rank 0 from that of the first point that has weights,
         over the largest weight of the same parameter; whether other ranks have the same is
@@ -65,8 +65,7 @@ class ComparedPoint:
         Standard error of ``step_time_s``, over the steady steps, where stragglers make them differ
         by chance [s]; else 0.
     bill, target : dict
-        What it costs and what its target takes, as ``cost`` and ``target`` of a result; None where
-        nobody asks.
+        Cost, and time to the target, as ``cost`` and ``target`` of a result; None if not requested.
     problems : list of str
         Why it could not run; empty where it did.
     """
@@ -89,7 +88,7 @@ class ComparedPoint:
 
     @property
     def label(self) -> str:
-        """What it sets, in short: ``"fsdp(units=whole), world_size: 8"``."""
+        """Its settings, in short: ``"fsdp(units=whole), world_size: 8"``."""
         return ", ".join(
             written(value) if key in PLAIN_KEYS else f"{short_key(key)}: {written(value)}"
             for key, value in self.set.items()
@@ -112,7 +111,7 @@ class ComparedPoint:
 
     @property
     def nbytes_sent(self) -> float:
-        """What the rank that sends most sends in a step [bytes]; of a point that ran."""
+        """Largest number of bytes that a rank sends in a step; of a point that ran."""
         assert self.metrics is not None
         return float(max(self.metrics["bytes_sent_per_rank"]))
 
@@ -132,13 +131,13 @@ class Comparison(Inline):
     version : str
         Of simdp.
     scenario : dict
-        As it stands in the file, with what was set for all points; loads again.
+        As written in the file, with the settings of all points; loads again.
     over : dict of str to list
         Dotted keys and the values that are compared.
     points : list of ComparedPoint
         In the order of the grid, the last key running fastest.
     notes : list of str
-        What was changed to make the points comparable.
+        Changes made so that the points are comparable.
     """
 
     version: str
@@ -153,7 +152,7 @@ class Comparison(Inline):
         return [point for point in self.points if point.metrics is not None]
 
     def columns(self) -> Columns:
-        """A row for each point: what it sets, its figures, and ``failed``, why it has none."""
+        """A row for each point: settings, figures, and ``failed``, the reason for no result."""
         return columns_of(
             point.set | {FAILED: one_line("; ".join(point.problems))}
             if point.metrics is None
@@ -180,7 +179,7 @@ class Comparison(Inline):
 
 
 def short_key(key: str) -> str:
-    """Keep the end of a dotted key that says enough: ``all_reduce``, ``stragglers.0``."""
+    """Shorten a dotted key to a clear end: ``all_reduce``, ``stragglers.0``."""
     parts = key.removesuffix(".kind").split(".")
     return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
 
@@ -205,12 +204,12 @@ def written(value: Any) -> str:
 
 
 def said_of(chosen: Mapping[str, Any]) -> str:
-    """Write what a point sets in full: ``cluster.world_size=8, strategy=ddp``."""
+    """Format all settings of a point: ``cluster.world_size=8, strategy=ddp``."""
     return ", ".join(f"{key}={written(value)}" for key, value in chosen.items())
 
 
 def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
-    """Those that ran, fit as the best one does, and differ from it by noise alone; it comes first.
+    """Points that ran, fit as the best one does, and differ from it only by noise; it comes first.
 
     Empty where no point has a throughput.
     """
@@ -289,22 +288,22 @@ class Side:
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key of the scenario that differs, and what it alone does to a step.
+    """A key of the scenario that differs, and its own effect on a step.
 
     Attributes
     ----------
     key : str
-        Dotted; of a kind with other options, or a machine with what it brings, its own.
+        Dotted; for a kind with other options, or a machine with its values, its own.
     a, b : value
         As resolved; None where a scenario has none.
     seconds : float or None
-        What it adds to a step, mean of both ways [s]; None where it was not simulated.
+        Its effect on a step, mean of both directions [s]; None if not simulated.
     from_a, to_b : float or None
         A with the value of B less A; B less B with the value of A [s].
     parts : dict of str to float
         ``seconds`` by the part of the step [s].
     together : tuple of str
-        Keys without which it cannot be changed: ``seconds`` is of all, and said of the first.
+        Keys that must change with it: ``seconds`` is of all, and given for the first.
     """
 
     key: str
@@ -324,15 +323,15 @@ class PartChange:
     Attributes
     ----------
     part : str
-        ``compute_s``, ``update_s``, ``exposed_comm_s``, ``wait_s`` or ``other_s``; beside a trace,
-        which does not tell the optimizer's kernels from others, ``compute_and_update_s`` in place
+        ``compute_s``, ``update_s``, ``exposed_comm_s``, ``wait_s`` or ``other_s``; compared with a
+        trace, which does not distinguish the optimizer's kernels, ``compute_and_update_s`` in place
         of the first two.
     a, b : float
         A steady step, mean over ranks [s].
     keys : tuple of str
         The keys that change it most, by simulation; the only one that differs.
     evidence : tuple of str
-        What a trace says of it.
+        Value from a trace.
     """
 
     part: str
@@ -369,12 +368,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class PointDifference:
-    """What changed at one point.
+    """Changes at one point.
 
     Attributes
     ----------
     set : dict
-        What the point sets, of keys that either sweeps.
+        The point's settings of swept keys.
     a_s, b_s : float
         A steady step [s].
     interval_s : list of float or None
@@ -386,8 +385,8 @@ class PointDifference:
     keys : tuple of KeyChange
         That which changes a step most first.
     rest_s : float or None
-        What no key by itself explains: several together, and versions [s]; None where keys were
-        not simulated.
+        Remainder that no single key explains: interactions, and versions [s]; None if keys were not
+        simulated.
     """
 
     set: dict[str, Any]
@@ -418,9 +417,9 @@ class Difference(Inline):
     points : tuple of PointDifference
         Points that both have, in A's order.
     only_a, only_b : tuple of dict
-        What points set that the other lacks.
+        Settings of points that the other lacks.
     notes : tuple of str
-        What to know when reading it.
+        Notes for the reader.
     """
 
     version: str

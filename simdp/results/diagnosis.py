@@ -22,7 +22,7 @@ Cause = Literal[
 
 @dataclass(frozen=True)
 class Remedy:
-    """What would help.
+    """A change that shortens a step.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class Finding:
     evidence : str
         A sentence with figures.
     ranks : tuple of int
-        Whose doing it is; empty where it is that of all, or of a rank without a trace.
+        Ranks responsible; empty for all, or for a rank without a trace.
     seconds : float or None
-        Of a step [s]; None where there is no step. Of a straggler what the rank that waits longest
+        Of a step [s]; None without steps. For a straggler, the time that the longest waiting rank
         waits for it, as in ``waits`` and in ``late_s`` of its own row.
     remedies : tuple of Remedy
         The best first; none where nothing can be simulated.
@@ -74,7 +74,7 @@ class BucketRow:
     num_elements : int
         In it.
     dtype : str
-        Of what is sent, as torch says it.
+        Data type of the buckets, in torch's name.
     """
 
     num_elements: int
@@ -83,7 +83,7 @@ class BucketRow:
 
 @dataclass(frozen=True)
 class StepRow:
-    """One step of one rank; what was launched in it counts [s].
+    """One step of one rank, with the work launched in it [s].
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class StepRow:
     step_time_s : float
         From the host's marks.
     span_s, busy_s, compute_s, comm_s, hidden_comm_s, exposed_comm_s, copy_s : float
-        Of its device: from first to last, unions of what ran, and of copies and sets alone.
+        Of its device: from first to last, unions of busy intervals, and of copies and sets only.
     counted : bool
         Whether it is in the means; a step in which the launch queue fills is not.
     """
@@ -117,15 +117,15 @@ class RankRow:
     Attributes
     ----------
     rank : int or None
-        Which; None if neither the trace nor its name says.
+        Rank number; None if neither the trace nor its name gives it.
     step_time_s : float or None
         None without steps.
     compute_s, exposed_comm_s, hidden_comm_s, copy_s, idle_s : float
-        What its device did; copies beside them all.
+        Times of its device; copies separately.
     wait_s : float
         Of its collectives: for ranks that came later. Of a diagnosis: its mean over all ranks.
     late_s : float
-        How much later than the first rank it comes to what ranks meet in, as far as one waits.
+        Delay behind the first rank at collectives, as far as another rank waits.
     input_s : float
         Its device had nothing to do while the host fetched data, or only a copy from the host.
     launch_s : float
@@ -166,11 +166,11 @@ class CollectiveRow:
     count : int
         How many were seen.
     transfer_s, wait_s : float
-        Mean of the shortest over ranks, and of what the others lasted longer [s].
+        Mean of the shortest over ranks, and of the excess of the others [s].
     algbw, busbw : float or None
         Of the transfer [bytes/s].
     expected_s : float or None
-        What the machine should take [s].
+        Predicted time on the machine [s].
     """
 
     name: str
@@ -200,7 +200,7 @@ class WaitRow:
 
 @dataclass(frozen=True)
 class LateRow:
-    """What a step lost to late ranks.
+    """Time of a step lost to late ranks.
 
     Attributes
     ----------
@@ -245,13 +245,13 @@ class MatchRow:
     sequence : int
         Its number there, or its place in the trace.
     name : str
-        What most ranks call.
+        Collective of most ranks.
     state : str
         In the words of torch's analyser of flight records: ``SIZE_OR_SYNTAX_MISMATCH`` and so on.
     missing_ranks, culprit_ranks : tuple of int
-        Who did not call it; who differs from most.
+        Ranks that did not call it; ranks that differ from most.
     detail : str
-        What differs.
+        Difference between the calls.
     """
 
     group: str
@@ -265,7 +265,7 @@ class MatchRow:
 
 @dataclass(frozen=True)
 class Diagnosis(Inline):
-    """What the traces of a job say; means per step and over ranks, in seconds.
+    """Diagnosis of a job from its traces; means per step and over ranks, in seconds.
 
     Attributes
     ----------
@@ -275,9 +275,9 @@ class Diagnosis(Inline):
     step_time_s : float or None
         None where the traces have no steps.
     compute_s, exposed_comm_s, hidden_comm_s, idle_s : float or None
-        What devices do; of the whole trace where there are no steps.
+        Times of devices; of the whole trace without steps.
     num_ranks : int
-        Whose traces there are.
+        Ranks with a trace.
     buckets : tuple of BucketRow
         Of gradients, in launch order.
     verdict : tuple of Finding
@@ -287,26 +287,26 @@ class Diagnosis(Inline):
     num_steps : int
         That the means are of.
     steps_are : str
-        What a step was taken to be.
+        Definition of a step.
     spread_s : dict of str to float
         `min`, `median`, `max` of steps, each the longest of its ranks; empty without.
     copy_s, input_s, launch_s, wait_s, transfer_s : float or None
-        Copies beside compute and communication; devices without work since data or the host was
-        late; and the two parts of communication in the open: waiting for ranks, and transfers.
+        Copies; idle time because data or the host was late; and the two parts of exposed
+        communication: waiting for ranks, and transfers.
     replayed_s : float or None
         A step of the replay on which remedies were tried, to compare theirs with [s]; None without.
     machine, machine_from : str or None
-        Whose collectives these are held against, and why it.
+        Reference machine of the collectives, and the reason.
     bucket_rule : str or None
         How the buckets compare with torch's rule.
     expected : dict or None
-        Of a job without a trace, what it should take: ``step_time_s``, ``compute_s`` and
-        ``exposed_comm_s`` with their 90 % intervals (``interval_s``, ``compute_interval_s``,
-        ``exposed_comm_interval_s``) [s], and the ``microbatch`` that was simulated.
+        Prediction for a job without a trace: ``step_time_s``, ``compute_s`` and ``exposed_comm_s``
+        with their 90 % intervals (``interval_s``, ``compute_interval_s``,
+        ``exposed_comm_interval_s``) [s], and the simulated ``microbatch``.
     ranks, nodes, steps, late, collectives, waits, mismatches : tuple
-        Rows; of nodes where the machine tells how many ranks each has, and there are several.
+        Rows; of nodes if the machine gives the ranks of each, and there are several.
     remarks : tuple of str
-        What is missing, or odd.
+        Missing or unusual data.
     """
 
     source: str

@@ -86,7 +86,7 @@ class JobRuns:
     mttf_s : float or None
         Job time of all runs per failure [s]; None without any.
     badput_s : dict of str to float
-        Means of what the job time goes to beside productive steps [s], by `BADPUT`.
+        Mean non-productive parts of the job time [s], by `BADPUT`.
     chance_to_finish : float or None
         Share of runs that are done by the deadline; None without one.
     finish_interval_s : tuple of float
@@ -98,8 +98,7 @@ class JobRuns:
     strip : list of Stretch
         The first run; for pictures.
     trained : Result or None
-        The numbers of the first run, which trained through its failures; None where that was not
-        asked for.
+        The numbers of the first run, which trained through its failures; None if not requested.
     """
 
     set: dict[str, Any]
@@ -136,7 +135,7 @@ class JobRuns:
         return abs(self.finish_s.mean - other.finish_s.mean) <= noise
 
     def to_dict(self) -> dict[str, Any]:
-        """All but what is for pictures, and arrays, as plain data."""
+        """All but plot data and arrays, as plain data."""
         document = asdict(replace(self, trained=None))
         for name in ("finishes", "strip", "trained"):
             del document[name]
@@ -170,7 +169,7 @@ class JobStudy(Inline):
     def to_json(self) -> str:
         """One JSON document; the same input, the same bytes.
 
-        The job's figures stand beside the scenario, those of a sweep in ``points``.
+        The job's figures next to the scenario; those of a sweep in ``points``.
         """
         head = {"simdp": self.version, "scenario": self.scenario, "until_s": self.until_s}
         points = [point.to_dict() for point in self.points]

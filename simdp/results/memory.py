@@ -43,7 +43,7 @@ class Holding(NamedTuple):
     Attributes
     ----------
     ranks : ndarray, int64
-        Who.
+        Ranks.
     step : int
         In which step; -1 is the setup.
     part : int
@@ -69,7 +69,7 @@ def summed(parts: Floats) -> dict[str, int]:
 
 
 class MemoryUsage(NamedTuple):
-    """What one or several ranks keep together, after each time that one of them takes or gives.
+    """Memory of one or several ranks together, after each allocation or release.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class MemoryUsage(NamedTuple):
     at : ndarray, shape `(num_changes,)`, float64
         Instants, rising [s].
     kept : ndarray, shape `(num_changes, len(PARTS))`, float64
-        What is there from then on, part by part [bytes].
+        Memory from then on, part by part [bytes].
     """
 
     step: Ints
@@ -87,7 +87,7 @@ class MemoryUsage(NamedTuple):
 
     @property
     def total(self) -> Floats:
-        """What is there in all, shape `(num_changes,)` [bytes]."""
+        """Total memory, shape `(num_changes,)` [bytes]."""
         found: Floats = self.kept.sum(axis=1)
         return found
 
@@ -103,14 +103,14 @@ ROUNDING = 1e-12
 
 
 def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:
-    """Add up what some ranks took and gave back, change by change.
+    """Add up allocations and releases of ranks, change by change.
 
     Parameters
     ----------
     holdings : sequence of Holding
         In the order of the script on each rank.
     ranks : sequence of int
-        Those that share a device, or one alone.
+        Ranks that share a device, or a single one.
 
     Returns
     -------
@@ -161,7 +161,7 @@ WHOLE = KernelSequence((0.0, 1.0), False)
 
 
 def kernels_of(idle: Floats, busy: Floats) -> KernelSequence:
-    """Make kernels of what each waits for its launch, and takes [s]; none of no time."""
+    """Build kernels from launch delays and durations [s]; none of zero length."""
     total = float(idle.sum() + busy.sum())
     if not total:
         return WHOLE
@@ -176,11 +176,11 @@ class CollectiveTraffic(NamedTuple):
     Attributes
     ----------
     algorithm, protocol : str
-        Which serve it, as simdp's kinds; empty where nobody knows.
+        Algorithms, as simdp's kinds; empty if unknown.
     group : str
         Name of the process groups that it is of; empty for all ranks.
     dtype : str
-        Of what is sent, such as ``"float32"``; empty where nobody knows.
+        Data type, such as ``"float32"``; empty if unknown.
     """
 
     algorithm: str = ""
@@ -191,7 +191,7 @@ class CollectiveTraffic(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchedKernels:
-    """What the spans of a run stand for.
+    """Kernels that the spans of a run consist of.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class LaunchedKernels:
     groups : dict of str to ndarray, shape `(num_groups, group size)`, int64
         Process groups of less than all ranks, by name.
     launch : ndarray, shape `(world_size,)`
-        What the host needs for a launch [s].
+        Host time of a launch [s].
     memory : ndarray, shape `(world_size,)`
         Of the devices [bytes].
     local_size : int
@@ -235,6 +235,6 @@ class LaunchedKernels:
     updates_on_host: bool = False
 
     def of(self, rank: int, activity: str, name: str) -> KernelSequence:
-        """Tell the kernels of a rank's span; a single one where nobody knows."""
+        """Kernels of a rank's span; a single one if unknown."""
         found = self.kernels.get((activity, name))
         return WHOLE if found is None else found[0][found[1][rank]]

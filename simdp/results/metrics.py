@@ -4,8 +4,7 @@ A compute stream is busy nearly always, and the gaps in between are the same for
 lie where a script waits. So gaps are kept, not spans of work: few arrays over all ranks.
 
 A step's window on a rank reaches from the end of its previous step (or of the setup) to its own
-end. Inside it the compute stream is busy or not; what it is not busy with is split by what the
-communication stream does meanwhile::
+end. Time without compute is split by the activity of the communication stream::
 
     step_time = compute + update + exposed_comm + wait + other
 
@@ -14,20 +13,19 @@ communication stream does meanwhile::
 * ``wait``: time lost to slower ranks before a collective could begin, that no compute hides;
 * ``other``: the rest: copies into buckets, time of the host, and waiting for a batch.
 
-A gradient over b samples is off by noise whose square is ``S / b`` on average, where S is the trace
-of the covariance of single samples' gradients, so that ``E |g_b|^2 = |G|^2 + S / b``. Ranks' own
-gradients are of a small batch b and their mean is of a large one B; two such squares give ``|G|^2``
-and S. Their ratio, the noise scale, is about the batch from which on larger ones cost more samples
-than they save steps.
+A gradient over b samples has noise with a mean square of ``S / b``, where S is the trace of the
+covariance of single samples' gradients, so that ``E |g_b|^2 = |G|^2 + S / b``. Ranks' own gradients
+are of a small batch b and their mean is of a large one B; two such squares give ``|G|^2`` and S.
+Their ratio, the noise scale, is about the batch above which larger ones cost more samples than they
+save steps.
 
 References
 ----------
 McCandlish, Kaplan, Amodei et al., "An empirical model of large-batch training", arXiv 1812.06162,
 section 2.2 and appendix A.1: B_simple.
 
-The work of a step is what a rank's compute stream does, without waiting. How far the slowest rank
-is beyond the median is what half of the others, or more, wait for it, where ranks meet in each
-step.
+The work of a step is the busy time of a rank's compute stream. The excess of the slowest rank over
+the median is the least that half of the others wait for it, if ranks synchronise in each step.
 
 A device is busy, waits in a collective (its kernel spins), or rests; its node draws the same all
 the time. So in a time of each::
@@ -105,7 +103,7 @@ class Idle:
         Parameters
         ----------
         ranks : ndarray, shape `(num_ranks,)`, int64
-            Who.
+            Ranks.
         start, end : ndarray, shape `(..., num_ranks)`
             The intervals [s].
 
@@ -126,10 +124,10 @@ class Idle:
 
 
 def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, Floats]]:
-    """Tell the gaps of ranks whose work comes in any order, and may lie side by side.
+    """Gaps of ranks whose work comes in any order, and may overlap.
 
-    The first of each rank, then the second of each, and so on; who has none any more has one of no
-    length, after all others.
+    The first of each rank, then the second of each, and so on; ranks without further gaps get an
+    empty one after all others.
     """
     columns = columns_of(work)
     order = np.lexsort([columns["start"], columns["rank"]])
@@ -148,7 +146,7 @@ def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, 
 
 
 def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:
-    """Give some ranks, which ascend, their values, and all others what they had."""
+    """Set the values of some ranks, which ascend, and keep those of all others."""
     if len(ranks) == len(others):
         return values
     spread = others.copy()
@@ -159,8 +157,8 @@ def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:
 def _gaps(work: list[SpanBlock], world_size: int) -> tuple[list[tuple[Floats, Floats]], bool]:
     """Walk along blocks of work; tell the gaps, and whether the blocks allow such a walk.
 
-    They do if they come in the order of time, and if the ranks of each ascend. A gap of no length
-    stands for a rank that has none there.
+    Valid if the blocks are in order of time and the ranks of each ascend. A gap of zero length
+    means that a rank has none there.
     """
     gaps, in_turn = [], True
     last = np.full(world_size, -np.inf)
@@ -227,7 +225,7 @@ SUMS = {
 
 
 class StepNumbers(Protocol):
-    """What a step did to the numbers; see `simdp.engine.launcher.StepRecord`."""
+    """Numeric results of a step; see `simdp.engine.launcher.StepRecord`."""
 
     @property
     def loss(self) -> float | None:
@@ -247,7 +245,7 @@ class StepNumbers(Protocol):
 
     @property
     def loss_scale(self) -> float | None:
-        """What the losses were multiplied by."""
+        """Scale of the losses."""
 
     @property
     def skipped(self) -> bool | None:
@@ -320,7 +318,7 @@ def times(
 
 
 def steady_step_time(ends: Floats) -> float:
-    """``step_time_s`` alone [s]; ``ends`` as from `step_ends`."""
+    """Only ``step_time_s`` [s]; ``ends`` as from `step_ends`."""
     num_steps = ends.shape[1] - 1
     first = num_warm_up(num_steps)
     steady: Floats = (ends[:, -1] - ends[:, first]) / (num_steps - first)
@@ -333,7 +331,7 @@ def num_warm_up(num_steps: int) -> int:
 
 
 def per_rank(trace: Trace, world_size: int, num_steps: int) -> dict[str, Floats]:
-    """What a steady step is made of on each rank.
+    """Parts of a steady step on each rank.
 
     Returns
     -------
@@ -368,7 +366,7 @@ def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
 def exposed_by_collective(
     trace: Trace, world_size: int, num_steps: int
 ) -> dict[tuple[str, int], float]:
-    """Split the exposed communication of a steady step by what is communicated.
+    """Split the exposed communication of a steady step by collective.
 
     Parameters
     ----------
@@ -402,9 +400,9 @@ def exposed_by_collective(
 def _with_rests(
     trace: Trace, world_size: int, blocks: list[SpanBlock]
 ) -> Iterator[tuple[Stack, Idle]]:
-    """What makes up a part of a step's time, and when the ranks have nothing else to do.
+    """Parts of a step's time, and the idle gaps of the ranks.
 
-    What a second communication stream does while the first is busy too is no further part of it.
+    Work of a second communication stream while the first is busy counts once.
     """
     streams = {b.lane for b in blocks if isinstance(b.lane, int) and b.lane >= FIRST_STREAM_LANE}
     idle, busy = Idle(trace, world_size), [COMM_LANE]
@@ -432,12 +430,12 @@ def _add(total: Floats, ranks: Ints, values: Floats) -> None:
 
 
 def _tidy(values: Floats, step_time: Floats) -> Floats:
-    """Drop what rounding leaves of a difference that is nothing."""
+    """Set differences of the size of rounding errors to zero."""
     return np.where(values > 1e-12 * step_time, values, 0.0)
 
 
 def _whole(values: Floats) -> list[int | float]:
-    """Drop what adding up fractions of a byte leaves behind."""
+    """Round sums of fractions of a byte."""
     nearest = np.rint(values)
     whole = np.abs(values - nearest) <= 1e-9 * np.maximum(np.abs(values), 1.0)
     pairs = zip(np.where(whole, nearest, values).tolist(), whole.tolist(), strict=True)
@@ -509,7 +507,7 @@ class Squares(NamedTuple):
 
     @property
     def signal(self) -> float:
-        """What is left of the square without noise, |G|^2; may be below 0 by chance."""
+        """Estimated squared gradient without noise, |G|^2; may be negative by chance."""
         b, n = self.batch, self.global_batch
         return (n * self.large - b * self.small) / (n - b)
 
@@ -526,10 +524,9 @@ def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
     -------
     dict or None
         ``steps``; ``signal`` and ``noise``, their means; ``noise_scale``, the ratio [samples],
-        which is about the critical batch B_crit; and what the largest batch B of a step takes:
-        ``samples``, in times the fewest that do, ``1 + B / B_crit``, and ``steps_taken``, in times
-        the fewest, ``1 + B_crit / B``. The last three are None where chance leaves nothing of the
-        signal. None without steps.
+        about the critical batch B_crit; and for the largest batch B: ``samples``, relative to the
+        minimum, ``1 + B / B_crit``, and ``steps_taken``, relative to the minimum, ``1 + B_crit /
+        B``. The last three are None if the estimated signal is not positive. None without steps.
     """
     if not steps:
         return None
@@ -612,17 +609,16 @@ REST = ("other_s",)
 
 
 class Rates(NamedTuple):
-    """What a whole cluster costs and draws while it is up.
+    """Price and power of a whole running cluster.
 
     Attributes
     ----------
     price : float or None
-        Of all devices [USD/s]; None where nobody says.
+        Of all devices [USD/s]; None if unknown.
     busy, waiting, rest : float or None
-        What all devices draw where each computes, waits in a collective, or rests [W]; None where
-        nobody says.
+        Power of all devices while computing, waiting in a collective, or idle [W]; None if unknown.
     node : float
-        What the nodes draw beside their devices [W].
+        Power of the nodes in addition to their devices [W].
     waiting_between : (float, float) or None
         The least and the most that `waiting` may be where it was not given [W].
     """
@@ -644,17 +640,17 @@ class Rates(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether anything can be said."""
+        """Whether anything is known."""
         return self.price is not None or self.has_power
 
     @property
     def has_power(self) -> bool:
-        """Whether energy can be said."""
+        """Whether energy is known."""
         return None not in (self.busy, self.waiting, self.rest)
 
 
 class Bill(NamedTuple, Generic[N]):
-    """What a time came to.
+    """Cost and energy of a time.
 
     Attributes
     ----------

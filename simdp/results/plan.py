@@ -35,16 +35,16 @@ class Option:
     finish_s : float
         Until the target is reached [s]; without a target, until a million samples are trained.
     cost_usd, energy_kwh : float or None
-        Of that time; None where nobody says what devices cost, or draw.
+        Of that time; None if prices or power are unknown.
     peak_memory_bytes : float
         Of the fullest rank [bytes].
     low_s, high_s : float or None
-        The 90 % interval of a step [s]; None where nobody has measured the machine.
+        The 90 % interval of a step [s]; None for a machine without measurements.
     why : str
-        In words: what makes it better than the next one, or what it is on the front for.
+        In words: its advantage over the next one, or its place on the front.
     limit : str
-        What takes most of its step or, where it is all but full, ``memory``: ``compute``,
-        ``communication``, ``waiting``, ``other``.
+        Largest part of its step or, if nearly full, ``memory``: ``compute``, ``communication``,
+        ``waiting``, ``other``.
     shares : dict of str to float
         Parts of a steady step [s]: ``compute``, ``update``, ``exposed_comm``, ``wait``, ``other``.
     world_size, global_batch : int
@@ -52,18 +52,18 @@ class Option:
     memory_share : float
         Of the fullest device's memory.
     file : str or None
-        The scenario that plays it, in the plan's folder.
+        Its scenario, in the plan's folder.
     misses : dict of str to float
-        By constraint, what it has over what is allowed where that is more than 1; with
-        `Plan.sure`, of the time, money and energy that are not exceeded with that probability.
+        By constraint, the ratio to the limit if above 1; with `Plan.sure`, of the time, money and
+        energy that are not exceeded with that probability.
     gpu_hours : float
         GPUs times `finish_s` [h].
     mean_error : float
         Standard error of `finish_s` over `finish_s`, where it is the mean of simulated jobs; else
         0.
     changes_training : list of str
-        What it changes in the training itself, beside its time, as ``"global batch: 512 in place of
-        256"``; empty where it trains as the scenario does.
+        Changes to the training other than its time, as ``"global batch: 512 in place of 256"``;
+        empty if equal to the scenario's.
     chance_to_meet : float or None
         The probability that it meets deadline, budget and energy, all that are given: runs differ
         by luck, and the step may be off by its interval. None where none of them is given.
@@ -95,7 +95,7 @@ class Option:
 
     @property
     def label(self) -> str:
-        """What it sets, in short: ``"machine: dgx-h100, world_size: 32, fsdp"``."""
+        """Its settings, in short: ``"machine: dgx-h100, world_size: 32, fsdp"``."""
         return ", ".join(
             written(value) if key in PLAIN_KEYS else f"{short_key(key)}: {written(value)}"
             for key, value in self.set.items()
@@ -128,10 +128,10 @@ class PlanResult(Inline):
     goal : str
         A key of `GOALS`.
     limits : dict of str to float
-        What was asked for, in SI units, by constraint: ``deadline`` [s], ``budget`` [USD],
-        ``energy`` [kWh], ``memory`` [bytes of a device].
+        Limits, in SI units, by constraint: ``deadline`` [s], ``budget`` [USD], ``energy`` [kWh],
+        ``memory`` [bytes of a device].
     target : str or None
-        What `Option.finish_s` leads to, in words; None where it is a million samples.
+        Target of `Option.finish_s`, in words; None for a million samples.
     choices : dict of str to list
         Dotted keys, and the values that were looked at.
     best : tuple of Option
@@ -160,7 +160,7 @@ class PlanResult(Inline):
     is_exact : bool
         Whether best and front are proved to be those of all points; else a sample was looked at.
     notes : tuple of str
-        What else there is to say.
+        Further notes.
     """
 
     version: str
@@ -184,7 +184,7 @@ class PlanResult(Inline):
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """All that it tells of, each once: the best, the next ones, the front, or the nearest."""
+        """All its options, each once: the best, the next ones, the front, or the nearest."""
         found: list[Option] = []
         nearest = () if self.nearest is None else (self.nearest,)
         for option in (*self.best, *self.front, *nearest):
@@ -223,7 +223,7 @@ class PlanResult(Inline):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> PlanResult:
-        """Make it again of what `to_json` writes, read as plain data."""
+        """Rebuild from the output of `to_json`, read as plain data."""
         rest = {**content}
         nearest = rest.pop("nearest")
         return cls(
@@ -246,7 +246,7 @@ class FittingRow:
     Attributes
     ----------
     strategy, recompute : str
-        What is done: kinds of ``strategy`` and of ``workload.recompute``.
+        Method: kinds of ``strategy`` and of ``workload.recompute``.
     microbatch : int
         Samples per rank and micro-step: as many as fit.
     fits : bool
@@ -256,12 +256,12 @@ class FittingRow:
     step_time_s, tokens_per_s, mfu : float or None
         Of a steady step of one micro-step; None where it does not fit, and where it does not apply.
     settings : dict of str to value
-        Dotted keys of a scenario, beside ``workload.microbatch``.
+        Dotted keys of a scenario, in addition to ``workload.microbatch``.
     method : str
         ``full``: all weights are trained; ``offload``: all, with states in the host's memory;
         ``lora``: adapters; ``qlora``: adapters of a model in 4 bits.
     state : str
-        ``yes``; ``no``; or ``tight``, where it depends on what CUDA, NCCL and fragments take.
+        ``yes``; ``no``; or ``tight``, if it depends on the memory of CUDA, NCCL and fragmentation.
     gpus : int
         Number of ranks.
     precision : str
@@ -309,18 +309,18 @@ class Fitting:
     Attributes
     ----------
     model, machine : str
-        What was asked for; the machine whose links were assumed, where only a device was given.
+        Requested device and machine; the machine of the assumed links, if only a device was given.
     assumed : str or None
-        What was assumed of the links, in words; None where a machine was given.
+        Assumption about the links, in words; None if a machine was given.
     gpus : int
-        Number of ranks; the least that something fits on, where that was asked for.
+        Number of ranks; if requested, the least that fits.
     memory_bytes : float
         Of a device [bytes].
     samples_are : str
-        What a sample is, in words.
+        Definition of a sample, in words.
     rows : list of FittingRow
-        Best first: what fits by tokens, or samples, per second, all weights before adapters; then
-        the rest by need.
+        Best first: fitting rows by tokens, or samples, per second, all weights before adapters;
+        then the rest by memory.
     precision : str
         That all rows train in.
     is_least : bool

@@ -23,10 +23,10 @@ from simdp.results.trace import Trace
 
 
 class Inline:
-    """What shows itself: as text in a terminal, as the page of ``report.html`` in a notebook."""
+    """Base of objects that display as text in a terminal, and as a page in a notebook."""
 
     def summary(self) -> str:
-        """What the command line prints of it, in 80 columns."""
+        """Output of the command line, in 80 columns."""
         text: str = simdp.as_text(self)
         return text
 
@@ -60,8 +60,8 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
     Parameters
     ----------
     rows : iterable of mapping
-        What a point sets, by dotted key, and its figures, as from `figures_of`; columns are in the
-        order in which they come up.
+        A point's settings, by dotted key, and its figures, as from `figures_of`; columns are in
+        order of first use.
     """
     listed = list(rows)
     names = dict.fromkeys(name for row in listed for name in row if name != FAILED)
@@ -72,7 +72,7 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
 def figures_of(
     metrics: Mapping[str, Any], cost: Mapping[str, Any] | None, target: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Figures of a point by name: what is inside others has a dotted one, lists have one value.
+    """Figures of a point by name: nested ones have a dotted name, lists have one value.
 
     Parameters
     ----------
@@ -150,72 +150,69 @@ class Advice(NamedTuple):
 
 @dataclass(repr=False)
 class Result(Inline):
-    """What one simulation gave.
+    """Result of one simulation.
 
     Attributes
     ----------
     scenario : dict
         As resolved; loads again.
     set : dict
-        What this point of a sweep sets; empty without a sweep.
+        Settings of this point of a sweep; empty without a sweep.
     metrics : dict
         The metrics of `simdp.results.metrics.ORDER`.
     trace : Trace or None
         Every span; None for a result that was loaded.
     replicas : list of dict of str to ndarray, or None
-        Each rank's weights by torch name; None without numerics, or when loaded. Where one process
-        has one model, as under ``data_parallel``, it stands for every rank.
+        Each rank's weights by torch name; None without numerics, or when loaded. If one process has
+        one model, as under ``data_parallel``, it is given for every rank.
     outputs : list of list of ndarray, or None
-        In ``mode: inference``, what the model made of each step's samples: one array where they
-        are gathered, else one of each rank that had samples. None without numerics, or when loaded.
+        In ``mode: inference``, the model's output for each step's samples: one array if gathered,
+        else one of each rank that had samples. None without numerics, or when loaded.
     network : dict
-        What crossed the links, and which clock played the plans: ``fabric`` and ``why``; the
-        number of links that were used; the busiest of them, with the bytes that crossed each per
-        steady step and the part of its bandwidth that this takes, the bottleneck first; and what
-        ``auto`` chose for each size; and of several network cards of a node how many send
-        anything. Where NCCL's model times collectives, its ``links`` are those of a device inside
-        its node and the cards of a node. Empty for a result of an older version.
+        Traffic of the links, and the clock of the plans: ``fabric`` and ``why``; the number of used
+        links; the busiest of them, with each one's bytes per steady step and share of its
+        bandwidth, the bottleneck first; the choices of ``auto`` for each size; and how many of a
+        node's network cards send anything. If NCCL's model times collectives, its ``links`` are
+        those of a device inside its node and the cards of a node. Empty for a result of an older
+        version.
     server : dict or None
-        What a parameter server did, which lives on ``rank``: its ``updates``, and the part of the
-        time that they took (``utilization``); how many gradients were ``applied``, ``dropped``, or
-        still ``under_way`` at the end; and the ``staleness`` of those applied, which is how many
-        updates came between a worker's pull and its gradient: ``mean``, ``max``, and a
-        ``histogram`` that counts the gradients of staleness 0, 1, ... None without a server.
+        Statistics of a parameter server, which runs on ``rank``: its ``updates``, and their share
+        of the time (``utilization``); how many gradients were ``applied``, ``dropped``, or still
+        ``under_way`` at the end; and the ``staleness`` of those applied, the number of updates
+        between a worker's pull and its gradient: ``mean``, ``max``, and a ``histogram`` that counts
+        the gradients of staleness 0, 1, ... None without a server.
     participation : dict or None
         Where not every gradient counts: ``counted``, the samples of those that did, and
         ``dropped``, a list of how many each rank lost. None where all count.
     cost : dict
-        What a steady step costs and draws: ``step``, ``exposed``, ``million_samples`` and
+        Cost and energy of a steady step: ``step``, ``exposed``, ``million_samples`` and
         ``million_tokens`` as of `simdp.results.metrics.step_bill`; and ``price_usd_per_h``, mean
-        over devices, with ``price_date`` where it is a list price. Empty if prices are unknown.
+        over devices, with ``price_date`` if it is a list price. Empty if prices are unknown.
     target : dict or None
-        What the target takes: ``samples`` (mean, sd) and ``steps``; ``time_s``, ``cost_usd`` and
-        ``energy_kwh``, each with its ``mean`` and, where luck has a part, ``p5``, ``p50``, ``p90``
-        and ``p95``, without failures. Of a loss whether it was ``reached``; steps and times are
-        None where it was not. None without a target.
+        Cost of reaching the target: ``samples`` (mean, sd) and ``steps``; ``time_s``, ``cost_usd``
+        and ``energy_kwh``, each with its ``mean`` and, if random, ``p5``, ``p50``, ``p90`` and
+        ``p95``, without failures. For a loss, ``reached``; steps and times are None if it was not.
+        None without a target.
     gradient_noise : dict or None
-        As of `simdp.results.metrics.noise_scale`; None where it was not asked for.
+        As of `simdp.results.metrics.noise_scale`; None if not requested.
     remarks : dict of str to str
         How far the hardware's figures can be relied on; see `simdp.scenario.remarks`.
     lost : list of dict
-        What each straggler costs: its kind (``cause``), the ``ranks`` and ``nodes`` that it is on,
-        None where it is on all of them, and the ``seconds`` of a steady step that the run would
-        save without it alone, None where that would take too long to find. What several cost
-        together is `metrics`' step time less ``without_stragglers_s``.
+        Cost of each straggler: its kind (``cause``), the affected ``ranks`` and ``nodes``, None for
+        all, and the ``seconds`` of a steady step that the run would save without this one, None if
+        too slow to find. Their total cost is `metrics`' step time less ``without_stragglers_s``.
     slowest : list of dict
-        Who was the slowest of how many steps, where there are stragglers; see
-        `simdp.results.metrics`.
+        How often each rank was the slowest, if there are stragglers; see `simdp.results.metrics`.
     compute_parts : list of dict
-        What the compute of a steady step is spent on: ``part``, ``seconds`` and ``of_peak``, as of
-        `simdp.engine.compute.call_times.compute_parts`. Empty for points of a sweep, and where
-        compute has no kernels.
+        Parts of a steady step's compute: ``part``, ``seconds`` and ``of_peak``, as of
+        `simdp.engine.compute.call_times.compute_parts`. Empty for points of a sweep, and if compute
+        has no kernels.
     state : State or None
-        Where the run stopped, if that was asked for; see `simdp.engine.state`.
+        State at the end of the run, if requested; see `simdp.engine.state`.
     step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
         When each rank is done with the setup, and with each step [s]; None when loaded.
     launched : callable, or None
-        Tells which kernels its spans consist of, and what is sent; see `simdp.results.memory`.
-        None when loaded.
+        Kernels of its spans, and traffic; see `simdp.results.memory`. None when loaded.
     """
 
     scenario: dict[str, Any]
@@ -252,7 +249,7 @@ class Result(Inline):
         return f"<Result {self.scenario.get('name', 'scenario')}: {', '.join(said)}>"
 
     def summary(self) -> str:
-        """What ``python -m simdp run`` prints of it, in 80 columns."""
+        """Output of ``python -m simdp run``, in 80 columns."""
         return self._alone().summary()
 
     def _repr_html_(self) -> str:
@@ -268,7 +265,7 @@ class Result(Inline):
         return paths
 
     def weights(self) -> dict[str, Array]:
-        """What ``--save-weights`` stores: rank 0's parameters, and those that differ elsewhere.
+        """Arrays of ``--save-weights``: rank 0's parameters, and those that differ elsewhere.
 
         Returns
         -------
@@ -294,11 +291,11 @@ class FailedPoint(NamedTuple):
     number : int
         Its place in the grid, from 0.
     set : dict
-        What it sets.
+        Settings.
     problems : list of str
         Why, one line each.
     exit_status : int
-        As of the command line, had it been alone.
+        As on the command line for a single point.
     """
 
     number: int
@@ -343,7 +340,7 @@ class Study(Inline):
         return found
 
     def to_json(self) -> str:
-        """Write result.json, one value per line; what is not finite becomes null."""
+        """Write result.json, one value per line; non-finite numbers become null."""
         points = [
             {"set": point.set, "metrics": None, "problems": point.problems}
             if isinstance(point, FailedPoint)
@@ -364,7 +361,7 @@ class Study(Inline):
         return as_json(content) + "\n"
 
     def columns(self) -> Columns:
-        """A row for each point: what it sets, its figures, and ``failed``, why it has none."""
+        """A row for each point: settings, figures, and ``failed``, the reason for no result."""
         return columns_of(
             point.set | {FAILED: one_line("; ".join(point.problems))}
             if isinstance(point, FailedPoint)
@@ -429,7 +426,7 @@ class Study(Inline):
 
 
 def _with_current_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """A saved result whose scenario and settings have current names of all keys."""
+    """A saved result, with current names of all keys in its scenario and settings."""
     points = [
         {**point, "set": with_current_keys(point["set"], advises=False)}
         for point in content["points"]
@@ -455,9 +452,9 @@ PLAIN = frozenset({int, float, bool, str, type(None)})
 def as_json(value: Any, indent: str = "\n") -> str:
     """Write plain data as JSON, with an indent of 1, as ``json.dumps`` does, but faster.
 
-    A rank has a line in several lists. Each of them is written in one call without an indent,
-    with a separator that begins a new line. What JSON has no word for, such as the loss of a run
-    that diverged, is null.
+    A rank has a line in several lists. Each of them is written in one call without an indent, with
+    a separator that begins a new line. Values without a JSON form, such as the loss of a diverged
+    run, are null.
     """
     inner = f"{indent} "
     if isinstance(value, dict) and value:
@@ -478,14 +475,14 @@ def as_json(value: Any, indent: str = "\n") -> str:
 
 
 class MicrobatchPiece(NamedTuple):
-    """What a device gets of a micro-step, and what it makes of it.
+    """A device's part of a micro-step, and its output.
 
     Attributes
     ----------
     step, micro_step : int
         From 1 and from 0.
     rank : int
-        Whose device.
+        Rank of the device.
     inputs : tuple of tuple of int
         Shapes of the model's inputs, samples first; empty where the device gets nothing.
     output : tuple of int

@@ -1,8 +1,8 @@
 """Spans of a run, stored as columns.
 
-A run of 16,384 ranks has millions of spans. They are kept as they are recorded, in blocks: one
-operation of many ranks, whose instants are arrays that neighbours share. What needs all of them
-(`simdp.results.metrics`) works block by block; columns of spans, in order, are made for who asks.
+A run of 16,384 ranks has millions of spans. They are kept in blocks, as recorded: one operation of
+many ranks, whose instants are arrays that neighbours share. `simdp.results.metrics` works block by
+block; sorted columns of spans are built on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
 
 
 class CallSize(NamedTuple):
-    """What a collective is asked for.
+    """Size of a collective call.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class SpanBlock(NamedTuple):
     Attributes
     ----------
     ranks : ndarray, int64
-        Who. Equal arrays are mostly one and the same array.
+        Ranks. Equal arrays are mostly the same object.
     step : int
         As in `simdp.results.trace.Span`.
     lane : int or ndarray, int64
@@ -58,13 +58,13 @@ class SpanBlock(NamedTuple):
     activity, name : int
         Places in `simdp.results.trace.ACTIVITIES` and in the trace's names.
     start, end : ndarray, float64
-        Instants [s]. Not copies: a start is often the array that ended what came before.
+        Instants [s]. Not copies: a start is often the end array of the previous block.
     nbytes : float or ndarray, float64
         As in `simdp.results.trace.Span`.
     asked : float or ndarray, float64
-        When the rank's compute stream asked for a collective [s]; nan of all else.
+        When the rank's compute stream issued a collective [s]; nan otherwise.
     call : Call or None
-        What a span of a collective takes part in.
+        The call that a collective's span belongs to.
     """
 
     ranks: Ints
@@ -174,7 +174,7 @@ class Stack(NamedTuple):
     Attributes
     ----------
     ranks : ndarray, shape `(num_ranks,)`, int64
-        Who, in every row.
+        Ranks, in every row.
     activity : int
         As in `Block`.
     steps : ndarray, shape `(num_blocks,)`, int64
@@ -265,12 +265,12 @@ class Span(NamedTuple):
     Attributes
     ----------
     rank, step : int
-        Who, and in which step; -1 is the setup.
+        Rank and step; -1 is the setup.
     lane : str
         ``"compute"``, ``"comm"``, ``"comm 2"`` and so on, or ``"send to r"``. Spans of a lane
         never overlap.
     activity, name : str
-        One of `ACTIVITIES`, and what exactly, such as a layer or a bucket.
+        One of `ACTIVITIES`, and its name, such as a layer or a bucket.
     start, end : float
         Instants [s].
     nbytes : float
@@ -299,19 +299,19 @@ def lane_name(lane: int) -> str:
 class Trace:
     """Every span of a run, in blocks as they were recorded, or in order.
 
-    Its columns, one value per span ordered by rank, lane and start, are made when first asked for:
-    `rank`, `step`, `lane`, `activity`, `name` (the last three are numbers: see `lane_name`,
-    `ACTIVITIES` and ``names``), `start`, `end` and `nbytes`. Of millions of spans they take long,
-    and much memory; `of_ranks` leaves most of them out beforehand.
+    Its columns, one value per span ordered by rank, lane and start, are built on first use: `rank`,
+    `step`, `lane`, `activity`, `name` (the last three are numbers: see `lane_name`, `ACTIVITIES`
+    and ``names``), `start`, `end` and `nbytes`. Millions of spans take much time and memory;
+    `of_ranks` selects some of them beforehand.
 
     Parameters
     ----------
     blocks : list of Block
         The spans.
     names : list of str
-        What ``name`` counts into.
+        Names, indexed by ``name``.
     memory : list of Holding
-        What ranks took and gave back, in the order of the script on each rank.
+        Allocations and releases of ranks, in the order of the script on each rank.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class Trace:
 
     @property
     def rank(self) -> Ints:
-        """Whose span it is."""
+        """Rank of each span."""
         return self.columns["rank"]
 
     @property
@@ -366,7 +366,7 @@ class Trace:
 
     @property
     def spans(self) -> Sequence[Span]:
-        """The spans, made one by one as they are asked for."""
+        """The spans, created one at a time."""
         return _Spans(self)
 
     def __len__(self) -> int:
@@ -414,7 +414,7 @@ class Trace:
 
 
 class TraceToCome(Trace):
-    """A trace that is made when somebody looks at it.
+    """A trace that is built on first access.
 
     Parameters
     ----------
@@ -436,12 +436,12 @@ class TraceToCome(Trace):
 
     @property
     def names(self) -> list[str]:  # type: ignore[override]
-        """What ``name`` counts into."""
+        """Names, indexed by ``name``."""
         return self._made.names
 
     @property
     def memory(self) -> Sequence[Holding]:  # type: ignore[override]
-        """What ranks took and gave back."""
+        """Allocations and releases of ranks."""
         return self._made.memory
 
 
@@ -495,14 +495,14 @@ class StepEnds:
 
 
 class TraceBuilder:
-    """Collects spans while a run is played: whole arrays of ranks, or one rank at a time.
+    """Collects spans during a run: whole arrays of ranks, or one rank at a time.
 
     Parameters
     ----------
     keep : bool
-        False takes every span and keeps none, for a job that nobody asks about.
+        False discards every span, for a job whose trace is not needed.
     ends : StepEnds, optional
-        Told of every span, for who asks about nothing else.
+        Receives every span, for runs that need only the ends of steps.
     """
 
     def __init__(self, keep: bool = True, ends: StepEnds | None = None) -> None:
@@ -517,7 +517,7 @@ class TraceBuilder:
         return self._names.setdefault(name, len(self._names))
 
     def _shared(self, ranks: Ints) -> Ints:
-        """Replace an array of ranks by an equal one that is there already."""
+        """Replace an array of ranks by an equal one that is stored already."""
         known = self._known.get(len(ranks))
         if known is ranks or (known is not None and np.array_equal(known, ranks)):
             return known
@@ -539,7 +539,7 @@ class TraceBuilder:
     ) -> None:
         """Add a span for each of some ranks; every array is shaped as ``ranks``.
 
-        The arrays are kept, not copied: who made them must not write into them any more.
+        The arrays are kept, not copied: the caller must not write into them any more.
         """
         if self.ends is not None:
             self.ends.add(ranks, step, end)
@@ -578,7 +578,7 @@ class TraceBuilder:
             self._memory.append(Holding(self._shared(ranks), step, number, at, nbytes))
 
     def build(self) -> Trace:
-        """Hand over all spans; single ones are put into blocks of what ranks did in turn."""
+        """Return all spans; single ones are put into blocks of successive operations of ranks."""
         # Names are numbered alphabetically, so that the order in which ranks were played is gone.
         names = sorted(self._names)
         place = {name: i for i, name in enumerate(names)}
@@ -613,9 +613,9 @@ def arrays_of(trace: Trace) -> dict[str, Array]:
     Returns
     -------
     dict of str to ndarray
-        Of blocks and holdings: how many ranks each has, and every field, whose values lie end to
-        end: one for a number, one for each rank for an array; and which of them are arrays, and
-        which are whole numbers. Names, and calls, are listed once, as JSON.
+        Of blocks and holdings: how many ranks each has, and every field, with its values
+        concatenated: one for a number, one for each rank for an array; and flags for arrays and for
+        whole numbers. Names, and calls, are listed once, as JSON.
     """
     calls = {call: i for i, call in enumerate(dict.fromkeys(b.call for b in trace.blocks))}
     blocks = [(*block[:-1], calls[block.call]) for block in trace.blocks]
@@ -682,6 +682,6 @@ def _unpacked(
 
 
 def _shared(ranks: list[Array]) -> list[Array]:
-    """Let equal arrays be one, by which who reads a trace knows them."""
+    """Make equal arrays one object, as readers of a trace compare them by identity."""
     known: dict[bytes, Array] = {}
     return [known.setdefault(array.tobytes(), array) for array in ranks]

@@ -28,10 +28,10 @@ class TimeComparison:
     Attributes
     ----------
     scenario, cluster : str
-        Where it stands, and what it was measured on: what ``measured.cluster`` says, else the
-        machine, else the scenario.
+        Path in the file, and group of the measurement: ``measured.cluster``, else the machine, else
+        the scenario.
     set : dict
-        What the point sets in the scenario.
+        The point's settings in the scenario.
     world_size : int
         Number of ranks.
     role : str
@@ -41,7 +41,7 @@ class TimeComparison:
     low, high : float
         The 90 % interval of the simulated time [s].
     note : str or None
-        What the simulation lacks here.
+        Effect that the simulation lacks here.
     joined : str
         Class of the network that joins the ranks, such as ``"nvlink"`` or ``"tcp"``, of
         `simdp.collectives.costs.nccl`; of several nodes that between them. Empty for one rank.
@@ -107,11 +107,11 @@ class StepComparison(TimeComparison):
         Step time of another one: the simulated compute, and behind it a ring all_reduce of all
         gradients at the links' bandwidth [s].
     exposed_measured : float or None
-        What the step waited for gradients when backward was over; None where nobody measured [s].
+        Wait for gradients after backward; None if not measured [s].
     exposed_simulated : float
         The simulated step's ``exposed_comm`` and ``wait`` [s].
     new : tuple of str
-        What no step had to which the machine was fitted: ``model``, ``nodes``, ``network``.
+        Property that no step of the machine's fit had: ``model``, ``nodes``, ``network``.
     """
 
     samples: float
@@ -135,7 +135,7 @@ class CollectiveComparison(TimeComparison):
     nbytes : int
         As nccl-tests counts it [bytes].
     new : tuple of str
-        What no table had to which the machine was fitted: ``collective``, ``nodes``, ``network``.
+        Property that no table of the machine's fit had: ``collective``, ``nodes``, ``network``.
     ring : float or None
         Time of a naive predictor: the ring formula with the links' latency and bandwidth [s].
     """
@@ -159,25 +159,25 @@ class Excluded:
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """What the predicted points of a cluster, a scenario or a table say; None where there are none.
+    """Errors of the predicted points of a cluster, a scenario or a table; None without any.
 
     Attributes
     ----------
     name : str
         Of the cluster, or of the scenario.
     num_points, num_predicted : int
-        All points; those to which nothing was fitted, which alone count below.
+        All points; the points outside the fit, the only ones counted below.
     mean_error, worst_error : float or None
         Of the time, absolute.
     noise : float
-        What no model could be better than.
+        Error from measurement noise, a lower bound for any model.
     tau : float or None
         Kendall's rank correlation of steps, over pairs that differ by more than the noise and are
         not both calibration.
     inside : float or None
         Share of the measured times inside their 90 % interval.
     linear_error, ring_error : float or None
-        Mean absolute errors of the naive predictors; of collectives there is the ring alone.
+        Mean absolute errors of the naive predictors; for collectives only the ring.
     large_error : float or None
         Of collectives of 64 MiB and more, the mean.
     """
@@ -196,7 +196,7 @@ class ErrorSummary:
 
     @property
     def loses_to_ring(self) -> bool:
-        """Whether the ring formula is nearer to what was measured, by more than the noise."""
+        """Whether the ring formula is nearer to the measured times, by more than the noise."""
         if self.mean_error is None or self.ring_error is None:
             return False
         return self.mean_error - self.ring_error > self.noise
@@ -264,7 +264,7 @@ class Validation(Inline):
     sources : dict of str to str
         Where the figures come from, by scenario.
     excluded : tuple of Excluded
-        What was left out.
+        Excluded points.
     """
 
     version: str
@@ -280,7 +280,7 @@ class Validation(Inline):
         return list(self.noise)
 
     def of(self, cluster: str) -> Validation:
-        """Only what was measured on one cluster."""
+        """Only measurements on one cluster."""
         return replace(
             self,
             points=tuple(point for point in self.points if point.cluster == cluster),
@@ -297,26 +297,26 @@ class Validation(Inline):
         return [tuple(rows) for rows in found.values()]
 
     def step_summaries(self) -> list[ErrorSummary]:
-        """What steps say of each cluster on which any were measured."""
+        """Errors of steps for each cluster with measured steps."""
         parts = [(cluster, self.of(cluster).points) for cluster in self.clusters]
         return [summary(name, points, self.noise[name]) for name, points in parts if points]
 
     def overall(self) -> ErrorSummary | None:
-        """What all steps say, without an order among different clusters; None without any."""
+        """Errors of all steps, unordered across clusters; None without any."""
         if not self.points:
             return None
         least = min(self.noise[point.cluster] for point in self.points)
         return replace(summary("all clusters", self.points, least), tau=None)
 
     def scenario_summaries(self, cluster: str) -> list[ErrorSummary]:
-        """What steps on one cluster say, scenario by scenario."""
+        """Errors of the steps on one cluster, scenario by scenario."""
         groups: dict[str, list[StepComparison]] = {}
         for point in self.of(cluster).points:
             groups.setdefault(point.scenario, []).append(point)
         return [summary(name, group, self.noise[cluster]) for name, group in groups.items()]
 
     def collective_summaries(self) -> list[ErrorSummary]:
-        """What tables say of each cluster of which there are any; means over its tables."""
+        """Errors of the tables of each cluster with any; means over its tables."""
         found = []
         for cluster in self.clusters:
             part = self.of(cluster)
@@ -363,7 +363,7 @@ class Validation(Inline):
         return json.dumps(self.plain(), indent=1, allow_nan=False) + "\n"
 
     def plain(self) -> dict[str, Any]:
-        """What validation.json holds."""
+        """Content of validation.json."""
         overall = self.overall()
         return {
             "simdp": self.version,
@@ -383,7 +383,7 @@ class Validation(Inline):
 
 
 def summary(name: str, points: Sequence[TimeComparison], noise: float) -> ErrorSummary:
-    """Say what points tell.
+    """Summarise the errors of points.
 
     Parameters
     ----------
@@ -459,7 +459,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class HeldOutPoint:
-    """What was left out for a point, and what it is beside that.
+    """The fold of a point, and its prediction from the whole fit.
 
     Attributes
     ----------
@@ -478,16 +478,16 @@ class HeldOutPoint:
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What the points of a fold say that were left out.
+    """Errors of the left-out points of a fold.
 
     Attributes
     ----------
     name : str
-        What was left out, of which cluster.
+        The part left out, of which cluster.
     kind : {"steps", "collectives"}
-        Of what.
+        Type of its points.
     num_points : int
-        Predicted ones, which alone count below.
+        Predicted ones, the only ones counted below.
     mean_error, worst_error : float
         Of the time, absolute.
     tau : float or None
@@ -535,11 +535,11 @@ class LeftOut:
     Attributes
     ----------
     by : str
-        What was left out: ``model``, ``nodes``, ``collective`` or ``cluster``.
+        The part left out: ``model``, ``nodes``, ``collective`` or ``cluster``.
     whole : Validation
         Of all points; those of a fold as they are predicted without it.
     of_points, of_rows : tuple of Place
-        Beside its points and its rows.
+        One for each of its points and its rows.
     """
 
     by: str
@@ -549,7 +549,7 @@ class LeftOut:
 
     @cached_property
     def validation(self) -> Validation:
-        """Only what was left out and is predicted."""
+        """Only points that were left out and are predicted."""
         points = [p for p, at in zip(self.whole.points, self.of_points, strict=True) if _in(at)]
         rows = [row for row, at in zip(self.whole.rows, self.of_rows, strict=True) if _in(at)]
         clusters = {one.cluster for one in (*points, *rows)}
@@ -670,7 +670,7 @@ TOLD = 0.9
 
 
 class CoverageBin(NamedTuple):
-    """What intervals of one level hold.
+    """Coverage of the intervals of one level.
 
     Attributes
     ----------

@@ -52,18 +52,18 @@ SAMPLED = 0.9
 
 
 class Noticed(NamedTuple):
-    """What was noticed of a file.
+    """Observations about a file.
 
     Attributes
     ----------
     gathered : Gathered
         Its events.
     head : mapping
-        What stands beside them.
+        Metadata of the file.
     without_device : bool
         Whether no device did anything.
     cut : bool
-        Whether the file was already said to lack something.
+        Whether the file was already reported as incomplete.
     num_launched, num_runtime : int
         Kernels whose launch is in the trace; and calls of the device's runtime.
     num_processes : int
@@ -86,7 +86,7 @@ def remarks_of(
     collectives: TraceCollectives,
     groups: Mapping[str, TraceGroup],
 ) -> list[str]:
-    """Say what is missing, sampled or odd."""
+    """List missing, sampled or unusual data."""
     said = [*_of_file(noticed), *_of_kernels(noticed, kernels)]
     if not len(steps):
         said.append(
@@ -172,14 +172,14 @@ def _of_kernels(noticed: Noticed, kernels: TraceKernels) -> Iterator[str]:
 
 
 class File(NamedTuple):
-    """What a file says, in order.
+    """Content of a file, in order.
 
     Attributes
     ----------
     path : Path
         Which.
     head : mapping
-        What stands beside the events.
+        Metadata next to the events.
     gathered : Gathered
         Notes and names.
     host, device : Table
@@ -206,11 +206,11 @@ def traces_of(
     path : Path
         Which file.
     head : mapping
-        What stands beside the events.
+        Metadata next to the events.
     gathered : Gathered
         The events.
     remarks : list of str
-        What was said while they were read.
+        Remarks made while they were read.
     """
     device = gathered.device.arrays()
     device["row"] = np.arange(len(device["start"]))
@@ -304,7 +304,7 @@ def _on_device(
 def _on_host(
     file: File, steps: TraceSteps, groups: dict[str, TraceGroup], origin: int
 ) -> tuple[TraceKernels, list[sent.SentBytes]]:
-    """Kernels and collectives of a trace without a device: what stands in for them."""
+    """Kernels and collectives of a trace without a device: operators in their place."""
     names, host, notes = file.gathered.names.listed(), file.host, file.gathered.notes
     calls = calls_of(notes)
     codes = [code for code, name in enumerate(names) if name.startswith(BACKENDS)]
@@ -334,7 +334,7 @@ def _device_name(head: Mapping[str, Any], kernels: TraceKernels) -> str | None:
 
 
 def _base(head: Mapping[str, Any]) -> int:
-    """What the file's times count from [ns]."""
+    """Origin of the file's times [ns]."""
     base = whole(head.get("baseTimeNanoseconds"), 0)
     try:
         nanoseconds(base // 1000)

@@ -78,14 +78,14 @@ def innermost(start: Array, end: Array, up: Ints, at: Array) -> Ints:
 
 
 class Threads:
-    """Events of several threads, to be asked where an instant of one lies.
+    """Events of several threads, to look up the one at an instant.
 
     Parameters
     ----------
     start, end : ndarray, shape `(n,)`
         Sorted by the start, longer ones first.
     thread : ndarray, shape `(n,)`, int64
-        Whose.
+        Thread of each event.
 
     Attributes
     ----------
@@ -287,7 +287,7 @@ def _inner(
 
 
 def _left(host: Table, row: int, calls: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """What of an operator is not spent in calls."""
+    """Time of an operator outside its calls."""
     start, end = int(host["start"][row]), int(host["end"][row])
     if not calls:
         return [(row, start, end)]
@@ -300,7 +300,7 @@ def _left(host: Table, row: int, calls: list[tuple[int, int]]) -> list[tuple[int
 def standing_kernels(
     table: Table, names: Sequence[str], steps: TraceSteps, origin: int
 ) -> TraceKernels:
-    """Make the columns of what stands in for kernels: each is launched as it starts."""
+    """Columns of operators in place of kernels: each is launched at its start."""
     start = seconds(table["start"], origin)
     kept, name = named(table["name"], names)
     return TraceKernels(
@@ -354,7 +354,7 @@ class HostCall(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What is known of a collective; -1 and ``""`` stand for what is not."""
+    """Known fields of a collective; -1 and ``""`` mean unknown."""
 
     name: str
     num_elements: int
@@ -384,7 +384,7 @@ def calls_of(notes: Iterable[Note]) -> list[HostCall]:
 def fields_of(
     notes: Sequence[Note], said: dict[str, Any], kernel: str, groups: dict[str, TraceGroup]
 ) -> Fields:
-    """Put together what notes, the fields of a kernel and its name say.
+    """Merge the fields from notes, from a kernel and from its name.
 
     Parameters
     ----------
@@ -514,7 +514,7 @@ def groups_of(config: Any, told: Iterable[dict[str, Any]]) -> dict[str, TraceGro
 
 
 def _strided(fields: dict[str, Any], size: int) -> tuple[int, ...] | None:
-    """Ranks of a group whose list is cut, but which lie at equal distances."""
+    """Ranks of a group whose list is truncated, but which lie at equal distances."""
     start, stride = (whole(fields.get(f"Global rank {word}")) for word in ("start", "stride"))
     if start < 0 or stride <= 0 or not 0 < size <= 2**20:
         return None
@@ -539,7 +539,7 @@ class SentBytes(NamedTuple):
     Attributes
     ----------
     fields : Fields
-        What it was.
+        Kind of the collective.
     kernel : int
         Its kernel, or -1.
     start, end : int
@@ -676,7 +676,7 @@ def of_backends(
     notes : sequence of Note
         Of the trace.
     kernels : mapping of (start, end, thread) to int
-        Kernels that stand for them.
+        Kernels in their place.
     finder : Finder
         Of the host's calls.
     groups : dict of str to TraceGroup

@@ -34,15 +34,15 @@ class DdpLogging:
     forward_s, backward_s : float or None
         Compute of forward and backward [s].
     backward_comm_s, overlap_s : float or None
-        From the first to the last all-reduce, and what of it compute hides [s].
+        From the first to the last all-reduce, and its part hidden by compute [s].
     bucket_nbytes : tuple of int
         Sizes of the buckets in the order of their launch, rebuilt where they were [bytes].
     parameter_nbytes, num_parameters : int or None
         Of all parameters [bytes], and how many tensors they are.
     dtypes : tuple of str
-        Of the parameters, as torch says them.
+        Data type of the parameters, in torch's name.
     fields : dict of str to (int, float, str or bool)
-        All that the file says, as it is written there.
+        All fields of the file, as written.
     """
 
     path: Path

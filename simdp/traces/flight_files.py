@@ -1,8 +1,8 @@
 """Dumps of NCCL's flight recorder.
 
-Python's own reader is given only the codes that make numbers, texts, lists, tuples, sets and
-dictionaries. Its version in Python keeps what it remembers in a dictionary, so that a small file
-cannot ask for much memory either.
+Python's own reader is given only the opcodes of numbers, texts, lists, tuples, sets and
+dictionaries. Its Python version keeps its memo in a dictionary, so that a small file cannot
+allocate much memory either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FlightEntry:
     Attributes
     ----------
     record_id : int
-        Counts what the rank recorded.
+        Number of the record on its rank.
     group : str
         Name of the process group.
     sequence, op_id : int
@@ -50,7 +50,7 @@ class FlightEntry:
     input_sizes, output_sizes : tuple of tuple of int
         Shapes of the tensors.
     input_dtypes, output_dtypes : tuple of str
-        As torch says them: ``"float32"``.
+        In torch's names: ``"float32"``.
     state : str
         ``"scheduled"``, ``"started"`` or ``"completed"``.
     retired : bool
@@ -109,7 +109,7 @@ class FlightRecord:
     path : Path
         Which file.
     rank : int or None
-        Whose; None if neither the file nor its name says.
+        Rank; None if neither the file nor its name gives it.
     version : str
         Of the format: ``"2.5"``.
     groups : dict of str to TraceGroup
@@ -119,7 +119,7 @@ class FlightRecord:
     entries : tuple of FlightEntry
         In the order in which they were recorded.
     remarks : tuple of str
-        What is missing or odd: whole sentences.
+        Missing or unusual data: whole sentences.
     """
 
     path: Path
@@ -149,7 +149,7 @@ GLOBALS = ("GLOBAL", "STACK_GLOBAL", "INST")
 
 
 class RefusedError(Exception):
-    """The pickle asks for more than plain values."""
+    """The pickle contains more than plain values."""
 
 
 def _other(code: str) -> Callable[[Any], NoReturn]:
@@ -184,12 +184,12 @@ def read_plain(raw: bytes, where: str, wanted: str) -> Any:
     where : str
         How messages call it.
     wanted : str
-        What it should have been.
+        Expected content.
 
     Raises
     ------
     ScenarioError
-        If it asks for any global, or for anything to be called, or is damaged.
+        If it needs a global or a call, or is damaged.
     """
     try:
         return _Plain(io.BytesIO(raw)).load()
@@ -268,7 +268,7 @@ def read_record(path: Path) -> FlightRecord:
     Raises
     ------
     ScenarioError
-        If it is no dump, or asks for more than plain values.
+        If it is no dump, or contains more than plain values.
     """
     raw = read_bytes(path)
     is_json = raw.lstrip()[:1] in (b"{", b"[")
@@ -377,7 +377,7 @@ def _or(found: int | None, otherwise: int = -1) -> int:
 
 
 def _peers(said: str) -> tuple[int | None, int | None]:
-    """Who sends and who receives: ``nccl:send 1->2``, ``nccl:recv 3<-0``, ``recv 3<-?``."""
+    """Sender and receiver: ``nccl:send 1->2``, ``nccl:recv 3<-0``, ``recv 3<-?``."""
     found = _PEERS.search(said)
     if not found:
         return None, None

@@ -109,7 +109,7 @@ def dtype_name(written: object) -> str:
 
 
 class KernelName(NamedTuple):
-    """What the name of a kernel of NCCL says; each is empty where it does not say it.
+    """Fields in the name of an NCCL kernel; empty if absent.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class KernelName(NamedTuple):
     algorithm, protocol : str
         ``"RING"``, ``"TREE"``, ...; ``"LL"``, ``"LL128"``, ``"SIMPLE"``.
     dtype : str
-        Of what is added.
+        Data type of a reduction.
     """
 
     collective: str
@@ -212,7 +212,7 @@ Row = tuple[str, int, int, dict[str, Any]]
 
 
 class Note(NamedTuple):
-    """A host event that tells of a collective.
+    """A host event that describes a collective.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class Note(NamedTuple):
     thread : int
         Where.
     args : dict
-        What it says of it.
+        Its fields.
     """
 
     name: str
@@ -234,7 +234,7 @@ class Note(NamedTuple):
 
 
 class Gathered:
-    """What the events of a file say.
+    """Events of a file, collected.
 
     Attributes
     ----------
@@ -322,7 +322,7 @@ class Gathered:
 
 
 def note_name(note: Note) -> str:
-    """Name the collective that a note tells of, as torch does; ``""`` if it does not say."""
+    """Name a note's collective, as torch does; ``""`` if absent."""
     if note.name == "record_param_comms":
         return collective_name(str(note.args.get("Collective name", "")))
     return collective_name(note.name)

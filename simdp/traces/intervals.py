@@ -13,7 +13,7 @@ def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
     Parameters
     ----------
     start, end : ndarray, shape `(n,)`
-        In any order; what ends before it starts counts as nothing.
+        In any order; intervals that end before they start count as nothing.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def overlap_length(start: Floats, end: Floats, others_start: Floats, others_end:
 
 
 def union_by_step(start: Floats, end: Floats, step: Ints, num_steps: int) -> Floats:
-    """`union_length` of the intervals of each step; what has step -1 is left out.
+    """`union_length` of the intervals of each step; those of step -1 are left out.
 
     Returns
     -------

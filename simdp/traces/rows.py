@@ -1,6 +1,6 @@
 """Rows of a trace: kernels, collectives, host events.
 
-In a trace without a device the outermost operators of each thread stand in for kernels.
+In a trace without a device the outermost operators of each thread replace kernels.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class TraceCollectives:
     Attributes
     ----------
     names : tuple of str
-        Every name once, as torch says it: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
+        Every name once, in torch's spelling: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
         ``broadcast``, ``reduce``, ``all_to_all``, ``gather``, ``scatter``, ``send``, ``recv``,
-        ``barrier``, ``send_recv`` (messages, or an all_to_all, of which the trace says no more),
-        ``unknown``.
+        ``barrier``, ``send_recv`` (messages, or an all_to_all, if the trace does not distinguish
+        them), ``unknown``.
     name : ndarray, int64
         Which of ``names`` each has.
     kernel : ndarray, int64
@@ -36,7 +36,7 @@ class TraceCollectives:
     num_elements, out_elements : ndarray, int64
         Of this rank's input and output; -1 unknown.
     dtype : ndarray, str
-        As torch says it, ``"float32"``; ``""`` unknown.
+        In torch's name, ``"float32"``; ``""`` unknown.
     group : ndarray, str
         Name of the process group; ``""`` unknown.
     group_size : ndarray, int64
@@ -184,7 +184,7 @@ class TraceGroup:
     name : str
         As torch calls it: ``"0"``, or ``"default_pg"`` in older traces.
     description : str
-        What the program calls it; may be empty.
+        Its name in the program; may be empty.
     backend : str
         ``"nccl"``, ``"gloo"``; empty if it is not known.
     ranks : tuple of int, or None
@@ -222,34 +222,34 @@ class TraceSteps:
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """What the trace of one rank says; all times are seconds after ``origin_ns``.
+    """Trace of one rank; all times are seconds after ``origin_ns``.
 
     Attributes
     ----------
     path : Path
         Which file.
     source : "kineto" or "simdp"
-        Who wrote it: torch's profiler, or we.
+        Writer: torch's profiler, or simdp.
     rank, world_size : int or None
         Which rank, of how many; None if that is not known.
     device_name : str or None
-        As the driver says it; None without a device.
+        Name from the driver; None without a device.
     groups : dict of str to TraceGroup
         Process groups, by their names.
     origin_ns : int
-        What the clock of the file said at time 0 [ns]; ranks of one host share it.
+        Clock of the file at time 0 [ns]; ranks of one host share it.
     steps : Steps
         Empty if the trace was taken without a schedule.
     kernels : Kernels
-        What the device did.
+        Events of the device.
     collectives : Collectives
-        What was sent.
+        Collectives.
     host : HostEvents
-        What the host did.
+        Events of the host.
     remarks : tuple of str
-        What is missing, cut, sampled or odd: whole sentences.
+        Missing, cut, sampled or unusual data: whole sentences.
     machine : str or None
-        What the job ran on, as the catalogue calls it; only our own traces say so.
+        Catalogue name of the job's machine; only in simdp's own traces.
     """
 
     path: Path
@@ -386,7 +386,7 @@ def _decimal(written: str) -> int:
 
 
 def whole(written: Any, otherwise: int = -1) -> int:
-    """Read a whole number; ``otherwise`` stands for all else."""
+    """Read a whole number; return ``otherwise`` for anything else."""
     if type(written) is int:
         return written if -FAR < written < FAR else otherwise
     if type(written) is str:

@@ -53,7 +53,7 @@ def of_path(path: Path) -> list[RankTrace]:
 
 
 def of_file(path: Path) -> list[RankTrace]:
-    """Read the traces of one file; what does not say its rank may say it by its name."""
+    """Read the traces of one file; a missing rank is taken from the file's name."""
     with opened(path) as stream:
         return [_with_rank(trace) for trace in read_stream(stream, path)]
 
@@ -242,7 +242,7 @@ _DUMP = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id|entries)"')
 
 
 def kind_of(path: Path) -> PathKind:
-    """Tell what a path holds, from the beginning of its first file.
+    """Detect the content of a path from the beginning of its first file.
 
     Raises
     ------
@@ -298,12 +298,12 @@ def read_traces(path: Path) -> list[RankTrace]:
 def read_flight_records(path: Path) -> list[FlightRecord]:
     """Read dumps of NCCL's flight recorder, pickled or JSON: a file, or a folder of them.
 
-    No pickle can run anything: what is not built of Python's own containers is refused.
+    No pickle can run code: only Python's own containers are accepted.
 
     Raises
     ------
     ScenarioError
-        If there is no such path, or no dump in it, or one asks for any global.
+        If there is no such path, or no dump in it, or one needs a global.
     """
     path = Path(path)
     if not path.is_dir():
@@ -335,7 +335,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _kind_of_file(path: Path) -> PathKind | None:
-    """Tell what a file is by its beginning; None for what is not read here."""
+    """Detect a file's type from its beginning; None if unsupported."""
     with opened(path) as stream:
         if is_trace(stream):
             return "traces"

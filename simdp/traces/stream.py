@@ -1,8 +1,8 @@
 """Streams the events of a trace file of any size, and reports cut or invalid parts.
 
 A window of text slides over the file. Python's own decoder reads one event from it at a time: it is
-faster than libraries that stream (``python -m benchmarks.traces``), and goes on behind junk. What
-has no use, such as arrows and Python's own calls, is passed over before it is decoded.
+faster than streaming libraries (``python -m benchmarks.traces``), and continues after junk. Unused
+events, such as arrows and Python calls, are skipped before decoding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CutError(Exception):
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file, and what it is packed with.
+    """Open a file, and detect its compression.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def unpacked(stream: IO[bytes], packed: bool) -> IO[bytes]:
-    """Unpack what gzip packed, if it did."""
+    """Decompress gzip data, if any."""
     return cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if packed else stream
 
 
@@ -102,7 +102,7 @@ class TextWindow:
         return bool(raw)
 
     def _block(self) -> bytes:
-        """Read what is to be added; of what is damaged, all that comes before."""
+        """Read the next block; of damaged data, the part before the damage."""
         wanted, pieces = max(BLOCK, len(self.text) - self.at), list[bytes]()
         try:
             while wanted > 0 and (piece := self._read(wanted)):
@@ -176,9 +176,9 @@ class Events:
     Attributes
     ----------
     head : dict
-        What stands beside the events; complete once all were read.
+        Metadata next to the events; complete once all were read.
     remarks : list of str
-        What is cut or junk.
+        Truncated or invalid parts.
     num_events : int
         How many were read, unused ones too.
     num_numbered : int
