@@ -22,7 +22,7 @@ _ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160
 def one_line(text: str) -> str:
     """Make a message one line of bounded length, whatever a value in it holds.
 
-    The beginning says where, and the end what to do, so that a long one is cut in the middle.
+    The beginning gives the place, and the end the remedy, so that a long one is cut in the middle.
     """
     if len(text) > MAX_LINE:
         cut = len(text) - MAX_LINE
@@ -43,7 +43,7 @@ class ScenarioError(SimdpError):
     Parameters
     ----------
     problems : sequence of str
-        One line per problem: where, what was given, what is allowed, what to do.
+        One line per problem: place, given value, allowed values, remedy.
     """
 
     exit_status = 2
@@ -63,7 +63,7 @@ class UnitError(SimdpError, ValueError):
 
 
 class KindError(SimdpError, ValueError):
-    """What comes from outside by this kind cannot be loaded, or is no member of the family."""
+    """An external class of this kind cannot be loaded, or is no member of the family."""
 
     exit_status = 2
 
@@ -103,7 +103,7 @@ class DeadlockError(SimdpError):
     Parameters
     ----------
     waiting : sequence of str
-        One line per waiting rank, with what it waits for.
+        One line per waiting rank, with the event that it waits for.
     """
 
     exit_status = 4
@@ -117,7 +117,7 @@ class DeadlockError(SimdpError):
 
 
 class ProgramError(SimdpError):
-    """A rank program asks for what cannot be, or raises: what it raised follows, with the rank."""
+    """A rank program makes an invalid call, or raises: its exception follows, with the rank."""
 
     exit_status = 2
 
@@ -128,9 +128,9 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     Parameters
     ----------
     what : str
-        What the name should have been, for example ``"all_reduce"``.
+        Kind of the name, for example ``"all_reduce"``.
     given : object
-        What was given.
+        Given name.
     known : sequence of str
         Every name that is allowed.
 
@@ -150,10 +150,10 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
 
 
 def close_names(given: str, known: Sequence[str]) -> list[str]:
-    """Names that were probably meant: those that begin with what was given, or hold it, or one.
+    """Similar names: those that begin with the given name, contain it, or resemble it.
 
-    Upper case, spaces and underscores make no difference: ``A100`` stands for ``a100-sxm4-40gb``
-    and all other devices of that name.
+    Case, spaces and underscores make no difference: ``A100`` matches ``a100-sxm4-40gb`` and all
+    other devices of that name.
     """
     given = given[:MAX_SHOWN]
     plain, plainly = _plain(given), {name: _plain(name) for name in known}
@@ -171,6 +171,6 @@ def _plain(name: str) -> str:
 
 
 def shown(given: object) -> str:
-    """Write a value that was given, as much of it as tells it from others."""
+    """Write a given value, shortened but distinguishable."""
     text = repr(given)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

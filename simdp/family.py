@@ -1,8 +1,8 @@
 """Family: a table of classes by kind, its own and those that come from outside.
 
-A kind that is not one of simdp's is looked for outside: a name that an installed package offers as
-an entry point of the group ``simdp.<family>``, or ``module:Class``. Nobody outside can take the
-place of one of simdp's own, and nothing outside is looked at until a kind is none of these.
+A kind that is not one of simdp's is looked up outside: a name that an installed package offers as
+an entry point of the group ``simdp.<family>``, or ``module:Class``. External kinds cannot replace
+those of simdp, and are looked up only for an unknown kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WRITTEN_OUT = r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)"
 
 
 class Offer(NamedTuple):
-    """What an installed package offers as an entry point.
+    """Entry point of an installed package.
 
     Attributes
     ----------
@@ -50,14 +50,14 @@ class Offer(NamedTuple):
 class Family(Mapping[str, type[M]]):
     """A family's table: as a mapping, simdp's own kinds and the class of each.
 
-    A class is imported when it is first asked for, since a run needs few of all families.
+    A class is imported on first use, since a run needs few of all families.
 
     Parameters
     ----------
     name : str
         As ``list`` shows it: ``"strategies"``.
     base : type
-        What every member is derived from.
+        Base class of every member.
     package : str
         The family's package.
     classes : mapping of str to str
@@ -100,7 +100,7 @@ class Family(Mapping[str, type[M]]):
     # From outside -------------------------------------------------------------------------------
 
     def find(self, kind: str) -> type[M] | None:
-        """The class of a kind, from outside where it is none of simdp's; None if nobody has it.
+        """The class of a kind, external if it is none of simdp's; None if unknown.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Family(Mapping[str, type[M]]):
         return found[0] if found else None
 
     def _checked(self, kind: str, found: object) -> type[M]:
-        """Hold a class from outside to what holds for our own.
+        """Check an external class by the rules for our own.
 
         Raises
         ------
@@ -179,7 +179,7 @@ def has_offers(family: str) -> bool:
 
 @cache
 def _offers() -> dict[str, list[Offer]]:
-    """What installed packages offer to each of our groups; to look takes 50 ms and more."""
+    """Entry points of installed packages for our groups; the look-up takes 50 ms and more."""
     from importlib.metadata import entry_points
 
     found, all_of_them = dict[str, list[Offer]](), entry_points()
@@ -193,7 +193,7 @@ def _offers() -> dict[str, list[Offer]]:
 
 
 def _loaded(kind: str, offer: Offer) -> object:
-    """Load what an entry point names; whatever goes wrong is its package's."""
+    """Load an entry point; any exception is attributed to its package."""
     try:
         return offer.load()
     except Exception as error:

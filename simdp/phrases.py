@@ -19,9 +19,9 @@ class Problem(NamedTuple):
     place : tuple of str
         The keys that lead to it.
     line : str
-        Where, what was given, what is allowed.
+        Place, given value, allowed values.
     unknown : str or None
-        The unknown key at that place, if that is what is wrong.
+        The unknown key at that place, if that is the problem.
     """
 
     place: tuple[str, ...]
@@ -30,14 +30,14 @@ class Problem(NamedTuple):
 
 
 def problems(error: ValidationError, raw: object) -> list[Problem]:
-    """Say each of pydantic's errors in one line: where, what was given, what is allowed.
+    """Format each of pydantic's errors in one line: place, given value, allowed values.
 
     Parameters
     ----------
     error : pydantic.ValidationError
-        What validation raised.
+        Exception of the validation.
     raw : object
-        The value that was validated; it tells a key from the tag of a union.
+        The validated value; it distinguishes a key from the tag of a union.
 
     Returns
     -------

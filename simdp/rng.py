@@ -18,7 +18,7 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
     seed : int
         The scenario's seed, 0 or more.
     *name : str or int
-        Who draws, for example ``"straggler", 0, step``.
+        Names of the stream, for example ``"straggler", 0, step``.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
 def uniform_at(
     seed: int, name: tuple[str | int, ...], members: Ints, shape: tuple[int, ...]
 ) -> Floats:
-    """Uniform numbers in [0, 1) that depend on a place alone, not on what is drawn beside it.
+    """Uniform numbers in [0, 1) that depend only on their place, not on other draws.
 
     A counter-based generator: each number is a hash of the stream's key, the member and the
     place, so that cutting or padding an axis changes none of the numbers that stay.
@@ -44,7 +44,7 @@ def uniform_at(
     members : ndarray, shape `(num_members,)`
         For example the samples of a batch.
     shape : tuple of int
-        Of what each member draws.
+        Key of each member's draws.
 
     Returns
     -------

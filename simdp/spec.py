@@ -1,7 +1,7 @@
 """Spec, the frozen base of every value that is written in YAML, and the types of its fields.
 
-What lives here: unknown keys with a hint, families of kinds (`one_of`), catalogue names
-(`from_catalogue`), and quantities with units. What does not: any value of any scenario.
+Holds unknown keys with a hint, families of kinds (`one_of`), catalogue names (`from_catalogue`),
+and quantities with units; no values of any scenario.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ MAX_SHARED = 64  # members that are kept for equal values to come
 
 
 def _unknown_key(key: object, known: Sequence[str]) -> str:
-    """Say that a key is unknown, and where a scenario has what another library calls so."""
+    """Report an unknown key, with simdp's key for another library's name."""
     line = unknown_name("key", key, known)
     if key not in OTHER_NAMES:
         return line
@@ -189,7 +189,7 @@ class Spec(BaseModel):
 
 
 def _plain(kind: str) -> str:
-    """A kind without what people spell differently: BatchNorm2d, batch_norm2d, batch-norm2d."""
+    """A normalised kind: BatchNorm2d, batch_norm2d and batch-norm2d are equal."""
     return re.sub(r"[-_ ]", "", kind).casefold()
 
 
@@ -205,9 +205,9 @@ class one_of:  # noqa: N801  reads as a word in annotations
     default : str, optional
         The kind of a mapping that names none, such as ``{overlap: false}``.
     presets : mapping of str to mapping, optional
-        Names that stand for a kind with some of its keys; keys written beside the name win.
+        Names that abbreviate a kind with some of its keys; keys in the scenario have precedence.
     shared : bool
-        Make one member of equal values, so that what it works out of itself is worked out once.
+        Share one member among equal values, so that its cached values are computed once.
     by_key : bool
         Whether a mapping that names no kind is of the kind that one of its keys is called:
         ``{epochs: 90}`` is ``{kind: epochs, epochs: 90}``.
@@ -257,7 +257,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
         return self._made[key]
 
     def _find(self, kind: str) -> type[Spec] | None:
-        """The class of a kind, perhaps from outside; None where nobody has it."""
+        """The class of a kind, possibly external; None if unknown."""
         if not isinstance(self.table, Family):
             return self.table.get(kind)
         try:
@@ -351,7 +351,7 @@ class from_catalogue:  # noqa: N801
 
 @cache
 def form_of(form: Any) -> TypeAdapter[Any]:
-    """What validates one of several forms of a value."""
+    """Validator of one of several forms of a value."""
     return TypeAdapter(form)
 
 

@@ -23,7 +23,7 @@ class NamedRow(NamedTuple):
 
 
 class TableLine(NamedTuple):
-    """A line of a table: its number in the file, and what stands in each column."""
+    """A line of a table: its number in the file, and the text of each column."""
 
     number: int
     cells: dict[str, str]
@@ -37,7 +37,7 @@ class SampleTable(NamedTuple):
     values : array of float
         Features of the first sample, of the second, and so on.
     labels : list of str
-        What stands in the column of labels, never empty.
+        Text in the column of labels, never empty.
     lines : list of int
         The line of each sample in the file.
     """
@@ -55,7 +55,7 @@ def parse_samples(
     Parameters
     ----------
     text : str
-        CSV, whose first line that is no comment names the columns.
+        CSV; the first line that is no comment names the columns.
     where : str
         Leads the errors, for example the file.
     label : str
@@ -137,7 +137,7 @@ def parse_lines(
     Parameters
     ----------
     text : str
-        CSV, whose first line that is no comment names the columns, in any order.
+        CSV; the first line that is no comment names the columns, in any order.
     where : str
         Leads the errors, for example the file.
     required, optional : sequence of str
@@ -183,12 +183,12 @@ def parse_csv(
     Parameters
     ----------
     text : str
-        CSV, whose first line that is no comment names the columns, in any order.
+        CSV; the first line that is no comment names the columns, in any order.
     where : str
         Leads the errors, for example the file.
     required : sequence of str
-        Columns that must be there. The first one names the rows, no two alike; the others, and
-        those of ``optional``, hold finite numbers of 0 or more.
+        Required columns. The first one names the rows uniquely; the others, and those of
+        ``optional``, hold finite numbers of 0 or more.
     optional : sequence of str
         Columns that may be there.
 

@@ -1,8 +1,8 @@
 """Quantities at the border: ``"25 GB/s"`` in YAML and on plots, plain SI floats inside.
 
 Pint checks the dimensions, with a registry of just the units that a cluster needs: in Pint's own
-registry a bit has no dimension, so that ``5 / s`` would pass for a bandwidth. To load Pint takes as
-long as to simulate a step, so that its answers for the most common units stand here.
+registry a bit has no dimension, so that ``5 / s`` would pass for a bandwidth. Loading Pint takes as
+long as simulating a step, so that the most common units are tabulated here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _UNIT = re.compile(r"[A-Za-zµμ]{1,12}(\s*/\s*[A-Za-zµμ]{1,12})?")
 
 
 class Dimension(NamedTuple):
-    """What a quantity measures: its SI unit, an example for messages, the units to print it in."""
+    """Dimension of a quantity: its SI unit, an example for messages, the units to print it in."""
 
     unit: str
     example: str
@@ -117,7 +117,7 @@ def parse(text: object, dimension: str) -> float:
     Parameters
     ----------
     text : object
-        What stands in the scenario, for example ``"25 GB/s"``.
+        Text in the scenario, for example ``"25 GB/s"``.
     dimension : str
         A key of `DIMENSIONS`.
 
@@ -206,7 +206,7 @@ _NOT_ZERO = r"(?!\s*\+?[0.]+([eE]|[^0-9.eE]))"
 
 
 def quantity_pattern(dimension: str, zero: bool = True) -> str:
-    """Say as a regular expression what `parse` takes: a number of 0 or more, and a unit.
+    """Regular expression of the texts that `parse` accepts: a number of 0 or more, and a unit.
 
     Parameters
     ----------

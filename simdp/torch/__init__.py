@@ -1,7 +1,7 @@
 """TORCH: unmodified torch scripts on virtual ranks, with real tensors and a virtual clock.
 
-A rank is a thread, of which one runs at a time; what torch and Python keep once per process, each
-rank has for itself. ``import torch`` in this room is the real one.
+A rank is a thread, of which one runs at a time; state that torch and Python keep per process is
+kept per rank. ``import torch`` in this package is the real one.
 
 `workload` makes a scenario's workload of any module, without running it.
 """

@@ -3,9 +3,9 @@
 Torch's own collectives work on memory, behind the back of autograd, of modes and of versions; so
 do these, on NumPy's views of it.
 
-Tensors of these ranks lie on the host, where torch has gloo; who compares a script with its real
-run compares with that. The order of additions is that of gloo's plans. Blocks that fit the
-processor's cache go from all inputs to all outputs at once.
+Tensors of these ranks lie on the host, where torch has gloo, so that a script can be compared with
+its real run. The order of additions is that of gloo's plans. Blocks that fit the processor's cache
+go from all inputs to all outputs at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Buffer:
     Raises
     ------
     ValueError
-        If the tensor has gaps, as torch says it.
+        If the tensor is not contiguous; the message is torch's.
     """
 
     __slots__ = ("array", "dtype", "nbytes", "real", "size")
@@ -147,7 +147,7 @@ Sum = tuple[Any, Any] | int
 
 
 class _Recipe(NamedTuple):
-    """Where chunks begin, and what each is the sum of."""
+    """Offsets of the chunks, and the terms of each sum."""
 
     offsets: list[int]
     sums: list[Sum]
@@ -161,7 +161,7 @@ class Reduction(NamedTuple):
     name : str
         A key of `OPS`.
     factor : float
-        Of ``PREMUL_SUM``: what inputs are multiplied with first.
+        Of ``PREMUL_SUM``: factor of the inputs.
     """
 
     name: str
@@ -206,13 +206,13 @@ def reduce_into(
     Parameters
     ----------
     collective : {"all_reduce", "reduce"}
-        Whose order.
+        Plan that gives the order.
     inputs : sequence of Buffer
-        One per rank, or what has its array, dtype and size.
+        One per rank, or an object with its array, dtype and size.
     outputs : sequence of ndarray, each shape `(num_elements,)`
-        What gets the whole.
+        Output of the whole.
     how : Reduction
-        What stands for adding.
+        Function used in place of addition.
     root : int
         Of a reduce.
     """
@@ -283,12 +283,12 @@ def _recipe(collective: str, n: int, size: int, itemsize: int, root: int) -> _Re
 
 
 def listed(tensors: Any) -> list[Any]:
-    """A list of tensors, of which one may come by itself."""
+    """A list of tensors, or a single tensor."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def lists(tensors: Any) -> list[list[Any]]:
-    """A list of lists of tensors, of which one may come by itself."""
+    """A list of lists of tensors, or a single one."""
     if tensors and isinstance(tensors[0], torch.Tensor):
         return [list(tensors)]
     return [list(each) for each in tensors]
@@ -308,5 +308,5 @@ def message(name: str, memory: Buffer, whom: str, tag: int) -> CallSignature:
 
 
 def flat_tensors(works: Sequence[Any]) -> list[Any]:
-    """What several works leave."""
+    """Results of several works."""
     return [tensor for work in works for tensor in work.tensors]

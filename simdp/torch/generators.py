@@ -1,11 +1,11 @@
 """Random generators and modules of each rank.
 
 The generators of torch, NumPy and Python belong to the process; each rank has states of its own,
-which are put in their place whenever the rank goes on. Torch's begins as in any fresh process. The
-others begin with seeds of the program and the rank; a real process takes what the system draws.
+which are installed whenever the rank resumes. Torch's begins as in any fresh process. The others
+begin with seeds of the program and the rank, in place of the system's random seeds.
 
-What they keep in their globals is then each rank's own, as in processes. Installed packages are
-shared by all ranks, and so is what they keep.
+Their globals are then each rank's own, as in processes. Installed packages and their state are
+shared by all ranks.
 """
 
 from __future__ import annotations

@@ -6,12 +6,11 @@ names up in, which it can keep for each thread.
 So a script's own ``samples/s`` are those of the cluster. Each look at a clock takes a nanosecond:
 on any machine two looks differ.
 
-Numbers are those of the workers: each is seeded as torch seeds it, keeps generators of its own, and
-gets every so-manyth batch. What they take is not charged; on a real host it is hidden by as many
-cores.
+Numbers are those of the workers: each is seeded as in torch, has generators of its own, and gets
+every n-th batch. Their time is not charged; on a real host it is hidden by as many cores.
 
-Ranks of a program are together anyway: one dictionary stands for the server of each address. Who
-waits for a key lets other ranks go on, and no time passes but what they take.
+Ranks of a program share a process: one dictionary replaces the server of each address. A rank that
+waits for a key lets other ranks run, and only their time passes.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def _put_world(world: dict[str, Any], variables: dict[str, Any]) -> None:
 
 
 def _made(options: Any, backend_options: Any = None) -> Virtual:
-    """Make a group of a rank, as torch asks for it."""
+    """Create a group of a rank, as torch does."""
     rank = asking("init_process_group")
     runtime = rank.runtime
     world_size, size, place = runtime.cluster.world_size, options.group_size, options.group_rank
@@ -177,8 +176,8 @@ def keep_what_is_freed() -> None:
 class ProcessState(RankLocal):
     """Each rank's ``os.environ``, ``sys.argv``, ``__main__`` and ``sys.excepthook``.
 
-    ``os.environ`` stays the same object, whose contents change, so that whoever has it sees those
-    of the rank that runs.
+    ``os.environ`` stays the same object, whose contents change, so that all references see those of
+    the running rank.
     """
 
     @contextmanager
@@ -226,7 +225,7 @@ def _show(seen: tuple[Any, ...]) -> None:
 
 
 class Lines:
-    """A stream that ranks write to: whole lines, marked with who writes them if asked to.
+    """A stream that ranks write to: whole lines, with an optional prefix of the rank.
 
     Parameters
     ----------
@@ -244,7 +243,7 @@ class Lines:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write text; what is no line yet waits for its end."""
+        """Write text; an incomplete line waits for its end."""
         rank = current()
         if rank is None:
             return int(self._stream.write(text))
@@ -265,7 +264,7 @@ class Lines:
             self.write(line)
 
     def rest(self) -> None:
-        """Write what never came to the end of its line."""
+        """Write the incomplete last line of each rank."""
         for rank, text in self._begun.items():
             mark = rank.state.get("marks", {}).get(self._name, "")
             self._stream.write(f"{mark}{text}")
@@ -358,7 +357,7 @@ class Loading(RankLocal):
 
 
 class _Worker:
-    """One worker: its generators, and what it fetches with."""
+    """One worker: its generators, and its fetcher."""
 
     def __init__(self, loader: Any, number: int, base_seed: int) -> None:
         self._loader = loader
@@ -427,7 +426,7 @@ class Workers(dataloader._BaseDataLoaderIter):
     Parameters
     ----------
     loader : DataLoader
-        Whose ``num_workers`` is above 0.
+        Loaders with ``num_workers`` above 0.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -496,7 +495,7 @@ KEPT = "stores"
 
 
 class Shelf:
-    """What is kept at an address, and who waits for it."""
+    """Values at an address, and the ranks waiting for them."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -508,7 +507,7 @@ _SHELVES: dict[tuple[int, str], Shelf] = {}
 
 
 def shelf(address: str) -> Shelf:
-    """What the calling rank's program keeps at an address."""
+    """Store of the calling rank's program at an address."""
     runtime = asking("store").runtime
     return _SHELVES.setdefault((id(runtime), address), Shelf())
 
@@ -538,7 +537,7 @@ class VirtualStore(dist.Store):
             runtime.finish(handle)
 
     def get(self, key: str) -> bytes:
-        """Read a value; wait until it is there."""
+        """Read a value; wait until it is set."""
         self.wait([key])
         return self._shelf.values[key]
 
@@ -599,11 +598,11 @@ class VirtualStore(dist.Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Tell that all is there."""
+        """True: all functions are available."""
         return True
 
     def set_timeout(self, timeout: Any) -> None:
-        """Take a timeout, which nothing exceeds: what never comes is reported as a deadlock."""
+        """Accept a timeout without effect: a missing rank is reported as a deadlock."""
 
     @property
     def timeout(self) -> Any:

@@ -16,7 +16,7 @@ import torch
 
 
 class Sizes(NamedTuple):
-    """What one kernel asks of a device.
+    """Work of one kernel on a device.
 
     Attributes
     ----------
@@ -34,14 +34,14 @@ class Sizes(NamedTuple):
 
 
 class OperatorKernels(NamedTuple):
-    """What an operator launches.
+    """Kernels launched by an operator.
 
     Attributes
     ----------
     kernels : tuple of Sizes
-        In their order; none of what only looks at memory in another way.
+        In their order; none for views.
     policy : {"fused_attention", "product", "promote", "wide"}
-        What the roofline and autocast make of it.
+        Their dtypes, for the roofline and autocast.
     products : float
         FLOPs of matrix products, as publications count them.
     """
@@ -188,7 +188,7 @@ def _attention_backward(args: Args, out: Any) -> Kernels:
 
 
 def _batch_norm(args: Args, out: Any) -> Kernels:
-    """Statistics; what they make of the input."""
+    """Statistics; then the normalised input."""
     return (_elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0))
 
 
@@ -245,7 +245,7 @@ def _look_up_backward(args: Args, out: Any) -> Kernels:
 
 
 def _put(args: Args, out: Any) -> Kernels:
-    """What is put there is read, added to what is there, and written."""
+    """The values and the destination are read, added, and written."""
     places = [one for one in tensors_in(args[1:]) if not one.is_floating_point()]
     values = [one for one in tensors_in(args[1:]) if one.is_floating_point()]
     most = max([*values, *places], key=stored)
@@ -275,7 +275,7 @@ def _classes_backward(args: Args, out: Any) -> Kernels:
 
 
 def _window(args: Args, out: Any) -> Kernels:
-    """A maximum, and where it stands."""
+    """A maximum, and its index."""
     made = out[0]
     return (moved([args[0], *out], float(made.numel() * prod(args[1]))),)
 
@@ -388,21 +388,21 @@ NOTHING = OperatorKernels()
 def launched_by(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 ) -> OperatorKernels:
-    """Say what an operator launches.
+    """List the kernels of an operator.
 
     Parameters
     ----------
     func : torch._ops.OpOverload
         As `torch.utils._python_dispatch.TorchDispatchMode` sees it.
     args, kwargs
-        What it took.
+        Its arguments.
     out : object
-        What it returned.
+        Its results.
 
     Returns
     -------
     Launched
-        Nothing of what moves no memory, such as views and empty tensors.
+        Empty for operators that move no memory, such as views and empty tensors.
     """
     name = func.overloadpacket.__name__
     filled = {argument.name for argument in func._schema.arguments if argument.is_out}

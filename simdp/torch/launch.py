@@ -1,8 +1,8 @@
 """Launches torch scripts on virtual ranks.
 
-Optimizers and DistributedDataParallel ask ``torch._dynamo`` to leave them alone, which imports it:
-some seconds, a third of a short run. Nothing is compiled here, so a stand-in answers these two. Who
-asks for anything else gets the real one, which takes its place.
+Optimizers and DistributedDataParallel import ``torch._dynamo`` to exclude themselves from
+compilation: some seconds, a third of a short run. Nothing is compiled here, so a stand-in serves
+these two. Any other use loads the real one, which takes its place.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DISABLED = "__dynamo_disable"
 
 
 class StandIn(ModuleType):
-    """Stands in for the compiler until somebody needs it."""
+    """Replaces the compiler until it is needed."""
 
     def __init__(self) -> None:
         super().__init__(NAME)
@@ -109,7 +109,7 @@ def _real() -> Any:
 
 
 class Compilers(RankLocal):
-    """The compiler, if nobody has imported it so far."""
+    """The compiler, if it has not been imported so far."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -205,11 +205,11 @@ Body = Callable[[Rank], Any]
 
 
 class RankError(ProgramError):
-    """What a rank raised, told with the rank."""
+    """An exception of a rank, reported with the rank."""
 
 
 class ScriptCode(NamedTuple):
-    """What is run as ``__main__``.
+    """Code that runs as ``__main__``.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class ScriptCode(NamedTuple):
     spec : ModuleSpec or None
         Of a module.
     folder : str
-        What stands first in ``sys.path``.
+        First entry of ``sys.path``.
     """
 
     name: str
@@ -306,11 +306,11 @@ def run(
     arguments : sequence of str
         The script's own.
     seed : int
-        Of what stragglers draw, and of generators that a script does not seed.
+        Seed of the stragglers, and of generators without a seed in the script.
     environ : mapping of str to str, optional
-        What ranks find in their environment beside what torchrun puts there.
+        Environment variables of ranks, in addition to those of torchrun.
     marks : sequence of mapping of str to str or None
-        What each rank's lines begin with on ``stdout`` and ``stderr``; None if they are not shown.
+        Prefix of each rank's lines on ``stdout`` and ``stderr``; None for hidden ranks.
     device_count : int, optional
         Devices of a node; as many as the cluster has ranks there, if left out.
 
@@ -322,9 +322,9 @@ def run(
     Raises
     ------
     ProgramError
-        If a rank raises, or asks for what cannot be served.
+        If a rank raises, or makes an unsupported call.
     DeadlockError
-        If ranks wait for what never comes.
+        If ranks wait for an event that never occurs.
     """
 
     def body(rank: Rank) -> None:
@@ -419,7 +419,7 @@ def play(
 
 
 def _play_spawned(rank: Rank, name: str, count: int, body: Body) -> ProgramResult:
-    """Play ranks that a rank has started, which find what it has."""
+    """Run ranks that a rank has started, with its environment."""
     environ, main = dict(os.environ), sys.modules["__main__"]
     where = rank.state["where"]
     cluster = find(where.cluster, count, count).cluster
@@ -446,7 +446,7 @@ def _installed() -> Iterator[None]:
 
 
 def _variables(rank: int, cluster: Any) -> dict[str, str]:
-    """What torchrun puts into the environment of a rank."""
+    """Environment variables that torchrun sets for a rank."""
     local, nodes = cluster.local_size, cluster.world_size // cluster.local_size
     found = {
         "LOCAL_RANK": rank % local,
@@ -468,7 +468,7 @@ def _variables(rank: int, cluster: Any) -> dict[str, str]:
 
 
 def _live(rank: Rank, body: Body) -> Any:
-    """Let a rank do its part; what it raises is told with the rank."""
+    """Run a rank; its exceptions are reported with the rank."""
     become(rank)
     begun = []
     try:
@@ -509,7 +509,7 @@ def _live(rank: Rank, body: Body) -> Any:
 
 
 def _failed(rank: Rank, status: int, how: str, told: str = "") -> RankError:
-    """What torchrun says of a rank that failed, the first of all."""
+    """Report of torchrun for the first failed rank."""
     lines = "".join(f"[rank{rank.rank}]: {line}\n" for line in told.splitlines())
     return RankError(
         f"{lines}rank {rank.rank} {how}: exitcode {status}, local_rank {rank.local_rank}; it is "

@@ -1,11 +1,11 @@
 """Process groups of torch scripts.
 
-Torch waits for futures in C++, where no other rank could go on meanwhile. So every work of a rank
-whose future somebody may hold is remembered, and before the rank would block, the rank waits here
-for its works until the future is there. In a backward pass that is at its end, before
-DistributedDataParallel looks at its buckets.
+Torch waits for futures in C++, where no other rank could run meanwhile. So works of a rank whose
+future may be in use are stored, and before the rank would block, it waits here for its works until
+the future is done. In a backward pass that is at its end, before DistributedDataParallel reads its
+buckets.
 
-Each is called once all ranks of a group have made the call, with what each place of it gave.
+Each is called once all ranks of a group have made the call, with the arguments of each place.
 
 A group takes the place of the C++ one, so that `DistributedDataParallel`, FSDP and all else of
 torch that talks to groups, from Python or from C++, talks to it. Its methods are called as torch
@@ -59,11 +59,11 @@ class Work(TorchWork):
     Parameters
     ----------
     rank : Rank
-        Whose.
+        Rank.
     handles : sequence of Handle
-        What it waits for.
+        Calls to wait for.
     tensors : sequence of Tensor
-        What it leaves.
+        Result.
     places : dict of int to int, optional
         Of a receive: the place in the group of each rank.
     """
@@ -93,7 +93,7 @@ class Work(TorchWork):
         return all(handle.done for handle in self.handles)
 
     def conclude(self) -> None:
-        """Give the future its value, if somebody has asked for it; the call must be over."""
+        """Set the value of the future, if it is in use; the call must be over."""
         if self._future is not None and self in self._rank.waits:
             del self._rank.waits[self]
             self._future.set_result(list(self.tensors))
@@ -160,7 +160,7 @@ class Work(TorchWork):
         return self._future
 
     def get_future_result(self) -> Any:
-        """Make a future that says that the call has succeeded."""
+        """Create a future that reports success."""
         return self.get_future().then(lambda _: 0)
 
     def _mine(self, call: str) -> None:
@@ -204,7 +204,7 @@ _DONE = torch._C.Future.done
 
 
 class Futures(RankLocal):
-    """Torch's futures, whose waiting lets other ranks go on."""
+    """Torch's futures, whose waits let other ranks run."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -289,7 +289,7 @@ class Joined:
         self.size = self.array.size
 
     def part(self) -> None:
-        """Give each buffer what is its."""
+        """Copy its piece into each buffer."""
         if len(self._buffers) > 1:
             ends = np.cumsum([buffer.size for buffer in self._buffers])[:-1]
             for buffer, piece in zip(self._buffers, np.split(self.array, ends), strict=True):
@@ -297,7 +297,7 @@ class Joined:
 
 
 def reduce(how: Reduction, root: int) -> Exchange:
-    """Reduce on one rank; the others keep what they have."""
+    """Reduce on one rank; the others keep their values."""
 
     def carry(given: Sequence[CallArguments]) -> None:
         inputs: list[Any] = [each.inputs[0] for each in given]
@@ -426,9 +426,9 @@ class Virtual(dist.ProcessGroup):
     Parameters
     ----------
     rank : Rank
-        The member whose this object is.
+        The member that owns this object.
     groups : dict of str to Group
-        What times it, by the type of device that tensors are on.
+        Timing of calls, by the type of the tensors' device.
     backend : str
         As the script named it.
     """
@@ -486,7 +486,7 @@ class Virtual(dist.ProcessGroup):
     abort = shutdown
 
     def set_timeout(self, timeout: Any) -> None:
-        """Take a timeout, which nothing exceeds: what never comes is reported as a deadlock."""
+        """Accept a timeout without effect: a missing rank is reported as a deadlock."""
 
     _add_ephemeral_timeout = _set_default_timeout = set_timeout
 
@@ -502,7 +502,7 @@ class Virtual(dist.ProcessGroup):
     # How a call is made -------------------------------------------------------------------------
 
     def _timed(self, tensor: Any) -> ProgramGroup:
-        """Find what times a call on a tensor."""
+        """Find the timing of a call on a tensor."""
         if len(self._groups) > 1:
             return self._groups.get(device_type(tensor), self._group)
         return self._group
@@ -519,7 +519,7 @@ class Virtual(dist.ProcessGroup):
         more: str = "",
         shape: tuple[int, ...] | None = None,
     ) -> Work:
-        """Issue a collective of the engine; what all ranks must say is dtype, shape and more."""
+        """Issue a collective of the engine; all ranks must agree on dtype, shape and more."""
         rank, first = self._member, (*inputs, *outputs)[0]
         clock, self._calls = rank.issue(), self._calls + 1
         dtype = str(first.dtype).removeprefix("torch.")
@@ -710,7 +710,7 @@ class Virtual(dist.ProcessGroup):
         return Work(rank, [handle], [torch.zeros(0)])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks have come here; who never comes is named in the deadlock report."""
+        """Wait until all ranks have arrived; missing ranks are named in the deadlock report."""
         if "gloo" not in self._backend and ":" not in self._backend:
             raise ValueError(
                 "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)."
@@ -732,7 +732,7 @@ class Virtual(dist.ProcessGroup):
         return self._receive(tensors, self._group.ranks[src], tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        """Receive a tensor from whoever sends first."""
+        """Receive a tensor from any rank."""
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:

@@ -1,9 +1,9 @@
 """Virtual ranks of a torch script.
 
-Who charges work for operators, or answers for a device, asks `current` whose turn it is.
+Code that charges operators, or answers for a device, calls `current` for the running rank.
 
-A part is one such thing: the generators, the process groups, the devices. The launcher asks all
-of them, in the order of `PARTS`, whenever a rank begins, gets the baton, gives it up, or ends.
+A part is one kind of state: the generators, the process groups, the devices. The launcher calls all
+of them, in the order of `PARTS`, whenever a rank begins, resumes, pauses, or ends.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LOCAL = threading.local()
 
 
 class Lane(Protocol):
-    """A stream beside the compute stream.
+    """A stream in addition to the compute stream.
 
     Attributes
     ----------
     end : float
-        When it is through with what it was given [s].
+        When it finishes its queued work [s].
     """
 
     end: float
@@ -42,7 +42,7 @@ class Rank:
     rank : int
         Which, of all ranks.
     runtime : Runtime
-        What plays the program. Its cluster has a device for each rank.
+        Simulator of the program. Its cluster has a device for each rank.
     device_count : int
         Devices of a node, as ``torch.cuda.device_count()`` has them; the node may have more than
         the program has ranks there.
@@ -56,11 +56,11 @@ class Rank:
     Attributes
     ----------
     state : dict
-        What parts of this room keep for each rank, each under a name of its own.
+        State of the parts for each rank, each under a name of its own.
     waits : dict
-        Works that are under way and somebody may wait for, in the order of their calls.
+        Pending works that may be waited for, in the order of their calls.
     lane : Lane or None
-        A stream beside the compute stream that the script gives work to now.
+        The stream that the script queues work on now, if not the compute stream.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Rank:
     def charge(self, seconds: float, activity: Activity = "compute", name: str = "compute") -> None:
         """Keep the rank's compute stream busy, behind all that it does already.
 
-        Nothing happens now but an addition: time passes when the rank next calls another one, and
-        what was charged one after the other of one activity and name is one span by then.
+        Only adds to a sum: time passes at the rank's next call of another rank, and consecutive
+        charges of one activity and name become one span.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Rank:
         activity : {"compute", "forward", "backward", "update"}
             How pictures show it.
         name : str
-            What exactly, for ``trace.json``.
+            Its name in ``trace.json``.
         """
         if activity != self._activity or name != self._name:
             self.advance()
@@ -135,7 +135,7 @@ class Rank:
         return self.runtime.reach(self.rank, self.lane.end)
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """Let what comes next wait for calls: the compute stream, or another one in its place."""
+        """Let later work wait for calls: on the compute stream, or on another one."""
         if self.lane is None:
             self.settle()
             for handle in handles:
@@ -146,12 +146,12 @@ class Rank:
 
 
 def current() -> Rank | None:
-    """The rank whose thread this is; None off all ranks."""
+    """The rank of the current thread; None outside of ranks."""
     return getattr(_LOCAL, "rank", None)
 
 
 def asking(call: str) -> Rank:
-    """The rank whose thread this is.
+    """The rank of the current thread.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def asking(call: str) -> Rank:
 
 
 def become(rank: Rank | None) -> None:
-    """Say whose thread this is from now on."""
+    """Set the rank of the current thread."""
     _LOCAL.rank = rank
 
 
@@ -176,20 +176,20 @@ def become(rank: Rank | None) -> None:
 
 
 class RankLocal:
-    """One thing that each rank has for itself; what a part needs not, it leaves as it is here."""
+    """One kind of state per rank; the defaults of unused methods do nothing."""
 
     def installed(self) -> AbstractContextManager[None]:
-        """Stand in for what belongs to the process, while a program runs on any ranks."""
+        """Replace state of the process while a program runs."""
         return nullcontext()
 
     def begin(self, rank: Rank) -> None:
-        """Make what a rank has, in the rank's thread, before its script begins."""
+        """Create a rank's state, in its thread, before its script begins."""
 
     def enter(self, rank: Rank) -> None:
-        """Put what a rank has in its place: the rank has the baton, and goes on."""
+        """Install a rank's state: it resumes."""
 
     def leave(self, rank: Rank) -> None:
-        """Keep what a rank has: it is about to give the baton up."""
+        """Save a rank's state: it is about to pause."""
 
     def end(self, rank: Rank) -> None:
         """Clear away after a rank, in the rank's thread, when its script is over."""

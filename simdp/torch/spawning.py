@@ -1,4 +1,4 @@
-"""Spawning: processes that a script starts by itself, as ranks; and those that cannot be.
+"""Run processes that a script spawns as ranks, and reject unsupported ways to start one.
 
 ``torch.multiprocessing.spawn``, and processes that are started one by one and then joined, make a
 program of their own: its ranks are the processes, on the cluster of the script that starts them,
@@ -37,7 +37,7 @@ START = "torch.multiprocessing.spawn"
 
 
 class Context:
-    """What ``spawn`` gives back with ``join=False``: the processes have ended by then."""
+    """Result of ``spawn`` with ``join=False``: the processes have ended by then."""
 
     def __init__(self, count: int) -> None:
         self._pids = [os.getpid() + 1 + number for number in range(count)]
@@ -52,12 +52,12 @@ class Context:
 
 
 class SentCopies:
-    """What is sent to processes, each of which gets its own; the memory of tensors is shared.
+    """Arguments for processes, each of which gets a copy; the memory of tensors is shared.
 
     Parameters
     ----------
     values : sequence
-        What is sent.
+        Arguments to send.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -88,7 +88,7 @@ class SentCopies:
 def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The same function of a module that the rank imports for itself, as a spawned process does.
 
-    What is no function of the script by its name stays as it is.
+    Only functions of the script found by name are replaced.
     """
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
@@ -105,12 +105,12 @@ def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Spawning(RankLocal):
-    """What starts processes.
+    """Functions that start processes.
 
     Parameters
     ----------
     play : callable
-        Plays what is started.
+        Runs the started processes.
     """
 
     def __init__(self, play: Play) -> None:
@@ -172,7 +172,7 @@ class Spawning(RankLocal):
         return None if join else Context(nprocs)
 
     def run_started(self, rank: Rank) -> None:
-        """Play the processes that a rank has started and nobody has joined so far."""
+        """Run the processes that a rank has started and not joined so far."""
         waiting = rank.state.pop(STARTED, [])
         if not waiting:
             return
@@ -195,7 +195,7 @@ class Spawning(RankLocal):
         rank.runtime.pass_until(rank.rank, begun + result.simulated_s)
 
     def _methods(self, real: dict[str, Any]) -> tuple[Any, ...]:
-        """Stand in for the methods of a process: what ranks start runs when it is joined."""
+        """Replace the methods of a process: started ranks run when they are joined."""
 
         def start(process: Any) -> None:
             if current() is None:
@@ -257,14 +257,14 @@ def _guarded(fork: Callable[[], int], call: str) -> Callable[[], int]:
 
 
 def together(result: ProgramResult, spawned: Sequence[tuple[float, ProgramResult]]) -> Any:
-    """What a script and the programs that it has spawned did, one after the other.
+    """Concatenate the results of a script and of the programs that it has spawned.
 
     Parameters
     ----------
     result : ProgramResult
         Of the script.
     spawned : sequence of (float, ProgramResult)
-        When each began [s], and what it did.
+        Start [s] and result of each.
     """
     blocks, names = list(result.trace.blocks), list(result.trace.names)
     largest = result

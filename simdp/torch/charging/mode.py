@@ -4,7 +4,8 @@ The cluster's ``overheads.hook`` is the time of a gradient's hook with the launc
 the bucket and of that back, and is charged as the gradient comes in, as in scenarios. The copies'
 bytes are counted apart.
 
-A device runs one kernel each way; so the mask is charged as that, and what follows is free.
+A device runs one kernel each way; so the mask is charged as that, and the operators after it are
+free.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ INTO = {aten.mul.out, aten.copy_.default, aten.div_.Scalar, aten.div_.Tensor}
 
 
 def beside_launch(func: Any, args: Any, kwargs: Any, hook: float, launch: float) -> float:
-    """What a gradient's hook takes beside the launch of an operator, or what that is spared [s].
+    """Extra time of a gradient's hook; negative if it saves a launch [s].
 
     Parameters
     ----------
     func : torch._ops.OpOverload
         One of `INTO`.
     args, kwargs
-        What it takes.
+        Arguments of the operator.
     hook, launch : float
-        The cluster's overhead; what a device takes to launch a kernel [s].
+        The cluster's overhead; launch time of a kernel on a device [s].
 
     Returns
     -------
     float
-        Below 0 of a gradient that is copied back, 0 of what is no gradient in a bucket.
+        Below 0 for a gradient that is copied back, 0 for a tensor that is no gradient in a bucket.
     """
     copies = func is aten.copy_.default
     if copies and args[1].untyped_storage().bucket and not args[0].untyped_storage().bucket:
@@ -71,7 +72,7 @@ CONCERNED = {aten.bernoulli_.float, aten.div_.Scalar, aten.mul.Tensor}
 
 
 def stage(func: Any, args: Any, backward: bool) -> str:
-    """What an operator is of a dropout: ``"drawn"``, ``"counted"``, ``"backward"`` or nothing."""
+    """Stage of an operator in a dropout: ``"drawn"``, ``"counted"``, ``"backward"`` or nothing."""
     if func is aten.bernoulli_.float:
         args[0].untyped_storage().mask = True
         return "drawn"
@@ -87,7 +88,7 @@ def _is_mask(value: Any) -> bool:
 
 
 def counted(part: str, launched: OperatorKernels, args: Any) -> OperatorKernels:
-    """What is launched for it, instead of what the CPU runs."""
+    """Kernels launched for it on a device, in place of the CPU's."""
     if part == "counted":
         return OperatorKernels()
     if part in ("drawn", "backward"):
@@ -221,7 +222,7 @@ def _names_device(device: torch.device | None) -> bool:
 
 
 def _describe(value: Any, key: list[Any]) -> None:
-    """Add to a key what of an argument may matter."""
+    """Add to a key the relevant properties of an argument."""
     if isinstance(value, torch.Tensor):
         key.append(value.shape)
         key.append(value.dtype)
@@ -234,7 +235,7 @@ def _describe(value: Any, key: list[Any]) -> None:
 
 
 def _dtype(values: Any) -> torch.dtype:
-    """What an operator computes in: the dtype of its first tensor of real numbers."""
+    """Compute dtype of an operator: that of its first tensor of real numbers."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.is_floating_point():
@@ -259,7 +260,7 @@ FULL = re.compile(r"DefaultCPUAllocator.*allocate (\d+) bytes")
 
 
 def _of_memory(error: RuntimeError, machine: VirtualMachine, place: int) -> Exception:
-    """The same error; if the host's memory is full, one of the device or of what to do."""
+    """The same error; if the host's memory is full, an error of the device or with a remedy."""
     found = FULL.search(str(error))
     if found is None:
         return error

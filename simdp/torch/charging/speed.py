@@ -18,7 +18,7 @@ ACCELERATED = {"float32": "tfloat32"}
 
 
 class Speed:
-    """What one device, or a rank's share of it, can do.
+    """Speed of one device, or of a rank's share of it.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Speed:
         launched : Launched
             The kernels.
         dtype : torch.dtype
-            What they compute in.
+            Compute dtype.
         itemsize : float
             Bytes of a real number that they read or write, of several dtypes the mean.
         allow_tf32 : bool
@@ -78,7 +78,7 @@ class Speed:
         return nbytes / self._bandwidth
 
     def _rate(self, policy: str, dtype: torch.dtype, allow_tf32: bool) -> tuple[float, float]:
-        """Arithmetic per second, and what a product has to do beside its own work [FLOP]."""
+        """Arithmetic per second, and the extra work of a product [FLOP]."""
         peak, name = self._part.peak, str(dtype).removeprefix("torch.")
         if policy not in PRODUCTS:
             return self._part.rate(name if name in peak else next(iter(peak))), 0.0

@@ -3,14 +3,15 @@
 A record is the CSV of the model ``profile``, or a YAML with the keys of ``compute: profile`` and
 the CSV's ``path``, or those of ``compute: measured``.
 
-Each takes its part by its roofline. What this sums to is known of a pass once it is over: the first
-forward of a batch size takes its time at its end, the first backward is stretched as that forward
-was and completed at its end, and later ones come out exactly.
+Each takes its part by its roofline. The sum of a pass is known once it is over: the first forward
+of a batch size takes its time at its end, the first backward is scaled as that forward was and
+completed at its end, and later ones are exact.
 
-A layer's turn is what the record counts as its own: in forward from its call to that of the next
-layer, or of another module with parameters, and in backward from its output's gradient to that of
-the next; the loss is the last layer's. What runs inside is free, but for what one device does not
-do: gradients that are added or copied into buckets. Modules inside of a layer are part of it.
+A layer's time is the interval that the record counts as its own: in forward from its call to that
+of the next layer, or of another module with parameters, and in backward from its output's gradient
+to that of the next; the loss counts with the last layer. Operators inside are free, except those
+that one device does not run: gradients that are added or copied into buckets. Modules inside a
+layer are part of it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from simdp.workload.models.operators import read_layers
 
 
 class LayerSeconds(NamedTuple):
-    """What a layer takes [s].
+    """Times of a layer [s].
 
     Attributes
     ----------
@@ -74,7 +75,7 @@ class LayerRecord(NamedTuple):
     layers: tuple[TimedLayer, ...]
 
     def times(self, layer: TimedLayer, device: Device, sharers: int, samples: int) -> LayerSeconds:
-        """What a layer takes, as ``compute: profile`` counts it.
+        """Times of a layer, as counted by ``compute: profile``.
 
         Parameters
         ----------
@@ -164,7 +165,7 @@ class WholeSteps:
     Parameters
     ----------
     record : MeasuredRecord
-        What steps take.
+        Times of steps.
     here : Machine
         The rank's.
 
@@ -213,7 +214,7 @@ class WholeSteps:
         self._samples, self._pass = int(tensors[0].shape[0]) if tensors else 1, "forward"
 
     def _end(self) -> None:
-        """Come to the end of a pass; the first of a batch size takes what is left of its time."""
+        """End a pass; the first of a batch size takes the rest of its time."""
         if not self._pass:
             return
         key, self._pass = (self._pass, self._samples), ""
@@ -224,7 +225,7 @@ class WholeSteps:
         self._sum = self._taken = 0.0
 
     def _target(self, activity: str) -> float:
-        """What a pass takes at this batch size [s]."""
+        """Time of a pass at this batch size [s]."""
         spec, speed = self.record.spec, self.here.speed
         points = [(p.microbatch, p.step_time) for p in spec.of_device(speed.device.name)]
         if not points:
@@ -245,7 +246,7 @@ class WholeSteps:
             self.here.rank.charge(seconds, activity, activity)
 
     def scaled(self, seconds: float, place: int, backward: bool) -> float:
-        """What an operator takes [s].
+        """Scaled time of an operator [s].
 
         Parameters
         ----------
@@ -288,7 +289,7 @@ class WholeSteps:
         return False
 
     def update(self, parameter: Any, count: int) -> None:
-        """An optimizer's step takes what it moves, as in scenarios."""
+        """An optimizer's step takes the time of its memory traffic, as in scenarios."""
 
     def updated(self, seconds: float) -> None:
         """An optimizer has stepped, which a measured step has in it [s]."""
@@ -309,7 +310,7 @@ WRAPPED = "_checkpoint_wrapped_module."
 
 
 class Border(NamedTuple):
-    """A module at whose call another turn begins.
+    """A module whose call begins another layer's time.
 
     Attributes
     ----------
@@ -324,12 +325,12 @@ class Border(NamedTuple):
 
 
 class Turns:
-    """Whose turn it is on one rank.
+    """Current layer on one rank.
 
     Parameters
     ----------
     record : Record
-        What layers take.
+        Times of layers.
     here : Machine
         The rank's.
 
@@ -476,7 +477,7 @@ class Turns:
                 return
 
     def turn_back(self, module: nn.Module, border: Border, number: int, samples: int) -> None:
-        """The gradient of its output is there."""
+        """Start the layer's backward: the gradient of its output is ready."""
         self._begin_backward()
         self._take_tail()
         self._covered = bool(border.layers)
@@ -485,7 +486,7 @@ class Turns:
     def _take(
         self, module: nn.Module, border: Border, kind: str, number: int, samples: int, back: bool
     ) -> None:
-        """Let a layer take its time, once in a pass, whose calls a record counts together."""
+        """Charge a layer's time once in a pass, since a record counts its calls together."""
         key = id(module), number, back and kind == "forward"
         if back and kind == "gradient":
             key = -id(module), number, True
@@ -529,14 +530,14 @@ class Turns:
             engine.queue_callback(self._take_tail)
 
     def _finish(self) -> None:
-        """Come to the end of what was the record's."""
+        """End the time covered by the record."""
         self._take_tail()
         self._covered = self._backward = False
 
     # What runs ------------------------------------------------------------------------------------
 
     def covers(self, func: Any, backward: bool) -> bool:
-        """Whether an operator's time is in that of the layer whose turn it is."""
+        """Whether an operator's time is part of the current layer's."""
         if backward:
             node: Any = torch._C._current_autograd_node()
             if node is None or node.name() in OUTSIDE:
@@ -548,14 +549,14 @@ class Turns:
         return backward or self._depth > 0 or torch.is_grad_enabled()
 
     def update(self, parameter: Any, count: int) -> float | None:
-        """What an optimizer's step takes for so many numbers of a parameter [s]; None: unknown."""
+        """Time of an optimizer's step for ``count`` elements of a parameter [s]; None: unknown."""
         told = self.record.spec.update
         if told is None or id(parameter) not in self._learned:
             return None
         return told * count / self._elements
 
     def scaled(self, seconds: float, place: int, backward: bool) -> float:
-        """What an operator takes that no turn covers: its roofline's time [s]."""
+        """Time of an operator outside of all layers: its roofline's time [s]."""
         return seconds
 
     def updated(self, seconds: float) -> None:
@@ -563,7 +564,7 @@ class Turns:
 
 
 class Recorded(RankLocal):
-    """Charges what a record says.
+    """Charges the times of a record.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Charges optimizer updates.
 
-The mode through which operators go costs more than small operators do. What it would find out
-of a step is known once a step has made no new state: the same tensors are read and written, on the
-same devices, and what lies there for a moment takes as much memory as before.
+The mode through which operators go costs more than small operators do. The charge of a step is
+known once a step has created no new state: the same tensors are read and written, on the same
+devices, and temporary tensors take as much memory as before.
 
 Scenarios charge an update the bytes that it reads and writes, or the launches of kernels over lists
 of tensors, whichever takes longer; its operators, on the host, run tensor by tensor. So these are
@@ -37,7 +37,7 @@ from simdp.workload.step_costs import list_launches, update_seconds
 
 
 class OptimizerStep(NamedTuple):
-    """What is known of an optimizer's step.
+    """Cache key of an optimizer's step.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ _KNOWN: WeakKeyDictionary[Any, tuple[OptimizerStep, list[int]]] = WeakKeyDiction
 
 
 def begin(optimizer: Any, here: VirtualMachine) -> Any:
-    """Watch a step, or do not if it is known; returns what `end` wants back."""
+    """Watch a step, unless it is known; returns the argument of `end`."""
     mode = _get_current_dispatch_mode()
     if here.fake or getattr(mode, "machine", None) is not here or not _is_torchs(optimizer):
         return None
@@ -144,7 +144,7 @@ def patch(patches: Patches) -> None:
 
 
 def _neither(*_: Any, **__: Any) -> tuple[bool, bool]:
-    """Take tensors one by one, unless a script asks for something else: as on the CPU."""
+    """Disable foreach and fused updates unless a script requests them: as on the CPU."""
     return False, False
 
 
@@ -171,7 +171,7 @@ def _end(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
 
 
 def charge(here: VirtualMachine, place: int, seconds: float) -> None:
-    """Charge an update on a device, -1 for what a script without devices runs on."""
+    """Charge an update on a device; -1 for a script without devices."""
     if place >= 0:
         here.charge(place, seconds, "update")
     elif not here.used and not here.quiet:

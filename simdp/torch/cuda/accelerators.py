@@ -18,7 +18,7 @@ def current_accelerator(check_available: bool = False) -> torch.device | None:
 
 
 def _found(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``fully_shard`` without a mesh asks: where ranks are that use devices, or NCCL."""
+    """Detect for ``fully_shard`` without a mesh whether ranks use devices, or NCCL."""
 
     def accelerator(*args: Any) -> torch.device:
         here = machine()
@@ -64,7 +64,7 @@ def patch(patches: Patches) -> None:
 def _random(patches: Patches) -> None:
     """Let devices draw from the rank's generator.
 
-    No seed of a device changes that, so that a script draws what it draws without devices.
+    A device's seed does not change it, so that a script draws the same numbers as without devices.
     """
     for owner in (torch.cuda, torch.cuda.random):
         patches.put(owner, "manual_seed", lambda seed: None)

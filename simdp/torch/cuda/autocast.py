@@ -1,7 +1,7 @@
 """Autocast on virtual devices: CUDA's lists of operators, over tensors of the CPU.
 
-``torch.autocast("cuda")`` lets operators pass its dispatch key; what torch has registered there
-looks for tensors of real devices, and so is replaced, operator by operator, while a program runs.
+``torch.autocast("cuda")`` lets operators pass its dispatch key; the operators that torch registers
+there need real devices, and so are replaced, one by one, while a program runs.
 
 References
 ----------

@@ -2,7 +2,7 @@
 
 Variances are those of the batch, as CUDA's kernels compute them; sums may be in another order.
 
-Copies of the model run one after the other here, and beside each other on the virtual clock.
+Copies of the model run one after the other here, and concurrently on the virtual clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simdp.torch.kernels import OperatorKernels, Sizes
 
 
 def patch_several(patches: Patches) -> None:
-    """Let what goes out in one piece be of one device."""
+    """Split coalesced broadcasts by device."""
     patches.wrap(torch.distributed, "_broadcast_coalesced", _device_by_device)
 
 
@@ -82,7 +82,7 @@ def _axes(x: Any) -> list[int]:
 
 
 def _along(values: Any, x: Any) -> Any:
-    """Numbers of the channels, as they stand beside a batch."""
+    """Numbers of the channels, shaped to broadcast over a batch."""
     return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
@@ -359,7 +359,7 @@ def reduce_add(inputs: Sequence[Any], destination: Any = None) -> Any:
     Raises
     ------
     RuntimeError
-        As torch's, if none is there.
+        As torch's, if there is none.
     """
     return reduce_add_coalesced([[tensor] for tensor in inputs], destination)[0]
 
@@ -372,7 +372,7 @@ def reduce_add_coalesced(
     Raises
     ------
     RuntimeError
-        As torch's, if none is there.
+        As torch's, if there is none.
     """
     machine, root = here("comm.reduce_add_coalesced"), index_of(destination)
     places = [place_of(tensors[0]) for tensors in inputs]

@@ -1,8 +1,8 @@
 """Faking: tensors without numbers, for models that the host has no room for.
 
 Real numbers lie on torch's device ``meta``: shapes, dtypes and sizes are right, so that times and
-memory are. Whole numbers and what a script makes from Python's own data are there as ever, so that
-samplers shuffle; where they meet tensors without numbers, what comes out has none.
+memory are. Whole numbers and tensors made from Python data keep their values, so that samplers
+shuffle; combined with tensors without numbers, the result has none.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _any_meta(values: Any) -> bool:
 
 
 def _without(value: Any) -> Any:
-    """The same without numbers; what is on ``meta`` stays the same object."""
+    """The same without numbers; a tensor on ``meta`` is returned unchanged."""
     if isinstance(value, torch.Tensor):
         return value if value.is_meta else torch.empty_like(value, device=META)
     if isinstance(value, (list, tuple)):
@@ -95,12 +95,12 @@ def _without(value: Any) -> Any:
 def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Run an operator of a rank that has no numbers.
 
-    What torch computes of it in Python sees tensors as they are, on ``meta``.
+    Python code of torch for it sees tensors as they are, on ``meta``.
 
     Raises
     ------
     ProgramError
-        If what it gives depends on numbers.
+        If its result depends on numbers.
     """
     if func is aten._local_scalar_dense.default and args[0].is_meta:
         if args[0].is_floating_point():
@@ -184,7 +184,7 @@ def _depends(what: str) -> str:
 
 
 def patch(patches: Patches) -> None:
-    """Let what asks for numbers in Python be answered, or refused."""
+    """Answer or reject functions that read numbers in Python."""
     for name in ("numpy", "__array__", "tolist"):
         patches.wrap(torch.Tensor, name, _refusing)
     for owner, name in ((FakeTensorMode, "__torch_dispatch__"), (FakeTensorMode, "from_tensor")):
@@ -198,7 +198,7 @@ def _is_fake() -> VirtualMachine | None:
 
 
 def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Around torch's own tensors without numbers, with which it asks for shapes."""
+    """Wrap functions of torch that query shapes, so that they see the tensors without numbers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         here = _is_fake()

@@ -32,7 +32,7 @@ SEGMENT = 2 * 2**20
 
 
 class DeviceLedger:
-    """What lies in the memory of one device.
+    """Memory contents of one device.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DeviceLedger:
     allocated, peak : int
         Bytes in tensors, now and at most.
     reserved, peak_reserved : int
-        Bytes that the allocator would hold, now and at most: tensors and what it keeps for others.
+        Bytes that the allocator would hold, now and at most: tensors and its cache.
     num_allocs, num_frees, num_ooms : int
         How often each happened.
     """
@@ -95,7 +95,7 @@ class DeviceLedger:
         self.total_freed += nbytes
 
     def trim(self) -> None:
-        """Hand back what is kept for later tensors: ``empty_cache``."""
+        """Release the cache of the allocator: ``empty_cache``."""
         self.reserved = -(-self.allocated // SEGMENT) * SEGMENT
 
     def reset_peak(self) -> None:
@@ -104,7 +104,7 @@ class DeviceLedger:
 
     @property
     def free(self) -> int:
-        """Bytes that nobody holds."""
+        """Free bytes."""
         return self.capacity - self.reserved
 
     def _full(self, nbytes: int) -> str:
@@ -121,7 +121,7 @@ def rounded(nbytes: int) -> int:
 
 
 class Block:
-    """What a storage holds on a device; freed together with the storage, whose attribute it is.
+    """Memory of a storage on a device; freed together with the storage, whose attribute it is.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ def _size(nbytes: int) -> str:
 
 
 class NodeLinks:
-    """What lies between the devices of a node, as one process uses them.
+    """Links between the devices of a node, as one process uses them.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class NodeLinks:
         Parameters
         ----------
         root : int
-            Who has the buffer.
+            Rank with the buffer.
         pieces : sequence of int
             How many equal parts each device gets.
         nbytes : float
@@ -267,7 +267,7 @@ class Lane:
     place : int
         The device's number.
     end : float
-        When its last kernel ends [s]; of the rank's home lane the rank's clock tells.
+        When its last kernel ends [s]; for the rank's home lane the rank's clock is used.
     """
 
     __slots__ = ("end", "place", "priority")
@@ -307,12 +307,12 @@ class VirtualDevice:
 
 
 class VirtualMachine:
-    """What a rank's process knows of devices.
+    """Devices of a rank's process.
 
     Parameters
     ----------
     rank : Rank
-        Whose.
+        Rank.
     fake : bool
         Whether tensors have no numbers.
 
@@ -323,29 +323,27 @@ class VirtualMachine:
     place : int
         The current one.
     home : int
-        The one whose default stream is the rank's own clock: the first that the script uses.
+        The one whose default stream is the rank's own clock: the first used by the script.
     used : bool
-        Whether the script has used any; until then the rank's device is charged for what runs on
-        the CPU.
+        Whether the script has used any; until then CPU operators are charged to the rank's device.
     speed : Speed
         Of the rank's device.
     asked : object
-        For which device the script is asking a factory, None if it does not say; `NOBODY` if it is
-        not asking.
+        Device argument of the current factory call, None if left out; `NOBODY` outside of one.
     quiet : int
-        How many have asked that nothing be charged, and did not take it back yet.
+        Number of active requests to charge nothing.
     host : float
-        When the host last waited for a device: it runs ahead of what it launches [s].
+        When the host last waited for a device: it runs ahead of its launches [s].
     launches : float
         How many times as long a launch takes now, since threads wait for one another.
     casts : dict of int to (Tensor, Tensor)
-        Weights that autocast has cast, by their identity, with what it made of them.
+        Weights cast by autocast, by their identity, with the result.
     update : dict of int to float or None
-        While an optimizer steps: what that takes on each device, in place of its operators [s].
+        During an optimizer's step: its time on each device, in place of its operators [s].
     begun : object
-        And what `simdp.torch.charging.updates` began with that.
+        Result of `begin` of `simdp.torch.charging.updates` for it.
     turns : object
-        What `simdp.torch.charging.turns` knows, where layers take what a record says.
+        State of `simdp.torch.charging.turns`, if layers take the times of a record.
     """
 
     def __init__(self, rank: Rank, fake: bool = False) -> None:
@@ -422,7 +420,7 @@ class VirtualMachine:
     # Time ---------------------------------------------------------------------------------------
 
     def clock(self, lane: Lane) -> float:
-        """When a stream is through with what it was given [s]."""
+        """When a stream finishes its queued work [s]."""
         if lane is self.devices[self.home].default:
             if self.rank.runtime.is_beside(self.rank.rank):
                 self.rank.settle()
@@ -439,7 +437,7 @@ class VirtualMachine:
 
     @property
     def links(self) -> NodeLinks:
-        """What lies between the devices of the node."""
+        """Links between the devices of the node."""
         if self._links is None:
             runtime = self.rank.runtime
             chosen = runtime.backends.get("nccl", Collectives())
@@ -457,7 +455,7 @@ class VirtualMachine:
             lane.end = max(lane.end, self.host) + seconds
 
     def choose(self, lane: Lane) -> None:
-        """Give what comes next on a stream's device to this stream, and make it the current one."""
+        """Make a stream the current one of its device."""
         self.devices[lane.place].lane, self.place = lane, lane.place
         self.follow()
 
@@ -502,7 +500,7 @@ class VirtualMachine:
 
 
 def machine() -> VirtualMachine | None:
-    """That of the rank whose thread this is; None off all ranks."""
+    """The machine of the current thread's rank; None outside of ranks."""
     rank = current()
     return None if rank is None else rank.state.get(KEY)
 
@@ -517,7 +515,7 @@ MISSING = object()
 
 
 class Patches:
-    """What was put in the place of something else, to be taken back.
+    """Replaced attributes, to be restored.
 
     Parameters
     ----------
@@ -533,7 +531,7 @@ class Patches:
         self._stack.callback(call)
 
     def put(self, owner: Any, name: str, value: Any) -> Any:
-        """Give an attribute another value; returns what it was, or None."""
+        """Replace an attribute; return the previous value, or None."""
         own = vars(owner).get(name, MISSING)
         before = getattr(owner, name, None)
         setattr(owner, name, value)

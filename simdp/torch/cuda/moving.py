@@ -16,20 +16,20 @@ CPU = torch.device("cpu")
 
 
 class Unclaimed:
-    """Of a storage that autograd made by itself: it belongs to the first device that uses it."""
+    """Of a storage created by autograd: it belongs to the first device that uses it."""
 
     place, device = -1, CPU
     nbytes = 0
 
     def resize(self, nbytes: int) -> None:
-        """Nobody counts it yet."""
+        """It is not counted yet."""
 
 
 UNCLAIMED = Unclaimed()
 
 
 def block_of(tensor: Any) -> Block | Unclaimed | None:
-    """What the tensor's storage holds of a device; None on the CPU."""
+    """Block of the tensor's storage on a device; None on the CPU."""
     try:
         found: Block | Unclaimed | None = tensor.untyped_storage().block
     except NotImplementedError:  # sparse tensors have none; nor have wrappers

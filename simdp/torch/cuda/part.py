@@ -45,7 +45,7 @@ class Devices(RankLocal):
             yield
 
     def begin(self, rank: Rank) -> None:
-        """Give a rank its machine; from now on what its thread computes is charged."""
+        """Give a rank its machine; from now on its thread's compute is charged."""
         machine = rank.state[KEY] = VirtualMachine(rank, faking.is_chosen())
         _push_mode(Charging(machine))
         autocast.listen(True)

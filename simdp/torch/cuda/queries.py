@@ -1,8 +1,8 @@
 """Queries of torch.cuda, and calls that are refused.
 
-A tensor is an ordinary one of the CPU. Which virtual device it is on is written on its storage,
-so that views, saved tensors and gradients have it too; all of torch that asks is answered from
-there, and a dispatch mode (`simdp.torch.charging.mode`) passes it on from arguments to results.
+A tensor is an ordinary one of the CPU. Its virtual device is written on its storage, so that views,
+saved tensors and gradients have it too; device queries of torch read it there, and a dispatch mode
+(`simdp.torch.charging.mode`) passes it on from arguments to results.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NCCL_VERSION = (2, 27, 3)
 
 
 def here(call: str) -> VirtualMachine:
-    """The machine of the rank whose thread this is.
+    """The machine of the current thread's rank.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def _facts(asked: Any = None) -> tuple[tuple[int, int], int, str]:
 
 
 class Properties:
-    """What ``torch.cuda.get_device_properties`` says of a device."""
+    """Result of ``torch.cuda.get_device_properties`` for a device."""
 
     def __init__(self, asked: Any = None) -> None:
         (self.major, self.minor), self.multi_processor_count, self.name = _facts(asked)
@@ -202,7 +202,7 @@ def can_device_access_peer(device: Any, peer_device: Any) -> bool:
 
 
 def get_arch_list() -> list[str]:
-    """What torch was compiled for: the architecture that there is."""
+    """The compiled architectures: only that of the device."""
     return ["sm_{}{}".format(*get_device_capability())]
 
 
@@ -306,7 +306,7 @@ def _remark() -> None:
 
 
 def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same numbers, and the times of what was not compiled."""
+    """The same numbers, and the times of uncompiled code."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         if machine() is None:

@@ -14,14 +14,14 @@ from simdp.torch.cuda.queries import here, index_of
 
 
 class Stream:
-    """A queue of kernels, as ``torch.cuda.Stream``; what it is given begins when it is through.
+    """A queue of kernels, as ``torch.cuda.Stream``; new work begins when it is idle.
 
     Parameters
     ----------
     device : torch.device, int or str, optional
         The current one by default.
     priority : int
-        Kept, and without effect: kernels of several streams run beside each other at full speed.
+        Stored, without effect: kernels of several streams run concurrently at full speed.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Stream:
         return self._machine.clock(self.lane)
 
     def wait_event(self, event: Event) -> None:
-        """Let what comes next wait for an event."""
+        """Let later work wait for an event."""
         if event.instant is not None:
             self._machine.hold_back(self.lane, event.instant)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let what comes next wait for all that another stream has been given."""
+        """Let later work wait for all work queued on another stream."""
         self._machine.hold_back(self.lane, stream.clock())
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -81,7 +81,7 @@ class Stream:
         return self.clock() <= self._machine.now
 
     def is_capturing(self) -> bool:
-        """Whether a graph is made of what it is given: never."""
+        """Whether work is captured in a graph: never."""
         return False
 
     def synchronize(self) -> None:
@@ -231,7 +231,7 @@ def patch(patches: Patches) -> None:
 
 
 def ledger(device: Any = None) -> DeviceLedger:
-    """What lies on a device."""
+    """Memory ledger of a device."""
     return here("memory").devices[index_of(device)].ledger
 
 
@@ -261,14 +261,14 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """Count what came and went from here on."""
+    """Count allocations and releases from here on."""
     found = ledger(device)
     found.total_allocated = found.total_freed = found.num_allocs = found.num_frees = 0
     found.num_ooms = 0
 
 
 def empty_cache() -> None:
-    """Hand back what is kept for later tensors, on all devices."""
+    """Release the allocator's cache, on all devices."""
     for device in here("empty_cache").devices:
         device.ledger.trim()
 

@@ -92,7 +92,7 @@ def _to(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor is no wrapper, whose own operators move what it holds."""
+    """Whether a tensor is no wrapper with operators of its own."""
     return getattr(type(tensor), "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
 
 
@@ -327,7 +327,7 @@ def _new_tensor(self: Any, data: Any, *, device: Any = None, dtype: Any = None, 
 
 
 def _in_context(made: dict[Any, Any]) -> Callable[..., Any]:
-    """What ``with torch.device(...)`` and ``torch.set_default_device`` do to a call."""
+    """Effect of ``with torch.device(...)`` and ``torch.set_default_device`` on a call."""
     constructors = set(_device._device_constructors()) | set(made)
 
     def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -451,9 +451,9 @@ def _by_reducer() -> bool:
 def _told(
     machine: VirtualMachine, place: int, kwargs: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, Any]]:
-    """Where a factory is told to make a tensor.
+    """Device of a factory call.
 
-    Code of torch's own in C++ sees tensors of the CPU alone, and asks for more of that kind.
+    Torch's C++ code sees only CPU tensors, and creates more of that kind.
     """
     told, changed = kwargs.get("device"), dict(kwargs)
     changed.pop("pin_memory", None)
@@ -473,7 +473,7 @@ def _told(
 
 
 def results(machine: VirtualMachine, place: int, out: Any) -> None:
-    """Put what an operator returned onto its device, and claim what nobody had."""
+    """Put an operator's results onto its device, and claim unowned storages."""
     if isinstance(out, torch.Tensor):
         _hold(machine, place, out)
     elif isinstance(out, (list, tuple)):

@@ -1,8 +1,8 @@
 """Records the training of rank 0 of a running script as a scenario.
 
-The first forward under gradients tells the module and the shapes of its batch, which are recorded
-without memory when the script is over. What runs between that forward and its backward is the loss,
-and is noted as it runs. The optimizer's first step tells how many micro-steps there are.
+The first forward under gradients gives the module and the shapes of its batch, which are recorded
+without memory at the end of the script. Operators between that forward and its backward are the
+loss, and are recorded as they run. The optimizer's first step gives the number of micro-steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScriptRecorder(RankLocal):
     Attributes
     ----------
     found : dict
-        What the scenario is made of.
+        Data of the scenario.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,7 +114,7 @@ class ScriptRecorder(RankLocal):
     # The scenario ---------------------------------------------------------------------------------
 
     def write(self, where: Where, cluster: Path) -> Path:
-        """Write the scenario, with the operators beside it.
+        """Write the scenario, with the operators next to it.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class ScriptRecorder(RankLocal):
         Raises
         ------
         SimdpError
-            If the script trained nothing, or what it trained cannot be recorded.
+            If the script trained nothing, or its training cannot be recorded.
         """
         found = self.found
         if "module" not in found:

@@ -69,7 +69,7 @@ def is_cut(module: nn.Module) -> bool:
 
 
 def _only_group(name: str, state: Any) -> Any:
-    """A unit's parameters; None of one whose parts have all of them."""
+    """A unit's parameters; None for one with replicated parameters."""
     modules, groups = state._modules, state._fsdp_param_groups
     if len(modules) > 1 or len(groups) > 1:
         of = f"{name or 'the root'} has {max(len(modules), len(groups))}"
@@ -90,7 +90,7 @@ def _of(groups: dict[str, Any], key: str) -> list[Any]:
 
 
 def _one(call: str, values: Iterable[Any]) -> Any:
-    """What all units have.
+    """The common value of all units.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _shards(group: Any) -> dict[str, Any]:
 
 
 def _freed(groups: dict[str, Any]) -> dict[str, Any]:
-    """Which units are freed after forward: all but the root is what a scenario does by itself."""
+    """Units freed after forward: all but the root is a scenario's default."""
     found = {}
     for name, group in groups.items():
         if group is not None:
@@ -217,7 +217,7 @@ def with_shares(strategy: dict[str, Any], optimizer: torch.optim.Optimizer) -> d
     Raises
     ------
     SimdpError
-        If the wrapper's settings have no words beside it.
+        If a scenario cannot express the wrapper's settings together with it.
     """
     wrapper = strategy_class(strategy["kind"]).wrapper
     if not isinstance(optimizer, ZeroRedundancyOptimizer) or wrapper != "DistributedDataParallel":
@@ -267,7 +267,7 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
 
 
 def precision_of() -> dict[str, Any] | None:
-    """The section ``workload.precision`` for what autocast does now."""
+    """The section ``workload.precision`` for the current autocast settings."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")

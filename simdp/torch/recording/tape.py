@@ -32,7 +32,7 @@ from simdp.workload.step_costs import forward_flops
 class AsOnDevices(TorchFunctionMode):
     """Calls that CPUs take apart, as devices run them: dropout and attention in one kernel.
 
-    Tensors that are asked for on a device are the host's, as all are here.
+    Tensors requested on a device are the host's, as all are here.
     """
 
     def __torch_function__(
@@ -97,7 +97,7 @@ def faked() -> Iterator[FakeTensorMode]:
 
 @contextmanager
 def bare(module: torch.nn.Module) -> Iterator[None]:
-    """Without the hooks by which FSDP2 gathers and frees what it has cut."""
+    """Remove the hooks by which FSDP2 gathers and frees parameters."""
     hooks = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks")
     inner = [one for one in module.modules() if isinstance(one, FSDPModule)]
     kept = [(one, name, dict(getattr(one, name))) for one in inner for name in hooks]
@@ -145,7 +145,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class RecordedWorkload:
-    """What `simdp.torch.workload` found.
+    """Result of `simdp.torch.workload`.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class RecordedWorkload:
     microbatch : int
         Samples of the batch that was given; 1 where the whole of it is a sample.
     keys : dict
-        What else is known of the scenario's workload, such as its optimizer.
+        Further keys of the scenario's workload, such as its optimizer.
     ready : tuple of str
         Parameters in the order in which autograd completed their gradients.
     outputs : tuple of int
@@ -184,7 +184,7 @@ class RecordedWorkload:
         return forward_flops(self.graph, shapes).products
 
     def workload(self, path: str, **keys: Any) -> dict[str, Any]:
-        """The section ``workload`` of a scenario, for a file of this name beside it."""
+        """The section ``workload`` of a scenario, with a file of this name next to it."""
         model = {"kind": "operators", "path": path}
         return {"model": model, "microbatch": self.microbatch, **self.keys, **keys}
 
@@ -197,14 +197,14 @@ class RecordedWorkload:
         workload: Mapping[str, Any] | None = None,
         **sections: Any,
     ) -> Path:
-        """Write a scenario, and the operators as a JSON file beside it.
+        """Write a scenario, and the operators as a JSON file next to it.
 
         Parameters
         ----------
         path : str or Path
             Of the scenario, ending in .yaml; the other file has its stem and ``.operators.json``.
         cluster, strategy, workload, **sections
-            Of the scenario, as plain data; ``workload`` adds to what is known.
+            Of the scenario, as plain data; ``workload`` is added to it.
 
         Returns
         -------
@@ -276,7 +276,7 @@ class Ran:
     products : float
         FLOPs of the products among them.
     kept : dict of Storage to Tensor
-        What autograd saved for it.
+        Tensors that autograd saved for it.
     """
 
     name: str
@@ -290,12 +290,12 @@ class Ran:
 
 
 class RecordingTape(TorchDispatchMode):
-    """Notes what runs while it is the active mode; see `simdp.torch.recording.tape`.
+    """Records operators while it is the active mode; see `simdp.torch.recording.tape`.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Whose submodules name the operators.
+        Module whose submodules name the operators.
     parameters : dict of str to Tensor
         Leaves by name; those that are learned get gradients.
     buffers : dict of str to Tensor
@@ -312,7 +312,7 @@ class RecordingTape(TorchDispatchMode):
     ready : list of str
         Parameters, in the order in which their gradients were complete.
     value_of : dict of Storage to int
-        The value that each memory holds: inputs first, then what each operator made.
+        The value in each memory: inputs first, then each operator's result.
     """
 
     def __init__(
@@ -355,7 +355,7 @@ class RecordingTape(TorchDispatchMode):
 
     @contextmanager
     def recording(self, module: torch.nn.Module) -> Iterator[RecordingTape]:
-        """Note what runs inside, also what autograd saves and in which module."""
+        """Record operators inside, with the tensors saved by autograd and the module."""
         hooks = []
         for inner in module.modules():
             hooks.append(inner.register_forward_pre_hook(self._enter))
@@ -444,26 +444,26 @@ class RecordingTape(TorchDispatchMode):
         self.beside.update(storage_of(tensor) for tensor in made[1:])
 
     def _note_view(self, nodes: range, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """It makes no value of its own; its part of backward goes with the first who takes it."""
+        """It makes no value of its own; its part of backward counts with its first user."""
         for tensor in made:
             store = storage_of(tensor)
             self._views.setdefault(store, []).extend(nodes)
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note what autograd saves; of `torch.autograd.graph.saved_tensors_hooks`."""
+        """Record a saved tensor; of `torch.autograd.graph.saved_tensors_hooks`."""
         if not self._in_backward:
             self._alive.append(tensor)
             self._pending.setdefault(self._sequence() - 1, []).append(tensor)
         return tensor
 
     def returned(self, out: Any) -> None:
-        """Note what the module made: a script holds it until the loss's backward is through."""
+        """Record the module's output: a script holds it until the end of the loss's backward."""
         made = [self.value_of.get(storage_of(tensor)) for tensor in tensors_in(out)]
         self.outputs = [value for value in made if value is not None]
         self.of_module = len(self.ran)
 
     def finish(self) -> None:
-        """Give what autograd saved to the operators that it was saved for."""
+        """Assign tensors saved by autograd to their operators."""
         for sequence, tensors in self._pending.items():
             if self.ran:
                 kept = self.ran[self._operator_of(sequence)].kept
@@ -481,7 +481,7 @@ class Taped(NamedTuple):
 
 
 def calls_of(small: Taped, large: Taped | None) -> list[RecordedCall]:
-    """The operators of forward, with what they cost per sample, and whatever the samples.
+    """The operators of forward, with their cost per sample and their fixed cost.
 
     Parameters
     ----------
@@ -567,7 +567,7 @@ def _kept(number: int, one: Ran, two: Ran, split: _Split) -> KeptSizes:
 
 
 def _sorted_out(number: int, ran: Ran, tape: RecordingTape) -> tuple[tuple[int, ...], bool, Sizes]:
-    """Which inputs an operator keeps, whether its output, and what beside them."""
+    """Inputs that an operator keeps, whether it keeps its output, and further kept tensors."""
     inputs, output, beside = list[int](), False, list[Sizes]()
     for store, tensor in ran.kept.items():
         value = tape.value_of.get(store)

@@ -26,7 +26,7 @@ from simdp.workload.models.operators import FORMAT, GraphInput, Recording
 
 
 class Call(NamedTuple):
-    """What a module is called with."""
+    """Arguments of a module."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -47,7 +47,8 @@ def workload(
     """Make a workload of a torch module: its operators, parameters and the order of its gradients.
 
     Forward and backward run on tensors without memory, so that a module of any size takes seconds;
-    one on the ``meta`` device needs no memory either. What depends on numbers cannot be followed.
+    one on the ``meta`` device needs no memory either. Control flow that depends on numbers cannot
+    be followed.
 
     Parameters
     ----------
@@ -57,15 +58,15 @@ def workload(
         A batch: the only argument, all of them, or all by name; only shapes and dtypes count.
         The first axis of its first tensor counts the samples.
     target : Tensor, tuple or dict, optional
-        What the loss takes beside the output.
+        Arguments of the loss in addition to the output.
     loss : callable, optional
         ``loss(output, target)``, or ``loss(output)`` without a target. Without it backward begins
         at the output's own ``loss``, if it has one, and else at all of its numbers.
     optimizer : torch.optim.Optimizer, optional
         Named in the scenario, with its arguments.
     scales : bool
-        Whether to run a second batch, twice as large, to tell what grows with the samples; False
-        takes the batch as one sample.
+        Whether to run a second batch, twice as large, to find the costs that grow with the samples;
+        False takes the batch as one sample.
 
     Returns
     -------
@@ -154,7 +155,7 @@ def _backward(out: Any, target: Any, loss: Loss | None) -> None:
 
 
 def _plain(out: Any) -> Any:
-    """What transformers' modules return is a dictionary of its own kind."""
+    """Convert the output of transformers' modules, a dictionary of its own kind."""
     return dict(out) if hasattr(out, "items") else out
 
 
