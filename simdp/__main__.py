@@ -11,10 +11,10 @@ def main() -> None:
     """Run the command line and exit with its status."""
     # Modules and classes stay; looking through them for garbage costs a tenth of a short run.
     gc.set_threshold(20_000)
-    # pydantic would read what every installed package says of itself, to find plug-ins of its own.
+    # pydantic would read the metadata of every installed package to find its plug-ins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if not sys.flags.safe_path and "" not in sys.path:
-        # The script `simdp` finds what lies in the current folder, as `python -m simdp` does.
+        # The script `simdp` finds modules in the current folder, as `python -m simdp` does.
         sys.path.append("")
     try:
         from simdp.cli import run_command_line

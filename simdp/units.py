@@ -221,7 +221,7 @@ def quantity_pattern(dimension: str, zero: bool = True) -> str:
 
 def _spellings(unit: str) -> str:
     """Everything that measures the same as a unit, with and without a prefix."""
-    prefixes, names = list[str](), dict[str, str]()  # each name, and what it is measured in
+    prefixes, names = list[str](), dict[str, str]()  # each name, and its unit
     for line in _DEFINITIONS.strip().splitlines():
         name, value, *others = line.split(" = ")
         base = next((names[word] for word in value.split() if word in names), name)

@@ -106,9 +106,9 @@ def run_command_line(arguments: list[str] | None = None) -> int:
     _mend_streams()
     try:
         status = _run(arguments)
-        sys.stdout.flush()  # what does not fit on a disk shows when it is written, not before
+        sys.stdout.flush()  # a full disk raises on the write, not before
         return status
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader closed our output
         _silence_output()
         return 0
     except OSError as error:

@@ -152,8 +152,8 @@ class Levels:
         spread = np.arange(width)
         self.after = self.parts.add(plan, members, first, width, spread, self.after)
 
-    # The r-th of n pieces belongs to rank r, so that what a local rank is in charge of inside its
-    # node lies apart: one piece in every m.
+    # The r-th of n pieces belongs to rank r, so that the pieces of a local rank inside its
+    # node lie apart: one piece in every m.
 
     def pieces_inside(self, plan: Plan | None) -> None:
         """Let place i of every node be in charge of the pieces i, m + i, 2 m + i ..."""
@@ -416,7 +416,7 @@ class HierarchicalAllToAll(Composed, AllToAllAlgorithm):
         return ()
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
-        return 2 * num_chunks  # the result, and what waits for its way across
+        return 2 * num_chunks  # the result, and pieces that wait to be sent across
 
     def assemble(
         self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly

@@ -384,7 +384,7 @@ class Plan:
         sends = np.zeros(self.num_vertices, dtype=np.int64)
         for part in self.parts:
             of_place = part.plan._per_vertex(scale) * len(part.spread)
-            # NumPy 2.4 reads past the end of what it should repeat itself here.
+            # NumPy 2.4 reads past the end of the repeated array here.
             np.add.at(sends, part.members, np.broadcast_to(of_place, part.members.shape))
         if self.order == "ring":
             return np.full(self.world_size, self.num_rounds, dtype=np.int64)
@@ -393,7 +393,7 @@ class Plan:
             sends[self.route[:-1]] = self.num_chunks
             return sends
         for transfers in self.rounds():
-            away = transfers.src != transfers.dst  # what a rank moves at home is not sent
+            away = transfers.src != transfers.dst  # local copies are not sent
             np.add.at(sends, transfers.src, away * transfers.num_chunks)
         return sends
 
@@ -603,7 +603,7 @@ def _initial(plan: Plan) -> tuple[Bits, Ints]:
         there = _pieces(plan) == np.arange(n)[:, None]
     ranks, slots = np.nonzero(there)
     held[ranks, slots], piece[ranks, slots] = token[ranks], slots
-    if plan.collective == "all_to_all":  # what a rank sends to itself is at its place
+    if plan.collective == "all_to_all":  # a rank's piece for itself is in place
         ranks, slots = np.nonzero(_pieces(plan) == np.arange(n)[:, None])
         held[ranks, chunks + slots], piece[ranks, chunks + slots] = token[ranks], slots
     return held, piece

@@ -676,7 +676,7 @@ def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> Pro
         with sheltered():
             played = runtime.run(lambda rank: _live(ranks[rank], body))
     finally:
-        os.chdir(folder)  # where a program went, nobody follows
+        os.chdir(folder)  # undo the program's change of folder
         os.environ, sys.argv, sys.modules["__main__"] = before
     return ProgramResult(name, where, seed, played.values, played.clocks, played.trace)
 

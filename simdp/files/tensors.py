@@ -122,7 +122,7 @@ def shards_of(path: Path) -> list[Path]:
     try:
         files = read_json(path).get("weight_map", {}).values()
         return [path.parent / name for name in dict.fromkeys(files)]
-    except (ScenarioError, AttributeError, TypeError):  # whoever reads it says what is wrong
+    except (ScenarioError, AttributeError, TypeError):  # reading it reports the error
         return []
 
 

@@ -242,7 +242,7 @@ def _measured(runs: Mapping[Any, Mapping[str, Any]], smallest: int, source: str)
             "role": "calibration",
         }
     ]
-    if smallest > 1:  # `single` is of one rank; what several do side by side is no step of ours
+    if smallest > 1:  # `single` has one rank; several without communication are no step of ours
         points = []
     found = [run for run in runs.values() if run["variant"] == "ddp"]
     for run in found:

@@ -127,7 +127,7 @@ def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:
         for place in known[key]:
             nbytes = held.nbytes[place] if isinstance(held.nbytes, np.ndarray) else held.nbytes
             rows.append((held.step, float(held.at[place]), held.part, float(nbytes)))
-    rows.sort(key=lambda row: row[1])  # stable: what one rank did at an instant stays in order
+    rows.sort(key=lambda row: row[1])  # stable: operations of a rank at one instant stay in order
     kept = np.zeros((len(rows), len(MEMORY_PARTS)))
     kept[range(len(rows)), [row[2] for row in rows]] = [row[3] for row in rows]
     return MemoryUsage(

@@ -579,7 +579,7 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Return all spans; single ones are put into blocks of successive operations of ranks."""
-        # Names are numbered alphabetically, so that the order in which ranks were played is gone.
+        # Names are numbered alphabetically, independent of the order of simulation.
         names = sorted(self._names)
         place = {name: i for i, name in enumerate(names)}
         renumber = [place[name] for name in self._names]

@@ -142,7 +142,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     except ScenarioError as error:
         if lines or not raw.get("sweep"):
             raise ScenarioError(lines or error.problems) from None
-        # A key that only the sweep gives: the last point stands for the file's own value.
+        # A key that only the sweep gives: the last point replaces the file's own value.
         scenario = build({**points[-1][1], "sweep": raw["sweep"]}, base)
     if lines:
         raise ScenarioError(lines)
@@ -197,7 +197,7 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
             fresh = [p.line for p in found if not follows(p.place, doubts)]
             lines += [line for line in fresh if line not in lines]
             taken_out = [place for p in found if (place := take_out(mended, p)) is not None]
-            unknown = [(*p.place, p.unknown) for p in found]  # nobody misses these
+            unknown = [(*p.place, p.unknown) for p in found]  # not reported as missing
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
                 return lines + _file_problems(_workload(mended, base), base, doubts), None

@@ -88,7 +88,7 @@ class Scenario(Spec):
         Reaction to a failure of part of the cluster; None: ``restart``, in no time.
     """
 
-    # For editors: ASCII but what stands in names, and all beyond ASCII.
+    # For editors: ASCII except characters used in names, and all beyond ASCII.
     name: str = Field("scenario", json_schema_extra={"pattern": NAME_PATTERN})
     seed: Annotated[int, Strict()] = Field(0, ge=0, lt=2**63)
     cluster: Cluster
@@ -247,10 +247,10 @@ class Scenario(Spec):
             Where it will lie: its paths start from there. Left out, from where they do now.
         """
         raw: Raw = self.model_dump(mode="json", exclude_none=True)
-        if self.cluster.machine is not None:  # what it brings would fill a key that says null
+        if self.cluster.machine is not None:  # its values would fill a key set to null
             raw["cluster"] |= _nulls(self.cluster)
             raw["collectives"]["cost"] |= _nulls(self.collectives.cost)
-        if may_name(self.sweep):  # what one of them brings would win over the others
+        if may_name(self.sweep):  # values of one machine would override the others'
             raw = copy.deepcopy(self._written)
         return raw if folder is None else move_paths(raw, self._base.resolve(), folder.resolve())
 

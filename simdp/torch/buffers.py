@@ -184,7 +184,7 @@ def reduction(op: Any, call: str, dtype: Any) -> Reduction:
     if name not in OPS:
         raise ProgramError(f"{call}: ReduceOp.{name} is not served; use one of {', '.join(OPS)}.")
     whole = not (dtype.is_floating_point or dtype.is_complex)
-    if name == "AVG" and whole:  # as torch says it
+    if name == "AVG" and whole:  # torch's message
         raise RuntimeError("result type Float can't be cast to the desired output type Long")
     if (dtype.is_floating_point and dtype.itemsize == 1) or (name[0] == "B" and not whole):
         raise ProgramError(

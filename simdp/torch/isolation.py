@@ -451,7 +451,7 @@ class Workers(dataloader._BaseDataLoaderIter):
             ]
         self._workers: list[Any] = list(self._everybody)
         self._turn = 0
-        # Workers are asked for so many batches ahead, and the sampler draws that early.
+        # Workers prefetch this number of batches, and the sampler draws that early.
         self._asked: list[Any] = []
         self._ask(self._loader.prefetch_factor * self._num_workers)
 

@@ -230,7 +230,7 @@ def _with(kernel: Sizes, others: Any) -> Sizes:
     )
 
 
-# Look-ups and what is put somewhere ---------------------------------------------------------------
+# Look-ups and scatters ----------------------------------------------------------------------------
 
 
 def _look_up(args: Args, out: Any) -> Kernels:

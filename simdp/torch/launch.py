@@ -82,7 +82,7 @@ class StandIn(ModuleType):
             getattr(fn, "__dict__", {}).pop(DISABLED, None)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # who looks at all modules, as inspect
+        if name.startswith("__") and name != "__path__":  # scans of all modules, as by inspect
             raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
         return getattr(_real(), name)
 

@@ -441,7 +441,7 @@ class Virtual(dist.ProcessGroup):
         self._batch: list[Work] | None = None
         self._calls = 0
 
-    # What torch asks of a group -----------------------------------------------------------------
+    # Interface of a group -----------------------------------------------------------------------
 
     def size(self) -> int:
         """Number of ranks."""

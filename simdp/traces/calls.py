@@ -455,7 +455,7 @@ def _by_shapes(notes: Sequence[Note], name: str) -> tuple[int, int, str]:
         at = 0
         if note.name.startswith("c10d::") and name in _OUTPUT_FIRST and len(sizes) > 1:
             at, out = 1, sizes[0]
-        if at < len(sizes) and sizes[at] >= 0:  # what lies further in speaks of inputs alone
+        if at < len(sizes) and sizes[at] >= 0:  # deeper levels only describe inputs
             found, dtype = sizes[at], dtype_name(types[at]) or dtype
     return found, out, dtype
 

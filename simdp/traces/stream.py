@@ -86,7 +86,7 @@ class TextWindow:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.text, self.at, self.before, self.broken = "", 0, 0, ""
-        self._read = getattr(stream, "read1", stream.read)  # which gives what comes before damage
+        self._read = getattr(stream, "read1", stream.read)  # which returns the data before damage
         self._ended = False
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
 

@@ -169,7 +169,7 @@ class Spot(Failures):
             counts.pop()
         yield 0.0, [alive for time, alive in counts if time <= begin][-1]
         if len({alive for _, alive in counts}) == 1:
-            return  # else it would be played for ever, and nothing would happen
+            return  # else an endless loop without events
         for repetition in count() if self.repeat else [0]:
             for time, alive in counts:
                 instant = repetition * period + time - begin

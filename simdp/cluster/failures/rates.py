@@ -345,7 +345,7 @@ class Renewal(Hazard):
             while active.size:
                 drawn = self.gaps((len(active), ahead), random) / rates[active, None]
                 grid = np.cumsum(np.column_stack([upcoming[active], drawn]), axis=1)
-                # Those of this window; what follows the last of them is the next of its unit.
+                # Those of this window; the gap after the last one gives the unit's next failure.
                 num_within = np.minimum((grid < number * width).sum(axis=1), ahead)
                 within = np.arange(ahead + 1) < num_within[:, None]
                 times.append(grid[within])

@@ -236,7 +236,7 @@ class SwitchTopology(Topology):
             return np.stack([src, n + dst], axis=1)
         up, down = np.where(src < n, src, -1), np.where(dst < n, n + dst, -1)
         links = np.stack([up, down], axis=1)
-        return np.where(links[:, :1] < 0, links[:, ::-1], links)  # down from the switch alone
+        return np.where(links[:, :1] < 0, links[:, ::-1], links)  # only down from the switch
 
     def parents(self, n: int, per_node: int = 1) -> Ints | None:
         if not self.in_network:

@@ -59,7 +59,7 @@ class Clos:
         return [sum(counts[:i]) for i in range(7)]
 
     # Vertices: ports, leaves, spine 0 of each pod, core 0, then the other spines and cores; so
-    # those of the tree that adds, which uses spine 0 and core 0 alone, come first.
+    # those of the reduction tree, which uses only spine 0 and core 0, come first.
 
     @property
     def first_spine(self) -> int:
@@ -174,7 +174,7 @@ class ClosTopology(Topology):
     def _next_to_a_switch(self, net: Clos, src: Ints, dst: Ints) -> Ints:
         """Links of the tree that adds, up or down."""
         start = net.starts
-        up = src < dst  # what is below in the tree has the smaller number
+        up = src < dst  # lower levels of the tree have smaller numbers
         below = np.minimum(src, dst)
         leaf, pod = below - net.num_ports, below - net.first_spine
         number = np.where(leaf < 0, below, leaf * net.spines)

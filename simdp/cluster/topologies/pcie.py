@@ -179,7 +179,7 @@ def pcie_tree(groups: tuple[Group, ...], keep_switches: bool) -> PcieTree:
     for members in sockets:
         builder.grow(members, 0, -1)
     hubs, names = builder.hubs, builder.names
-    # The root comes last: the only socket, or what joins several.
+    # The root comes last: the only socket, or the hub of several.
     tops = [i for i, (above, _, _) in enumerate(hubs) if above < 0]
     if len(tops) == 1:
         order = [*range(1, len(hubs)), 0]
@@ -390,7 +390,7 @@ def _read_row(
             number, f"is not square: {name} has {len(row)} entries for {len(columns)} columns."
         )
     for column, token in zip(columns, row, strict=True):
-        if token == "SOC":  # what SYS was called before driver 384
+        if token == "SOC":  # name of SYS before driver 384
             token = "SYS"
         if not re.fullmatch(r"X|NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS", token):
             raise MatrixError(

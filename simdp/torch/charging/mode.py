@@ -138,7 +138,7 @@ class Charging(TorchDispatchMode):
         """Run an operator."""
         for kind in types:
             if kind not in PLAIN:
-                if issubclass(kind, FakeTensor):  # torch asks what comes out of an operator
+                if issubclass(kind, FakeTensor):  # torch infers an operator's output
                     return func(*args, **(kwargs or {}))
                 return NotImplemented  # a wrapper's own operators come here again, one by one
         seen = self._seen.get(func)

@@ -65,7 +65,7 @@ def prepared(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict
                 changed["generator"] = None
         return args, changed
     if not _any_meta(args) and not _any_meta(changed.values()):
-        if changed.get("device") == META:  # whole numbers, which torch wants beside real ones
+        if changed.get("device") == META:  # whole numbers that torch uses with real ones
             changed["device"] = CPU
         return args, changed
     if "device" in changed:

@@ -431,7 +431,7 @@ def placed(
             if here < 0:
                 continue
         if func.__name__.startswith("_foreach_") or _by_reducer():
-            continue  # of an optimizer, whose tensors each stay where they are
+            continue  # of an optimizer; its tensors keep their devices
         raise RuntimeError(_mixed(func, place, here))
     if "device" in kwargs or machine.asked is not NOBODY:
         return _told(machine, place, kwargs)

@@ -383,7 +383,7 @@ class RecordingTape(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if DTensor in types:
-            return NotImplemented  # what it calls comes here again, operator by operator
+            return NotImplemented  # its calls come here again, operator by operator
         out = func(*args, **(kwargs or {}))
         if func.namespace in PASSED:
             return out
