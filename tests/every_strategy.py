@@ -41,6 +41,7 @@ EVERY = [
     {**WARM, "average_at": "begin", "averager_warmup_steps": 1},
     {**WARM, "subgroup": 2},
     {"kind": "local_sgd", "period_group_size_dict": {2: 2, 6: "world"}, "average_at": "begin"},
+    {"kind": "diloco", "local_steps": 2},
     {"kind": "zero1"},
     {"kind": "zero1", "parameters_as_bucket_view": True},
     {**PIECES, "bucket_cap": "100 B"},

@@ -27,6 +27,7 @@ LONG = {
     "cheapest_cluster",
     "checkpoint_interval",
     "compression",
+    "diloco",
     "dp_vs_ddp",
     "einsum_2gpu",
     "four_nodes",

@@ -19,7 +19,7 @@ from simdp.engine.payload import FlatBuffers, of_rank
 from simdp.engine.threads import each_rank
 from simdp.errors import ScenarioError
 from simdp.scenario import Scenario
-from simdp.workload.optimizers.base import State, TrustRatio, squares
+from simdp.workload.optimizers.base import Optimizer, State, TrustRatio, squares
 from simdp.workload.precision import GradScaler, rounded
 from simdp.workload.sampling import Participants
 from simdp.workload.schedules import Schedule
@@ -101,6 +101,9 @@ class Trainer:
         self._taken = [0] * len(drawn)
         self._groups: Sequence[Sequence[int]] = [[rank] for rank in range(len(drawn))]
         self._places: Sequence[Mapping[str, slice]] = [{} for _ in drawn]
+        self._global: list[Arrays] = []
+        self._outer_state: list[dict[str, State]] = []
+        self._num_outer = 0
 
     @property
     def is_sharded(self) -> bool:
@@ -144,6 +147,41 @@ class Trainer:
                 self._master[rank][name][...] = view
                 if self.workload.precision.has_master:
                     self.weights[rank][name][...] = rounded(view, self.stored)
+
+    def start_outer(self, optimizer: Optimizer) -> None:
+        """Copy every rank's weights that are not frozen as the global ones, with their state."""
+        self._global = [
+            {name: weight.copy() for name, weight in own.items() if name not in self._frozen}
+            for own in self._master
+        ]
+        self._outer_state = [
+            {name: optimizer.for_parameter(name).new_state(weight) for name, weight in own.items()}
+            for own in self._global
+        ]
+
+    def outer_update(self, optimizer: Optimizer) -> None:
+        """Update the global weights by their distance from the ranks' weights, which follow."""
+        self._num_outer += 1
+
+        def work(rank: int) -> None:
+            for name, kept in self._global[rank].items():
+                own, member = self._master[rank][name], optimizer.for_parameter(name)
+                state = self._outer_state[rank][name]
+                member.step(kept, kept - own, state, member.lr, self._num_outer)
+                own[...] = kept
+                if self.workload.precision.has_master:
+                    self.weights[rank][name][...] = rounded(kept, self.stored)
+
+        each_rank(work, self.world_size, self.workload.model.num_parameters())
+
+    def _outer_arrays(self, rank: int) -> Arrays:
+        """Global weights of a rank and their optimizer's state, by name."""
+        if not self._global:
+            return {}
+        found = {f"global/{name}": weight for name, weight in self._global[rank].items()}
+        for name, state in self._outer_state[rank].items():
+            found |= {f"outer/{part}/{name}": value for part, value in state.items()}
+        return found
 
     def shard(
         self, places: Sequence[Mapping[str, slice]], groups: Sequence[Sequence[int]], whole: bool
@@ -199,6 +237,9 @@ class Trainer:
                     found[f"{first}/{part}/{name}"] = self._whole(name, ranks, kept)
         for rank, taken in enumerate(self._taken):
             found[f"{rank}/taken"] = np.array(taken)
+            found |= {f"{rank}/{key}": value for key, value in self._outer_arrays(rank).items()}
+            if self._global:
+                found[f"{rank}/outer_taken"] = np.array(self._num_outer)
             if self._scalers:
                 scaler = self._scalers[rank]
                 found[f"{rank}/scaler"] = np.array([scaler.scale, float(scaler.growth_tracker)])
@@ -244,6 +285,10 @@ class Trainer:
                     whole = of_rank(arrays, leader, f"{part}/{name}", form)
                     kept.reshape(-1)[...] = whole[place][: kept.size]  # a scalar is everywhere
             self._taken[rank] = int(of_rank(arrays, rank, "taken", ()))
+            for key, value in self._outer_arrays(rank).items():
+                value[...] = of_rank(arrays, rank, key, value.shape)
+            if self._global:
+                self._num_outer = int(of_rank(arrays, rank, "outer_taken", ()))
             if self._scalers:
                 scale, tracker = of_rank(arrays, rank, "scaler", (2,)).tolist()
                 self._scalers[rank].scale = scale

@@ -111,7 +111,7 @@ def recovery_problems(scenario: Scenario) -> list[str]:
     """
     found, recovery = list[str](), scenario.recovery
     if scenario.checkpoint is not None:
-        found += _without_room(scenario.checkpoint, scenario.workload)
+        found += _without_room(scenario.checkpoint, scenario)
         writers, ranks = scenario.checkpoint.writers, scenario.cluster.world_size
         if writers is not None and writers > ranks:
             found.append(
@@ -124,10 +124,12 @@ def recovery_problems(scenario: Scenario) -> list[str]:
     return found
 
 
-def _without_room(checkpoint: Checkpoint, workload: Workload) -> list[str]:
+def _without_room(checkpoint: Checkpoint, scenario: Scenario) -> list[str]:
     if checkpoint.size is not None:  # its own check
         return []
-    wrong = checkpoint.problem_with_size(checkpoint_nbytes(workload))
+    wrong = checkpoint.problem_with_size(
+        checkpoint_nbytes(scenario.workload, scenario.program.outer_optimizer)
+    )
     return [f"checkpoint.{wrong}"] if wrong else []
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from simdp.arrays import Ints
 from simdp.moved import renamed
 from simdp.steps.partition import Bucket, Factoring, Group, Partition, Selection
+from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.sampling import Participants
 
 
@@ -581,6 +582,21 @@ class Average(NamedTuple):
     num_averaged: int | None = None
 
 
+class StartOuter(NamedTuple):
+    """Every rank copies its weights as the global ones, which an outer optimizer updates."""
+
+    optimizer: Optimizer
+
+
+class OuterUpdate(NamedTuple):
+    """The outer optimizer updates the global weights, which then replace every rank's weights.
+
+    Its gradient is the global weights less the rank's, after an `Average` of these.
+    """
+
+    optimizer: Optimizer
+
+
 class Wait(NamedTuple):
     """The compute stream waits until collectives are done."""
 
@@ -677,6 +693,8 @@ Op = (
     | AllGather
     | Broadcast
     | Average
+    | StartOuter
+    | OuterUpdate
     | Wait
     | Meet
     | NewGroup

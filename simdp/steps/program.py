@@ -49,6 +49,7 @@ from simdp.steps.ops import (
     Op,
     Open,
     OrthogonalizeBucket,
+    OuterUpdate,
     Quantize,
     Reduce,
     ReduceScatter,
@@ -61,6 +62,7 @@ from simdp.steps.ops import (
     Select,
     Shard,
     SplitBucket,
+    StartOuter,
     Tail,
     Take,
     TakeSums,
@@ -72,6 +74,7 @@ from simdp.steps.ops import (
 )
 from simdp.steps.partition import Group, Partition
 from simdp.workload import Workload
+from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.sampling import START, Participants, Start, StepBatches
 
 Plan = tuple[Op, ...]
@@ -203,7 +206,7 @@ _CALLED_BY = Interpreter[Callable[[Any], CollectiveCall]](
     ignores={
         *(Batch, Forward, Backward, Tail, MicrobatchDone, ScaleLoss, Update, Wait, Meet, NewGroup),
         *(Hold, Reserve, Copy, HostCopy, FillBucket, Take, Open, Release, Shard, Unshard),
-        *(Free, KeepSums),
+        *(Free, KeepSums, StartOuter, OuterUpdate),
         *(Rounding, SplitBucket, Unpack, OrthogonalizeBucket, Join, Select, AddSelected, Observe),
         *(Quantize, Dequantize),
         *(CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
@@ -231,7 +234,7 @@ _PROGRAM = Interpreter(
     handles=dict.fromkeys(
         {
             *(NewGroup, Shard, Batch, Reserve, FillBucket, SplitBucket, Select, Free),
-            *(Take, KeepSums),
+            *(Take, KeepSums, StartOuter),
             *(AllReduce, ReduceScatter, AllGather, Broadcast, Average, Exchange, CopyOut, Reduce),
             *(ReduceTogether, GatherTogether),
         },
@@ -239,7 +242,7 @@ _PROGRAM = Interpreter(
     ),
     ignores={
         *(Forward, Backward, Tail, MicrobatchDone, ScaleLoss, Update, Wait, Meet, Hold),
-        *(Copy, HostCopy),
+        *(Copy, HostCopy, OuterUpdate),
         *(Open, Release, Unshard, Rounding, Unpack, OrthogonalizeBucket, Join, AddSelected),
         *(Observe, Quantize),
         *(Dequantize, CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
@@ -405,6 +408,11 @@ class Program:
     def partition(self) -> Partition | None:
         """How parameters and what follows from them are dealt to the ranks; None: not at all."""
         return next((op.partition for op in self.setup if isinstance(op, Shard)), None)
+
+    @cached_property
+    def outer_optimizer(self) -> Optimizer | None:
+        """What updates a copy of the weights from their averages; None: nothing."""
+        return next((op.optimizer for op in self.setup if isinstance(op, StartOuter)), None)
 
     @cached_property
     def scatters(self) -> bool:

@@ -17,6 +17,7 @@ STRATEGIES: Family[Strategy] = Family(
         "apex": "ddp:Apex",
         "data_parallel": "data_parallel:DataParallel",
         "ddp": "ddp:DDP",
+        "diloco": "local_sgd:DiLoCo",
         "fsdp": "fsdp:FSDP",
         "fsdp1": "fsdp1:FSDP1",
         "horovod": "horovod:Horovod",

@@ -1,4 +1,4 @@
-"""Local SGD: every rank trains by itself, and now and then all weights are averaged."""
+"""Local SGD and DiLoCo: ranks train their own weights, which are averaged every few steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.arrays import Ints
 from simdp.errors import shown
+from simdp.results.comparison import written
 from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
 from simdp.steps.facts import Facts, Ops, StepContext, num_trainable
-from simdp.steps.ops import AllReduce, Average, Copy, Hold, NewGroup, ScaleLoss, Update, Wait
+from simdp.steps.ops import (
+    AllReduce,
+    Average,
+    Copy,
+    Hold,
+    NewGroup,
+    OuterUpdate,
+    ScaleLoss,
+    StartOuter,
+    Update,
+    Wait,
+)
 from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.base import (
@@ -27,6 +39,8 @@ from simdp.strategies.base import (
 from simdp.strategies.comm_hooks import CommHook, Sending, SentBucket
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
+from simdp.workload.optimizers import AnyOptimizer
+from simdp.workload.optimizers.sgd import SGD
 
 AFTER_WARMUP = 10**6
 """Numbers for the average's collectives, beyond those of a step's gradients."""
@@ -327,26 +341,113 @@ class LocalSGD(Strategy):
             yield from self._average(facts, count(AFTER_WARMUP))
 
     def _average(self, facts: Facts, tags: Tags, name: str = "", among: str | int = "world") -> Ops:
-        """All weights that are not frozen travel as one buffer, divided before the sum.
-
-        With master weights these are averaged, or the next update would undo it.
-        """
-        nbytes, tag = float(num_trainable(facts) * facts.workload.itemsize), next(tags)
-        copies = copies_charged(self.charge_copies, facts)
-        yield Hold("temporary", nbytes)
-        if copies:
-            yield Copy("weights", nbytes)
+        """Average the weights in the process groups of a period."""
         group: Group = self._group_of(name, among, facts)
-        if group is None:
-            yield Average(tag, "weights", nbytes, facts.quorum.group)
-        else:
-            yield Average(tag, "weights", nbytes, group, self._size_of(among, facts))
-        yield Wait((tag,))
-        if copies:
-            yield Copy("weights", nbytes)
-        yield Hold("temporary", -nbytes)
+        size = None if group is None else self._size_of(among, facts)
+        copies = copies_charged(self.charge_copies, facts)
+        group = facts.quorum.group if group is None else group
+        yield from average_weights(facts, next(tags), copies, group, size)
+
+
+def average_weights(
+    facts: Facts, tag: int, copies: bool, group: Group = None, size: int | None = None
+) -> Ops:
+    """All weights that are not frozen travel as one buffer, divided before the sum.
+
+    With master weights these are averaged, or the next update would undo it.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the run.
+    tag : int
+        Number of the collective.
+    copies : bool
+        Whether the copies into the buffer and back are charged.
+    group, size
+        As of `simdp.steps.ops.Average`.
+    """
+    nbytes = float(num_trainable(facts) * facts.workload.itemsize)
+    yield Hold("temporary", nbytes)
+    if copies:
+        yield Copy("weights", nbytes)
+    yield Average(tag, "weights", nbytes, group, size)
+    yield Wait((tag,))
+    if copies:
+        yield Copy("weights", nbytes)
+    yield Hold("temporary", -nbytes)
 
 
 def _name(period: int) -> str:
     """What process groups of a period are called."""
     return f"period {period}"
+
+
+# DiLoCo -------------------------------------------------------------------------------------------
+
+
+class DiLoCo(Strategy):
+    """Many local steps, whose average an outer optimizer takes for a gradient (DiLoCo).
+
+    After ``local_steps`` steps of every rank's own optimizer, ranks average their weights. The
+    weights before these steps less that average are the gradient of an outer optimizer, which
+    makes of them the weights with which all ranks go on. State of the inner optimizer and buffers
+    stay on their rank. Every rank has a copy of the global weights and the outer optimizer's state
+    in its device's memory. A run that ends within a period leaves replicas that differ.
+
+    Attributes
+    ----------
+    local_steps : int
+        Steps from one outer update to the next, H.
+    outer_optimizer : Optimizer
+        By default SGD with Nesterov momentum 0.9 and lr 0.7; ``{kind: sgd, lr: 1}`` is an average.
+    charge_copies : bool or None
+        Charge the copies of weights into the buffer that travels, and back. None does as the
+        cluster's overheads say.
+
+    References
+    ----------
+    Douillard et al., "DiLoCo: Distributed low-communication training of language models", arXiv
+    2311.08105, 2023.
+    """
+
+    averages_parameters: ClassVar[bool] = True
+
+    kind: Literal["diloco"] = "diloco"
+    local_steps: Annotated[Int, Field(ge=1)] = 500
+    outer_optimizer: AnyOptimizer = SGD(lr=0.7, momentum=0.9, nesterov=True)
+    charge_copies: Bool | None = None
+
+    def problem_with(self, world_size: int, workload: Workload) -> str | None:
+        outer = self.outer_optimizer
+        for parameter in workload.graph.trainable:
+            if wrong := outer.problem_with(parameter.name, parameter.shape):
+                return f"outer_optimizer: {wrong}"
+        return uneven(workload)
+
+    @property
+    def steps_together(self) -> int:
+        return self.local_steps
+
+    def with_period(self, steps: int) -> Self:
+        return self.model_copy(update={"local_steps": steps})
+
+    def averaging(self) -> str:
+        outer = self.outer_optimizer.model_dump(mode="json", exclude_defaults=True)
+        by = written(outer | {"kind": self.outer_optimizer.kind})
+        return f"weights every {self.local_steps} steps, updated by {by}"
+
+    def setup(self, facts: Facts) -> Ops:
+        """Make every replica a copy of rank 0's, and copy its weights as the global ones."""
+        yield from DDP(broadcast_buffers=False).setup(facts)
+        yield StartOuter(self.outer_optimizer)
+
+    def train_step(self, facts: Facts, step: StepContext) -> Ops:
+        yield ScaleLoss(by_shard=False)
+        for micro in range(step.num_micro_steps):
+            yield from forward(facts, micro)
+            yield from backward(facts, micro)
+        yield Update(step.active())
+        if step.ends_period(self.local_steps, since=0):
+            yield from average_weights(facts, 0, copies_charged(self.charge_copies, facts))
+            yield OuterUpdate(self.outer_optimizer)

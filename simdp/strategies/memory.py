@@ -210,27 +210,39 @@ def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> f
     if in_processes or (strategy.execution == "single_process" and not learns):
         copies += program.facts.world_size > 1 or bool(program.calls)
     copies += program.keeps_errors
-    return float(copies * whole + _num_state(workload) * workload.itemsize)
+    state = _num_state(workload) + _num_outer(workload, program.outer_optimizer)
+    return float(copies * whole + state * workload.itemsize)
 
 
-def checkpoint_nbytes(workload: Workload) -> float:
+def checkpoint_nbytes(workload: Workload, outer: Optimizer | None = None) -> float:
     """Bytes of all that training goes on from: weights, master weights, the optimizer's state.
 
-    Once, whatever the replicas; 14 for each parameter of Adam in mixed precision.
+    Once, whatever the replicas; 14 for each parameter of Adam in mixed precision. An outer
+    optimizer adds its copy of the weights and its state.
     """
     whole, precision = float(workload.model.num_parameters()), workload.precision
-    nbytes = (whole + _num_state(workload)) * workload.itemsize
+    state = _num_state(workload) + _num_outer(workload, outer)
+    nbytes = (whole + state) * workload.itemsize
     if precision.has_master:  # beside weights of fewer bits
         nbytes += whole * numpy_dtype(precision.weight_dtype(workload.dtype)).itemsize
     return nbytes
 
 
-def _num_state(workload: Workload) -> int:
+def _num_state(workload: Workload, optimizer: Optimizer | None = None) -> int:
     """Elements of an optimizer's state of all parameters that it may change."""
+    optimizer = optimizer or workload.optimizer
     return sum(
-        sum(workload.optimizer.for_parameter(parameter.name).state_elements(parameter.shape))
+        sum(optimizer.for_parameter(parameter.name).state_elements(parameter.shape))
         for parameter in workload.graph.trainable
     )
+
+
+def _num_outer(workload: Workload, optimizer: Optimizer | None) -> int:
+    """Elements of an outer optimizer's state, and of the weights that it updates."""
+    if optimizer is None:
+        return 0
+    weights = sum(parameter.num_elements for parameter in workload.graph.trainable)
+    return weights + _num_state(workload, optimizer)
 
 
 def _host_outputs(workload: Workload, world_size: int, num_samples: int) -> float:

@@ -24,7 +24,10 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 OWN_HOOKS = Path(__file__).parents[1] / "own_hooks.py"
 
 DDP = {"kind": "ddp"}
-AVERAGED_WEIGHTS = {"kind": "local_sgd", "local_steps": 1}
+AVERAGED_WEIGHTS = (
+    {"kind": "local_sgd", "local_steps": 1},
+    {"kind": "diloco", "local_steps": 1, "outer_optimizer": {"kind": "sgd", "lr": 1.0}},
+)
 DEEPSPEED = {"communication": "deepspeed", "reduce_bucket_size": 40}
 SMALL = {"reduce_bucket_size": 40, "param_persistence_threshold": 5, "prefetch_bucket_size": 30}
 EXACT = [
@@ -45,7 +48,7 @@ EXACT = [
     {"kind": "horovod", "fusion_threshold": "300 B", "cycle_time": "20 us"},
     {"kind": "hsdp"},
     {"kind": "hsdp", "reshard_after_forward": "some"},
-    AVERAGED_WEIGHTS,
+    *AVERAGED_WEIGHTS,
     {"kind": "parameter_server"},
     {"kind": "zero1"},
     {"kind": "zero1", "parameters_as_bucket_view": True},
@@ -71,6 +74,7 @@ SYNCHRONOUS = [
     *EXACT,
     *({**DDP, "comm_hook": hook} for hook in HOOKS.values()),
     {"kind": "local_sgd", "local_steps": 2},
+    {"kind": "diloco", "local_steps": 2},
     {"kind": "horovod", "merge": "mg_wfbp"},
 ]
 
@@ -158,7 +162,7 @@ def test_every_strategy_that_trains_several_ranks_is_here():
 @few
 @given(models, world_sizes, st.integers(1, 3), st.integers(1, 2), seeds, st.data())
 def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, seed, data):
-    linear = strategy == AVERAGED_WEIGHTS  # the average of SGD's steps is the step of the average
+    linear = strategy in AVERAGED_WEIGHTS  # the average of SGD's steps is the step of the average
     optimizer = SGD if linear else data.draw(st.sampled_from([SGD, ADAM, ADAGRAD]))
     batch = world_size * each * accumulate * (2 if model is BATCH_NORM else 1)
     workload = {**model, "optimizer": optimizer, "global_batch": batch, "grad_accum": accumulate}

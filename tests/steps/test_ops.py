@@ -9,9 +9,10 @@ from for_each import for_each
 from simdp.steps import ops
 from simdp.steps.partition import Partition
 from simdp.steps.program import flat
+from simdp.workload.optimizers import Optimizer
 
 KINDS = get_args(ops.Op)
-PLAIN = (str, int, float, bool, type(None), Partition)
+PLAIN = (str, int, float, bool, type(None), Partition, Optimizer)
 
 
 def leaves(value):

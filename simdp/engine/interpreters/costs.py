@@ -24,7 +24,7 @@ from simdp.engine.compute import Times
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
 from simdp.engine.compute.profile_times import told_update
 from simdp.engine.compute.roofline import Roofline
-from simdp.engine.interpreters.footprints import Amount, Footprint
+from simdp.engine.interpreters.footprints import Amount, Footprint, OuterFootprint
 from simdp.engine.interpreters.records import Shapes, Stepping
 from simdp.engine.launcher import Launcher
 from simdp.engine.ops import ClockBarrier, ClockWait, ComputeWork, Feed, FusedWork
@@ -35,6 +35,7 @@ from simdp.errors import OperationError
 from simdp.results.trace import SETUP
 from simdp.scenario import Scenario
 from simdp.steps import ops
+from simdp.steps.facts import num_trainable
 from simdp.steps.ops import HostCopy, Op
 from simdp.steps.partition import Group
 from simdp.steps.program import CollectiveCall, Interpreter, Plan, Program, called_by
@@ -170,7 +171,7 @@ WORK_ALONE = (
     | {ops.Rounding, ops.Select, ops.AddSelected, ops.MicrobatchDone, ops.Hold, ops.ScaleLoss}
     | {ops.Open, ops.Release, ops.Unshard, ops.Free}
     | {ops.KeepSums, ops.Observe, ops.Quantize, ops.Dequantize, HostCopy}
-    | {ops.CallHook, ops.EndHook}
+    | {ops.CallHook, ops.EndHook, ops.StartOuter, ops.OuterUpdate}
 )
 """Operations that cost work at most, the same whenever they come."""
 
@@ -295,6 +296,7 @@ class Costs:
         shapes: Shapes,
     ) -> None:
         workload, self._cluster = scenario.workload, (cluster := scenario.cluster)
+        self._scenario = scenario
         self._workload, self._facts, self._slowdown = workload, program.facts, slowdown
         self._launcher, self._times, self._roofline = launcher, times, roofline
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
@@ -325,6 +327,8 @@ class Costs:
             ops.Copy: self._copy,
             ops.Unshard: self._copy,
             HostCopy: self._host_copy,
+            ops.StartOuter: self._start_outer,
+            ops.OuterUpdate: self._outer_update,
             ops.FillBucket: self._fill,
             ops.Take: self._take,
             ops.Wait: self._wait,
@@ -455,14 +459,28 @@ class Costs:
     def per_update(self) -> Amounts:
         """What an update moves, and takes beside."""
         kept, roofline = self._footprint, self._roofline
-        products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
         moved = kept.moved_by_optimizer()
-        launch, moving = roofline.launch, roofline.moving(moved)
+        told = beside_told(self._workload, roofline, moved, self._beside_moving(kept))
+        return kept.moved_by_scaling(), moved, told
+
+    def _beside_moving(self, kept: Footprint) -> Amount:
+        """What an optimizer takes beside the bytes that it moves [s]."""
+        roofline = self._roofline
+        products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
+        launch, moving = roofline.launch, roofline.moving(kept.moved_by_optimizer())
         in_loop = kept.launched_by_optimizer() * launch
         seconds = update_seconds(moving, kept.launched_over_lists() * launch, in_loop)
-        beside = seconds - moving + products
-        told = beside_told(self._workload, roofline, moved, beside)
-        return kept.moved_by_scaling(), moved, told
+        return seconds - moving + products
+
+    def _start_outer(self, op: ops.StartOuter) -> Cost:
+        elements = num_trainable(self._facts)
+        yield self._copied("global weights", float(elements * self._workload.itemsize))
+
+    def _outer_update(self, op: ops.OuterUpdate) -> Cost:
+        kept = OuterFootprint(self._scenario, self._facts, op.optimizer)
+        moved = kept.moved_by_optimizer()
+        seconds = self._roofline.moving(moved) + self._beside_moving(kept)
+        yield ComputeWork(self._step, "update", "outer optimizer", seconds, moved)
 
     def _copied(self, name: str, nbytes: float) -> ComputeWork:
         return ComputeWork(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)

@@ -16,6 +16,7 @@ from simdp.scenario import Scenario
 from simdp.steps.facts import Facts, trainable
 from simdp.steps.partition import Partition, RowPartition
 from simdp.strategies.memory import update_temporaries
+from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.step_costs import (
     gradient_nbytes_moved,
     optimizer_flops,
@@ -122,6 +123,33 @@ class Footprint:
                 whole[name] if prod(whole[name]) == size else (size,)
             )
         )
+
+
+class OuterFootprint(Footprint):
+    """What an outer optimizer keeps and works on: a copy of the weights, beside the replicas.
+
+    Parameters
+    ----------
+    scenario, facts
+        As of `Footprint`.
+    optimizer : Optimizer
+        The outer one.
+    """
+
+    def __init__(self, scenario: Scenario, facts: Facts, optimizer: Optimizer) -> None:
+        workload = scenario.workload.model_copy(update={"optimizer": optimizer})
+        super().__init__(scenario.model_copy(update={"workload": workload}), facts)
+        self._learned = {parameter.name: parameter.num_elements for parameter in trainable(facts)}
+
+    def weights(self) -> float:
+        """The copy of the weights; their gradient takes as much."""
+        return self.room(size * self.workload.itemsize for size in self._learned.values())
+
+    def moved_by_optimizer(self) -> float:
+        """Bytes of the gradient and of the copy back into the ranks' weights count too."""
+        passes = 3 + 2  # weights, their copy, the gradient; and the copy, the weights
+        whole = float(sum(self._learned.values()) * self.workload.itemsize)
+        return optimizer_nbytes_moved(self.workload, self._learned) + passes * whole
 
 
 class OnRoot(Footprint):

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.engine.interpreters.footprints import Amount, Footprint, footprint_of
+from simdp.engine.interpreters.footprints import (
+    Amount,
+    Footprint,
+    OuterFootprint,
+    footprint_of,
+)
 from simdp.engine.interpreters.records import Shapes
 from simdp.results.memory import MEMORY_PARTS
 from simdp.results.trace import SETUP
@@ -25,6 +30,7 @@ from simdp.steps.partition import Bucket, Group, Partition, RowPartition
 from simdp.steps.program import Interpreter, Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes, recomputed
+from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
@@ -366,6 +372,8 @@ class MemoryInterpreter:
             ops.LossOfAll: self._loss_of_all,
             ops.HandBack: self._hand_back,
             ops.Reduce: self._before_reduce,
+            ops.StartOuter: self._start_outer,
+            ops.OuterUpdate: self._before_outer,
         }
         after: dict[type[Any], Callable[[Any], Taken]] = {
             ops.Batch: self._batch,
@@ -382,6 +390,7 @@ class MemoryInterpreter:
             ops.HandBack: self._give_back_outputs,
             ops.Reduce: self._after_reduce,
             ops.TakeSums: self._take_sums,
+            ops.OuterUpdate: self._after_outer,
         }
         only_after, only_before = after.keys() - before.keys(), before.keys() - after.keys()
         name = f"{__name__}.Memory"
@@ -570,6 +579,20 @@ class MemoryInterpreter:
             mine = [name for name in self._facts.ready_order if name in self._has_gradient]
             yield "gradients", -self._gradients(mine)
         self._has_gradient.clear()
+
+    def _outer(self, optimizer: Optimizer) -> OuterFootprint:
+        return OuterFootprint(self._scenario, self._facts, optimizer)
+
+    def _start_outer(self, op: ops.StartOuter) -> Taken:
+        kept = self._outer(op.optimizer)
+        yield "optimizer_state", kept.weights() + kept.state()
+
+    def _before_outer(self, op: ops.OuterUpdate) -> Taken:
+        kept = self._outer(op.optimizer)
+        yield "temporary", kept.weights() + kept.temporaries()
+
+    def _after_outer(self, op: ops.OuterUpdate) -> Taken:
+        return ((part, -nbytes) for part, nbytes in self._before_outer(op))
 
     # What travels --------------------------------------------------------------------------------
 

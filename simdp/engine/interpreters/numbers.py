@@ -94,6 +94,8 @@ class Numbers(RecordsInterpreter):
             ops.KeepSums: self._keep_sums,
             ops.CopyOut: self._broadcast,
             ops.Average: self._average,
+            ops.StartOuter: self._start_outer,
+            ops.OuterUpdate: self._outer_update,
             ops.Shard: self._shard,
             ops.Unshard: self._unshard,
             ops.Free: self._free,
@@ -129,6 +131,8 @@ class Numbers(RecordsInterpreter):
         for op in self._program.setup:
             if isinstance(op, ops.Shard):
                 self._shard(op)
+            elif isinstance(op, ops.StartOuter):
+                self._start_outer(op)
         self.replicas.load_state_dict(state.arrays)
         for op in self._program.setup:
             if isinstance(op, ops.GatherTogether):
@@ -311,6 +315,12 @@ class Numbers(RecordsInterpreter):
     def _average(self, op: ops.Average) -> None:
         plan = self._launcher.plan("all_reduce", op.nbytes, group=op.group)
         self.replicas.trainer.average(plan, self._batches.participants, op.num_averaged)
+
+    def _start_outer(self, op: ops.StartOuter) -> None:
+        self.replicas.trainer.start_outer(op.optimizer)
+
+    def _outer_update(self, op: ops.OuterUpdate) -> None:
+        self.replicas.trainer.outer_update(op.optimizer)
 
     def _shard(self, op: ops.Shard) -> None:
         dealt = op.partition

@@ -51,6 +51,7 @@ NO_RECORD = {
     *(ops.MicrobatchDone, ops.ScaleLoss),
     *(ops.Hold, ops.Reserve, ops.Copy, ops.HostCopy, ops.Open, ops.Release, ops.FillBucket),
     *(ops.AllGather, ops.Broadcast, ops.Average, ops.Wait, ops.Meet, ops.NewGroup),
+    *(ops.StartOuter, ops.OuterUpdate),
     *(ops.Shard, ops.Unshard, ops.Free, ops.GatherTogether, ops.ReduceTogether, ops.KeepSums),
     *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
     *(ops.Select, ops.AddSelected),

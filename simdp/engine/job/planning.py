@@ -61,7 +61,7 @@ def written(scenario: Scenario) -> Written:
     checkpoint, partition = scenario.checkpoint, scenario.program.partition
     whole = checkpoint.size if checkpoint is not None else None
     if whole is None:
-        whole = checkpoint_nbytes(scenario.workload)
+        whole = checkpoint_nbytes(scenario.workload, scenario.program.outer_optimizer)
     cluster, asked = scenario.cluster, checkpoint.writers if checkpoint is not None else None
     if asked is not None:
         return Written(whole, whole / asked, whole / asked * -(-asked // cluster.num_nodes))

@@ -426,7 +426,7 @@ class Prices(NamedTuple):
 
 NO_BOUND = {
     *(ops.Batch, ops.MicrobatchDone, ops.ScaleLoss, ops.Hold, ops.Reserve, ops.Meet, ops.NewGroup),
-    *(ops.Open, ops.Release, ops.Shard, ops.Free, ops.KeepSums),
+    *(ops.Open, ops.Release, ops.Shard, ops.Free, ops.KeepSums, ops.StartOuter, ops.OuterUpdate),
     *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
     *(ops.Select, ops.AddSelected),
     *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),

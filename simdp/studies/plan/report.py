@@ -276,8 +276,10 @@ class Made:
         found = []
         if scenario.target is None:
             found.append("no target: times, money and energy are those of a million samples")
-        if any(one.whole.strategy.steps_together > 1 for one in self._player.simulated.values()):
-            found.append("steps of local_sgd are means over whole periods")
+        strategies = [one.whole.strategy for one in self._player.simulated.values()]
+        kinds = dict.fromkeys(one.kind for one in strategies if one.steps_together > 1)
+        if kinds:
+            found.append(f"steps of {', '.join(kinds)} are means over whole periods")
         if self._asked.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():
             found.append(
                 "where the machine is not calibrated, chances count the luck of runs alone"
