@@ -32,7 +32,7 @@ NO_DATA = {
 }
 NUMBER = {"kind": "parameters", "num_params": 10**6}
 OPTIONS = [
-    *({"kind": kind} for kind in STRATEGIES if kind not in ("single", "local_sgd")),
+    *({"kind": kind} for kind in STRATEGIES if kind not in ("single", "local_sgd", "diloco")),
     {"kind": "local_sgd", "local_steps": 1},  # whose weights are averaged after every step
     {"kind": "ddp", "version": "1.4"},
     {"kind": "horovod", "merge": "none", "cycle_time": "0 s"},
@@ -48,7 +48,7 @@ REDUCING = [
     options
     for options in OPTIONS
     if options["kind"]
-    not in ("data_parallel", "fsdp", "fsdp1", "hsdp", "local_sgd", "parameter_server")
+    not in ("data_parallel", "diloco", "fsdp", "fsdp1", "hsdp", "local_sgd", "parameter_server")
     and options["kind"] not in ("zero2", "zero3")
 ]
 """Those whose gradients travel once per step, in all_reduces; others have tests of their own."""
