@@ -103,8 +103,9 @@ def assert_close(found, golden, place):
         # Times are exact on any machine; float32 training drifts with the BLAS, step by step.
         learned = ".loss" in place or ".grad_norm" in place
         tolerance = (1e-4 if ".first" in place else 0.05) if learned else 1e-9
-        # A loss near 0 after 128 steps depends on the last bits of products, so on the BLAS.
-        almost_zero = 0.1 if learned and ".first" not in place else 1e-12
+        # Near 0, after 128 steps, both depend on the last bits of products, so on the BLAS.
+        near_zero = 0.5 if ".grad_norm" in place else 0.1
+        almost_zero = near_zero if learned and ".first" not in place else 1e-12
         assert found == pytest.approx(golden, rel=tolerance, abs=almost_zero), place
     else:
         assert found == golden, place
