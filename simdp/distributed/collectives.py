@@ -34,9 +34,6 @@ from simdp.errors import ProgramError
 
 # Work ---------------------------------------------------------------------------------------------
 
-MAX_POLLS = 100_000
-"""Questions at one instant after which a program is taken to wait for time that never passes."""
-
 
 class Work:
     """A call that is under way; its tensors belong to it until it is over.
@@ -75,14 +72,8 @@ class Work:
             If a program does nothing but ask, or the call is another rank's.
         """
         asking = self._asking("is_completed")
-        now = asking.runtime.clock[asking.rank]
-        asking.polls = asking.polls + 1 if now == asking.polled_at else 0
-        asking.polled_at = now
-        if asking.polls > MAX_POLLS:
-            raise ProgramError(
-                f"is_completed of {self._handle.asked} was asked {MAX_POLLS:,} times at the same "
-                "instant; virtual time passes in compute() and wait() only, so call one of them."
-            )
+        advice = "compute() and wait() only, so call one of them"
+        asking.polls.add(asking.runtime.clock[asking.rank], self._handle, advice)
         return self._handle.done
 
     def is_success(self) -> bool:
@@ -101,11 +92,7 @@ class Work:
     def _asking(self, call: str) -> Process:
         """The calling rank, which must own this work."""
         asking = process(call)
-        if asking is not self._process:
-            raise ProgramError(
-                f"{call}: rank {asking.rank} asks for {self._handle.asked} of rank "
-                f"{self._process.rank}; let each rank wait for its own calls."
-            )
+        self._handle.check_owner(call, asking.rank)
         return asking
 
     def source_rank(self) -> int:

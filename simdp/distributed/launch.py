@@ -31,6 +31,7 @@ from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.programs.groups import ProgramGroup
+from simdp.engine.programs.records import Polls
 from simdp.engine.programs.runtime import Activity, Ended, Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError, unknown_name
 from simdp.files import read_text
@@ -83,8 +84,7 @@ class Process:
         self.destroyed: dict[str, None] = {}
         self.made: dict[tuple[int, ...], int] = {}
         self.timeout: float | None = None
-        self.polls = 0
-        self.polled_at = 0.0
+        self.polls = Polls()
         self.main: ModuleType | None = None
         self._argv = list(arguments)
         cluster = runtime.cluster

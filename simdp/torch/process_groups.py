@@ -14,7 +14,7 @@ calls them, under the names of older versions as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, cast
@@ -26,9 +26,15 @@ from torch.distributed import Work as TorchWork
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from simdp.engine.programs.groups import ProgramGroup
-from simdp.engine.programs.records import NOTHING, CallArguments, CallSignature, Handle
-from simdp.errors import ProgramError
+from simdp.engine.programs.groups import ALONE, EXCHANGES, Exchange, ProgramGroup
+from simdp.engine.programs.records import (
+    NOTHING,
+    CallArguments,
+    CallSignature,
+    Handle,
+    Polls,
+    deliver,
+)
 from simdp.torch.buffers import (
     Buffer,
     Reduction,
@@ -48,9 +54,6 @@ from simdp.torch.ranks import Rank, RankLocal, asking, current
 
 AT_ONCE = "at once"
 """Under which a rank says that futures must be over before anybody can wait for them."""
-
-MAX_POLLS = 100_000
-"""Questions at one instant after which a script is taken to wait for time that never passes."""
 
 
 class Work(TorchWork):
@@ -79,7 +82,7 @@ class Work(TorchWork):
         self._rank, self.handles, self.tensors = rank, handles, tensors
         self._places = places or {}
         self._future: Any = None
-        self._polls, self._polled_at = 0, 0.0
+        self._polls = Polls()
 
     def wait(self, timeout: Any = None) -> bool:
         """Let the rank wait until the call is over; True then."""
@@ -107,15 +110,8 @@ class Work(TorchWork):
             If a script does nothing but ask.
         """
         self._mine("is_completed")
-        now = self._rank.settle()
-        self._polls = self._polls + 1 if now == self._polled_at else 0
-        self._polled_at = now
-        if self._polls > MAX_POLLS:
-            raise ProgramError(
-                f"is_completed of {self.handles[0].asked} was asked {MAX_POLLS:,} times at the "
-                "same instant; virtual time passes in what computes and what waits only, so call "
-                "wait()."
-            )
+        advice = "what computes and what waits only, so call wait()"
+        self._polls.add(self._rank.settle(), self.handles[0], advice)
         return self.over()
 
     def is_success(self) -> bool:
@@ -164,12 +160,7 @@ class Work(TorchWork):
         return self.get_future().then(lambda _: 0)
 
     def _mine(self, call: str) -> None:
-        rank = asking(call)
-        if rank is not self._rank:
-            raise ProgramError(
-                f"{call}: rank {rank.rank} asks for {self.handles[0].asked} of rank "
-                f"{self._rank.rank}; let each rank wait for its own calls."
-            )
+        self.handles[0].check_owner(call, asking(call).rank)
 
 
 def _at_the_end_of_backward(rank: Rank) -> None:
@@ -254,12 +245,6 @@ def _in_python(model: Any, comm_hook_type: Any) -> None:
 
 # Carrying -----------------------------------------------------------------------------------------
 
-Exchange = Callable[[Sequence[Any]], None]
-
-
-def _pieces(buffer: Buffer, n: int) -> list[Any]:
-    return np.split(buffer.array, n)
-
 
 def all_reduce(how: Reduction) -> Exchange:
     """Reduce on all ranks; several tensors of a rank as one, which they are for gloo."""
@@ -334,64 +319,20 @@ def reduce_scatter_list(how: Reduction) -> Exchange:
     return carry
 
 
-def broadcast(root: int) -> Exchange:
-    """Copy the root's."""
+def moved(collective: str, root: int = 0) -> Exchange:
+    """Copy tensors as `simdp.engine.programs.groups.EXCHANGES` has it, as soon as all have come."""
 
     def carry(given: Sequence[CallArguments]) -> None:
-        source: Any = given[root].inputs[0]
-        for place, each in enumerate(given):
-            if place != root:
-                _output(each).array[...] = source.array
+        arrays = [CallArguments(_arrays(each.inputs), _arrays(each.outputs)) for each in given]
+        values = EXCHANGES[collective](arrays, ALONE, "SUM", root)
+        for each, found in zip(arrays, values, strict=True):
+            deliver(found, each)
 
     return carry
 
 
-def all_gather(given: Sequence[CallArguments]) -> None:
-    """Copy all ranks' to all of them, into one tensor or into one for each rank."""
-    inputs: list[Any] = [each.inputs[0] for each in given]
-    for each in given:
-        outputs: Sequence[Any] = each.outputs
-        targets = [output.array for output in outputs]
-        if len(outputs) == 1 and outputs[0].size != inputs[0].size:
-            targets = _pieces(outputs[0], len(given))
-        for target, source in zip(targets, inputs, strict=True):
-            if not np.shares_memory(target, source.array):
-                target[...] = source.array
-
-
-def gather(root: int) -> Exchange:
-    """Copy all ranks' to the root."""
-
-    def carry(given: Sequence[CallArguments]) -> None:
-        for output, each in zip(given[root].outputs, given, strict=True):
-            target: Any = output
-            source: Any = each.inputs[0]
-            target.array[...] = source.array
-
-    return carry
-
-
-def scatter(root: int) -> Exchange:
-    """Copy a piece of the root's to each rank."""
-
-    def carry(given: Sequence[CallArguments]) -> None:
-        for each, piece in zip(given, given[root].inputs, strict=True):
-            source: Any = piece
-            _output(each).array[...] = source.array
-
-    return carry
-
-
-def all_to_all(given: Sequence[CallArguments]) -> None:
-    """Copy a piece of every rank's to each rank."""
-    sent: list[list[Any]] = [[_array(piece).copy() for piece in each.inputs] for each in given]
-    for place, each in enumerate(given):
-        for output, pieces in zip(each.outputs, sent, strict=True):
-            _array(output)[...] = pieces[place]
-
-
-def _array(buffer: Any) -> Any:
-    return buffer.array
+def _arrays(buffers: Sequence[Any]) -> list[Any]:
+    return [buffer.array for buffer in buffers]
 
 
 def _output(given: CallArguments) -> Any:
@@ -513,7 +454,7 @@ class Virtual(dist.ProcessGroup):
         collective: str,
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
-        exchange: Exchange,
+        exchange: Exchange | None,
         tensors: Sequence[Any],
         root: int = 0,
         more: str = "",
@@ -525,11 +466,11 @@ class Virtual(dist.ProcessGroup):
         dtype = str(first.dtype).removeprefix("torch.")
         asked = CallSignature(name, dtype, (first.size,) if shape is None else shape, more)
         given = CallArguments(cast(Any, inputs), cast(Any, outputs))
-        real = first.real
+        real, carry = first.real, exchange or moved(collective, root)
 
         def carried(given: Sequence[CallArguments]) -> None:
             if real:
-                exchange(given)
+                carry(given)
 
         handle = self._timed(tensors[0]).issue(
             rank.rank, clock, asked, given, collective, "SUM", root, False, carried
@@ -614,15 +555,14 @@ class Virtual(dist.ProcessGroup):
         memory = [Buffer(tensor, call)]
         inputs, outputs = (memory, []) if root == self._place else ([], memory)
         more = f"root={self._group.ranks[root]}"
-        exchange = broadcast(root)
-        return self._call(call, call, inputs, outputs, exchange, [tensor], root, more)
+        return self._call(call, call, inputs, outputs, None, [tensor], root, more)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Collect the tensors of all ranks on all of them."""
         call = "all_gather"
         (targets,), (tensor,) = lists(outputs), listed(inputs)
         memory = of(targets, call)
-        return self._call(call, call, [Buffer(tensor, call)], memory, all_gather, list(targets))
+        return self._call(call, call, [Buffer(tensor, call)], memory, None, list(targets))
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         """Collect the tensors of all ranks in one tensor on all of them."""
@@ -632,7 +572,7 @@ class Virtual(dist.ProcessGroup):
             raise ValueError(
                 "output tensor size must be equal to world_size times input tensor size"
             )
-        return self._call(call, "all_gather", [source], [target], all_gather, [output])
+        return self._call(call, "all_gather", [source], [target], None, [output])
 
     _allgather_base = all_gather_single
 
@@ -658,8 +598,8 @@ class Virtual(dist.ProcessGroup):
         (tensor,) = listed(inputs)
         targets = list(outputs[0]) if root == self._place else []
         memory, source = of(targets, call), [Buffer(tensor, call)]
-        more, exchange = f"root={self._group.ranks[root]}", gather(root)
-        return self._call(call, call, source, memory, exchange, [*targets, tensor], root, more)
+        more = f"root={self._group.ranks[root]}"
+        return self._call(call, call, source, memory, None, [*targets, tensor], root, more)
 
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         """Collect the tensors of all ranks in one tensor on one of them."""
@@ -674,15 +614,14 @@ class Virtual(dist.ProcessGroup):
         (output,) = listed(outputs)
         pieces = of(inputs[0], call) if root == self._place else []
         target = [Buffer(output, call)]
-        more, exchange = f"root={self._group.ranks[root]}", scatter(root)
-        shape = (target[0].size,)
-        return self._call(call, call, pieces, target, exchange, [output], root, more, shape)
+        more, shape = f"root={self._group.ranks[root]}", (target[0].size,)
+        return self._call(call, call, pieces, target, None, [output], root, more, shape)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Send each rank its tensor of a list, and get one of each."""
         call = "all_to_all"
         targets, sources = of(outputs, call), of(inputs, call)
-        return self._call(call, call, sources, targets, all_to_all, list(outputs), shape=())
+        return self._call(call, call, sources, targets, None, list(outputs), shape=())
 
     def all_to_all_single(
         self,
@@ -696,7 +635,7 @@ class Virtual(dist.ProcessGroup):
         call = "all_to_all_single"
         sources = of(rows(input, input_split_sizes, self._size), call)
         targets = of(rows(output, output_split_sizes, self._size), call)
-        return self._call(call, "all_to_all", sources, targets, all_to_all, [output], shape=())
+        return self._call(call, "all_to_all", sources, targets, None, [output], shape=())
 
     alltoall_base = all_to_all_single
 

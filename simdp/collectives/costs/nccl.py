@@ -23,7 +23,7 @@ calibration replaces them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from math import exp, hypot, inf, log, log2, sqrt
 from pathlib import Path
@@ -562,13 +562,27 @@ class NcclCost(Cost):
         share = self.tree_efficiency if algorithm == "tree" else 1.0
         intra = nbytes * way.intra_sent / (share * self._intra(algorithm, protocol, w))
         inter = nbytes * way.inter_sent / (share * self._inter(protocol, w))
+        before = self.before(), float(getattr(self.base, protocol))
+        return float(self.total(*before, latency, (intra, inter), self.ramp))
+
+    def total(
+        self,
+        launch: float,
+        base: Any,
+        latency: Any,
+        stages: Sequence[Any],
+        ramp: float,
+        functions: tuple[Callable[..., Any], ...] = (max, hypot, sqrt),
+    ) -> Any:
+        """Add up the terms of the module's formula [s]; of arrays with NumPy's ``functions``."""
+        larger, length, root = functions
+        intra, inter = stages
         if self.stages == "summed":
             wire, both = intra + inter, latency + intra + inter
         else:
-            wire = max(intra, inter)
-            both = hypot(latency, wire)
-        base = float(getattr(self.base, protocol))
-        return self.before() + base + both + 2 * sqrt(self.ramp * wire)
+            wire = larger(intra, inter)
+            both = length(latency, wire)
+        return launch + base + both + 2 * root(ramp * wire)
 
     def _intra(self, algorithm: str, protocol: str, w: Wiring) -> float:
         if w.local_size == 1:

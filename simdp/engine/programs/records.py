@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array, Floats, Ints
+from simdp.errors import ProgramError
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trace, TraceBuilder
 
 # Calls --------------------------------------------------------------------------------------------
@@ -91,6 +92,35 @@ class Handle:
         self.done = self.waiting = False
         self.end, self.enter = 0.0, inf
         self.source = -1
+
+    def check_owner(self, call: str, rank: int) -> None:
+        """Raise `ProgramError` if another rank asks."""
+        if rank != self.rank:
+            raise ProgramError(
+                f"{call}: rank {rank} asks for {self.asked} of rank {self.rank}; let each rank "
+                "wait for its own calls."
+            )
+
+
+MAX_POLLS = 100_000
+"""Polls at one instant after which a program is taken to wait for time that never passes."""
+
+
+class Polls:
+    """Counts the polls of a call's end at one instant."""
+
+    def __init__(self) -> None:
+        self._count, self._now = 0, 0.0
+
+    def add(self, now: float, handle: Handle, advice: str) -> None:
+        """Count a poll; `ProgramError` if a program does nothing else."""
+        self._count = self._count + 1 if now == self._now else 0
+        self._now = now
+        if self._count > MAX_POLLS:
+            raise ProgramError(
+                f"is_completed of {handle.asked} was asked {MAX_POLLS:,} times at the same "
+                f"instant; virtual time passes in {advice}."
+            )
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,7 @@ Constants are positive and are fitted as logarithms, to the logarithms of the ti
 microsecond and a second weigh alike. Each has a typical value and a spread around it, such as what
 a vendor publishes. Where the data say nothing, that is what remains, and it is reported so.
 
-The same arithmetic as `simdp.collectives.costs.nccl.NcclCost`, on arrays.
+Times are those of `simdp.collectives.costs.nccl.NcclCost.total`, on arrays.
 """
 
 from __future__ import annotations
@@ -325,13 +325,10 @@ class Candidates:
                 limit = np.where(self.nvls, inf, limit)
             latency = latency + self.hops[index] * hop
             stages.append(self.wires[index] / (share * np.minimum(efficiency, limit)))
-        if cost.stages == "summed":
-            wire = stages[0] + stages[1]
-            both = latency + wire
-        else:
-            wire = np.maximum(*stages)
-            both = np.hypot(latency, wire)
-        seconds = launch + base + both + 2 * np.sqrt(constants.get("ramp", cost.ramp) * wire)
+        if cost.stages == "summed":  # in this order, which a fit's last bits depend on
+            stages = [stages[0] + stages[1], np.zeros(len(protocol))]
+        ramp, functions = constants.get("ramp", cost.ramp), (np.maximum, np.hypot, np.sqrt)
+        seconds = cost.total(launch, base, latency, stages, ramp, functions)
         found: Floats = np.minimum.reduceat(seconds, self.starts)
         return found
 
