@@ -323,7 +323,10 @@ def moved(collective: str, root: int = 0) -> Exchange:
     """Copy tensors as `simdp.engine.programs.groups.EXCHANGES` has it, as soon as all have come."""
 
     def carry(given: Sequence[CallArguments]) -> None:
-        arrays = [CallArguments(_arrays(each.inputs), _arrays(each.outputs)) for each in given]
+        copied = collective == "all_to_all"  # which may be in place
+        arrays = [CallArguments(_arrays(a.inputs, copied), _arrays(a.outputs)) for a in given]
+        if collective == "all_gather" and len(arrays[0].outputs) == 1:
+            arrays = [CallArguments(a.inputs, np.split(a.outputs[0], len(given))) for a in arrays]
         values = EXCHANGES[collective](arrays, ALONE, "SUM", root)
         for each, found in zip(arrays, values, strict=True):
             deliver(found, each)
@@ -331,8 +334,8 @@ def moved(collective: str, root: int = 0) -> Exchange:
     return carry
 
 
-def _arrays(buffers: Sequence[Any]) -> list[Any]:
-    return [buffer.array for buffer in buffers]
+def _arrays(buffers: Sequence[Any], copied: bool = False) -> list[Any]:
+    return [buffer.array.copy() if copied else buffer.array for buffer in buffers]
 
 
 def _output(given: CallArguments) -> Any:

@@ -283,28 +283,28 @@ def _reduce_scatter(given: Sequence[CallArguments], plan: Plan, op: str, root: i
 
 
 def _broadcast(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
-    value = given[root].inputs[0].copy()
+    value = given[root].inputs[0]
     return [() if place == root else (value,) for place in range(len(given))]
 
 
 def _all_gather(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
-    whole = [each.inputs[0].copy() for each in given]
-    joined = _flat(whole)
-    return [whole if len(each.outputs) == len(given) else (joined,) for each in given]
+    whole = [each.inputs[0] for each in given]
+    joined = [] if len(given[0].outputs) == len(given) else [_flat(whole)]
+    return [joined or whole] * len(given)
 
 
 def _gather(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     values: Values = [()] * len(given)
-    values[root] = [each.inputs[0].copy() for each in given]
+    values[root] = [each.inputs[0] for each in given]
     return values
 
 
 def _scatter(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
-    return [(piece.copy(),) for piece in given[root].inputs]
+    return [(piece,) for piece in given[root].inputs]
 
 
 def _all_to_all(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
-    return [[each.inputs[place].copy() for each in given] for place in range(len(given))]
+    return [[each.inputs[place] for each in given] for place in range(len(given))]
 
 
 def _nothing(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
@@ -323,7 +323,9 @@ EXCHANGES: dict[str, Callable[[Sequence[CallArguments], Plan, str, int], Values]
     "scatter": _scatter,
 }
 """By collective: computes the outputs of every place from the arguments of every place, the group's
-flat plan, the operation and the root's place."""
+flat plan, the operation and the root's place. Those that only move give back their inputs."""
+
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
@@ -564,7 +566,10 @@ class ProgramGroup:
             call.exchange(call.given)
         if call.exchange is not None or call.collective is None:
             return [()] * len(self.ranks)
-        return EXCHANGES[call.collective](call.given, plan, call.op, call.root)
+        given: Sequence[CallArguments] = call.given
+        if call.collective not in REDUCING:  # ranks may change their inputs once they have left
+            given = [CallArguments([array.copy() for array in a.inputs], a.outputs) for a in given]
+        return EXCHANGES[call.collective](given, plan, call.op, call.root)
 
     def _reached(self, call: Collective, places: Sequence[int], now: float) -> None:
         """Leave a call at some places, and enter the next one."""
