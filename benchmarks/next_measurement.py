@@ -37,7 +37,7 @@ from rich.table import Table
 
 from benchmarks.table import machine
 from simdp.arrays import Floats
-from simdp.cluster.machine import read_machine
+from simdp.cluster.hardware import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import UnitError

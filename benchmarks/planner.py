@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from simdp.cluster.machine import MACHINES
+from simdp.cluster.hardware import MACHINES
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml

@@ -16,11 +16,16 @@ from typing import Any
 
 MODULES = {
     "simdp.cluster.allocators.base": "simdp.cluster.allocators",
+    "simdp.cluster.degraded": "simdp.cluster.stragglers",
+    "simdp.cluster.device": "simdp.cluster.hardware",
     "simdp.cluster.failures.base": "simdp.cluster.failures",
+    "simdp.cluster.link": "simdp.cluster.hardware",
+    "simdp.cluster.machine": "simdp.cluster.hardware",
     "simdp.cluster.stragglers.base": "simdp.cluster.stragglers",
     "simdp.collectives.costs.base": "simdp.collectives.costs",
     "simdp.engine.job.through": "simdp.engine.job.history",
     "simdp.engine.job.witness": "simdp.engine.job.history",
+    "simdp.job.checkpoint": "simdp.job.recovery",
     "simdp.job.recovery.base": "simdp.job.recovery",
     "simdp.job.target": "simdp.job.targets",
     "simdp.job.target.base": "simdp.job.targets",
@@ -28,11 +33,14 @@ MODULES = {
     "simdp.strategies.single": "simdp.strategies.data_parallel",
     "simdp.studies.reference": "simdp.studies.schema",
     "simdp.workload.compute.base": "simdp.workload.compute",
-    "simdp.workload.datasets.lengths.base": "simdp.workload.datasets.lengths",
+    "simdp.workload.datasets.lengths": "simdp.workload.datasets.base",
+    "simdp.workload.datasets.lengths.base": "simdp.workload.datasets.base",
     "simdp.workload.faults.base": "simdp.workload.faults",
     "simdp.workload.layers.activations.base": "simdp.workload.layers.activations",
+    "simdp.workload.layers.softmax": "simdp.workload.layers.activations",
     "simdp.workload.losses.base": "simdp.workload.losses",
     "simdp.workload.precision.base": "simdp.workload.precision",
+    "simdp.workload.torch_generator": "simdp.rng",
 }
 """Documented modules that moved, and where their contents are now."""
 

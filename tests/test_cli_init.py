@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simdp.cli import run_command_line
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.engine.simulate import memory_needed, simulate
 from simdp.files import parse_yaml
 from simdp.scenario import checked, load_scenario

@@ -314,7 +314,7 @@ def test_no_global_random_numbers_and_no_wall_clock():
         for module in MODULES
         for node in definitions(module, ast.Attribute)
         if ast.unparse(node).startswith("np.random.") and ast.unparse(node) not in modern
-        if not (module == "workload.torch_generator" and node.attr == "RandomState")
+        if not (module == "rng" and node.attr == "RandomState")
         if module not in ("torch.generators", "torch.isolation")
     ]
     assert old == []  # torch's generator is an old one, with a seed of its own; scripts have others

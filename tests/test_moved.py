@@ -13,7 +13,7 @@ from for_each import for_each
 
 import simdp
 from simdp.cli import _show, run_command_line
-from simdp.cluster.machine import read_machine
+from simdp.cluster.hardware import read_machine
 from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.job.recovery import Elastic

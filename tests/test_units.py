@@ -181,7 +181,7 @@ def test_common_units_are_what_pint_says(unit, si_unit, monkeypatch):
 
 
 def test_common_units_need_no_pint():
-    code = "import sys; from simdp.cluster.link import LINKS, Link; " + (
+    code = "import sys; from simdp.cluster.hardware import LINKS, Link; " + (
         "[Link.model_validate(LINKS.figures(name)) for name in LINKS.names()]; "
         "assert 'pint' not in sys.modules"
     )

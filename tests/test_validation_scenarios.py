@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from for_each import for_each
 
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.engine.simulate import simulate
 from simdp.scenario import load_scenario
 from simdp.studies.validate.jobs import cluster_name, shortened

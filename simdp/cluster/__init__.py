@@ -11,13 +11,22 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
-from simdp.cluster.degraded import LinkFactors, factors
-from simdp.cluster.device import LEVELS, AnyDevice, Device, HostMemory, Overheads, Power, rates_of
 from simdp.cluster.failures import AnyFailures
-from simdp.cluster.link import AnyLink, Link, one_or_list
-from simdp.cluster.machine import AnyMachine
+from simdp.cluster.hardware import (
+    LEVELS,
+    AnyDevice,
+    AnyLink,
+    AnyMachine,
+    Device,
+    HostMemory,
+    Link,
+    Overheads,
+    Power,
+    one_or_list,
+    rates_of,
+)
 from simdp.cluster.numbering import InterNode, Numbering, link_name
-from simdp.cluster.stragglers import AnyStraggler
+from simdp.cluster.stragglers import AnyStraggler, LinkFactors, factors
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.results.metrics import Rates

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.cluster.link import AnyLink, Link, one_or_list
+from simdp.cluster.hardware import AnyLink, Link, one_or_list
 from simdp.cluster.topologies import AnyTopology
 from simdp.cluster.topologies.base import Topology, compact
 from simdp.cluster.topologies.direct import SwitchTopology

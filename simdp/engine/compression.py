@@ -21,6 +21,7 @@ from simdp.engine.compute.roofline import Roofline
 from simdp.engine.payload import FlatBuffers
 from simdp.engine.threads import each_rank
 from simdp.errors import OperationError, ProgramError, ScenarioError
+from simdp.rng import GROUP, TorchGenerator, hook_seed
 from simdp.scenario import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import (
@@ -49,7 +50,6 @@ from simdp.strategies.comm_hooks.python import (
     said,
 )
 from simdp.workload.precision import numpy_dtype
-from simdp.workload.torch_generator import GROUP, TorchGenerator, hook_seed
 
 # Quantized ----------------------------------------------------------------------------------------
 

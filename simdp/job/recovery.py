@@ -1,14 +1,258 @@
-"""Recovery policies after a failure."""
+"""Checkpoints, the best interval between them, and recovery policies after a failure."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from math import exp, expm1, log1p, sqrt
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
+from simdp.errors import unknown_name
 from simdp.family import Family
 from simdp.percent import Percent
-from simdp.spec import Bandwidth, Int, PositiveSeconds, Seconds, Spec, one_of
+from simdp.spec import (
+    Bandwidth,
+    Bytes,
+    Int,
+    PositiveBytes,
+    PositiveSeconds,
+    Quantity,
+    Seconds,
+    Spec,
+    one_of,
+    problem,
+)
+from simdp.units import format_quantity
+
+# Checkpoint ---------------------------------------------------------------------------------------
+
+RULES = ("daly", "simulated", "young")
+"""What finds an interval: Daly's formula of higher order, trying out, Young's formula."""
+
+_time = Quantity("time", exclusive=True)
+Steps = Annotated[Int, Field(ge=1)]
+
+
+def _steps_or_time(value: Any) -> int | float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise problem(f"{value} is out of range; write a time or a number of steps >= 1.")
+        return value
+    return _time.validate(value)
+
+
+def _interval(value: Any) -> int | float | str:
+    if isinstance(value, str) and value.isalpha():
+        if value not in RULES:
+            raise problem(unknown_name("interval", value, RULES))
+        return value
+    return _steps_or_time(value)
+
+
+def _written(value: int | float | str) -> int | str:
+    return format_quantity(value, "time") if isinstance(value, float) else value
+
+
+Every = Annotated[
+    int | float,
+    PlainValidator(_steps_or_time, json_schema_input_type=Steps | PositiveSeconds),
+    PlainSerializer(_written),
+]
+Interval = Annotated[
+    int | float | str,
+    PlainValidator(
+        _interval,
+        json_schema_input_type=Steps | PositiveSeconds | Literal["daly", "simulated", "young"],
+    ),
+    PlainSerializer(_written),
+]
+
+
+class InMemoryCopies(Spec):
+    """Copies of the state in the memory of other nodes' hosts, in addition to storage.
+
+    They are complete at once, and block training while they are made. Each node sends its ranks'
+    state to a peer.
+
+    Attributes
+    ----------
+    every : int or float
+        Steps, or training time [s] that is rounded to steps.
+    write : float or None
+        Blocking time of each [s]; by default from ``bandwidth``.
+    bandwidth : float or None
+        At which a node sends its part to a peer, and gets it back [bytes/s].
+    tolerates : {"process", "node"}
+        The worst after which they can still be loaded: processes that die, or one node that is
+        lost. Several nodes at once are too many.
+    """
+
+    every: Every
+    write: Seconds | None = None
+    bandwidth: Bandwidth | None = None
+    tolerates: Literal["process", "node"] = "node"
+
+    @model_validator(mode="after")
+    def _has_a_time(self) -> InMemoryCopies:
+        if (self.write is None) == (self.bandwidth is None):
+            raise problem("write and bandwidth: give one of them; the other follows.")
+        return self
+
+
+class Checkpoint(Spec):
+    """Checkpoints on storage, and in-memory copies.
+
+    Attributes
+    ----------
+    every : int, float or {"daly", "simulated", "young"}
+        Steps; training time [s], rounded to steps; or how to find the best: by Young's formula, by
+        Daly's of higher order, or by simulating the job with several.
+    mode : {"synchronous", "asynchronous"}
+        Whether training blocks until all is written, or only while each device's part is copied to
+        its host. The background write must end before the next begins, and after a failure during
+        it the previous checkpoint counts.
+    storage : float or None
+        Bandwidth of storage, for the whole job [bytes/s].
+    per_node : float or None
+        Bandwidth between a node and storage, which its writers share [bytes/s]; None: no limit.
+    storage_size : float or None
+        Room on storage [bytes]; it must hold two checkpoints, as the one before is kept until the
+        next is complete.
+    size : float or None
+        Of a checkpoint [bytes]. By default weights and optimizer state, once for all replicas.
+    writers : int or None
+        Ranks that write equal parts at once, spread over the nodes. None: those that have shards
+        of the state, in one of all groups that do; of plain DDP one rank.
+    incremental : float
+        Fraction of the size that is written each time; a load reads all of it.
+    write : float or None
+        Duration of a write [s], in place of the value from bandwidths.
+    host_copy : float or None
+        Duration of the copy to the hosts [s], in place of the value from ``cluster.host``; for
+        asynchronous checkpoints.
+    levels : list of Copies
+        In memory, more often than on storage.
+    """
+
+    every: Interval = "daly"
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    storage: Bandwidth | None = None
+    per_node: Bandwidth | None = None
+    storage_size: PositiveBytes | None = None
+    size: Bytes | None = None
+    writers: Int | None = Field(None, ge=1, le=2**20)
+    incremental: Percent = 1.0
+    write: Seconds | None = None
+    host_copy: Seconds | None = None
+    levels: list[InMemoryCopies] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _can_be_timed_and_held(self) -> Checkpoint:
+        if self.write is None and self.storage is None:
+            raise problem(
+                "how long a write takes is not known; add storage: 2 TB/s, or write: 20 s."
+            )
+        if self.write is not None and (self.storage is not None or self.per_node is not None):
+            raise problem(
+                "write gives the time that storage and per_node would; keep one or the other."
+            )
+        if self.host_copy is not None and self.mode == "synchronous":
+            raise problem(
+                "host_copy is of asynchronous checkpoints; write mode: asynchronous, or leave it "
+                "out."
+            )
+        if not 0 < self.incremental <= 1:
+            raise problem(
+                f"incremental: {self.incremental:.12g} of a checkpoint is out of range; write for "
+                'example "20 %", and "100 %" for whole ones.'
+            )
+        if self.size is not None and (wrong := self.problem_with_size(self.size)):
+            raise problem(wrong)
+        return self
+
+    def problem_with_size(self, nbytes: float) -> str | None:
+        """Say why storage cannot hold checkpoints of a size [bytes]; or None."""
+        room = self.storage_size
+        if room is None or 2 * nbytes <= room:
+            return None
+        return (
+            f"storage_size: {format_quantity(room, 'data size')} cannot hold two checkpoints of "
+            f"{format_quantity(nbytes, 'data size')}, of which the one before is kept until the "
+            "next is complete; give more, or a smaller size."
+        )
+
+
+# Intervals ----------------------------------------------------------------------------------------
+
+NEWTON_STEPS, FAR = 60, 30.0
+
+
+def young(write: float, mttf: float) -> float:
+    """Interval after Young, "A first order approximation to the optimum checkpoint interval", 1974.
+
+    ``sqrt(2 w M)`` [s].
+    """
+    return sqrt(2 * write * mttf)
+
+
+def daly_first_order(write: float, mttf: float) -> float:
+    """Interval ``sqrt(2 w M) - w`` [s], 0 at least.
+
+    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", 2006.
+    """
+    return max(young(write, mttf) - write, 0.0)
+
+
+def daly(write: float, mttf: float) -> float:
+    """Interval after Daly's higher order formula [s].
+
+    ``sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w`` where w < 2 M, else M. Daly, "A higher
+    order estimate of the optimum checkpoint interval for restart dumps", 2006, equation 37.
+    """
+    if write >= 2 * mttf:
+        return mttf
+    ratio = write / (2 * mttf)
+    return young(write, mttf) * (1 + sqrt(ratio) / 3 + ratio / 9) - write
+
+
+def exact(write: float, mttf: float) -> float:
+    """Interval that makes `slowdown` least: ``M (1 + W0(-exp(-w/M - 1)))`` [s].
+
+    Where its derivative vanishes, ``exp(-(t + w) / M) = 1 - t / M``, which Lambert's W solves.
+    """
+    return mttf * _one_plus_lambert(write / mttf)
+
+
+def _one_plus_lambert(x: float) -> float:
+    """``1 + W0(-exp(-x - 1))`` for x >= 0, by Newton's method for u in ``-u - log(1 - u) = x``."""
+    if x == 0 or x > FAR:
+        return 1 - exp(-x - 1) if x else 0.0
+    u = min(sqrt(2 * x), 1 - exp(-x - 1))  # near 0, and far from it
+    for _ in range(NEWTON_STEPS):
+        change = (-u - log1p(-u) - x) * (1 - u) / u
+        u = min(max(u - change, u / 2), (u + 1) / 2)
+        if abs(change) < 1e-15 * u:
+            break
+    return u
+
+
+def slowdown(interval: float, write: float, mttf: float, restart: float) -> float:
+    """Expected time per useful time, where failures also hit writes and restarts.
+
+    ``M exp(R / M) (exp((t + w) / M) - 1) / t``; its inverse is the goodput. Daly, "A higher order
+    estimate of the optimum checkpoint interval for restart dumps", 2006, equation 20.
+    """
+    return mttf * exp(restart / mttf) * expm1((interval + write) / mttf) / interval
+
+
+def expected_ettr(interval: float, write: float, mttf: float, restart: float) -> float:
+    """Effective over scheduled training time, to first order in ``interval / mttf``.
+
+    ``(1 - (R + t / 2) / M) / (1 + w / t)``. Kokolis et al., "Revisiting reliability in large-scale
+    machine learning research clusters", HPCA 2025, equation 1.
+    """
+    return (1 - (restart + interval / 2) / mttf) / (1 + write / interval)
+
 
 __path__: list[str] = []  # for old names of submodules, see simdp.moved
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from simdp.cluster import Cluster, Device
-from simdp.cluster.device import DEVICES
+from simdp.cluster.hardware import DEVICES
 from simdp.cluster.stragglers import Pause
 from simdp.collectives import Collectives
 from simdp.errors import shown, unknown_name
-from simdp.job.checkpoint import Checkpoint
-from simdp.job.recovery import Elastic, ReplicaGroups
+from simdp.job.recovery import Checkpoint, Elastic, ReplicaGroups
 from simdp.job.targets import LossReached, Target
 from simdp.phrases import Problem
 from simdp.scenario.placement import among_others, group_layout, layout, wiring_of, wiring_of_groups

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
-from simdp.cluster.device import DEVICES
-from simdp.cluster.machine import MACHINES, is_known, read_machine
+from simdp.cluster.hardware import DEVICES, MACHINES, is_known, read_machine
 from simdp.collectives import FAMILIES, Collectives, named, says_cost
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import read_scenario

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
-from simdp.cluster.machine import Calibration
+from simdp.cluster.hardware import Calibration
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.percent import Percent

@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.device import DEVICES
-from simdp.cluster.link import LINKS
-from simdp.cluster.machine import is_file
+from simdp.cluster.hardware import DEVICES, LINKS, is_file
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, shown
 from simdp.files import read_scenario, shards_of

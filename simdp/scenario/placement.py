@@ -12,9 +12,8 @@ from pydantic import Field, ValidationError
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster import Cluster
-from simdp.cluster.degraded import LinkFactors, problem_with
 from simdp.cluster.numbering import NodeKind
-from simdp.cluster.stragglers import DegradedLink
+from simdp.cluster.stragglers import DegradedLink, LinkFactors, problem_with
 from simdp.collectives import Collectives, Cost, Layout
 from simdp.collectives.costs import Wiring
 from simdp.phrases import problems

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import OLD_NAMES, Calibration, is_file, read_machine
+from simdp.cluster.hardware import OLD_NAMES, Calibration, is_file, read_machine
 from simdp.cluster.stragglers import SlowNode, SlowRank
 from simdp.errors import ScenarioError
 from simdp.scenario.machines import not_by_nccl, of_catalogue

@@ -22,8 +22,7 @@ from pydantic import (
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
-from simdp.job.checkpoint import Checkpoint
-from simdp.job.recovery import AnyRecovery
+from simdp.job.recovery import AnyRecovery, Checkpoint
 from simdp.job.targets import AnyTarget
 from simdp.phrases import problems
 from simdp.scenario.machines import ScenarioParts, may_name, what_follows, without_data

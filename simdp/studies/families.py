@@ -30,7 +30,7 @@ HOMES = {
     "failures": "simdp.cluster.failures",
     "faults": "simdp.workload.faults",
     "layers": "simdp.workload.layers",
-    "lengths": "simdp.workload.datasets.lengths",
+    "lengths": "simdp.workload.datasets.base",
     "losses": "simdp.workload.losses",
     "models": "simdp.workload.models",
     "optimizers": "simdp.workload.optimizers",
@@ -109,21 +109,21 @@ def _benchmarks() -> dict[str, str]:
 
 
 def _devices() -> dict[str, str]:
-    from simdp.cluster import device
+    from simdp.cluster.hardware import DEVICES, describe_device
 
-    return {name: device.describe(name) for name in device.DEVICES.names()}
+    return {name: describe_device(name) for name in DEVICES.names()}
 
 
 def _links() -> dict[str, str]:
-    from simdp.cluster import link
+    from simdp.cluster.hardware import LINKS, describe_link
 
-    return {name: link.describe(name) for name in link.LINKS.names()}
+    return {name: describe_link(name) for name in LINKS.names()}
 
 
 def _machines() -> dict[str, str]:
-    from simdp.cluster import machine
+    from simdp.cluster.hardware import MACHINES, describe_machine
 
-    return {name: machine.describe(name) for name in machine.MACHINES.names()}
+    return {name: describe_machine(name) for name in MACHINES.names()}
 
 
 def _scenarios() -> dict[str, str]:

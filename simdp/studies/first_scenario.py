@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.machine import hardware, is_file, read_machine
+from simdp.cluster.hardware import hardware, is_file, read_machine
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml

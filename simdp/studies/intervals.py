@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.device import DEVICES
-from simdp.cluster.machine import Calibration, read_machine
+from simdp.cluster.hardware import DEVICES, Calibration, read_machine
 from simdp.collectives.costs import Cost, Wiring
 from simdp.collectives.costs.nccl import PAYLOAD, Efficiencies, NcclCost, pooled, share_of
 from simdp.engine.compute.profile_times import is_measured_on

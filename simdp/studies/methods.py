@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.device import DEVICES
-from simdp.cluster.machine import MACHINES, Machine, describe, is_file, read_machine
+from simdp.cluster.hardware import (
+    DEVICES,
+    MACHINES,
+    Machine,
+    describe_machine,
+    is_file,
+    read_machine,
+)
 from simdp.errors import ScenarioError, unknown_name
 from simdp.phrases import problems
 from simdp.scenario import Scenario, checked
@@ -291,7 +297,9 @@ def place_of(
     if machine is not None:
         return TrainingNodes(Path(name).stem, cluster, figures, None)
     nodes = f"; nodes of {node_size}" if node_size else ""
-    return TrainingNodes(name, cluster, figures, f"links as in {name}: {describe(name)}{nodes}")
+    return TrainingNodes(
+        name, cluster, figures, f"links as in {name}: {describe_machine(name)}{nodes}"
+    )
 
 
 def _own_nodes(device: str, node_size: int) -> TrainingNodes:

@@ -26,7 +26,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 import simdp
-from simdp.cluster import device, link
+from simdp.cluster.hardware import describe_device, describe_link
 from simdp.family import WRITTEN_OUT
 from simdp.files import Catalogue
 from simdp.reports import reference_page
@@ -444,7 +444,7 @@ def _inside(
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
-CATALOGUES = {"device": device.describe, "link": link.describe}
+CATALOGUES = {"device": describe_device, "link": describe_link}
 """What says in a line what a part of the catalogue is, by family."""
 
 

@@ -13,8 +13,7 @@ from pydantic import Field
 from simdp.arrays import Array
 from simdp.family import Family
 from simdp.spec import Bool, Float, Int, Spec, one_of
-from simdp.workload.layers.activations import logistic
-from simdp.workload.layers.softmax import log_softmax
+from simdp.workload.layers.activations import log_softmax, logistic
 
 __path__: list[str] = []  # for old names of submodules, see simdp.moved
 

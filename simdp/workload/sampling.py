@@ -19,7 +19,7 @@ from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload.datasets import Dataset
-from simdp.workload.datasets.lengths import most_taken
+from simdp.workload.datasets.base import most_taken
 from simdp.workload.input import Input
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
@@ -87,7 +87,7 @@ class TorchShuffle(Spec):
 
     def order(self, num_samples: int, epoch: int) -> Ints:
         """Order of an epoch's samples, shape `(num_samples,)`."""
-        from simdp.workload.torch_generator import TorchGenerator  # few runs need it
+        from simdp.rng import TorchGenerator  # few runs need it
 
         if self.torch == "distributed_sampler":
             return TorchGenerator(self.seed + epoch * self.set_epoch).randperm(num_samples)

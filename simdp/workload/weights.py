@@ -11,12 +11,11 @@ import numpy as np
 from simdp.arrays import Array
 from simdp.errors import ScenarioError
 from simdp.files import read_npz, read_tensors
-from simdp.rng import stream
+from simdp.rng import TorchGenerator, stream
 from simdp.workload.layers import Buffer, Parameter
 from simdp.workload.layers.base import ModelGraph
 from simdp.workload.models import Model
 from simdp.workload.models.base import PLAIN, FileNames
-from simdp.workload.torch_generator import TorchGenerator
 
 SHOWN = 3
 """Differences between a checkpoint and the model that a message lists."""

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 from pydantic import TypeAdapter
 
-from simdp.cluster.link import Link
+from simdp.cluster.hardware import Link
 from simdp.cluster.topologies import AnyTopology
 
 TOPO = Path(__file__).parent / "topo"

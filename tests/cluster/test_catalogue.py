@@ -5,10 +5,16 @@ from pathlib import Path
 from for_each import for_each
 from pydantic import TypeAdapter
 
-from simdp.cluster import device, link
-from simdp.cluster.device import DEVICES, AnyDevice
-from simdp.cluster.link import LINKS, AnyLink
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.hardware import (
+    DEVICES,
+    LINKS,
+    MACHINES,
+    AnyDevice,
+    AnyLink,
+    describe_device,
+    describe_link,
+    read_machine,
+)
 from simdp.units import parse
 
 PROMISED_DEVICES = [
@@ -103,14 +109,14 @@ def test_an_ethernet_link_carries_the_rate_in_its_name_at_most(rate):
 
 @every_device
 def test_a_device_is_described_in_one_line(name):
-    line = device.describe(name)
+    line = describe_device(name)
     assert "float32" in line
     assert "\n" not in line
 
 
 @every_link
 def test_a_link_is_described_in_one_line(name):
-    line = link.describe(name)
+    line = describe_link(name)
     assert "/s" in line
     assert "\n" not in line
 

@@ -6,7 +6,7 @@ from for_each import for_each
 from networks import LINK, TOPO, bisection, example, pairs, route
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.cluster.link import Link
+from simdp.cluster.hardware import Link
 from simdp.cluster.topologies import AnyTopology
 from simdp.cluster.topologies.pcie import MatrixError, NvidiaSmiTopology, parse_matrix
 

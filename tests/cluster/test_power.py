@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.device import Power
+from simdp.cluster.hardware import Power
 
 OWN = {"peak": {"float32": "10 TFLOP/s"}, "memory": "16 GB", "memory_bandwidth": "500 GB/s"}
 

@@ -5,7 +5,7 @@ from for_each import for_each
 
 import simdp
 from simdp.cluster import Device
-from simdp.cluster.device import DEVICES
+from simdp.cluster.hardware import DEVICES
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 

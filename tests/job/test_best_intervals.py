@@ -6,7 +6,7 @@ import pytest
 from for_each import for_each
 from scipy.optimize import minimize_scalar
 
-from simdp.job.checkpoint import daly, daly_first_order, exact, expected_ettr, slowdown, young
+from simdp.job.recovery import daly, daly_first_order, exact, expected_ettr, slowdown, young
 
 HOUR, MINUTE = 3600.0, 60.0
 

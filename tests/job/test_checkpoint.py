@@ -4,7 +4,7 @@ import pytest
 from for_each import for_each
 from pydantic import ValidationError
 
-from simdp.job.checkpoint import Checkpoint
+from simdp.job.recovery import Checkpoint
 from simdp.phrases import problems
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simdp.cluster.device import DEVICES, Power
+from simdp.cluster.hardware import DEVICES, Power
 from simdp.results.metrics import Rates, bill, energy_range, lasting, step_bill
 from simdp.units import parse
 

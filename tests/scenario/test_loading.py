@@ -13,7 +13,7 @@ from small_scenario import CLUSTER, MINIMAL, RICH, WEIGHTS, WORKLOAD
 
 import simdp.scenario
 from simdp.cluster import Cluster
-from simdp.cluster.device import DEVICES
+from simdp.cluster.hardware import DEVICES
 from simdp.errors import ScenarioError
 from simdp.scenario import checked, load_scenario
 from simdp.spec import OTHER_NAMES

@@ -7,7 +7,7 @@ import yaml
 from for_each import for_each
 
 import simdp
-from simdp.cluster.machine import MACHINES, describe, read_machine
+from simdp.cluster.hardware import MACHINES, describe_machine, read_machine
 from simdp.errors import ScenarioError
 from simdp.files import read_yaml
 from simdp.scenario import load_scenario
@@ -50,7 +50,7 @@ def test_every_figure_of_a_machine_has_a_source_and_every_interval_holds_its_con
         here = brought
         for part in key.split("."):
             here = here[int(part) if isinstance(here, list) else part]  # the constant is there
-    assert "device" in describe(name) or " x " in describe(name)
+    assert "device" in describe_machine(name) or " x " in describe_machine(name)
 
 
 @for_each("place", ["peer", "network"])

@@ -3,7 +3,7 @@
 import pytest
 
 import simdp
-from simdp.cluster.machine import read_machine
+from simdp.cluster.hardware import read_machine
 from simdp.scenario import checked
 from simdp.scenario.remarks import calibration_of, remarks
 from tests.small_scenario import MINIMAL

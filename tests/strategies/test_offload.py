@@ -107,7 +107,7 @@ def test_parameters_are_offloaded_with_the_optimizer():
 
 
 def test_a_copy_of_nothing_takes_no_time():
-    from simdp.cluster.device import HostMemory
+    from simdp.cluster.hardware import HostMemory
 
     assert HostMemory().copying(0.0) == 0
     assert HostMemory().link.name == "pcie4-x16"

@@ -118,7 +118,7 @@ def test_a_machine_is_one_node_of_it_unless_more_is_asked_for(tmp_path):
 def test_a_machines_file_is_one_node_of_it_as_its_name_is(tmp_path):
     from pathlib import Path
 
-    from simdp.cluster.machine import MACHINES
+    from simdp.cluster.hardware import MACHINES
 
     path = tmp_path / "ours.yaml"
     path.write_text((MACHINES.folder / "hkbu-10gbe.yaml").read_text())

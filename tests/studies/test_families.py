@@ -11,9 +11,7 @@ import pytest
 from for_each import for_each
 
 import simdp
-from simdp.cluster.device import DEVICES
-from simdp.cluster.link import LINKS
-from simdp.cluster.machine import MACHINES
+from simdp.cluster.hardware import DEVICES, LINKS, MACHINES
 from simdp.spec import Spec
 from simdp.studies.families import HOMES, LISTED, families, kinds
 from simdp.studies.fits import describe

@@ -8,7 +8,7 @@ from for_each import for_each
 from small_scenario import CLUSTER
 
 import simdp
-from simdp.cluster.machine import Calibration
+from simdp.cluster.hardware import Calibration
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.studies.intervals import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import simdp
-from simdp.cluster.machine import read_machine
+from simdp.cluster.hardware import read_machine
 from simdp.errors import DeadlockError, ScenarioError
 from simdp.scenario import checked
 from simdp.studies import many

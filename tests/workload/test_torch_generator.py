@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from for_each import for_each
 
-from simdp.workload.torch_generator import TorchGenerator
+from simdp.rng import TorchGenerator
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SUMS = json.loads((GOLDEN / "g17_shuffle.json").read_text())["sha256_of_int32_little_endian"]

@@ -10,10 +10,10 @@ from for_each import for_each
 from pydantic import TypeAdapter
 from safetensors_files import safetensors
 
+from simdp.rng import TorchGenerator
 from simdp.workload import weights
 from simdp.workload.layers.base import trunc_normal
 from simdp.workload.models import AnyModel
-from simdp.workload.torch_generator import TorchGenerator
 
 BATCH_NORM_NET = TypeAdapter(AnyModel).validate_python(
     {

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.cluster.link import Link
+from simdp.cluster.hardware import Link
 from simdp.spec import Float, Int, Spec, problem
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster.link import Link
+from simdp.cluster.hardware import Link
 from simdp.cluster.topologies.base import Topology, compact
 from simdp.spec import Bool, Float, Int, Seconds, problem
 

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.cluster.link import AnyLink, Link
+from simdp.cluster.hardware import AnyLink, Link
 from simdp.cluster.topologies.base import Edge, Edges, Topology, compact, route_table
 from simdp.errors import ScenarioError
 from simdp.files import read_text

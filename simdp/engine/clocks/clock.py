@@ -31,7 +31,7 @@ Plans = Sequence[Plan] | Mapping[int, Sequence[Plan]]
 """Plans that a script may launch, by communication stream where there are several."""
 
 FIXED_SHARES = "fixed-share vector"
-"""The vectorised fabric where links are shared; see `simdp.engine.network.lockstep`."""
+"""The vectorised fabric where links are shared; see `simdp.engine.network.traffic`."""
 
 MAX_EVENT_TRANSFERS = 500_000
 """A collective of more transfers than these would keep the event fabric busy for ten seconds."""

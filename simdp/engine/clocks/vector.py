@@ -26,7 +26,7 @@ from simdp.cluster import Overheads
 from simdp.collectives import Plan, SubPlan
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.network import Connections, NetworkRoutes, RoundTransfers
-from simdp.engine.network.lockstep import REPEATING, Lockstep
+from simdp.engine.network.traffic import REPEATING, Lockstep
 from simdp.engine.ops import (
     ClockBarrier,
     ClockOp,

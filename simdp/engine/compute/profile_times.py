@@ -9,7 +9,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Device
-from simdp.cluster.device import DEVICES
+from simdp.cluster.hardware import DEVICES
 from simdp.engine.compute.call_times import CallTimes, Columns, alike
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload

@@ -23,9 +23,16 @@ from simdp.engine.job.run import JobRun, events, expected_mttf
 from simdp.engine.job.training import WORST, JobPlan, Length, Saving, TrainingPace, length_of
 from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
-from simdp.job import checkpoint
-from simdp.job.checkpoint import Checkpoint, InMemoryCopies
-from simdp.job.recovery import RECOVERY, Elastic, Migrate, ReplicaGroups
+from simdp.job.recovery import (
+    RECOVERY,
+    Checkpoint,
+    Elastic,
+    InMemoryCopies,
+    Migrate,
+    ReplicaGroups,
+    daly,
+    young,
+)
 from simdp.results.metrics import BUSY, WAITING
 from simdp.scenario import Scenario
 from simdp.strategies.memory import checkpoint_nbytes
@@ -362,7 +369,7 @@ def by_rule(rule: str, plan: JobPlan) -> int:
     Parameters
     ----------
     rule : {"young", "daly", "simulated"}
-        See `simdp.job.checkpoint`; or the best of those that are tried.
+        See `simdp.job.recovery`; or the best of those that are tried.
     plan : Plan
         The job; how often its last kind of checkpoint comes does not matter.
 
@@ -375,7 +382,7 @@ def by_rule(rule: str, plan: JobPlan) -> int:
     most = max(int(plan.length.num_steps), 1)
     if mttf == inf:
         return most
-    formula = checkpoint.young if rule == "young" else checkpoint.daly
+    formula = young if rule == "young" else daly
     # Not so often that one waits for the write before.
     through = ceil(plan.savings[-1].background / plan.pace.step - 1e-9)
     steps = min(max(in_steps(formula(write, mttf), plan), through), most)

@@ -22,7 +22,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
-from simdp.cluster.device import DTYPES
+from simdp.cluster.hardware import DTYPES
 from simdp.collectives import Collectives
 from simdp.engine.clocks.flows import EventLoop
 from simdp.engine.compute.roofline import Roofline

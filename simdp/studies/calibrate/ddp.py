@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 import simdp
-from simdp.cluster.device import DEVICES, AnyDevice
-from simdp.cluster.link import LINKS, AnyLink
+from simdp.cluster.hardware import DEVICES, LINKS, AnyDevice, AnyLink
 from simdp.files import format_yaml
 from simdp.results.calibration import FittedConstant, FittedStep, NextStep, StepCalibration
 from simdp.scenario import Scenario

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from simdp.cluster.link import FASTEST_PCIE, LINKS, Link
+from simdp.cluster.hardware import FASTEST_PCIE, LINKS, Link
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import WAYS
 from simdp.errors import ScenarioError, UnitError, unknown_name

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import simdp
 from simdp.arrays import Floats
-from simdp.cluster.device import DEVICES
+from simdp.cluster.hardware import DEVICES
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import format_yaml

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simdp.cluster.device import DEVICES
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.hardware import DEVICES, MACHINES, read_machine
 
 WAYS = ("sxm2", "sxm4", "sxm5", "pcie")
 """How a device is built in, where there are several ways."""

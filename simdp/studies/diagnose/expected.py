@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.cluster import Cluster
-from simdp.cluster.machine import is_known
+from simdp.cluster.hardware import is_known
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench

@@ -12,8 +12,7 @@ from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.cluster.device import DEVICES
-from simdp.cluster.machine import describe
+from simdp.cluster.hardware import DEVICES, describe_machine
 from simdp.engine.compute.call_times import CallTimes, compute_parts
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.outcome import peak_flops
@@ -325,7 +324,7 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
         verdict=tuple(verdict),
         replayed_s=job.step,
         machine=job.machine,
-        machine_from=f"{assumed} {job.machine}: {describe(job.machine)}",
+        machine_from=f"{assumed} {job.machine}: {describe_machine(job.machine)}",
         expected=found.expected if found else None,
         remarks=(*remarks, HOW_TO_TRACE),
     )

@@ -50,7 +50,7 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats
 from simdp.cluster import Cluster
-from simdp.cluster.device import Device
+from simdp.cluster.hardware import Device
 from simdp.engine.choice import Planner
 from simdp.engine.compute import COMPUTE, Times
 from simdp.engine.compute.roofline import Roofline

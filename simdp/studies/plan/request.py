@@ -23,7 +23,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results.comparison import written

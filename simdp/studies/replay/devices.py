@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from simdp.cluster.device import DEVICES
+from simdp.cluster.hardware import DEVICES
 
 SPECIAL = {"a100pg509200": "a100-sxm4-40gb", "a100pg506": "a100-sxm4-80gb"}
 """Boards that the driver calls by their number; PG509-200 are the 40 GB that Meta had."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.machine import read_machine
+from simdp.cluster.hardware import read_machine
 from simdp.errors import ScenarioError
 from simdp.reports import figures
 from simdp.reports.figures import nbytes

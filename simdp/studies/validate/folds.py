@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.cluster.machine import Calibration, read_machine
+from simdp.cluster.hardware import Calibration, read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.reports.captions import model_name

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Bools, Floats
-from simdp.cluster.machine import read_machine
+from simdp.cluster.hardware import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.results.validation import CollectiveComparison, HeldOutPoint, LeftOut, StepComparison

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from simdp.cluster.device import DTYPES, Device
+from simdp.cluster.hardware import DTYPES, Device
 from simdp.errors import ProgramError
 from simdp.torch.kernels import OperatorKernels
 

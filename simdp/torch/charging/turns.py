@@ -26,7 +26,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from simdp.cluster.device import Device
+from simdp.cluster.hardware import Device
 from simdp.engine.compute.profile_times import scaling
 from simdp.errors import ProgramError, ScenarioError
 from simdp.files import read_yaml

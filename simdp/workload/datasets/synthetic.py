@@ -13,8 +13,7 @@ from pydantic import Field, model_validator
 from simdp.arrays import Array, Ints
 from simdp.rng import stream
 from simdp.spec import Float, Int, problem
-from simdp.workload.datasets.base import Synthetic, padded
-from simdp.workload.datasets.lengths import LENGTHS, AnyLengths, Lengths, most_taken
+from simdp.workload.datasets.base import LENGTHS, AnyLengths, Lengths, Synthetic, most_taken, padded
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model

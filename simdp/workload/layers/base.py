@@ -31,9 +31,8 @@ from pydantic_core import core_schema
 
 from simdp.arrays import Array, Ints
 from simdp.errors import shown
-from simdp.rng import uniform_at
+from simdp.rng import TorchGenerator, uniform_at
 from simdp.spec import Int, Spec, problem
-from simdp.workload.torch_generator import TorchGenerator
 
 # Extents ------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import pytest
 from for_each import for_each
 
 import simdp
-from simdp.cluster.link import LINKS
-from simdp.cluster.machine import MACHINES, read_machine
+from simdp.cluster.hardware import LINKS, MACHINES, read_machine
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import NETWORKS, PEERS, NcclCost, pooled, share_of
 from simdp.files import read_yaml

@@ -8,9 +8,8 @@ from small_networks import FAT_TREE, between, cluster, durations
 from simdp.collectives import FAMILIES
 from simdp.collectives.plans import Plan, Round, even_offsets
 from simdp.engine.clocks.vector import VectorFabric
-from simdp.engine.network import NetworkRoutes, lockstep
-from simdp.engine.network.lockstep import Lockstep
-from simdp.engine.network.traffic import shared_link
+from simdp.engine.network import NetworkRoutes, traffic
+from simdp.engine.network.traffic import Lockstep, shared_link
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
@@ -120,7 +119,7 @@ def test_what_is_too_much_to_follow_keeps_its_first_rates(monkeypatch):
     """Never faster than what is followed to the end."""
     where, plan = PLACES["ring"], plan_for("direct", PLACES["ring"], 4e6)
     followed = fixed(where, plan, 4e6)
-    monkeypatch.setattr(lockstep, "BUDGET", 1)
+    monkeypatch.setattr(traffic, "BUDGET", 1)
     assert followed < fixed(where, plan, 4e6) < 2 * followed
 
 

@@ -11,7 +11,7 @@ from small_scenario import MINIMAL
 
 import simdp
 from benchmarks import new_steps as benchmark
-from simdp.cluster.machine import MACHINES, Calibration, read_machine
+from simdp.cluster.hardware import MACHINES, Calibration, read_machine
 from simdp.reports.captions import model_name
 from simdp.scenario import checked, load_scenario
 from simdp.studies.answers import complete, interval_of

@@ -8,7 +8,7 @@ import pytest
 from for_each import for_each
 
 from benchmarks import novelty as benchmark
-from simdp.cluster.machine import Calibration, read_machine
+from simdp.cluster.hardware import Calibration, read_machine
 from simdp.scenario import load_scenario
 from simdp.studies.collective import Request, answer
 from simdp.studies.intervals import (

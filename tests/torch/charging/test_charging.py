@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 
 from virtual_rank import virtual_rank  # noqa: E402
 
-from simdp.cluster.device import DEVICES, Device  # noqa: E402
+from simdp.cluster.hardware import DEVICES, Device  # noqa: E402
 
 F = torch.nn.functional
 H100 = Device(**DEVICES.figures("h100-sxm5-80gb"))

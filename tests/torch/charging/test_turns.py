@@ -116,7 +116,7 @@ def test_times_grow_with_the_samples_and_slow_down_with_the_device(timed):
     assert small[0] == pytest.approx(400, abs=KERNEL)
     assert large[2] == pytest.approx(4000, rel=1e-3)
     keys = "{kind: profile, path: layers.csv, device: a100-sxm4-80gb}"
-    from simdp.cluster.device import DEVICES, Device
+    from simdp.cluster.hardware import DEVICES, Device
 
     old, new = (Device(**DEVICES.figures(f"{n}-80gb")) for n in ("a100-sxm4", "h100-sxm5"))
     (times, _) = timed(keys)

@@ -8,7 +8,7 @@ from for_each import for_each
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
-from simdp.workload.datasets.lengths import LENGTHS
+from simdp.workload.datasets.base import LENGTHS
 
 NUM = 20_000
 

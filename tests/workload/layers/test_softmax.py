@@ -5,9 +5,9 @@ import pytest
 from for_each import for_each
 from layer_checks import drawn, new_pass
 
+from simdp.workload.layers.activations import LogSoftmax, Softmax
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.layers.linear import GLU, PReLU
-from simdp.workload.layers.softmax import LogSoftmax, Softmax
 
 
 @for_each("dim", [1, 2, -1])

@@ -1,20 +1,28 @@
-"""Devices: peak rates, memory, power, host overheads.
-
-Every figure is 0 unless it is given, and then costs nothing. Machines of the catalogue bring
-calibrated ones.
-"""
+"""Devices, links, and whole machines with the measured costs of their software."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from simdp.cluster.link import AnyLink
-from simdp.files import Catalogue
+from simdp.errors import ScenarioError, unknown_name
+from simdp.files import Catalogue, read_yaml
+from simdp.percent import Percent
+from simdp.phrases import problems
 from simdp.results.metrics import Rates
 from simdp.spec import (
     Bandwidth,
@@ -263,7 +271,7 @@ class Device(Spec):
 AnyDevice = Annotated[Device, from_catalogue("device", DEVICES.names, DEVICES.figures)]
 
 
-def describe(name: str) -> str:
+def describe_device(name: str) -> str:
     """One line about a catalogue device, for ``python -m simdp list``."""
     entry: dict[str, Any] = dict(DEVICES.read(name))
     peak = entry["peak"]["float32"]
@@ -342,3 +350,238 @@ class Overheads(Spec):
             Number of ranks that take part.
         """
         return self.message + self.message_per_rank * world_size
+
+
+# Link ---------------------------------------------------------------------------------------------
+
+LINKS = Catalogue(Path(__file__).parent / "links")
+
+
+FASTEST_PCIE = 64e9
+"""PCIe 5.0 x16 carries less in one direction [bytes/s]."""
+
+LATENCY_OF_SOCKETS = 25e-6
+"""Between a hop over RDMA, 14 us in NCCL's model, and one through the kernel, 30 us [s]."""
+
+
+class Link(Spec):
+    """One direction of a link.
+
+    Attributes
+    ----------
+    name : str or None
+        Name; a catalogue entry's own.
+    alpha : float
+        Latency of a transfer [s].
+    bandwidth : float
+        In one direction [bytes/s]; the inverse of beta.
+    transport : str or None
+        Transport in collectives, which determines their share of the link without measurements
+        (``python -m simdp list constants``). None: derived from its figures, see `carries`.
+    """
+
+    name: str | None = None
+    alpha: Seconds
+    bandwidth: Bandwidth
+    transport: Literal["nvlink", "pcie", "rdma", "libfabric", "tcp"] | None = None
+
+    def carries(self, between_nodes: bool) -> str:
+        """Its transport in collectives, by default derived from its figures."""
+        if self.transport is not None:
+            return self.transport
+        if between_nodes:
+            return "tcp" if self.alpha >= LATENCY_OF_SOCKETS else "rdma"
+        return "nvlink" if self.bandwidth > FASTEST_PCIE else "pcie"
+
+
+AnyLink = Annotated[Link, from_catalogue("link", LINKS.names, LINKS.figures)]
+
+
+def describe_link(name: str) -> str:
+    """One line about a catalogue link, for ``python -m simdp list``."""
+    entry = LINKS.read(name)
+    return f"{entry['bandwidth']}, {entry['alpha']} per message"
+
+
+# One or list --------------------------------------------------------------------------------------
+
+
+def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = False) -> Any:
+    """Validate by the form that was written, so that an error speaks of that form.
+
+    Parameters
+    ----------
+    member : type
+        Type of one value.
+    value : object
+        As it was written.
+    info : ValidationInfo
+        Validation context that is passed on.
+    optional : bool
+        Whether None stays None.
+    """
+    if value is None and optional:
+        return None
+    return _adapter(member, isinstance(value, list)).validate_python(value, context=info.context)
+
+
+@cache
+def _adapter(member: Any, listed: bool) -> TypeAdapter[Any]:
+    return TypeAdapter(list[member] if listed else member)
+
+
+MACHINES = Catalogue(Path(__file__).parent / "machines")
+
+OLD_NAMES = {"lambda-a100-sxm4": "lambda-a100-sxm4-vm"}
+"""Names that machines had before, which still load."""
+
+SUFFIX = ".yaml"
+"""A machine that ends so is a file of the user's own, as ``python -m simdp calibrate`` writes."""
+
+
+class Calibration(Spec):
+    """Data of a machine's fit, and how well they determine its constants.
+
+    Attributes
+    ----------
+    data : str
+        The measurements.
+    residual : float
+        Root mean square of the fit's relative errors.
+    intervals : dict of str to list
+        By dotted key, the two ends of the 90 % interval of a constant, as they are written.
+    errors : dict of str to str
+        Fitted over measured time, less one, by point.
+    tables : dict of str to list of int
+        Of which collectives there were tables of nccl-tests, and on how many nodes each.
+    steps : dict of str to list of int
+        Of which models there were steps, by the names of presets, and on how many nodes each.
+    precisions : list of str
+        In which dtypes the products of these steps were computed; another one is new to the
+        constants. Empty: that is not known.
+    taken : dict of str to str
+        Constants of ``intervals`` that were fitted to another machine, and which.
+    notes : list of str
+        Further findings of the fit, such as constants that the data do not determine.
+    """
+
+    data: str
+    residual: Percent = 0.0
+    intervals: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=dict
+    )
+    errors: dict[str, str] = Field(default_factory=dict)
+    tables: dict[str, list[int]] = Field(default_factory=dict)
+    steps: dict[str, list[int]] = Field(default_factory=dict)
+    precisions: list[Literal["float64", "float32", "tfloat32", "float16", "bfloat16"]] = Field(
+        default_factory=list
+    )
+    taken: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+
+class Machine(Spec):
+    """An entry of the catalogue, or of a file.
+
+    Attributes
+    ----------
+    cluster, collectives : dict
+        Keys of a scenario, which its own win over.
+    source : dict or str
+        Where the figures come from.
+    calibration : Calibration or None
+        Of constants that were fitted.
+    caveats : list of str
+        Unusual properties of this machine that change its times, one plain sentence each.
+    site : str or None
+        Site, shared by entries of the same nodes or lab: measurements of one apply to the others.
+    """
+
+    cluster: dict[str, Any]
+    collectives: dict[str, Any] = Field(default_factory=dict)
+    source: dict[str, Any] | str
+    calibration: Calibration | None = None
+    caveats: list[str] = Field(default_factory=list)
+    site: str | None = None
+
+    @field_validator("cluster")
+    @classmethod
+    def _stands_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if "machine" in value:
+            raise problem("a machine cannot take in another one; write out its keys.")
+        return value
+
+
+def is_file(name: str) -> bool:
+    """Whether a machine is a file of the user's own."""
+    return name.endswith(SUFFIX)
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is one of the catalogue, or was."""
+    return name in OLD_NAMES or name in MACHINES.names()
+
+
+def read_machine(name: str, base: Path) -> Machine:
+    """Read an entry.
+
+    Parameters
+    ----------
+    name : str
+        Of the catalogue, or a YAML file.
+    base : Path
+        Folder that a relative path starts from.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such machine, or the file holds something else.
+    """
+    if not is_file(name):
+        if not is_known(name):
+            raise ScenarioError([unknown_name("machine", name, MACHINES.names())])
+        return Machine.model_validate(dict(MACHINES.read(OLD_NAMES.get(name, name))))
+    path = base / name
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise ScenarioError([f"{path}: is no machine; it must be a mapping with cluster: ..."])
+    try:
+        return Machine.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError([f"{path}: {p.line}" for p in problems(error, raw)]) from None
+
+
+def _known(name: Any) -> Any:
+    if isinstance(name, str) and not is_file(name) and not is_known(name):
+        raise problem(unknown_name("machine", name, MACHINES.names()))
+    return name
+
+
+def _names(schema: dict[str, Any]) -> None:
+    """Description for editors."""
+    names = [{"const": name, "description": describe_machine(name)} for name in MACHINES.names()]
+    names += [{"const": old, "description": f"Now {new}."} for old, new in OLD_NAMES.items()]
+    schema["anyOf"] = [*names, {"pattern": rf"{re.escape(SUFFIX)}$"}]
+
+
+AnyMachine = Annotated[str, BeforeValidator(_known), Field(json_schema_extra=_names)]
+
+
+def describe_machine(name: str) -> str:
+    """One line about a catalogue machine, with its caveats, for ``python -m simdp list``."""
+    caveats = read_machine(name, Path()).caveats
+    return hardware(name) + "".join(f". {caveat.rstrip('.')}" for caveat in caveats)
+
+
+def hardware(name: str) -> str:
+    """One line about the nodes of a catalogue machine."""
+    cluster = read_machine(name, Path()).cluster
+    per_node, device = cluster.get("devices_per_node", 1), cluster["device"]
+    inter = cluster.get("inter_node", {}).get("link")
+    between = "" if inter is None else f", {_title(inter, 'bandwidth')} between nodes"
+    return f"{per_node} x {_title(device, 'name')} per node{between}"
+
+
+def _title(part: Any, key: str) -> Any:
+    """Title of a part: its catalogue name, or one of its figures."""
+    return part if isinstance(part, str) else part.get(key, "device")
