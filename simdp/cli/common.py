@@ -311,8 +311,6 @@ def add_page(add: Any, document: Any, name: str = "report.html", **more: Any) ->
     add(name, lambda stream: write(document, stream, **more))
 
 
-# Ranks --------------------------------------------------------------------------------------------
-
 PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 
 

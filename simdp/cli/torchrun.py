@@ -18,8 +18,6 @@ from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where
 
-# Torchrun -----------------------------------------------------------------------------------------
-
 OLDEST = 2, 14
 """The oldest torch that all scripts of the tests were tried with; before it hooks are missing."""
 

@@ -22,8 +22,6 @@ class Allocator(Spec):
         """Bytes of device memory that a tensor of so many bytes takes; 0 for none."""
 
 
-# Cuda ---------------------------------------------------------------------------------------------
-
 BLOCK_NBYTES = 512
 """Sizes are rounded up to this (torch: kMinBlockSize)."""
 
@@ -58,9 +56,6 @@ class Cuda(Allocator):
         return float(block if segment - block > MIN_SPLIT_NBYTES else segment)
 
 
-# Exact --------------------------------------------------------------------------------------------
-
-
 class Exact(Allocator):
     """Every tensor takes its exact number of bytes."""
 
@@ -69,8 +64,6 @@ class Exact(Allocator):
     def taken(self, nbytes: float) -> float:
         return nbytes
 
-
-# Allocators ---------------------------------------------------------------------------------------
 
 ALLOCATORS: Family[Allocator] = Family(
     "allocators",

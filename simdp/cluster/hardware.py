@@ -40,8 +40,6 @@ from simdp.spec import (
 )
 from simdp.spec import Power as Watts
 
-# Power --------------------------------------------------------------------------------------------
-
 WAITING_SHARE, WAITING_SHARES = 0.26, (0.13, 0.39)
 """How far from rest to busy the power of a device is that waits in a collective, where nobody says,
 and between which shares it may be. The least is one H100's whose all-gather never ended: 152 W, of
@@ -157,8 +155,6 @@ def _sum(values: Sequence[tuple[float | None, float]]) -> float | None:
     known = [value * count for value, count in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
-
-# Device -------------------------------------------------------------------------------------------
 
 DEVICES = Catalogue(Path(__file__).parent / "devices")
 
@@ -278,9 +274,6 @@ def describe_device(name: str) -> str:
     return f"{peak} float32, {entry['memory']} at {entry['memory_bandwidth']}"
 
 
-# Host ---------------------------------------------------------------------------------------------
-
-
 class HostMemory(Spec):
     """The memory of a node's processors, and how devices reach it.
 
@@ -299,9 +292,6 @@ class HostMemory(Spec):
     def copying(self, nbytes: float) -> float:
         """Time to copy between a device and it [s]."""
         return self.link.alpha + nbytes / self.link.bandwidth if nbytes else 0.0
-
-
-# Overheads ----------------------------------------------------------------------------------------
 
 
 class Overheads(Spec):
@@ -351,8 +341,6 @@ class Overheads(Spec):
         """
         return self.message + self.message_per_rank * world_size
 
-
-# Link ---------------------------------------------------------------------------------------------
 
 LINKS = Catalogue(Path(__file__).parent / "links")
 

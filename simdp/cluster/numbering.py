@@ -20,8 +20,6 @@ from simdp.cluster.topologies.base import Topology, compact
 from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.spec import Int, Spec
 
-# Inter node ---------------------------------------------------------------------------------------
-
 
 class InterNode(Spec):
     """The network between nodes.
@@ -56,8 +54,6 @@ class InterNode(Spec):
         """One link per node."""
         return self.link if isinstance(self.link, list) else [self.link] * num_nodes
 
-
-# Numbering ----------------------------------------------------------------------------------------
 
 NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
 """Stands where nodes of one device have no link, nor a use for one."""

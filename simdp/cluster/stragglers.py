@@ -108,8 +108,6 @@ def rounded(factors: Floats) -> Floats:
     return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
 
 
-# Stragglers ---------------------------------------------------------------------------------------
-
 STRAGGLERS: Family[Straggler] = Family(
     "stragglers",
     Straggler,
@@ -128,8 +126,6 @@ STRAGGLERS: Family[Straggler] = Family(
 )
 AnyStraggler = Annotated[Straggler, one_of("straggler", STRAGGLERS)]
 
-
-# Degraded link ------------------------------------------------------------------------------------
 
 Place = Annotated[Int, Field(ge=0)]
 Pair = Annotated[list[Place], Field(min_length=2, max_length=2)]
@@ -327,9 +323,6 @@ def _problem_with(pairs: list[tuple[float, float]]) -> str | None:
     return None
 
 
-# Gamma --------------------------------------------------------------------------------------------
-
-
 class Gamma(Straggler):
     """Factor of a gamma distribution per rank and step: mean 1, shape ``1 / cv^2``.
 
@@ -349,9 +342,6 @@ class Gamma(Straggler):
             return np.ones(world_size)
         drawn = random.standard_gamma(self.cv**-2, world_size) * self.cv**2
         return rounded(np.maximum(drawn, np.finfo(float).tiny))
-
-
-# Jitter -------------------------------------------------------------------------------------------
 
 
 class Jitter(Straggler):
@@ -386,9 +376,6 @@ def normal_scores(n: int) -> Floats:
     return np.array([inverse((i - 0.375) / (n + 0.25)) for i in range(1, n + 1)])
 
 
-# Lognormal ----------------------------------------------------------------------------------------
-
-
 class LognormalStraggler(Straggler):
     """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
 
@@ -411,8 +398,6 @@ class LognormalStraggler(Straggler):
         drawn = np.exp(self.sigma * random.standard_normal((self.draws, world_size)))
         return rounded(drawn.mean(axis=0))
 
-
-# Pause --------------------------------------------------------------------------------------------
 
 _time = Quantity("time", exclusive=True)
 Steps = Annotated[Int, Field(ge=1)]
@@ -504,8 +489,6 @@ class Pause(Straggler):
         return float((period + 1 + periods) * every + self.duration + rest)
 
 
-# Shared host --------------------------------------------------------------------------------------
-
 CV = {"p25": 0.0508, "p50": 0.0935, "p75": 0.5497, "p90": 1.0650}
 """Coefficients of variation over the ten workers of a job in an iteration: quantiles of 82,739."""
 
@@ -546,9 +529,6 @@ class SharedHost(Straggler):
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         return self._drawn(1 - self.persistent_variance, world_size, random)
-
-
-# Slow node ----------------------------------------------------------------------------------------
 
 
 class SlowNode(Straggler):

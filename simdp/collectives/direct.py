@@ -131,9 +131,6 @@ class DirectAllToAll(_Direct, AllToAllAlgorithm):
         yield Round(src, dst, dst, False, to=num_chunks + src)
 
 
-# Pairwise -----------------------------------------------------------------------------------------
-
-
 class PairwiseAllToAll(Simple, AllToAllAlgorithm):
     """Every rank sends one piece in each of n - 1 rounds.
 
@@ -303,9 +300,6 @@ def _plan(collective: str, root: int, sizes: tuple[int, ...]) -> Plan:
 
 def _one(value: int) -> Ints:
     return np.array([value], dtype=np.int64)
-
-
-# Gloo ---------------------------------------------------------------------------------------------
 
 
 class GlooReduce(Composed, ReduceAlgorithm):

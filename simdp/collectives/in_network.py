@@ -40,8 +40,6 @@ from simdp.collectives.hierarchical import aligned_chunks
 from simdp.collectives.plans import Layout, Round
 from simdp.spec import PositiveBytes
 
-# Sharp --------------------------------------------------------------------------------------------
-
 
 def _neighbours(layout: Layout) -> list[list[int]]:
     """Neighbours in the tree, without switches that lead to no further rank."""

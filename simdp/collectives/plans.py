@@ -41,8 +41,6 @@ from numpy.typing import NDArray
 from simdp.arrays import Bools, Ints
 from simdp.errors import PlanError
 
-# Layout -------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Layout:

@@ -43,8 +43,6 @@ from simdp.collectives.base import (
 from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
 from simdp.spec import Int, PositiveBytes, Spec
 
-# Around -------------------------------------------------------------------------------------------
-
 Rank = Annotated[Int, Field(ge=0)]
 Pair = Annotated[tuple[Rank, Rank], Field()]
 

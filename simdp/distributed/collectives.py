@@ -32,8 +32,6 @@ from simdp.engine.programs.records import (
 )
 from simdp.errors import ProgramError
 
-# Work ---------------------------------------------------------------------------------------------
-
 
 class Work:
     """A call that is under way; its tensors belong to it until it is over.
@@ -691,8 +689,6 @@ def reduce_scatter_tensor(
     asked = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
     return issue(at, asked, CallArguments((input,), (output,)), async_op, "reduce_scatter", name)
 
-
-# Barriers -----------------------------------------------------------------------------------------
 
 MONITORED = ("gloo",)
 """Backends that have a `monitored_barrier` in torch."""

@@ -41,8 +41,6 @@ from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace,
 from simdp.scenario import Scenario
 from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
 
-# Process ------------------------------------------------------------------------------------------
-
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"
 """Where torchrun lets ranks meet; here they meet anyway."""
 
@@ -229,8 +227,6 @@ def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
     except ScenarioError as error:
         raise ScenarioError([f"{path}: {line}" for line in error.problems]) from None
 
-
-# Frames -------------------------------------------------------------------------------------------
 
 OURS = str(Path(simdp.__file__).parent)
 
@@ -475,8 +471,6 @@ def is_nccl_available() -> bool:
     """Tell whether there is the backend nccl: always."""
     return is_backend_available("nccl")
 
-
-# Launch -------------------------------------------------------------------------------------------
 
 MAX_RANKS = 1024
 """A rank is a thread; beyond so many a single all_reduce takes minutes."""

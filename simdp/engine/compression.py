@@ -51,8 +51,6 @@ from simdp.strategies.comm_hooks.python import (
 )
 from simdp.workload.precision import numpy_dtype
 
-# Quantized ----------------------------------------------------------------------------------------
-
 LEVELS = 255
 """Quantization steps between minimum and maximum (torch: quint8)."""
 
@@ -89,9 +87,6 @@ def average(bucket: FlatBuffers, code: EncodeBucket, divisor: float) -> None:
         total += one
     for flat in bucket.flat:
         flat[...] = total / np.float32(divisor)
-
-
-# Errors -------------------------------------------------------------------------------------------
 
 
 class Errors:
@@ -485,8 +480,6 @@ def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:
     return [(1, *shape) for shape, batch in found.items() for _ in range(batch)]
 
 
-# Hooked -------------------------------------------------------------------------------------------
-
 PREFIX = "hook/"
 
 
@@ -815,9 +808,6 @@ def times(left: Array, right: Array) -> Array:
 def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:
     for source, target in zip(sources, targets, strict=True):
         target[...] = source
-
-
-# Compressed ---------------------------------------------------------------------------------------
 
 
 class Compressed:

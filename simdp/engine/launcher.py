@@ -20,8 +20,6 @@ from simdp.scenario.placement import wiring_of, wiring_of_groups
 from simdp.steps.partition import Group
 from simdp.steps.program import ProcessGroups
 
-# Launcher -----------------------------------------------------------------------------------------
-
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
 """A collective's transfers get spans of their own while there are no more than these."""
@@ -235,9 +233,6 @@ def _pairs(part: SubPlan) -> frozenset[tuple[int, int]]:
     for moves in part.moves():
         found.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
     return frozenset(found)
-
-
-# Record -------------------------------------------------------------------------------------------
 
 
 class StepRecord(NamedTuple):

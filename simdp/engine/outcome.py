@@ -372,8 +372,6 @@ def _over_time(
     return {"time_s": seconds, "cost_usd": costs or None, "energy_kwh": energies or None}
 
 
-# Launched -----------------------------------------------------------------------------------------
-
 Found = dict[tuple[str, str], tuple[list[KernelSequence], Ints]]
 
 
@@ -409,9 +407,6 @@ def launched(scenario: Scenario) -> LaunchedKernels:
         updates_on_host=scenario.strategy.updates_on_host,
         **common,
     )
-
-
-# Compute -----------------------------------------------------------------------------------------
 
 
 def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -> Found:

@@ -154,9 +154,6 @@ def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
             buffer[begin:end] = slots[rank, first + number, : end - begin]
 
 
-# Buffers ------------------------------------------------------------------------------------------
-
-
 class FlatBuffers:
     """One contiguous buffer per rank that holds several tensors, one after the other.
 
@@ -204,9 +201,6 @@ class FlatBuffers:
     def names(self) -> list[str]:
         """The tensors, in order."""
         return list(self._places)
-
-
-# By rank ------------------------------------------------------------------------------------------
 
 
 def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int, ...]) -> Array:

@@ -20,8 +20,6 @@ from simdp.results.result import MicrobatchPiece
 from simdp.scenario import Scenario
 from simdp.workload.sampling import Rebalance
 
-# Rebalancing --------------------------------------------------------------------------------------
-
 PASSES = ("forward", "backward")
 
 
@@ -109,9 +107,6 @@ class _Measuring:
                     columns = self._times.seconds(activity, here, self._shapes, which)
                     total += columns.seconds.sum(axis=0)[columns.column]
         return total
-
-
-# Pieces -------------------------------------------------------------------------------------------
 
 
 def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:

@@ -33,8 +33,6 @@ from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.workload import Workload
 
-# Heard --------------------------------------------------------------------------------------------
-
 
 @dataclass
 class Busy:
@@ -238,8 +236,6 @@ def _column(values: Iterable[float]) -> Floats:
 def _step(op: Busy | Launch | ClockWait | ClockBarrier | Feed) -> int:
     return SETUP if isinstance(op, ClockWait) else op.step
 
-
-# Stopwatch ----------------------------------------------------------------------------------------
 
 MICRO_STEPS = (3, 4)
 """Of so many micro-steps the last is like all that would follow, if the first scenario's is."""

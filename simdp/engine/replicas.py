@@ -21,8 +21,6 @@ from simdp.workload.precision import numpy_dtype, rounded
 from simdp.workload.sampling import Participants
 from simdp.workload.schedules.base import Progress
 
-# Walk ---------------------------------------------------------------------------------------------
-
 T = TypeVar("T")
 Answer = Callable[[list[Array]], list[Array]]
 """Takes the part of each rank, returns what each is sent."""

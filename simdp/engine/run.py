@@ -33,8 +33,6 @@ from simdp.steps.facts import Facts
 from simdp.steps.program import called_by, flat
 from simdp.workload.sampling import START, Participants, Start, StepBatches
 
-# Backups ------------------------------------------------------------------------------------------
-
 
 class Backups:
     """Drops the ranks whose forward and backward end last (backup workers).
@@ -92,9 +90,6 @@ class Backups:
         return total
 
 
-# Nominal ------------------------------------------------------------------------------------------
-
-
 class NominalTimes:
     """Times without contention, by which a few strategies sort gradients.
 
@@ -144,9 +139,6 @@ class NominalTimes:
                 found.append(clock)
             clock += tails[number]
         return found
-
-
-# Run ----------------------------------------------------------------------------------------------
 
 
 class Run:
@@ -422,9 +414,6 @@ def _of(who: Participants, op: ClockOp) -> ClockOp:
     if isinstance(op, ComputeWork):
         return op._replace(seconds=who.seconds(op.seconds))
     return op._replace(seconds=who.seconds(op.seconds)) if isinstance(op, FusedWork) else op
-
-
-# Output -------------------------------------------------------------------------------------------
 
 
 class RunOutput(NamedTuple):

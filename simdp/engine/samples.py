@@ -166,9 +166,6 @@ class BatchSamples:
         return array[part]
 
 
-# Pipeline -----------------------------------------------------------------------------------------
-
-
 class Pipeline:
     """The input pipelines of all ranks. It starts when a rank asks for its first batch.
 

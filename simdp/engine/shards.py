@@ -27,8 +27,6 @@ from simdp.workload.execution import Kept
 from simdp.workload.layers.base import Pass
 from simdp.workload.precision import numpy_dtype, rounded
 
-# Shards -------------------------------------------------------------------------------------------
-
 Arrays = dict[str, Array]
 
 
@@ -244,9 +242,6 @@ class Shards:
         return found
 
 
-# Row shards ---------------------------------------------------------------------------------------
-
-
 class RowShards(Shards):
     """Every rank's rows, beside what its replica still has.
 
@@ -376,9 +371,6 @@ def _places(dealt: RowPartition) -> Ints:
     found = np.zeros(dealt.ranks.size, dtype=np.int64)
     found[dealt.ranks] = np.arange(dealt.num_places)
     return found
-
-
-# Scattered ----------------------------------------------------------------------------------------
 
 
 class ShardedForward(NamedTuple):

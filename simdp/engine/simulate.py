@@ -43,8 +43,6 @@ from simdp.scenario.remarks import remarks
 from simdp.steps.program import Program
 from simdp.strategies.memory import fits
 
-# Common -------------------------------------------------------------------------------------------
-
 
 @dataclass
 class Common:
@@ -86,9 +84,6 @@ def common_to(scenario: Scenario) -> Common:
     found = Common(ledger=next((one.ledger for one in alike if one.ledger is not None), None))
     _KNOWN.append((program, of, found))
     return found
-
-
-# Plans --------------------------------------------------------------------------------------------
 
 
 def plans_of(

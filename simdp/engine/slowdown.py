@@ -12,8 +12,6 @@ from simdp.cluster.stragglers import Pause
 from simdp.results.metrics import Squares
 from simdp.rng import stream
 
-# Slowdown -----------------------------------------------------------------------------------------
-
 SLOWED = frozenset({"forward", "backward", "host"})
 """Activities that stragglers slow down; of the others they slow none."""
 
@@ -99,9 +97,6 @@ def _work_between(pauses: list[Pause], start: float, seconds: float) -> float:
         if now + left <= until:
             return now + left
         now, left = until, left - (until - now)
-
-
-# Noise --------------------------------------------------------------------------------------------
 
 
 def squares(

@@ -26,8 +26,6 @@ from simdp.workload.schedules import Schedule
 from simdp.workload.schedules.base import Progress
 from simdp.workload.schedules.plateau import ReduceLROnPlateau, Seen
 
-# Trainer ------------------------------------------------------------------------------------------
-
 Arrays = dict[str, Array]
 
 CLIP_EPS = 1e-6
@@ -446,8 +444,6 @@ def _all_finite(squares: float, gradients: Arrays) -> bool:
     """Whether no gradient is inf or nan; the sum of squares of finite ones may overflow."""
     return isfinite(squares) or all(bool(np.isfinite(g).all()) for g in gradients.values())
 
-
-# Plateau ------------------------------------------------------------------------------------------
 
 STATE = "plateau/seen"
 """Best loss, bad values, cooldown, reductions; then the sum and number of an epoch's losses."""

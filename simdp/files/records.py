@@ -17,8 +17,6 @@ from typing import Any, BinaryIO, NamedTuple
 from simdp.errors import ScenarioError
 from simdp.files.documents import refuse_special
 
-# Records ------------------------------------------------------------------------------------------
-
 SIGN = 0x53694D64
 """By which a file of ours is known: SQLite's application_id."""
 

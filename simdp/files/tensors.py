@@ -298,8 +298,6 @@ def put_npz(arrays: Mapping[str, np.ndarray[Any, Any]], stream: BinaryIO) -> Non
     np.savez(stream, allow_pickle=False, **arrays)
 
 
-# Elements -----------------------------------------------------------------------------------------
-
 MAX_ELEMENTS = 500_000
 
 

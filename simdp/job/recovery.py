@@ -24,8 +24,6 @@ from simdp.spec import (
 )
 from simdp.units import format_quantity
 
-# Checkpoint ---------------------------------------------------------------------------------------
-
 RULES = ("daly", "simulated", "young")
 """What finds an interval: Daly's formula of higher order, trying out, Young's formula."""
 
@@ -289,8 +287,6 @@ class Recovery(Spec):
         return 0
 
 
-# Recovery -----------------------------------------------------------------------------------------
-
 RECOVERY: Family[Recovery] = Family(
     "recovery",
     Recovery,
@@ -304,9 +300,6 @@ RECOVERY: Family[Recovery] = Family(
     },
 )
 AnyRecovery = Annotated[Recovery, one_of("recovery", RECOVERY, default="restart")]
-
-
-# Elastic ------------------------------------------------------------------------------------------
 
 
 class Elastic(Recovery):
@@ -330,9 +323,6 @@ class Elastic(Recovery):
     rejoin: Literal["checkpoint", "at_once"] = "checkpoint"
 
 
-# Migrate ------------------------------------------------------------------------------------------
-
-
 class Migrate(Recovery):
     """Work on a failing node continues on another one; only the current step is repeated.
 
@@ -354,9 +344,6 @@ class Migrate(Recovery):
     @property
     def num_spares(self) -> None:
         return None
-
-
-# Replica groups -----------------------------------------------------------------------------------
 
 
 class ReplicaGroups(Recovery):
@@ -399,9 +386,6 @@ class ReplicaGroups(Recovery):
     heal_bandwidth: Bandwidth | None = None
 
 
-# Restart ------------------------------------------------------------------------------------------
-
-
 class Restart(Recovery):
     """All processes start again from the last checkpoint, when all nodes are there again.
 
@@ -409,9 +393,6 @@ class Restart(Recovery):
     """
 
     kind: Literal["restart"] = "restart"
-
-
-# Spares -------------------------------------------------------------------------------------------
 
 
 class Spares(Recovery):

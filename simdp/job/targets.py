@@ -109,8 +109,6 @@ class Target(Spec):
         return None
 
 
-# Target -------------------------------------------------------------------------------------------
-
 TARGETS: Family[Target] = Family(
     "targets",
     Target,
@@ -205,9 +203,6 @@ class Benchmark(Target):
         )
 
 
-# Epochs -------------------------------------------------------------------------------------------
-
-
 class Epochs(Target):
     """So many epochs: ``{epochs: 90}``.
 
@@ -236,9 +231,6 @@ class Epochs(Target):
             "epochs: there is no data set, so nobody knows how long an epoch is; add "
             "num_samples: 1281167, or write {samples: 1e9}."
         )
-
-
-# Loss ---------------------------------------------------------------------------------------------
 
 
 class LossReached(Target):
@@ -277,9 +269,6 @@ class LossReached(Target):
         last = losses[-self.window :]
         known = [loss for loss in last if loss is not None]
         return len(known) == self.window and float(np.mean(known)) <= self.loss
-
-
-# Samples ------------------------------------------------------------------------------------------
 
 
 class SamplesTarget(Target):

@@ -61,8 +61,6 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> int:
     return 0
 
 
-# Handover -----------------------------------------------------------------------------------------
-
 Collect = Callable[[dict[str, Any]], None]
 """Takes what was found; it can be pickled."""
 

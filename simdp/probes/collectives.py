@@ -18,8 +18,6 @@ from simdp.probes.figures import median
 from simdp.probes.record import write_text
 from simdp.results import collective as bandwidth
 
-# Nccl table ---------------------------------------------------------------------------------------
-
 PERF = {
     "all_gather": "all_gather_perf",
     "all_reduce": "all_reduce_perf",

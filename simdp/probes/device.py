@@ -200,8 +200,6 @@ def _memory(device: Any) -> float:
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-# Steps --------------------------------------------------------------------------------------------
-
 LEARNING_RATE = 1e-4
 """Small, so that weights hardly move: what is measured is time."""
 

@@ -341,9 +341,6 @@ class Spans:
         return order
 
 
-# Events ------------------------------------------------------------------------------------------
-
-
 def _meta(what: str, pid: int, tid: int | None, **args: Any) -> str:
     place = {"pid": pid} | ({} if tid is None else {"tid": tid})
     return json.dumps({"ph": "M", "name": what, **place, "args": args})

@@ -213,8 +213,6 @@ def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-# Rows ---------------------------------------------------------------------------------------------
-
 WRITERS: dict[str, Callable[[float | None], str]] = {
     "s": seconds,
     "bytes": nbytes,

@@ -129,8 +129,6 @@ def _rows(
     ]
 
 
-# Slow ranks ---------------------------------------------------------------------------------------
-
 SLOWER, NUM_SLOWEST = 1.02, 3
 """A rank is slow that computes so many times as long as most do; so many of them are named."""
 

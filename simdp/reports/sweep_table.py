@@ -291,8 +291,6 @@ def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> dict[st
     return room
 
 
-# Fitting table ------------------------------------------------------------------------------------
-
 Column = tuple[str, bool, Callable[[FittingRow], str]]
 
 ADDED = {"full": "", "offload": "+cpu", "lora": "+lora", "qlora": "+qlora"}

@@ -25,8 +25,6 @@ from simdp.results.job import JobStudy
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
-# Colours: Okabe and Ito, "Color universal design", 2008 -------------------------------------------
-
 COMPUTE, COMM, UPDATE = "#0072B2", "#E69F00", "#009E73"
 COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
 INPUT, HOST = "#56B4E9", "#CC79A7"

@@ -209,9 +209,6 @@ def _table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
-# Validation pictures ------------------------------------------------------------------------------
-
-
 class Picture(NamedTuple):
     """A picture: its file, its kind of plot, what it is drawn from, and what it shows."""
 
@@ -243,9 +240,6 @@ def pictures(validation: Validation) -> list[Picture]:
             shows = f"Throughput on {cluster}, measured and simulated"
             found.append(Picture(file, "throughput_curves", part, shows))
     return found
-
-
-# Calibration table --------------------------------------------------------------------------------
 
 
 def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:

@@ -186,9 +186,6 @@ class CalibrationStudy(Calibrated):
     next_point: NextPoint
 
 
-# Step calibration ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class FittedStep:
     """A measured step time and the fitted one.

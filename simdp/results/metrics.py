@@ -60,8 +60,6 @@ from simdp.results.trace import (
     stacks,
 )
 
-# Idle ---------------------------------------------------------------------------------------------
-
 
 class Idle:
     """The gaps between the spans of work of each rank, with those before and after all of them.
@@ -486,9 +484,6 @@ def scaling_efficiency(
     return [value / base if value and base else None for value in per_rank]
 
 
-# Gradient noise -----------------------------------------------------------------------------------
-
-
 class Squares(NamedTuple):
     """Squared norms of the gradients of a step.
 
@@ -539,8 +534,6 @@ def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
     longer = None if scale is None else 1 + scale / batch
     return found | {"noise_scale": scale, "samples": more, "steps_taken": longer}
 
-
-# Slowest ------------------------------------------------------------------------------------------
 
 WAIT = ACTIVITIES.index("wait")
 
@@ -747,9 +740,6 @@ def lasting(rates: Rates, metrics: Mapping[str, Any], seconds: float) -> Bill[fl
     parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
     step_time = metrics["step_time_s"]
     return bill(rates, *(seconds * part / step_time if step_time else 0.0 for part in parts))
-
-
-# Baselines ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

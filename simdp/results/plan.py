@@ -13,8 +13,6 @@ from simdp.moved import with_current_keys
 from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.result import Inline, as_json
 
-# Plan ---------------------------------------------------------------------------------------------
-
 GOALS = {"cheapest": "cost_usd", "fastest": "finish_s", "greenest": "energy_kwh"}
 """What a plan may be for, and the field of an option that is least then."""
 
@@ -234,9 +232,6 @@ class PlanResult(Inline):
             notes=tuple(rest.pop("notes")),
             **rest,
         )
-
-
-# Fitting ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

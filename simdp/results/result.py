@@ -19,8 +19,6 @@ from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import ORDER
 from simdp.results.trace import Trace
 
-# Inline -------------------------------------------------------------------------------------------
-
 
 class Inline:
     """Base of objects that display as text in a terminal, and as a page in a notebook."""
@@ -469,9 +467,6 @@ def as_json(value: Any, indent: str = "\n") -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "null"
     return json.dumps(value)
-
-
-# Batches ------------------------------------------------------------------------------------------
 
 
 class MicrobatchPiece(NamedTuple):

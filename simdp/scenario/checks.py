@@ -31,8 +31,6 @@ from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.sampling import DropLast, Rebalance
 from simdp.workload.step_costs import time_beside_compute
 
-# Frozen -------------------------------------------------------------------------------------------
-
 
 def frozen_problems(workload: Workload, strategy: Strategy) -> list[str]:
     """Reject strategies that do not support frozen parameters."""
@@ -236,8 +234,6 @@ def take_out(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | None:
         return None
     return place[:depth]
 
-
-# Unused -------------------------------------------------------------------------------------------
 
 SHOWN = 8
 """Parameters that a message lists."""

@@ -160,9 +160,6 @@ class TakeSums(NamedTuple):
     micro: int
 
 
-# Own hook -----------------------------------------------------------------------------------------
-
-
 class OwnHook(NamedTuple):
     """A bucket that a function sends.
 
@@ -198,9 +195,6 @@ class EndHook(NamedTuple):
     """What it has made of the sum becomes the bucket's content."""
 
     hook: OwnHook
-
-
-# Offload ------------------------------------------------------------------------------------------
 
 
 class HostCopy(NamedTuple):
@@ -320,8 +314,6 @@ class Release(NamedTuple):
 
     bucket: Bucket
 
-
-# Ops ----------------------------------------------------------------------------------------------
 
 # A micro-step on ranks of their own --------------------------------------------------------------
 
@@ -723,8 +715,6 @@ Op = (
 )
 """What a strategy yields."""
 
-
-# Quorum -------------------------------------------------------------------------------------------
 
 QUORUM = "quorum"
 """Name of the process group of all ranks that take part."""

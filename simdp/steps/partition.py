@@ -14,8 +14,6 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.workload.layers import Buffer, Parameter
 
-# Partition ----------------------------------------------------------------------------------------
-
 Pieces = dict[str, slice]
 """Where pieces lie in parameters that are taken as flat, by name."""
 
@@ -176,8 +174,6 @@ def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict
             totals[rank] += parameter.num_elements
     return owners
 
-
-# Rows ---------------------------------------------------------------------------------------------
 
 Cut = list[list[tuple[str, slice, slice]]]
 """For each place the names, and where a piece lies in each, taken as flat, and in what travels."""

@@ -273,8 +273,6 @@ def members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in ranks.tolist())
 
 
-# Low ----------------------------------------------------------------------------------------------
-
 Low = Literal["bfloat16", "float16", "float32"]
 """What `MixedPrecision` and ``MixedPrecisionPolicy`` take."""
 
@@ -361,9 +359,6 @@ def unequal_groups(num_groups: int, world_size: int) -> str | None:
         f"kind: {num_groups} replica groups do not divide the {world_size} ranks; use one of "
         f"{', '.join(fitting)}."
     )
-
-
-# Inference ----------------------------------------------------------------------------------------
 
 
 def infer_in_processes(facts: Facts, scatters: bool) -> Ops:

@@ -32,8 +32,6 @@ from simdp.strategies.base import Execution, Strategy, infer_in_processes
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
-# Data parallel ------------------------------------------------------------------------------------
-
 BUFFER_NBYTES = 10 * MiB
 """Tensors are copied out, and gradients summed, in flat buffers of this size (torch: buffer_size of
 comm.broadcast_coalesced and comm.reduce_add_coalesced)."""
@@ -174,9 +172,6 @@ def pieces(parameters: Sequence[Parameter], itemsize: int) -> list[list[str]]:
         found[-1].append(parameter.name)
         held += nbytes
     return found
-
-
-# Single -------------------------------------------------------------------------------------------
 
 
 class Single(Strategy):

@@ -45,8 +45,6 @@ from simdp.workload.layers import Parameter
 from simdp.workload.models import Model
 from simdp.workload.precision import numpy_dtype
 
-# Delayed ------------------------------------------------------------------------------------------
-
 
 class Delayed(NamedTuple):
     """Gradients that wait for another parameter's.
@@ -90,9 +88,6 @@ def problem_with_delay(names: Sequence[str], hooked: str, workload: Workload) ->
 
 def _few(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
-
-
-# Reducer ------------------------------------------------------------------------------------------
 
 
 class Message(NamedTuple):
@@ -312,8 +307,6 @@ def forget_wide(facts: Facts) -> Ops:
     elements = facts.num_elements(facts.ready_order)
     yield Hold("gradients", -float(elements * (facts.workload.itemsize - facts.itemsize)))
 
-
-# Ddp ----------------------------------------------------------------------------------------------
 
 USED_MAP_ITEMSIZE = 4
 """find_unused_parameters sends one int32 per parameter after the last bucket."""
@@ -756,9 +749,6 @@ def default_buckets(model: Model, itemsize: int) -> list[int]:
         model.parameters(), model.ready_order(), itemsize, iteration=1
     )
     return [sum(sizes[name] for name in names) for names in layout]
-
-
-# Apex ---------------------------------------------------------------------------------------------
 
 
 class Apex(Strategy):

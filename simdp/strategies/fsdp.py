@@ -390,8 +390,6 @@ class RowWalk:
         self.parted.clear()
 
 
-# Fsdp ---------------------------------------------------------------------------------------------
-
 PART = "part"
 """Name of the process groups that keep units between forward and backward."""
 
@@ -613,8 +611,6 @@ class FSDP(PerParameter):
 def _divisors(number: int) -> str:
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
-
-# Hsdp ---------------------------------------------------------------------------------------------
 
 SHARD, REPLICATE = "shard", "replicate"
 """Names of process groups: the ranks that share all pieces, and those with the same pieces."""

@@ -280,9 +280,6 @@ class UnitWalk:
             )
 
 
-# Fsdp1 --------------------------------------------------------------------------------------------
-
-
 class FSDP1(Strategy):
     """Fully sharded as in torch's first version, with flat parameters.
 

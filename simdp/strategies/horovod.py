@@ -179,8 +179,6 @@ def line_through(short: float, long: float) -> tuple[float, float]:
     return max(short - beta * small, 0.0), beta
 
 
-# Horovod ------------------------------------------------------------------------------------------
-
 HALF_ITEMSIZE = 2
 """Bytes per element with ``compression: fp16``."""
 

@@ -383,9 +383,6 @@ def _name(period: int) -> str:
     return f"period {period}"
 
 
-# DiLoCo -------------------------------------------------------------------------------------------
-
-
 class DiLoCo(Strategy):
     """Many local steps, whose average an outer optimizer takes for a gradient (DiLoCo).
 

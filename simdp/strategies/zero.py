@@ -49,8 +49,6 @@ from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
-# Ipg buckets --------------------------------------------------------------------------------------
-
 BUCKET_ELEMENTS = 500_000_000
 """Elements of a bucket where none are given (DeepSpeed: reduce_bucket_size)."""
 
@@ -280,8 +278,6 @@ def _gather(facts: Facts, partition: Partition, at_once: int, tags: Tags) -> Ops
         yield Wait((tag,))
 
 
-# Zero1 --------------------------------------------------------------------------------------------
-
 WHOLE = ReplicatedPart(weights=True, gradients=True)
 
 
@@ -435,8 +431,6 @@ def _owners(facts: Facts) -> dict[str, int]:
         sorted_out[next(matching, len(groups))].append(parameter)
     return least_loaded(sorted_out, facts.world_size)
 
-
-# Zero2 --------------------------------------------------------------------------------------------
 
 KEPT = ReplicatedPart(weights=True, gradients=False)
 
@@ -714,8 +708,6 @@ def together(
     before = HostCopy("parameters", nbytes / partition.num_places) if from_host else None
     return GatherTogether(tag, label, nbytes, tuple(units), before)
 
-
-# Zero3 --------------------------------------------------------------------------------------------
 
 PREFETCHED_ELEMENTS, LIVE_ELEMENTS, PERSISTENT_ELEMENTS = 50_000_000, 1_000_000_000, 100_000
 """DeepSpeed's prefetch_bucket_size, max_live_parameters and param_persistence_threshold."""

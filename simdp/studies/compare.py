@@ -209,8 +209,6 @@ def _one_device(raw: Raw, n: int) -> tuple[Raw, list[str]]:
     return changes, notes
 
 
-# Compare ------------------------------------------------------------------------------------------
-
 Weights = dict[str, Array]
 Progress = Callable[[int, int], None]
 Outcomes = Iterator[tuple[int, Result | Failed]]

@@ -144,9 +144,6 @@ def _may_fit(scenario: Scenario) -> bool:
     return peak + beside_tensors(peak, scenario.cluster.world_size)[0] <= float(room)
 
 
-# In words -----------------------------------------------------------------------------------------
-
-
 def _in_words(
     asked: FitsRequest, place: TrainingNodes, raw: Raw, row: FittingRow, found: Fitting, file: Path
 ) -> str:

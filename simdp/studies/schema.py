@@ -559,9 +559,6 @@ def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
             definitions[each]["properties"][key] = {"$ref": WHERE + there, **known}
 
 
-# Reference ----------------------------------------------------------------------------------------
-
-
 def reference() -> dict[str, str]:
     """Write the pages.
 

@@ -174,8 +174,6 @@ def key_of_all(keys: Sequence[str], *more: object) -> str:
     return hashlib.sha256(of.encode()).hexdigest()[:32]
 
 
-# Kept ---------------------------------------------------------------------------------------------
-
 T = TypeVar("T")
 R = TypeVar("R")
 

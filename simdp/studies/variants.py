@@ -206,9 +206,6 @@ def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
     }
 
 
-# Variant ------------------------------------------------------------------------------------------
-
-
 def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scenario | None:
     """Change some settings of one point, and leave numbers out.
 
@@ -255,8 +252,6 @@ def with_settings(
         return None
     return None if unsuited(changed) else changed
 
-
-# Around stragglers --------------------------------------------------------------------------------
 
 MOST_NODES = 3
 """Nodes that are left out, one at a time."""

@@ -24,8 +24,6 @@ import torch
 from simdp.rng import stream
 from simdp.torch.ranks import Rank, RankLocal, current
 
-# Generators ---------------------------------------------------------------------------------------
-
 FRESH = 67280421310721
 """What torch's generator is seeded with in a fresh process, in every one."""
 
@@ -78,8 +76,6 @@ def _put(state: tuple[Any, ...]) -> None:
     if torch.get_deterministic_debug_mode() != state[4]:
         torch.set_deterministic_debug_mode(state[4])
 
-
-# Modules ------------------------------------------------------------------------------------------
 
 KEY, KEPT = "module names", "modules"
 """Under which a rank keeps what it has imported: names, and modules while it has not the baton."""

@@ -40,8 +40,6 @@ from simdp.errors import ProgramError
 from simdp.torch.process_groups import Virtual
 from simdp.torch.ranks import Rank, RankLocal, asking, current
 
-# Worlds -------------------------------------------------------------------------------------------
-
 NAMES = (
     "_pg_map",
     "_pg_names",
@@ -144,8 +142,6 @@ def _made(options: Any, backend_options: Any = None) -> Virtual:
     runtime.wait(group.issue(rank.rank, rank.settle(), call, NOTHING, None, blocked=True))
     return Virtual(rank, groups, ",".join(names))
 
-
-# Host memory --------------------------------------------------------------------------------------
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """Numbers of glibc's settings (malloc.h)."""
@@ -275,8 +271,6 @@ class Lines:
         self._stream.flush()
 
 
-# Clocks -------------------------------------------------------------------------------------------
-
 LOOK = 1e-9
 """What a look at a clock takes [s]."""
 
@@ -333,9 +327,6 @@ def _sleeping(real: Callable[[float], None]) -> Callable[[float], None]:
         rank.runtime.pass_until(rank.rank, rank.settle() + seconds)
 
     return sleep
-
-
-# Loading ------------------------------------------------------------------------------------------
 
 
 class Loading(RankLocal):

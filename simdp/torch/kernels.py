@@ -97,8 +97,6 @@ def mean_itemsize(values: Any) -> float:
     return nbytes / elements if elements else 0.0
 
 
-# Special ------------------------------------------------------------------------------------------
-
 Args = tuple[Any, ...]
 Kernels = tuple[Sizes, ...]
 

@@ -43,8 +43,6 @@ from simdp.torch.process_groups import Futures
 from simdp.torch.ranks import PARTS, Rank, RankLocal, become, current
 from simdp.torch.spawning import KEY, Spawning, together
 
-# Compilers ----------------------------------------------------------------------------------------
-
 NAME = "torch._dynamo"
 
 KNOWN: dict[str, dict[str, Any]] = {
@@ -124,8 +122,6 @@ class Compilers(RankLocal):
             if sys.modules.get(NAME) is module:
                 del sys.modules[NAME]
 
-
-# Libraries ----------------------------------------------------------------------------------------
 
 SHARED = ("PartialState", "AcceleratorState", "GradientState")
 """Classes of ``accelerate.state`` whose objects are all one, by a dictionary that they share."""

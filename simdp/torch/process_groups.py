@@ -361,9 +361,6 @@ def rows(tensor: Any, sizes: Sequence[int] | None, n: int) -> list[Any]:
     return [tensor.detach()[begin:end] for begin, end in pairwise(ends)]
 
 
-# Process groups -----------------------------------------------------------------------------------
-
-
 class Virtual(dist.ProcessGroup):
     """A group of virtual ranks.
 

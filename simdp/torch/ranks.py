@@ -172,9 +172,6 @@ def become(rank: Rank | None) -> None:
     _LOCAL.rank = rank
 
 
-# Parts --------------------------------------------------------------------------------------------
-
-
 class RankLocal:
     """One kind of state per rank; the defaults of unused methods do nothing."""
 

@@ -343,9 +343,6 @@ def _base(head: Mapping[str, Any]) -> int:
     return base
 
 
-# Trace files --------------------------------------------------------------------------------------
-
-
 def read_stream(stream: IO[bytes], path: Path) -> list[RankTrace]:
     """Read a file that is open.
 

@@ -12,8 +12,6 @@ from simdp.traces.flight_files import parse_json, read_bytes
 from simdp.traces.gathering import dtype_name
 from simdp.traces.rows import number, quantity, text
 
-# Ddp logging --------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class DdpLogging:

@@ -22,8 +22,6 @@ from simdp.traces.gathering import collective_name, dtype_name
 from simdp.traces.rows import TraceGroup, listed, mapping, number, quantity, text
 from simdp.traces.stream import opened
 
-# Flight record ------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class FlightEntry:
@@ -399,9 +397,6 @@ def _frame(found: Any) -> str:
         return ""
     file, line = text(fields.get("filename")), number(fields.get("line"))
     return f"{file}:{_or(line, 0)} {text(fields.get('name'))}".strip()
-
-
-# Folders -----------------------------------------------------------------------------------------
 
 
 def of_path(path: Path, files: list[Path]) -> list[FlightRecord]:

@@ -15,8 +15,6 @@ import numpy as np
 
 from simdp.arrays import Array, Floats, Ints
 
-# Collectives --------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, eq=False)
 class TraceCollectives:
@@ -77,8 +75,6 @@ class TraceCollectives:
         return len(self.start)
 
 
-# Kernels ------------------------------------------------------------------------------------------
-
 COMPUTE, COMMUNICATION, COPY, SET, SYNC = range(5)
 """Kinds of kernels: work, collectives and messages, gpu_memcpy, gpu_memset, cuda_sync."""
 
@@ -131,8 +127,6 @@ class TraceKernels:
         return len(self.start)
 
 
-# Host events --------------------------------------------------------------------------------------
-
 OP, ANNOTATION, RUNTIME = range(3)
 """Kinds of host events: operators, annotations, calls of the device's runtime and driver."""
 
@@ -170,9 +164,6 @@ class HostEvents:
 
     def __len__(self) -> int:
         return len(self.start)
-
-
-# Rank trace ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,6 @@ def _with_remark(trace: RankTrace, said: str) -> RankTrace:
     return replace(trace, remarks=(*trace.remarks, said))
 
 
-# Of one job --------------------------------------------------------------------------------------
-
-
 def _of_one_job(path: Path, traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Sort traces by their ranks, once it is clear that they belong together."""
     if len(traces) < 2:

@@ -33,8 +33,6 @@ class Compute(Spec):
         return False
 
 
-# Compute ------------------------------------------------------------------------------------------
-
 COMPUTES: Family[Compute] = Family(
     "computes",
     Compute,
@@ -47,9 +45,6 @@ COMPUTES: Family[Compute] = Family(
 )
 COMPUTE = one_of("compute", COMPUTES)
 AnyCompute = Annotated[Compute, COMPUTE]
-
-
-# Roofline -----------------------------------------------------------------------------------------
 
 
 class FromRoofline(Compute):
@@ -199,8 +194,6 @@ def _line(one: tuple[int, float], other: tuple[int, float], microbatch: int) -> 
     (low, shorter), (high, longer) = one, other
     return shorter + (longer - shorter) * (microbatch - low) / (high - low)
 
-
-# Profile ------------------------------------------------------------------------------------------
 
 DEVICES = Catalogue(Path(__file__).parents[1] / "cluster" / "devices")
 """The catalogue of devices as names: a workload knows nothing of clusters."""

@@ -39,8 +39,6 @@ class Fault(Spec):
         return step == self.step and self.rank < world_size
 
 
-# Faults -------------------------------------------------------------------------------------------
-
 FAULTS: Family[Fault] = Family(
     "faults",
     Fault,
@@ -53,9 +51,6 @@ FAULTS: Family[Fault] = Family(
 AnyFault = Annotated[Fault, one_of("fault", FAULTS)]
 
 
-# Inf ----------------------------------------------------------------------------------------------
-
-
 class Inf(Fault):
     """An infinite number in one gradient, as overflow in 16 bits leaves it."""
 
@@ -64,9 +59,6 @@ class Inf(Fault):
     @property
     def value(self) -> float:
         return math.inf
-
-
-# Nan ----------------------------------------------------------------------------------------------
 
 
 class Nan(Fault):

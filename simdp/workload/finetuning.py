@@ -13,8 +13,6 @@ from simdp.spec import Bool, Float, Int, Spec
 from simdp.workload.layers import Kernel
 from simdp.workload.layers.base import Kept, ModelGraph, Shape
 
-# Lora ---------------------------------------------------------------------------------------------
-
 
 class Lora(Spec):
     """``y = W x + b + (alpha / rank) B A x`` in place of ``W x + b``, of which A and B learn.
@@ -46,9 +44,6 @@ class Lora(Spec):
     alpha: Float = Field(8.0, gt=0)
     targets: tuple[str, ...] = Field(min_length=1)
     dropout: Float = Field(0.0, ge=0, lt=1)
-
-
-# Quantized ----------------------------------------------------------------------------------------
 
 
 class Quantized(Spec):

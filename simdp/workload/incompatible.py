@@ -10,8 +10,6 @@ from simdp.workload.optimizers import Optimizer
 from simdp.workload.precision import ScalerSettings
 from simdp.workload.schedules import Schedule
 
-# Misfits ------------------------------------------------------------------------------------------
-
 NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention", "packing")
 NEED_LAYERS = ("quantized", "lora", "frozen")
 NEED_KERNELS = ("compile", "cuda_graphs")

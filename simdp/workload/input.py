@@ -10,8 +10,6 @@ from pydantic import Field, model_validator
 from simdp.files import Catalogue
 from simdp.spec import Bandwidth, Bool, Bytes, Int, Seconds, Spec, from_catalogue, problem
 
-# Input --------------------------------------------------------------------------------------------
-
 LINKS = Catalogue(Path(__file__).parents[1] / "cluster" / "links")
 """The catalogue of links as data: a workload knows nothing of clusters."""
 
@@ -95,9 +93,6 @@ class Input(Spec):
     def blocking_time(self, samples: float) -> float:
         """Time for which a batch keeps the compute stream of one device busy [s]."""
         return 0.0 if self.pinned and self.workers else self.copy_time(samples)
-
-
-# Host ---------------------------------------------------------------------------------------------
 
 
 class Host(Spec):

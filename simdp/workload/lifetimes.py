@@ -146,8 +146,6 @@ def _stored(graph: ModelGraph, calls: tuple[int, ...], recompute: str) -> frozen
     return frozenset(products) | {n for n, what in costly.items() if what == "fused_attention"}
 
 
-# Lifetimes ----------------------------------------------------------------------------------------
-
 Token = tuple[object, ...]
 
 

@@ -74,8 +74,6 @@ class Loss(Spec):
         """
 
 
-# Losses -------------------------------------------------------------------------------------------
-
 LOSSES: Family[Loss] = Family(
     "losses",
     Loss,
@@ -98,9 +96,6 @@ LOSSES: Family[Loss] = Family(
     },
 )
 AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]
-
-
-# Elementwise --------------------------------------------------------------------------------------
 
 
 class Elementwise(Loss):
@@ -149,8 +144,6 @@ class Elementwise(Loss):
         """Say what else is wrong with finite targets of the right shape; by default nothing."""
         return None
 
-
-# Bce with logits ----------------------------------------------------------------------------------
 
 Weights = Annotated[tuple[Annotated[Float, Field(ge=0)], ...], Field(min_length=1)]
 
@@ -240,9 +233,6 @@ class BCEWithLogits(Binary):
         return self.weighted((1 - target) * prediction + both * soft, (1 - target) - both * against)
 
 
-# Huber --------------------------------------------------------------------------------------------
-
-
 class Huber(Elementwise):
     """Mean over elements of ``d^2 / 2`` up to delta, and ``delta (|d| - delta / 2)`` beyond.
 
@@ -259,9 +249,6 @@ class Huber(Elementwise):
         difference = prediction - target
         near = np.clip(difference, -self.delta, self.delta)
         return near * (difference - near / 2), near
-
-
-# Kl div -------------------------------------------------------------------------------------------
 
 
 class KLDiv(Elementwise):
@@ -302,9 +289,6 @@ class KLDiv(Elementwise):
         )
 
 
-# L1 -----------------------------------------------------------------------------------------------
-
-
 class L1(Elementwise):
     """Mean over samples and outputs of the difference without its sign."""
 
@@ -317,9 +301,6 @@ class L1(Elementwise):
         return np.abs(difference), np.sign(difference)
 
 
-# Mse ----------------------------------------------------------------------------------------------
-
-
 class MSE(Elementwise):
     """Mean over samples and outputs of the squared difference."""
 
@@ -330,9 +311,6 @@ class MSE(Elementwise):
         values = difference * difference
         difference *= 2
         return values, difference
-
-
-# None ---------------------------------------------------------------------------------------------
 
 
 class NoLoss(Loss):
@@ -348,9 +326,6 @@ class NoLoss(Loss):
 
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
         return None
-
-
-# Of classes ---------------------------------------------------------------------------------------
 
 
 class OfClasses(Loss):
@@ -421,9 +396,6 @@ def problem_with_weight(weight: Sequence[float] | None, classes: int) -> str | N
         f"the loss has a weight of {len(weight)} values, but the model tells "
         f"{classes} classes apart; give one for each."
     )
-
-
-# Cross entropy ------------------------------------------------------------------------------------
 
 
 class CrossEntropy(OfClasses):
@@ -632,9 +604,6 @@ class MultiMargin(OfClasses):
         return super().problem_with(target, output_shape)
 
 
-# Nll ----------------------------------------------------------------------------------------------
-
-
 class NLL(OfClasses):
     """Mean over the targets that count of ``-prediction``, which is of log-probabilities."""
 
@@ -695,9 +664,6 @@ class PoissonNLL(Elementwise):
         if target.min(initial=0) >= 0:
             return None
         return f"y holds {target.min()}, but poisson_nll needs counts; give none below 0."
-
-
-# Smooth l1 ----------------------------------------------------------------------------------------
 
 
 class SmoothL1(Elementwise):

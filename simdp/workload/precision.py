@@ -303,9 +303,6 @@ class SixteenBit(Precision):
         )
 
 
-# Amp ----------------------------------------------------------------------------------------------
-
-
 class Amp(SixteenBit):
     """32-bit weights and gradients; autocast runs each layer in 16 or 32 bits."""
 
@@ -327,9 +324,6 @@ class Amp(SixteenBit):
             # An embedding is given whole numbers only and looks up 32-bit weights.
             return self.dtype if floating == {self.dtype} else dtype
         return self.dtype if policy == "lower" else dtype
-
-
-# Full ---------------------------------------------------------------------------------------------
 
 
 class Full(Precision):
@@ -361,8 +355,6 @@ class Full(Precision):
         return None
 
 
-# Precision ----------------------------------------------------------------------------------------
-
 PRECISIONS: Family[Precision] = Family(
     "precisions",
     Precision,
@@ -374,9 +366,6 @@ PRECISIONS: Family[Precision] = Family(
     },
 )
 AnyPrecision = Annotated[Precision, one_of("precision", PRECISIONS)]
-
-
-# Mixed --------------------------------------------------------------------------------------------
 
 
 class Mixed(SixteenBit):

@@ -173,9 +173,6 @@ def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
     return order
 
 
-# Packing ------------------------------------------------------------------------------------------
-
-
 class Packs(NamedTuple):
     """Samples that have been joined.
 
@@ -275,8 +272,6 @@ def best_fit_decreasing(lengths: Ints, most: int) -> list[list[int]]:
             having[left].append(number)
     return packs
 
-
-# Participants -------------------------------------------------------------------------------------
 
 Role = Literal["counted", "silent", "late", "absent"]
 """What a rank is in a step: its gradient counts; it adds zeros, and does all else; it adds zeros,
@@ -631,8 +626,6 @@ def steps_from_global_batches(
         yield StepBatches.of([parts for parts in micro if parts.sizes.any()])
 
 
-# Rebalance ----------------------------------------------------------------------------------------
-
 Share = Annotated[Float, Field(gt=0, le=1e9)]
 
 
@@ -714,8 +707,6 @@ def by_shares(num_samples: int, shares: Sequence[float]) -> Ints:
     sizes[most] += 1
     return sizes
 
-
-# Dealing ------------------------------------------------------------------------------------------
 
 STEPS_WITHOUT_DATA = 2
 """How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""

@@ -29,8 +29,6 @@ from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.layers.pooling import AveragePool, Upsample, WindowPool
 from simdp.workload.layers.tensor_ops import Add, Dropout, Scale
 
-# Evaluation ---------------------------------------------------------------------------------------
-
 
 def evaluated(graph: ModelGraph) -> ModelGraph:
     """Let every layer do what it does after training, and drop calls that serve training alone.
@@ -146,9 +144,6 @@ class _Adapter:
         return [*found, Call(self.add, (base, Value(output + len(chain) - 1)))]
 
 
-# Sync batchnorm -----------------------------------------------------------------------------------
-
-
 def synchronised(graph: ModelGraph) -> ModelGraph:
     """Make every batch norm of a graph a SyncBatchNorm with the same tensors."""
     other: dict[int, Layer] = {}
@@ -202,9 +197,6 @@ def stored_weights(graph: ModelGraph) -> list[str]:
     return [layer.parameters()[0].name for layer in layers]
 
 
-# Attention ----------------------------------------------------------------------------------------
-
-
 def in_kernels(graph: ModelGraph, implementation: Implementation) -> ModelGraph:
     """Make every attention of a graph one of this kind, with the same numbers."""
     other: dict[int, Layer] = {
@@ -223,8 +215,6 @@ def has_kernels(layer: Layer) -> bool:
     """Whether there are two ways to run a layer."""
     return isinstance(layer, Attention)
 
-
-# Chains -------------------------------------------------------------------------------------------
 
 ALONE = (AveragePool, BatchNorm, EmbeddingTable, Synchronised, TimedLayer, Upsample, WindowPool)
 """Layers besides products that are kernels of their own."""

@@ -92,8 +92,6 @@ class Failures(Spec):
         return None
 
 
-# Failures -----------------------------------------------------------------------------------------
-
 FAILURES: Family[Failures] = Family(
     "failures",
     Failures,

@@ -20,8 +20,6 @@ from simdp.spec import Bool, Float, Int, PositiveSeconds, problem
 from simdp.tables import TableLine
 from simdp.units import format_quantity
 
-# Maintenance --------------------------------------------------------------------------------------
-
 
 class Maintenance(Failures):
     """``{kind: maintenance, every: 1 week, duration: 2 h, nodes: 4}``: nodes in turn, by plan.
@@ -75,8 +73,6 @@ class Maintenance(Failures):
             effect: Literal["drain", "fail"] = "drain" if self.announced else "fail"
             yield FailureEvent(window * self.every, effect, self.called(), nodes, self.duration)
 
-
-# Spot ---------------------------------------------------------------------------------------------
 
 Change = tuple[float, Effect, list[int]]
 """When, what, and which nodes."""

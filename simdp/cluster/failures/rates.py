@@ -34,8 +34,6 @@ from simdp.spec import Bool, Float, Int, PositiveSeconds, Seconds, form_of, prob
 from simdp.tables import TableLine, parse_cell, parse_lines
 from simdp.units import NUMBER_PATTERN, format_percent, format_quantity
 
-# Rate ---------------------------------------------------------------------------------------------
-
 EXAMPLE = 'write for example "6.5 per 1000 node-days"'
 
 _WRITTEN = re.compile(
@@ -90,8 +88,6 @@ Rate = Annotated[
     ),
 ]
 
-
-# Hazard -------------------------------------------------------------------------------------------
 
 Per = Literal["device", "node", "switch", "cluster", "job"]
 BLOCK = 64
@@ -249,9 +245,6 @@ def chosen(summed: Floats, shares: Floats) -> Ints:
     return np.minimum(found, len(summed) - 1)
 
 
-# Exponential --------------------------------------------------------------------------------------
-
-
 class Exponential(Hazard):
     """``{kind: exponential, mtbf: 1000 h}``: a rate that never changes, a Poisson process.
 
@@ -295,9 +288,6 @@ class Exponential(Hazard):
             times = np.cumsum(gaps)
             now = float(times[-1])
             yield times, chosen(summed, random.random(BLOCK))
-
-
-# Renewal ------------------------------------------------------------------------------------------
 
 
 class Renewal(Hazard):
@@ -357,9 +347,6 @@ class Renewal(Hazard):
                 order = np.argsort(found, kind="stable")
                 yield found[order], np.concatenate(units)[order]
             number += 1
-
-
-# Weibull ------------------------------------------------------------------------------------------
 
 
 class Weibull(Renewal):
@@ -444,9 +431,6 @@ def number(path: Path, line: TableLine, column: str) -> float:
 def at(path: Path, line: TableLine, message: str) -> PydanticCustomError:
     """The problem with a line of a file."""
     return problem(f"{path}:{line.number}: {message}")
-
-
-# Empirical ----------------------------------------------------------------------------------------
 
 
 class EmpiricalFailures(Renewal):

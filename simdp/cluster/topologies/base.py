@@ -239,9 +239,6 @@ class GraphTopology(Topology):
         return connected_parts(self.edges(n), n)
 
 
-# Custom -------------------------------------------------------------------------------------------
-
-
 class Connection(Spec):
     """A full-duplex connection of two endpoints, or of an endpoint and a switch.
 

@@ -12,8 +12,6 @@ from simdp.arrays import Ints
 from simdp.cluster.topologies.base import Edge, Edges, GraphTopology, Topology, compact
 from simdp.spec import Bool, Int, problem
 
-# Ring ---------------------------------------------------------------------------------------------
-
 
 class RingTopology(Topology):
     """Every endpoint has a link to each neighbour; two endpoints share a single link.
@@ -42,9 +40,6 @@ class RingTopology(Topology):
         return np.where(step < hops[:, None], links, -1)
 
 
-# Full mesh ----------------------------------------------------------------------------------------
-
-
 class FullMeshTopology(Topology):
     """Every ordered pair has a link: ``src * n + dst`` leads from ``src`` to ``dst``."""
 
@@ -59,8 +54,6 @@ class FullMeshTopology(Topology):
     def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
         return (src * n + dst)[:, None]
 
-
-# Cube mesh ----------------------------------------------------------------------------------------
 
 NVLINKS = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2),
@@ -90,9 +83,6 @@ class CubeMeshTopology(GraphTopology):
 
     def edges(self, n: int) -> Edges:
         return tuple(Edge(u, v, count / 6) for u, v, count in NVLINKS if v < n)
-
-
-# Torus --------------------------------------------------------------------------------------------
 
 
 class TorusTopology(Topology):
@@ -181,9 +171,6 @@ class TorusTopology(Topology):
         return compact(np.concatenate(parts, axis=1))
 
 
-# Torus2d ------------------------------------------------------------------------------------------
-
-
 class Torus2DTopology(TorusTopology):
     """Rings along 2 dimensions; a route goes the shorter way along each, the first one first."""
 
@@ -192,18 +179,12 @@ class Torus2DTopology(TorusTopology):
     num_dims: ClassVar[int] = 2
 
 
-# Torus3d ------------------------------------------------------------------------------------------
-
-
 class Torus3DTopology(TorusTopology):
     """Rings along 3 dimensions; a route goes the shorter way along each, the first one first."""
 
     kind: Literal["torus3d"] = "torus3d"
 
     num_dims: ClassVar[int] = 3
-
-
-# Switch -------------------------------------------------------------------------------------------
 
 
 class SwitchTopology(Topology):

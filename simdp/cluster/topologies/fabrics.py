@@ -14,8 +14,6 @@ from simdp.cluster.hardware import Link
 from simdp.cluster.topologies.base import Topology, compact
 from simdp.spec import Bool, Float, Int, Seconds, problem
 
-# Clos ---------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Clos:
@@ -255,9 +253,6 @@ def spines_over(ports: int, oversubscription: float, given: int | None) -> tuple
     return count, ports / (count * oversubscription) if count else 1.0
 
 
-# Fat tree -----------------------------------------------------------------------------------------
-
-
 class FatTreeTopology(ClosTopology):
     """Leaf switches under spine switches, or with three levels pods of both under core switches.
 
@@ -329,9 +324,6 @@ class FatTreeTopology(ClosTopology):
         return f"leaf switch {leaf}"
 
 
-# Rail optimised -----------------------------------------------------------------------------------
-
-
 class RailOptimisedTopology(ClosTopology):
     """Card k of every node is on rail switch k; traffic between rails passes a spine switch.
 
@@ -372,9 +364,6 @@ class RailOptimisedTopology(ClosTopology):
         unit, rail = divmod(leaf, per_node)
         several = self.nodes_per_rail is not None and self.nodes_per_rail * per_node < n
         return f"rail switch {rail}" + (f" of unit {unit}" if several else "")
-
-
-# Dragonfly ----------------------------------------------------------------------------------------
 
 
 class DragonflyTopology(Topology):

@@ -248,9 +248,6 @@ class PcieTopology(Topology):
         return np.where(at_device, link.alpha, 0.0), every[tree.link_sorts(links)]
 
 
-# Pcie tree ----------------------------------------------------------------------------------------
-
-
 class PcieTreeTopology(PcieTopology):
     """Devices on PCIe switches below the host bridges of CPUs; ``link`` is a device's slot.
 
@@ -302,8 +299,6 @@ class PcieTreeTopology(PcieTopology):
     def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
         return self.tree(n, per_node).names[vertex - n - per_node]
 
-
-# Topo matrix --------------------------------------------------------------------------------------
 
 Tokens = dict[tuple[str, str], str]
 
@@ -440,8 +435,6 @@ def _groups(names: tuple[str, ...], entries: Tokens) -> tuple[Group, ...]:
                 label[name][place] = number
     return tuple((a, b, c, d) for a, b, c, d in (label[name] for name in names))
 
-
-# Nvidia smi ---------------------------------------------------------------------------------------
 
 MOST_NVLINKS = 18
 """NVLinks of one GPU at most, those of an H100 (NVIDIA H100 datasheet); more lead to a switch."""

@@ -12,8 +12,6 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 from simdp.family import Family
 from simdp.spec import Spec, one_of
 
-# Wiring -------------------------------------------------------------------------------------------
-
 
 class Wiring(NamedTuple):
     """Links between the ranks of a collective.
@@ -111,8 +109,6 @@ class Cost(Spec):
         return self
 
 
-# Costs --------------------------------------------------------------------------------------------
-
 COSTS: Family[Cost] = Family(
     "costs",
     Cost,
@@ -125,9 +121,6 @@ COSTS: Family[Cost] = Family(
 )
 
 AnyCost = Annotated[Cost, one_of("cost", COSTS)]
-
-
-# Links --------------------------------------------------------------------------------------------
 
 
 class LinksCost(Cost):

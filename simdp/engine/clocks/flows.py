@@ -139,9 +139,6 @@ class EventLoop(simpy.Environment):
             act(*args, now)
 
 
-# Pace ---------------------------------------------------------------------------------------------
-
-
 class SlowedClock:
     """What takes some seconds of this time takes ``slow`` times as many of the loop's.
 
@@ -209,9 +206,6 @@ class SlowedClock:
         self._announce()
         for act, args in ready:
             act(*args, now)
-
-
-# Flows --------------------------------------------------------------------------------------------
 
 
 class Flows:
@@ -335,8 +329,6 @@ class Flows:
         self._joining.clear()
 
 
-# Links --------------------------------------------------------------------------------------------
-
 Route = Ints
 """Positions of the links that a flow uses; made by `Links.route`."""
 
@@ -451,8 +443,6 @@ def _there(limits: Floats | None, links: Ints) -> list[float]:
     found: list[float] = [] if limits is None else limits[links >= 0].tolist()
     return found
 
-
-# Wires --------------------------------------------------------------------------------------------
 
 Numbers = dict[tuple[int, int, int], int]
 """Numbers of connections by source, destination and channel."""

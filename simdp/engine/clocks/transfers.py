@@ -25,8 +25,6 @@ from simdp.engine.ops import Launch
 from simdp.engine.slowdown import Slowdown
 from simdp.results.trace import TraceBuilder
 
-# Dependencies -------------------------------------------------------------------------------------
-
 
 class Dependencies:
     """The order that a plan imposes on the transfers of a part, numbered as they are listed.
@@ -355,8 +353,6 @@ class CollectiveTimes:
         return f"{self.op.plan.collective} {self.op.name!r}"
 
 
-# Transfers ----------------------------------------------------------------------------------------
-
 Left = Callable[[CollectiveTimes, int, float], None]
 """Told of each rank that leaves a collective, and when [s]."""
 
@@ -544,8 +540,6 @@ def lines_of(plan: Plan) -> list[int]:
         found.append(line)
     return found
 
-
-# Job ----------------------------------------------------------------------------------------------
 
 NONE = Overheads()
 

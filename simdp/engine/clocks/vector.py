@@ -191,8 +191,6 @@ def _arrive(arrived: Floats, turn: RoundTransfers, end: Floats) -> None:
     np.maximum.at(arrived, (turn.dst[each], to), end[each])
 
 
-# Rings --------------------------------------------------------------------------------------------
-
 MAX_SPEEDS = 16
 """Speeds of a ring's connections for which a closed form beats going round by round."""
 
@@ -339,9 +337,6 @@ def _latest(values: Floats, n: int) -> Floats:
     found = np.full_like(values, -np.inf)
     found[n - 1 :] = np.maximum(ahead[n - 1 :], back[: 2 * n + 1])
     return found
-
-
-# Chains: connection p begins where connection p - 1 ends ------------------------------------------
 
 
 def chain(

@@ -26,8 +26,6 @@ from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import SampleParts
 
-# Columns ------------------------------------------------------------------------------------------
-
 
 class Columns(NamedTuple):
     """Seconds of calls on all ranks.
@@ -65,9 +63,6 @@ def alike(batch: Ints, which: Ints, device: Ints) -> tuple[Ints, Ints]:
     each = (which * (int(batch.max()) + 1) + batch) * (int(device.max()) + 1) + device
     _, first, column = np.unique(each, return_index=True, return_inverse=True)
     return first, column
-
-
-# Accumulation -------------------------------------------------------------------------------------
 
 
 def with_accumulation(found: Columns, workload: Workload, roofline: Roofline) -> Columns:

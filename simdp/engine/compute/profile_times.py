@@ -17,8 +17,6 @@ from simdp.workload.compute import FromMeasurements, FromProfile, time_at
 from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.step_costs import time_beside_compute
 
-# Measured times -----------------------------------------------------------------------------------
-
 
 class EvenTimes:
     """A second per sample and layer, where nothing is known of the layers.

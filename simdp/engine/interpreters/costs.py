@@ -43,8 +43,6 @@ from simdp.workload import Workload
 from simdp.workload.sampling import StepBatches
 from simdp.workload.step_costs import optimizer_nbytes_moved, update_seconds
 
-# Updates ------------------------------------------------------------------------------------------
-
 Amounts = tuple[Amount, Amount, Amount]
 """Bytes that scaling moves, bytes that the optimizer moves, and seconds that it takes beside these
 on the device: launches, and products of matrices."""
@@ -233,8 +231,6 @@ class Rehearsals:
             del self._known[next(iter(self._known))]
         self._known[key] = (plan, steps)
 
-
-# Costs --------------------------------------------------------------------------------------------
 
 Cost = Generator[Played, None, None]
 """What the clocks must play."""

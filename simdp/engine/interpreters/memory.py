@@ -85,8 +85,6 @@ def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
     return found
 
 
-# Units --------------------------------------------------------------------------------------------
-
 Taken = Iterator[tuple[str, Amount]]
 """Parts of memory and what is taken of each, or given back where it is negative [bytes]."""
 
@@ -198,8 +196,6 @@ class UnitMemory:
         self._own.clear()
 
 
-# Ledger -------------------------------------------------------------------------------------------
-
 PLACES = {part: place for place, part in enumerate(MEMORY_PARTS)}
 
 
@@ -297,8 +293,6 @@ class MemoryLedger:
         self._total, self._peak = self._total[old], self._peak[old]
         return np.asarray(found, dtype=float)
 
-
-# Memory -------------------------------------------------------------------------------------------
 
 OBSERVED_STEPS = 2
 

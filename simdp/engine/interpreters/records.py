@@ -27,8 +27,6 @@ from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
 
-# Records ------------------------------------------------------------------------------------------
-
 
 class Stepping(NamedTuple):
     """What an update came to.
@@ -169,9 +167,6 @@ class RecordsInterpreter(ABC):
         return Stepping(active, taken)
 
 
-# Past ---------------------------------------------------------------------------------------------
-
-
 class Past(RecordsInterpreter):
     """Tells of steps that were done before a run stopped.
 
@@ -200,9 +195,6 @@ class Past(RecordsInterpreter):
         taken = active.copy()
         taken[np.array(self._skipping.get(self._step, []), dtype=np.int64)] = 0.0
         return Stepping(active, taken)
-
-
-# Shapes -------------------------------------------------------------------------------------------
 
 
 class Shapes:
@@ -267,9 +259,6 @@ class Shapes:
                 for value, _ in graph.outputs
             )
         )
-
-
-# Forecast -----------------------------------------------------------------------------------------
 
 
 class Forecast(RecordsInterpreter):

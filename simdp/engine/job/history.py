@@ -607,9 +607,6 @@ def _wrong_groups(scenario: Scenario, history: History) -> str | None:
     return None
 
 
-# Witness ------------------------------------------------------------------------------------------
-
-
 def history_of(scenario: Scenario, number: int = 0) -> History:
     """What happened to the steps of one of a job's runs.
 

@@ -130,8 +130,6 @@ def _copies(level: InMemoryCopies, what: Written, in_steps: Callable[[float], in
     return Saving(every, time, 0.0, time, level.tolerates)
 
 
-# Paces --------------------------------------------------------------------------------------------
-
 FEW_STEPS, SOME_STEPS = 2, 9
 """Steps that are simulated: one to warm up and a steady one; more where steps differ by chance."""
 
@@ -455,9 +453,6 @@ def _mean_time(plan: JobPlan) -> float:
         except ScenarioError:
             return inf
     return total / TRIED_RUNS
-
-
-# Planning -----------------------------------------------------------------------------------------
 
 
 def planned(scenario: Scenario) -> JobPlan:

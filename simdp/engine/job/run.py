@@ -14,8 +14,6 @@ from simdp.engine.job.training import JobPlan, JobTraining
 from simdp.errors import ScenarioError
 from simdp.rng import stream
 
-# Events -------------------------------------------------------------------------------------------
-
 
 def events(
     failures: Sequence[Failures], num_nodes: int, devices_per_node: int, seed: int, run: int
@@ -67,9 +65,6 @@ def expected_mttf(
         return None
     total = sum(known)
     return 1 / total if total else float("inf")
-
-
-# Nodes --------------------------------------------------------------------------------------------
 
 
 class Nodes:

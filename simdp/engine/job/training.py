@@ -369,9 +369,6 @@ class JobTraining:
         return load
 
 
-# Length -------------------------------------------------------------------------------------------
-
-
 class Length(NamedTuple):
     """How long a job is.
 
@@ -440,8 +437,6 @@ def _to_target(scenario: Scenario) -> Length:
         )
     return Length(float(found["steps"]), False)
 
-
-# Plan ---------------------------------------------------------------------------------------------
 
 NO_RATES = Rates()
 

@@ -13,8 +13,6 @@ from simdp.collectives import Plan, SubPlan
 from simdp.errors import ScenarioError
 from simdp.rng import stream
 
-# Conditions ---------------------------------------------------------------------------------------
-
 Active = tuple[bool, ...]
 """Which of the degraded links that come and go are degraded."""
 

@@ -363,8 +363,6 @@ def most_given(given: Sequence[CallArguments]) -> float:
     return float(max(sum(array.nbytes for array in each.inputs) for each in given))
 
 
-# Groups -------------------------------------------------------------------------------------------
-
 ALONE = RingAllReduce().plan(1, 0.0)
 """The plan of a group of one."""
 
@@ -611,8 +609,6 @@ class ProgramGroup:
         before = "" if first is call else f", behind {first.asked} (call {first.number}),"
         return f"of group {self.name}, call {call.number},{before} for {listed(missing)}"
 
-
-# Point to point -----------------------------------------------------------------------------------
 
 Pair = tuple[str, int, int]
 """A group, a sender and a receiver."""

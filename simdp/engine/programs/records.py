@@ -241,8 +241,6 @@ def _one_or_all(lanes: Ints) -> int | Ints:
     return int(lanes[0]) if (lanes == lanes[0]).all() else lanes
 
 
-# Stretching ---------------------------------------------------------------------------------------
-
 SHORT = 1e-7
 """What is lacking below this is made up for without another look [s]."""
 

@@ -40,8 +40,6 @@ from simdp.engine.slowdown import Slowdown
 from simdp.errors import DeadlockError, ProgramError, SimdpError, unknown_name
 from simdp.results.trace import Trace
 
-# Baton --------------------------------------------------------------------------------------------
-
 PATIENCE = 1.0
 """How long a thread that was told to end may take [s]; beyond this it is left to the process."""
 
@@ -220,8 +218,6 @@ class Baton:
                     lock.release()
                 thread.join(PATIENCE)
 
-
-# Runtime ------------------------------------------------------------------------------------------
 
 Activity = Literal["compute", "forward", "backward", "update"]
 

@@ -56,8 +56,6 @@ from simdp.workload.step_costs import (
     update_seconds,
 )
 
-# Report -------------------------------------------------------------------------------------------
-
 
 @dataclass
 class ServerStep:
@@ -151,9 +149,6 @@ class Deeds:
         }
 
 
-# Messages -----------------------------------------------------------------------------------------
-
-
 def _one_transfer() -> Iterator[Round]:
     here, there = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     yield Round(here, there, np.zeros(1, dtype=np.int64), reduce=False)
@@ -237,9 +232,6 @@ class Messages:
         launched = self._traffic.launched
         launched[step, plan] = launched.get((step, plan), 0.0) + nbytes
         return float(end)
-
-
-# Workers ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -355,9 +347,6 @@ class Worker:
         """Add a span of messages, or of waiting, unless it is nothing."""
         if end > start or nbytes:
             trace.add_one(self.rank, self.shown_step, COMM_LANE, activity, name, start, end, nbytes)
-
-
-# Run ----------------------------------------------------------------------------------------------
 
 
 class ServerRun:
@@ -667,9 +656,6 @@ class ServerRun:
                 self._give_gradient(worker, end)
             else:
                 self._keep_message(worker, -1, end)
-
-
-# Server -------------------------------------------------------------------------------------------
 
 
 def play_with_server(

@@ -37,8 +37,6 @@ from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
 
-# Tapes --------------------------------------------------------------------------------------------
-
 T = TypeVar("T")
 
 MAX_TAPES = 16
@@ -354,9 +352,6 @@ UPDATES: dict[str, type[Updates]] = {"asynchronous": Asynchronous, "synchronous"
 """By ``strategy.updates``."""
 
 
-# Learning -----------------------------------------------------------------------------------------
-
-
 class Losses(NamedTuple):
     """What a worker lost in a step, one value per micro-step.
 
@@ -514,8 +509,6 @@ class Learning(RecordsInterpreter):
         """Forget a worker's gradient."""
         self._answered(lambda: self.replicas.gradients.__setitem__(rank, {}))
 
-
-# Holdings -----------------------------------------------------------------------------------------
 
 TakenBytes = tuple[float, int, int, float]
 """When [s], in which step, the place in `PARTS`, and how much [bytes]."""

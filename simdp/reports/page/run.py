@@ -44,8 +44,6 @@ from simdp.results.memory import MEMORY_PARTS
 from simdp.results.metrics import per_rank
 from simdp.results.result import Advice, Result, Study
 
-# Step ---------------------------------------------------------------------------------------------
-
 
 def steps(
     title: str,
@@ -92,8 +90,6 @@ def steps(
         note=note,
     )
 
-
-# Links --------------------------------------------------------------------------------------------
 
 LEAD, BETWEEN = "the link from ", " to "
 
@@ -166,8 +162,6 @@ def _table(listed: list[dict[str, Any]], said: str) -> Table:
         folded=True,
     )
 
-
-# Memory -------------------------------------------------------------------------------------------
 
 MOST_INSTANTS = 1500
 """Instants of the areas; of more the fullest of neighbours stay."""
@@ -377,9 +371,6 @@ def step(result: Result) -> Section:
     return steps("Where a step's time goes", ["step"], [result.metrics])
 
 
-# Closing ------------------------------------------------------------------------------------------
-
-
 def closing(
     scenario: Mapping[str, Any], version: str, subcommand: str, command: Sequence[str] = ()
 ) -> list[Section]:
@@ -415,9 +406,6 @@ def closing(
             name=name,
         ),
     ]
-
-
-# Loss ---------------------------------------------------------------------------------------------
 
 
 def loss(study: Study) -> list[Chart]:

@@ -175,9 +175,6 @@ def memory(points: Sequence[ComparedPoint]) -> Section:
     )
 
 
-# Measured -----------------------------------------------------------------------------------------
-
-
 def measured_times(study: Study, per_second: float) -> list[Series]:
     """Make points of the measured step times that belong to points of a sweep.
 
@@ -435,9 +432,6 @@ def sweep_bars(study: Study) -> Section:
         if left
         else "",
     )
-
-
-# Study --------------------------------------------------------------------------------------------
 
 
 def study_page(study: Study, command: Sequence[str] = (), advice: Advice | None = None) -> Page:

@@ -252,9 +252,6 @@ def pack(values: Array | Sequence[int], dtype: type[np.generic]) -> dict[str, An
     }
 
 
-# Timeline -----------------------------------------------------------------------------------------
-
-
 def timeline(result: Result) -> list[Timeline]:
     """Make the section of a result; none without a trace of at least one step."""
     trace = result.trace

@@ -197,8 +197,6 @@ def _errors_axis(ax: Axes, sizes: list[float]) -> None:
     ax.set_ylabel("Error [%]")
 
 
-# Bandwidth ----------------------------------------------------------------------------------------
-
 MAX_LINES = 6
 """Lines; of more world sizes some are left out."""
 
@@ -401,9 +399,6 @@ def _meeting(before: CollectivePoint, after: CollectivePoint) -> float:
     gain = [log2(p.candidates[old] / p.candidates[new]) for p in (before, after)]
     part = gain[0] / (gain[0] - gain[1]) if gain[0] < gain[1] else 1.0
     return float(before.nbytes * (after.nbytes / before.nbytes) ** part)
-
-
-# World size ---------------------------------------------------------------------------------------
 
 
 class WorldSize(Plot[CollectiveStudy]):

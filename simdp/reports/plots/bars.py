@@ -184,8 +184,6 @@ def _extremes(blocks: list[SpanBlock], size: int) -> tuple[Floats, Floats]:
     return starts, ends
 
 
-# Bars ---------------------------------------------------------------------------------------------
-
 Names = NDArray[np.object_]
 
 PIXEL = 1 / 1200

@@ -16,8 +16,6 @@ from simdp.reports.job_table import names
 from simdp.reports.plots.labels import Plot, cut, entitle, evenly
 from simdp.results.job import JobStretch, JobStudy
 
-# Job finish ---------------------------------------------------------------------------------------
-
 MAX_LINES = len(theme.SERIES)
 """Lines; of more points some are left out."""
 
@@ -65,8 +63,6 @@ class JobFinish(Plot[JobStudy]):
         entitle(ax, f"When the job is done, in {runs} runs{left_out}", of, -(-rows // 2))
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
 
-
-# Job strip ----------------------------------------------------------------------------------------
 
 MAX_ROWS = 10
 """Rows of points; of more some are left out."""

@@ -76,8 +76,6 @@ class Plot(ABC, Generic[D]):
         return 0
 
 
-# Headings -----------------------------------------------------------------------------------------
-
 ABOUT = "about"
 """What the line below a title is called among the texts of a panel."""
 

@@ -180,8 +180,6 @@ def floats(values: Any) -> Floats:
     return array
 
 
-# Loss time ----------------------------------------------------------------------------------------
-
 MAX_LOSS_LINES = len(theme.SERIES)
 """Lines; of more points some are left out."""
 

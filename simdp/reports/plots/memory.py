@@ -97,8 +97,6 @@ def name_parts(ax: Axes, parts: Sequence[int]) -> None:
     legend_above(ax, handles)
 
 
-# Memory per rank ----------------------------------------------------------------------------------
-
 MAX_ROWS = 16
 """Bars; of more groups of ranks some are left out."""
 

@@ -258,9 +258,6 @@ def _short(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-# Comparison ---------------------------------------------------------------------------------------
-
-
 class ComparisonBars(Plot[Comparison]):
     """Every point's step in parts, and beside it the memory of its fullest device."""
 

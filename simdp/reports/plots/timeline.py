@@ -158,8 +158,6 @@ def choose(found: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> 
     return sorted(chosen)
 
 
-# Timeline rows ------------------------------------------------------------------------------------
-
 MAX_ROWS, MAX_HEADING = 16, 90
 """Rows of all runs; letters of what one is called. The whole run is in trace.json."""
 
@@ -222,8 +220,6 @@ def _rows(result: Result, heading: str, num_steps: int, limit: int) -> TimelineR
     shown = inside.of_ranks([group[0] for group in ranks])
     return TimelineRows(heading, window, shown, ranks, slow, len(found))
 
-
-# Timeline -----------------------------------------------------------------------------------------
 
 MAX_LABELS = 600
 """Names written into bars."""

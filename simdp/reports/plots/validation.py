@@ -24,8 +24,6 @@ from simdp.results.validation import (
     num_series,
 )
 
-# Step fit -----------------------------------------------------------------------------------------
-
 STEP_FIT_BAND = 0.05
 """The error that the band marks."""
 
@@ -83,8 +81,6 @@ class StepFit(Plot[StepCalibration]):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
             axis.set_minor_locator(NullLocator())
 
-
-# Reliability --------------------------------------------------------------------------------------
 
 NUM_RELIABILITY_ROWS = 13
 """Its height, in rows of bars."""
@@ -166,8 +162,6 @@ def _said(name: str, points: Sequence[TimeComparison]) -> str:
     count = num_series(points)
     return f"{name}: {len(points)} in {count} {series}{'s' * (count > 1)}"
 
-
-# Throughput curves --------------------------------------------------------------------------------
 
 AXIS = "cluster.world_size"
 
@@ -342,8 +336,6 @@ def _handles() -> list[Line2D]:
         Line2D([], [], color=theme.FAINT, linewidth=7, label="its 90 % interval"),
     ]
 
-
-# Simulated against measured -----------------------------------------------------------------------
 
 NUM_ROWS = 18
 """Its height, in rows of bars."""

@@ -143,9 +143,6 @@ def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:
     )
 
 
-# None ---------------------------------------------------------------------------------------------
-
-
 class NoHook(CommHook):
     """Divide by the number of ranks, then all_reduce (torch: allreduce_hook)."""
 
@@ -174,8 +171,6 @@ class Noop(CommHook):
         yield from ()
         return SentBucket()
 
-
-# Comm hooks ---------------------------------------------------------------------------------------
 
 COMM_HOOKS: Family[CommHook] = Family(
     "comm_hooks",

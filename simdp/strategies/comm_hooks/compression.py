@@ -43,8 +43,6 @@ from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 from simdp.workload.precision import numpy_dtype
 
-# Wrapper ------------------------------------------------------------------------------------------
-
 WRAPPED = ("batched_power_sgd", "none", "noop", "power_sgd")
 
 
@@ -119,9 +117,6 @@ class Bf16Wrapper(Wrapper):
         return "bfloat16"
 
 
-# Bf16 ---------------------------------------------------------------------------------------------
-
-
 class Bf16(CommHook):
     """Round to bfloat16, divide, and all_reduce half the bytes (torch: bf16_compress_hook)."""
 
@@ -135,9 +130,6 @@ class Bf16(CommHook):
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
         return rounded(facts, bucket, label, wait, tags)
-
-
-# Fp16 ---------------------------------------------------------------------------------------------
 
 
 class Fp16(CommHook):
@@ -154,8 +146,6 @@ class Fp16(CommHook):
     ) -> Sending:
         return rounded(facts, bucket, label, wait, tags)
 
-
-# Quantization -------------------------------------------------------------------------------------
 
 SCALE_NBYTES = 8
 """A scale and a zero point travel as two float32."""
@@ -184,9 +174,6 @@ class Quantization(CommHook):
         return SentBucket((scales, sent), (Dequantize(code, divisor), Hold("temporary", -nbytes)))
 
 
-# Quantization perchannel --------------------------------------------------------------------------
-
-
 class QuantizationPerChannel(Quantization):
     """One scale for each 512 numbers of a bucket (torch: quantization_perchannel_hook).
 
@@ -195,9 +182,6 @@ class QuantizationPerChannel(Quantization):
 
     kind: Literal["quantization_perchannel"] = "quantization_perchannel"
     row: ClassVar[int | None] = 512
-
-
-# Quantization pertensor ---------------------------------------------------------------------------
 
 
 class QuantizationPerTensor(Quantization):
@@ -209,8 +193,6 @@ class QuantizationPerTensor(Quantization):
 
     kind: Literal["quantization_pertensor"] = "quantization_pertensor"
 
-
-# Top k --------------------------------------------------------------------------------------------
 
 PLACE_ITEMSIZE, LONG_PLACE_ITEMSIZE = 4, 8
 """An entry's place in its bucket is an int32, or an int64 where that does not reach."""
@@ -262,9 +244,6 @@ class TopK(CommHook):
         yield Select(chosen)
         yield AllGather(tag, label, nbytes, selection=chosen, wait=wait)
         return SentBucket((tag,), (AddSelected(chosen), Hold("temporary", -nbytes)))
-
-
-# Power sgd ----------------------------------------------------------------------------------------
 
 
 class PowerSGD(CommHook):
@@ -416,9 +395,6 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
     yield Join(taken, divisor)
     yield Hold("temporary", -temporary)
     return SentBucket()
-
-
-# Batched power sgd --------------------------------------------------------------------------------
 
 
 class BatchedPowerSGD(CommHook):

@@ -209,8 +209,6 @@ def _told(value: Any) -> str:
     return shown(value)
 
 
-# Python -------------------------------------------------------------------------------------------
-
 TRIED = 2**24
 """Elements of the largest bucket that is tried as it is."""
 

@@ -241,9 +241,6 @@ def _search(
     return np.asarray(best.x)
 
 
-# Candidates ---------------------------------------------------------------------------------------
-
-
 class CalibrationPoint(NamedTuple):
     """A measured time, or one to be predicted.
 

@@ -27,8 +27,6 @@ from simdp.studies.validate.jobs import shortened
 from simdp.studies.variants import with_values
 from simdp.units import format_quantity
 
-# Next point ---------------------------------------------------------------------------------------
-
 SIZES = tuple(float(2**k) for k in range(3, 31))
 """Sizes that may be proposed: 8 bytes to 1 GiB."""
 

@@ -157,9 +157,6 @@ def in_order(outcomes: Iterator[tuple[int, R]], number: int) -> Iterator[R]:
         yield early.pop(wanted)
 
 
-# Here ---------------------------------------------------------------------------------------------
-
-
 class SerialExecutor(PointExecutor):
     """Does everything in this process, in order."""
 

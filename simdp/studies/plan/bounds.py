@@ -85,8 +85,6 @@ from simdp.studies.plan.request import (
 )
 from simdp.workload.step_costs import update_seconds
 
-# Memory -------------------------------------------------------------------------------------------
-
 
 def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
     """Bytes of the fullest rank, wherever the peak may be.
@@ -118,8 +116,6 @@ def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
             short.append(build(fewer, base))
     return list(lines_of_depth(whole, short, depth))
 
-
-# Networks -----------------------------------------------------------------------------------------
 
 TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}
 """How often (n - 1) / n of a buffer leaves some rank; of others nothing is said."""
@@ -710,8 +706,6 @@ class _Rank:
         found: Floats = np.max(self._state(), axis=0)
         return found
 
-
-# Bounds -------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
 

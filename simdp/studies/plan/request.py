@@ -36,8 +36,6 @@ from simdp.studies.variants import parse_sizes, parse_world_sizes
 from simdp.units import format_percent, parse, parse_percent
 from simdp.workload.layers.batchnorm import BatchNorm
 
-# Infeasible ---------------------------------------------------------------------------------------
-
 BATCH_OPTION = "--global-batch"
 
 KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
@@ -600,8 +598,6 @@ def refuse(scenario: Scenario, asked: PlanRequest) -> None:
     if found:
         raise ScenarioError(found)
 
-
-# Changes ------------------------------------------------------------------------------------------
 
 SAME_RESULT = {
     "attention",

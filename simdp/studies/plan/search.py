@@ -51,8 +51,6 @@ from simdp.studies.plan.request import (
 )
 from simdp.studies.store import Store
 
-# Search -------------------------------------------------------------------------------------------
-
 NUM_BEST = 5
 """The best, and the next alternatives."""
 

@@ -32,8 +32,6 @@ from simdp.studies.validate.jobs import (
     time_step,
 )
 
-# Collectives --------------------------------------------------------------------------------------
-
 Clock = Callable[[int], float]
 
 
@@ -155,8 +153,6 @@ def key_of_item(item: Item) -> str:
     measured = item.measured.model_dump(mode="json")
     return key_of(item.made, item.file, item.name, item.number, item.is_table, measured)
 
-
-# Validate -----------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
 Comparisons = tuple[list[StepComparison], list[CollectiveComparison]]

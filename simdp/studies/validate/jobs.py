@@ -126,8 +126,6 @@ def _below(point: StepComparison, group: Sequence[StepComparison]) -> StepCompar
     return start if start.world_size < point.world_size else None
 
 
-# Files --------------------------------------------------------------------------------------------
-
 _MEASURED = re.compile(r"^measured\s*:", re.MULTILINE)
 
 
@@ -191,8 +189,6 @@ def cluster_name(scenario: str, point: Scenario) -> str:
     machine = point.cluster.machine
     return Path(machine).stem if machine else scenario
 
-
-# Steps --------------------------------------------------------------------------------------------
 
 STEPS = 2
 """A step to warm up and one to measure, where the scenario does not say how many."""

@@ -327,8 +327,6 @@ def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
     return Constant(key, dimension, value, low, high if dimension else min(high, MOST), spread)
 
 
-# Leave out ----------------------------------------------------------------------------------------
-
 MAX_WATCHED = 192
 """Points that a process keeps, since several folds of a cluster are fitted to them."""
 

@@ -27,8 +27,6 @@ from simdp.torch.cuda.tensors import placed, results
 from simdp.torch.kernels import OperatorKernels, Sizes, launched_by, mean_itemsize
 from simdp.workload.layers.tensor_ops import dropout_cost
 
-# Buckets ------------------------------------------------------------------------------------------
-
 aten = torch.ops.aten
 
 INTO = {aten.mul.out, aten.copy_.default, aten.div_.Scalar, aten.div_.Tensor}

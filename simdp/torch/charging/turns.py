@@ -154,8 +154,6 @@ def _record(path: Path, spec: FromProfile) -> LayerRecord:
     return LayerRecord(path, spec, tuple(read_layers(path, 1)))
 
 
-# Whole steps --------------------------------------------------------------------------------------
-
 OUTSIDE_STEPS = ("torch::autograd::AccumulateGrad",)
 
 
@@ -300,8 +298,6 @@ class WholeSteps:
 def _trains(module: nn.Module) -> bool:
     return torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
 
-
-# Turns --------------------------------------------------------------------------------------------
 
 OUTSIDE = ("torch::autograd::AccumulateGrad",)
 """Autograd's nodes that are no part of a layer's backward."""

@@ -26,8 +26,6 @@ from simdp.torch.cuda.queries import here, index_of
 from simdp.torch.cuda.streams import Stream, current_stream
 from simdp.torch.kernels import OperatorKernels, Sizes
 
-# Several ------------------------------------------------------------------------------------------
-
 
 def patch_several(patches: Patches) -> None:
     """Split coalesced broadcasts by device."""
@@ -167,8 +165,6 @@ FUNCTIONS: dict[Callable[..., Any], tuple[float, float]] = {
 }
 """FLOPs and passes over the batch, as `simdp.workload.layers.batchnorm` counts them."""
 
-
-# Comm ---------------------------------------------------------------------------------------------
 
 BUFFER = 10 * 2**20
 """Tensors are copied out together up to so many bytes (torch: buffer_size)."""
@@ -407,9 +403,6 @@ def _closed_buffers(tensors: Sequence[Any], most: int) -> list[float]:
             found.append(0.0)
         found[-1] += size
     return found
-
-
-# Forward on all -----------------------------------------------------------------------------------
 
 
 def parallel_apply(

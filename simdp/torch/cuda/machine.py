@@ -165,9 +165,6 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.2f} MiB"
 
 
-# Links --------------------------------------------------------------------------------------------
-
-
 class NodeLinks:
     """Links between the devices of a node, as one process uses them.
 
@@ -508,8 +505,6 @@ def machine() -> VirtualMachine | None:
 def _speed(cluster: Cluster, rank: int) -> Speed:
     return Speed(cluster.devices()[rank], int(cluster.sharers()[rank]))
 
-
-# Patches ------------------------------------------------------------------------------------------
 
 MISSING = object()
 

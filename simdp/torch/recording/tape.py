@@ -140,9 +140,6 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value
 
 
-# Recorded -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RecordedWorkload:
     """Result of `simdp.torch.workload`.

@@ -119,9 +119,6 @@ class Synthetic(Dataset):
         """One sample's target, shaped and typed as those of `arrays`; its value means nothing."""
 
 
-# Padding ------------------------------------------------------------------------------------------
-
-
 def reach(counts: Array) -> Ints:
     """Length up to the last place that counts, 1 at least; `(num_samples, length)` in."""
     from_the_end = np.argmax(counts[:, ::-1], axis=1)
@@ -273,8 +270,6 @@ Tokens = Field(ge=1, le=LONGEST)
 """A number of tokens."""
 
 
-# Lengths ------------------------------------------------------------------------------------------
-
 LENGTHS: Family[Lengths] = Family(
     "lengths",
     Lengths,
@@ -386,9 +381,6 @@ def _counted(path: Path) -> tuple[Floats, Floats]:
     return np.array([float(one) for one in known]), np.array(list(known.values()))
 
 
-# Fixed --------------------------------------------------------------------------------------------
-
-
 class Fixed(Lengths):
     """Every sample has ``length`` tokens.
 
@@ -409,9 +401,6 @@ class Fixed(Lengths):
 
     def drawn(self, num_samples: int, base: Path, random: np.random.Generator) -> Ints:
         return np.full(num_samples, self.length)
-
-
-# Lognormal ----------------------------------------------------------------------------------------
 
 
 class LognormalLengths(Lengths):
@@ -461,9 +450,6 @@ class LognormalLengths(Lengths):
             lengths = median * np.exp(self.sigma * random.standard_normal(num_samples))
         found: Ints = np.rint(np.clip(lengths, self.min, self.max or LONGEST)).astype(np.int64)
         return found
-
-
-# Uniform ------------------------------------------------------------------------------------------
 
 
 class Uniform(Lengths):

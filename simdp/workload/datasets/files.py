@@ -21,8 +21,6 @@ from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 
-# Npz ----------------------------------------------------------------------------------------------
-
 
 class Npz(Dataset):
     """``{kind: npz, path: data.npz}``; the path is relative to the scenario file.
@@ -159,8 +157,6 @@ def _problem_with_tokens(name: str, array: Array, model: Model) -> str | None:
         )
     return None
 
-
-# Csv ----------------------------------------------------------------------------------------------
 
 MAX_CSV_BYTES = 64 * 2**20
 """A larger table belongs into an npz file, which is read a hundred times as fast."""

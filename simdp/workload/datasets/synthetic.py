@@ -18,8 +18,6 @@ from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 
-# Blobs --------------------------------------------------------------------------------------------
-
 
 class Blobs(Synthetic):
     """Normal clouds around a random centre per class; y holds class indices.
@@ -46,8 +44,6 @@ class Blobs(Synthetic):
         )
         return {"x": x, "y": y.astype(np.int64)}
 
-
-# Images -------------------------------------------------------------------------------------------
 
 GRID = 4
 """A class is told by the colours of so many patches along each side of an image."""
@@ -91,9 +87,6 @@ class Images(Synthetic):
         return {"x": x, "y": labels}
 
 
-# Regression ---------------------------------------------------------------------------------------
-
-
 class Regression(Synthetic):
     """Normal x shaped as the model wants it; y = x A + noise, shaped as the model's output."""
 
@@ -112,9 +105,6 @@ class Regression(Synthetic):
         y = x @ teacher + 0.1 * random.standard_normal((self.num_samples, num_out))
         y = loss.drawn(y.reshape(-1, *model.output_shape()))
         return {"x": x.reshape(-1, *shape), "y": y}
-
-
-# Sequences ----------------------------------------------------------------------------------------
 
 
 class Sequences(Synthetic):
@@ -236,8 +226,6 @@ def _without_padding(model: Model, name: str) -> Ints:
     return tokens if model.padding is None else np.delete(tokens, model.padding)
 
 
-# Digits -------------------------------------------------------------------------------------------
-
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -327,8 +315,6 @@ def spelled(model: Model, name: str, tokens: Array) -> str:
             read.append(known.index(token))
     return "".join(map(str, read)) if source else " ".join(WORDS[digit] for digit in read)
 
-
-# Tokens -------------------------------------------------------------------------------------------
 
 SIGMA = 0.5
 """Standard deviation of the logarithm of the lengths where only a median is given; a choice."""

@@ -60,8 +60,6 @@ class Activation(Layer):
         return Kept(inputs=() if self.keeps_output else (0,), output=self.keeps_output)
 
 
-# Activations --------------------------------------------------------------------------------------
-
 ACTIVATIONS: Family[Activation] = Family(
     "activations",
     Activation,
@@ -97,9 +95,6 @@ def activation(kind: str, name: str) -> Activation:
     return made
 
 
-# Celu ---------------------------------------------------------------------------------------------
-
-
 class CELU(Activation):
     """Continuously differentiable exponential linear unit (Barron, arXiv 1704.07483).
 
@@ -118,9 +113,6 @@ class CELU(Activation):
 
     def slope(self, saved: Array) -> Array:
         return np.where(saved > 0, 1, np.exp(np.minimum(saved, 0) / self.alpha))
-
-
-# Elu ----------------------------------------------------------------------------------------------
 
 
 class ELU(Activation):
@@ -142,8 +134,6 @@ class ELU(Activation):
     def slope(self, saved: Array) -> Array:
         return np.where(saved > 0, 1, self.alpha * np.exp(np.minimum(saved, 0)))
 
-
-# Gelu ---------------------------------------------------------------------------------------------
 
 FAR = 40.0
 """Beyond, Phi is 0 or 1 in any dtype."""
@@ -210,8 +200,6 @@ def _cdf32(x: Array, bell: Array) -> Array:
     return tail
 
 
-# Gelu tanh ----------------------------------------------------------------------------------------
-
 INNER, CUBE = sqrt(2 / pi), 0.044715
 
 
@@ -239,9 +227,6 @@ def _inner_tanh(x: Array) -> Array:
     return t
 
 
-# Hardsigmoid --------------------------------------------------------------------------------------
-
-
 class Hardsigmoid(Activation):
     """Sigmoid of straight lines."""
 
@@ -257,9 +242,6 @@ class Hardsigmoid(Activation):
         return inside
 
 
-# Hardswish ----------------------------------------------------------------------------------------
-
-
 class Hardswish(Activation):
     """SiLU of straight lines (Howard et al., arXiv 1905.02244)."""
 
@@ -272,9 +254,6 @@ class Hardswish(Activation):
     def slope(self, saved: Array) -> Array:
         inside = np.where(saved > -3, saved / 3 + 0.5, 0)
         return np.where(saved >= 3, 1, inside).astype(saved.dtype)
-
-
-# Hardtanh -----------------------------------------------------------------------------------------
 
 
 class Hardtanh(Activation):
@@ -308,9 +287,6 @@ class Hardtanh(Activation):
         return inside
 
 
-# Leaky relu ---------------------------------------------------------------------------------------
-
-
 class LeakyReLU(Activation):
     """Rectified linear unit that lets something through below 0.
 
@@ -336,9 +312,6 @@ class LeakyReLU(Activation):
         return below
 
 
-# Relu ---------------------------------------------------------------------------------------------
-
-
 class ReLU(Activation):
     """Rectified linear unit."""
 
@@ -352,9 +325,6 @@ class ReLU(Activation):
 
     def slope(self, saved: Array) -> Array:
         return saved > 0
-
-
-# Relu2 --------------------------------------------------------------------------------------------
 
 
 class ReLU2(Activation):
@@ -389,9 +359,6 @@ class ReLU2(Activation):
         return Kept(nbytes=float(prod(inputs[0])) * itemsize)
 
 
-# Relu6 --------------------------------------------------------------------------------------------
-
-
 class ReLU6(Activation):
     """Rectified linear unit that is cut off at 6 (arXiv 1704.04861)."""
 
@@ -405,8 +372,6 @@ class ReLU6(Activation):
         inside: Array = ((saved > 0) & (saved < 6)).astype(saved.dtype)
         return inside
 
-
-# Selu ---------------------------------------------------------------------------------------------
 
 ALPHA, SCALE = 1.6732632423543772, 1.0507009873554805
 
@@ -424,9 +389,6 @@ class SELU(Activation):
     def slope(self, saved: Array) -> Array:
         slope: Array = SCALE * np.where(saved > 0, 1, ALPHA * np.exp(np.minimum(saved, 0)))
         return slope
-
-
-# Sigmoid ------------------------------------------------------------------------------------------
 
 
 def logistic(x: Array) -> Array:
@@ -454,9 +416,6 @@ class Sigmoid(Activation):
         return slope
 
 
-# Log sigmoid --------------------------------------------------------------------------------------
-
-
 class LogSigmoid(Activation):
     """Logarithm of the logistic function."""
 
@@ -468,9 +427,6 @@ class LogSigmoid(Activation):
 
     def slope(self, saved: Array) -> Array:
         return logistic(-saved)
-
-
-# Mish ---------------------------------------------------------------------------------------------
 
 
 class Mish(Activation):
@@ -487,8 +443,6 @@ class Mish(Activation):
         slope: Array = bent + saved * logistic(saved) * (1 - bent * bent)
         return slope
 
-
-# Quick gelu ---------------------------------------------------------------------------------------
 
 STEEP = 1.702
 
@@ -527,9 +481,6 @@ class QuickGELU(Activation):
         return Kept(inputs=(0,), nbytes=float(prod(inputs[0])) * itemsize)
 
 
-# Silu ---------------------------------------------------------------------------------------------
-
-
 class SiLU(Activation):
     """Sigmoid linear unit (Hendrycks and Gimpel, arXiv 1606.08415)."""
 
@@ -548,9 +499,6 @@ class SiLU(Activation):
 
     def slope(self, saved: Array) -> Array:
         return saved
-
-
-# Softplus -----------------------------------------------------------------------------------------
 
 
 class Softplus(Activation):
@@ -580,9 +528,6 @@ class Softplus(Activation):
         return np.where(steep > self.threshold, 1, logistic(steep))
 
 
-# Tanh ---------------------------------------------------------------------------------------------
-
-
 class Tanh(Activation):
     """Hyperbolic tangent; its slope is 1 - tanh(x)^2."""
 
@@ -597,9 +542,6 @@ class Tanh(Activation):
     def slope(self, saved: Array) -> Array:
         slope: Array = 1 - saved * saved
         return slope
-
-
-# Exponentials -------------------------------------------------------------------------------------
 
 
 class Exponentials(Layer):
@@ -633,9 +575,6 @@ class Exponentials(Layer):
         return Kept(output=True)
 
 
-# Softmax ------------------------------------------------------------------------------------------
-
-
 class Softmax(Exponentials):
     """``exp(x) / sum exp(x)``."""
 
@@ -655,17 +594,11 @@ class Softmax(Exponentials):
         return (saved * (dy - (dy * saved).sum(axis=self.dim, keepdims=True)),)
 
 
-# Softmax ------------------------------------------------------------------------------------------
-
-
 def log_softmax(x: Array, axis: int = -1) -> Array:
     """``x - log(sum exp(x))`` along an axis, a new array."""
     y: Array = x - x.max(axis=axis, keepdims=True)
     y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
     return y
-
-
-# Log softmax --------------------------------------------------------------------------------------
 
 
 class LogSoftmax(Exponentials):

@@ -41,8 +41,6 @@ from simdp.workload.layers.embedding import sums_by_token
 from simdp.workload.layers.linear import Projection
 from simdp.workload.layers.tensor_ops import dropout_cost, kept_elements, masked
 
-# Attention costs ----------------------------------------------------------------------------------
-
 LOGSUMEXP = 4
 """Bytes of what a fused kernel keeps of each row of scores, in float32 whatever the dtype."""
 
@@ -437,8 +435,6 @@ def _scores(queries: Array, parts: AttentionParts, sight: Sight, block: _Block) 
     return scores
 
 
-# Attention ----------------------------------------------------------------------------------------
-
 BLOCK_SCORES = 2**16
 """Scores worked on at a time, so that they stay in a core's cache."""
 
@@ -717,9 +713,6 @@ def _product_sums(left: Array, right: Array, out: Array) -> None:
         np.matmul(turned, right).sum(axis=2, keepdims=True, out=out)
 
 
-# Multihead attention ------------------------------------------------------------------------------
-
-
 class MultiheadAttention(Module):
     """Projections to queries, keys and values, attention, and a projection back.
 
@@ -832,9 +825,6 @@ class MultiheadAttention(Module):
         )
         h = graph.call(core, *packed, *([padding.tokens] if padding else []))
         return graph.call(back, h)
-
-
-# T5 attention -------------------------------------------------------------------------------------
 
 
 class T5Attention(Layer):

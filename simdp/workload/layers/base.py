@@ -34,8 +34,6 @@ from simdp.errors import shown
 from simdp.rng import TorchGenerator, uniform_at
 from simdp.spec import Int, Spec, problem
 
-# Extents ------------------------------------------------------------------------------------------
-
 Extents = tuple[int, ...]
 """In torch's order: length, or height, width, or depth, height, width."""
 
@@ -679,8 +677,6 @@ def sequence_shape(shape: Shape) -> tuple[int, int]:
         raise ShapeError(f"takes sequences (length, features), but gets samples of shape {shape}")
     return shape[0], shape[1]
 
-
-# Blocks -------------------------------------------------------------------------------------------
 
 CACHED_ELEMENTS = 2**15
 """128 KiB of float32: three arrays of a block fit into a core's second cache."""

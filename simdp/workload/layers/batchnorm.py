@@ -281,18 +281,12 @@ def moments(x: Array) -> tuple[BatchStatistics, Array]:
     return BatchStatistics(mean, variance, float(count)), centred
 
 
-# Batch norm1d -------------------------------------------------------------------------------------
-
-
 class BatchNorm1d(BatchNorm):
     """Batch norm over samples (and positions); per rank, unless it is a SyncBatchNorm."""
 
     kind: Literal["batch_norm1d"] = "batch_norm1d"
 
     sample_axes: ClassVar[tuple[int, ...]] = (1, 2)
-
-
-# Batch norm2d -------------------------------------------------------------------------------------
 
 
 class BatchNorm2d(BatchNorm):
@@ -303,18 +297,12 @@ class BatchNorm2d(BatchNorm):
     sample_axes: ClassVar[tuple[int, ...]] = (3,)
 
 
-# Batch norm3d -------------------------------------------------------------------------------------
-
-
 class BatchNorm3d(BatchNorm):
     """Batch norm over samples and voxels; per rank, unless it is a SyncBatchNorm."""
 
     kind: Literal["batch_norm3d"] = "batch_norm3d"
 
     sample_axes: ClassVar[tuple[int, ...]] = (4,)
-
-
-# Instance norm ------------------------------------------------------------------------------------
 
 
 class InstanceNorm(ChannelGroups):
@@ -410,18 +398,12 @@ class EvaluatedInstanceNorm(InstanceNorm):
         return Kept()
 
 
-# Instance norm1d ----------------------------------------------------------------------------------
-
-
 class InstanceNorm1d(InstanceNorm):
     """Instance norm of series."""
 
     kind: Literal["instance_norm1d"] = "instance_norm1d"
 
     axes: ClassVar[int] = 1
-
-
-# Instance norm2d ----------------------------------------------------------------------------------
 
 
 class InstanceNorm2d(InstanceNorm):
@@ -432,18 +414,12 @@ class InstanceNorm2d(InstanceNorm):
     axes: ClassVar[int] = 2
 
 
-# Instance norm3d ----------------------------------------------------------------------------------
-
-
 class InstanceNorm3d(InstanceNorm):
     """Instance norm of volumes."""
 
     kind: Literal["instance_norm3d"] = "instance_norm3d"
 
     axes: ClassVar[int] = 3
-
-
-# Frozen batch norm2d ------------------------------------------------------------------------------
 
 
 class FrozenBatchNorm2d(Layer):
@@ -499,9 +475,6 @@ class FrozenBatchNorm2d(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()
-
-
-# Sync batch norm ----------------------------------------------------------------------------------
 
 
 class SyncBatchNorm(BatchNormSettings, Synchronised):

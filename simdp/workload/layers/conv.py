@@ -56,8 +56,6 @@ from simdp.workload.layers.base import (
 )
 from simdp.workload.layers.tensor_ops import Margin, Padding, Size
 
-# Window -------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class ConvWindow:
@@ -372,8 +370,6 @@ def input_gradient(shape: Shape, slope: Array, weight: Array, window: ConvWindow
     return dx[slice(None), *inside]
 
 
-# Convolution --------------------------------------------------------------------------------------
-
 BUNDLE_CHANNELS = 32
 """Channels of a product from which on BLAS is fast."""
 
@@ -525,9 +521,6 @@ def _diagonal(weight: Array) -> Array:
     return view
 
 
-# Transposed convolution ---------------------------------------------------------------------------
-
-
 class TransposedConvolution(Layer):
     """Base: what a convolution's backward does to its output's gradient, as a layer's forward.
 
@@ -657,9 +650,6 @@ class TransposedConvolution(Layer):
         return Kept(inputs=(0,))
 
 
-# Conv1d -------------------------------------------------------------------------------------------
-
-
 class Conv1d(Convolution):
     """Cross-correlation along the length."""
 
@@ -668,9 +658,6 @@ class Conv1d(Convolution):
     stride: Size1 = (1,)
     padding: Padding1 = (0,)
     dilation: Size1 = (1,)
-
-
-# Conv2d -------------------------------------------------------------------------------------------
 
 
 class Conv2d(Convolution):
@@ -683,9 +670,6 @@ class Conv2d(Convolution):
     dilation: Size = (1, 1)
 
 
-# Conv3d -------------------------------------------------------------------------------------------
-
-
 class Conv3d(Convolution):
     """Cross-correlation along depth, height and width."""
 
@@ -694,9 +678,6 @@ class Conv3d(Convolution):
     stride: Size3 = (1, 1, 1)
     padding: Padding3 = (0, 0, 0)
     dilation: Size3 = (1, 1, 1)
-
-
-# Conv transpose1d ---------------------------------------------------------------------------------
 
 
 class ConvTranspose1d(TransposedConvolution):
@@ -710,9 +691,6 @@ class ConvTranspose1d(TransposedConvolution):
     dilation: Size1 = (1,)
 
 
-# Conv transpose2d ---------------------------------------------------------------------------------
-
-
 class ConvTranspose2d(TransposedConvolution):
     """Transposed convolution along height and width."""
 
@@ -724,9 +702,6 @@ class ConvTranspose2d(TransposedConvolution):
     dilation: Size = (1, 1)
 
 
-# Conv transpose3d ---------------------------------------------------------------------------------
-
-
 class ConvTranspose3d(TransposedConvolution):
     """Transposed convolution along depth, height and width."""
 
@@ -736,9 +711,6 @@ class ConvTranspose3d(TransposedConvolution):
     padding: Margin3 = (0, 0, 0)
     output_padding: Margin3 = (0, 0, 0)
     dilation: Size3 = (1, 1, 1)
-
-
-# Frozen conv2d ------------------------------------------------------------------------------------
 
 
 class FrozenConv2d(Layer):

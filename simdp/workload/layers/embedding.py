@@ -27,8 +27,6 @@ from simdp.workload.layers.base import (
     sequence_shape,
 )
 
-# Embedding table ----------------------------------------------------------------------------------
-
 
 class EmbeddingTable(Layer):
     """Rows of a weight of shape ``(num_embeddings, embedding_dim)``.
@@ -58,8 +56,6 @@ class EmbeddingTable(Layer):
         """The dense gradient is cleared before rows are added to it."""
         return Kernel(0.0, 0.0, float(self.num_embeddings * self.embedding_dim * itemsize))
 
-
-# Embedding ----------------------------------------------------------------------------------------
 
 TOKEN_NBYTES = 8
 """Tokens are int64."""
@@ -146,9 +142,6 @@ def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:
     return ordered[begins], which @ rows
 
 
-# Position embedding -------------------------------------------------------------------------------
-
-
 class PositionEmbedding(EmbeddingTable):
     """``y = x + weight[0 ... length - 1]``: an Embedding of the places, as in BERT and GPT-2."""
 
@@ -190,9 +183,6 @@ class PositionEmbedding(EmbeddingTable):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()
-
-
-# Positional encoding ------------------------------------------------------------------------------
 
 
 class PositionalEncoding(Layer):
@@ -249,9 +239,6 @@ def waves(length: int, d_model: int, dtype: str) -> Array:
     return found
 
 
-# Token type embedding -----------------------------------------------------------------------------
-
-
 class TokenTypeEmbedding(EmbeddingTable):
     """``y = x + weight[0]``: an Embedding of types that are all 0, as where none are given."""
 
@@ -288,9 +275,6 @@ class TokenTypeEmbedding(EmbeddingTable):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()
-
-
-# Vit embeddings -----------------------------------------------------------------------------------
 
 
 class ViTEmbeddings(Layer):

@@ -130,9 +130,6 @@ def affine_backward_cost(
     return [*found, product] + [product] * need_input_grad
 
 
-# Projection ---------------------------------------------------------------------------------------
-
-
 class Projection(Layer):
     """``y = x W[rows]^T + b[rows]``; the bias starts at 0.
 
@@ -232,9 +229,6 @@ class Projection(Layer):
         return Kept(inputs=(0,))
 
 
-# Transposed linear --------------------------------------------------------------------------------
-
-
 class TransposedLinear(Layer):
     """Affine map of the last axis; the weight has shape ``(in_features, out_features)``."""
 
@@ -290,8 +284,6 @@ class TransposedLinear(Layer):
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,))
 
-
-# Quantized linear ---------------------------------------------------------------------------------
 
 SCALE_NBYTES, SMALL_NBYTES = 4, 1
 """Of a block's scale, in float32 or in 8 bits."""
@@ -361,9 +353,6 @@ class QuantizedLinear(Linear):
         scales.append(Kernel(0.0, 0.0, 2 * blocks * SCALE_NBYTES))
         weight = Kernel(0.0, 0.0, size / 2 + blocks * SCALE_NBYTES + size * itemsize)
         return [*scales * self.double, weight]
-
-
-# Einsum -------------------------------------------------------------------------------------------
 
 
 def split_equation(equation: str) -> tuple[str, str, str]:
@@ -452,9 +441,6 @@ class Einsum(Layer):
         return Kept(inputs=(0,))
 
 
-# Prelu --------------------------------------------------------------------------------------------
-
-
 class PReLU(Layer):
     """Rectified linear unit whose slope below 0 is learned (He et al., arXiv 1502.01852).
 
@@ -520,9 +506,6 @@ class PReLU(Layer):
         return Kept(inputs=(0,))
 
 
-# Glu ----------------------------------------------------------------------------------------------
-
-
 class GLU(Layer):
     """Gated linear unit: ``a sigmoid(b)`` with a and b the halves (arXiv 1612.08083).
 
@@ -568,9 +551,6 @@ class GLU(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,))
-
-
-# Gate ---------------------------------------------------------------------------------------------
 
 
 class Gate(Layer):

@@ -27,8 +27,6 @@ from simdp.workload.layers.base import (
     row_shape,
 )
 
-# Layer norm ---------------------------------------------------------------------------------------
-
 
 class LayerNorm(Layer):
     """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias.
@@ -139,8 +137,6 @@ class LayerNorm(Layer):
         rows = float(prod(inputs[0])) / self._row
         return Kept(inputs=(0,), nbytes=2 * rows * itemsize)  # and two statistics of each row
 
-
-# Rms norm -----------------------------------------------------------------------------------------
 
 FULL = 4
 """Bytes of a number in float32, in which the parts of an unfused norm run at least."""
@@ -293,9 +289,6 @@ class RMSNorm(Layer):
         return Kept(inputs=(0,), nbytes=rows * full + normalised)
 
 
-# Normalised ---------------------------------------------------------------------------------------
-
-
 class NormalizedRows(NamedTuple):
     """What backward needs, and what running statistics follow.
 
@@ -355,9 +348,6 @@ def gradient(found: NormalizedRows, slope: Array) -> Array:
         here -= hat * projected
         here *= found.inverse[rows]
     return slope
-
-
-# Channel groups -----------------------------------------------------------------------------------
 
 
 class ChannelGroups(Layer):
@@ -439,9 +429,6 @@ class ChannelGroups(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,), nbytes=2.0 * self.groups * itemsize)  # and two statistics of each
-
-
-# Group norm ---------------------------------------------------------------------------------------
 
 
 class GroupNorm(ChannelGroups):

@@ -175,9 +175,6 @@ POLICIES: dict[str, type[Operator]] = {
 """By what autocast, and the roofline, make of them."""
 
 
-# Timed --------------------------------------------------------------------------------------------
-
-
 class TimedLayer(Layer):
     """What was measured of a layer, for a micro-step of whatever size was measured.
 

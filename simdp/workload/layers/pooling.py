@@ -136,9 +136,6 @@ def _along_all(x: Array, shares: Sequence[Array]) -> Array:
     return channels_second(y.reshape(shape))
 
 
-# Adaptive avg pool --------------------------------------------------------------------------------
-
-
 class AdaptiveAvgPool(AveragePool):
     """Base: mean over the cells of a grid; cell i begins at ``floor(i length / count)``.
 
@@ -173,17 +170,11 @@ class AdaptiveAvgPool(AveragePool):
         return Kept() if {*self.output_size} == {1} else Kept(inputs=(0,))
 
 
-# Adaptive avg pool1d ------------------------------------------------------------------------------
-
-
 class AdaptiveAvgPool1d(AdaptiveAvgPool):
     """Mean over the cells of a grid on series."""
 
     kind: Literal["adaptive_avg_pool1d"] = "adaptive_avg_pool1d"
     output_size: Size1
-
-
-# Adaptive avg pool2d ------------------------------------------------------------------------------
 
 
 class AdaptiveAvgPool2d(AdaptiveAvgPool):
@@ -193,17 +184,11 @@ class AdaptiveAvgPool2d(AdaptiveAvgPool):
     output_size: Size
 
 
-# Adaptive avg pool3d ------------------------------------------------------------------------------
-
-
 class AdaptiveAvgPool3d(AdaptiveAvgPool):
     """Mean over the cells of a grid on volumes."""
 
     kind: Literal["adaptive_avg_pool3d"] = "adaptive_avg_pool3d"
     output_size: Size3
-
-
-# Avg pool -----------------------------------------------------------------------------------------
 
 
 class AvgPool(AveragePool, WindowPool):
@@ -240,9 +225,6 @@ class AvgPool(AveragePool, WindowPool):
         return Kept(inputs=(0,))
 
 
-# Avg pool1d ---------------------------------------------------------------------------------------
-
-
 class AvgPool1d(AvgPool):
     """Mean over windows of series."""
 
@@ -250,9 +232,6 @@ class AvgPool1d(AvgPool):
     kernel_size: Size1
     stride: Size1 | None = None
     padding: Margin1 = (0,)
-
-
-# Avg pool2d ---------------------------------------------------------------------------------------
 
 
 class AvgPool2d(AvgPool):
@@ -264,9 +243,6 @@ class AvgPool2d(AvgPool):
     padding: Margin = (0, 0)
 
 
-# Avg pool3d ---------------------------------------------------------------------------------------
-
-
 class AvgPool3d(AvgPool):
     """Mean over windows of volumes."""
 
@@ -275,8 +251,6 @@ class AvgPool3d(AvgPool):
     stride: Size3 | None = None
     padding: Margin3 = (0, 0, 0)
 
-
-# Max pool -----------------------------------------------------------------------------------------
 
 BLOCK_ELEMENTS = 2**17
 """Of the images that are worked on at a time, so that they stay in a core's cache."""
@@ -367,9 +341,6 @@ class MaxPool(WindowPool):
         return Kept(inputs=(0,), nbytes=float(prod(self.output_shape(*inputs))) * INDEX_NBYTES)
 
 
-# Max pool1d ---------------------------------------------------------------------------------------
-
-
 class MaxPool1d(MaxPool):
     """Maximum over windows of series."""
 
@@ -378,9 +349,6 @@ class MaxPool1d(MaxPool):
     stride: Size1 | None = None
     padding: Margin1 = (0,)
     dilation: Size1 = (1,)
-
-
-# Max pool2d ---------------------------------------------------------------------------------------
 
 
 class MaxPool2d(MaxPool):
@@ -393,9 +361,6 @@ class MaxPool2d(MaxPool):
     dilation: Size = (1, 1)
 
 
-# Max pool3d ---------------------------------------------------------------------------------------
-
-
 class MaxPool3d(MaxPool):
     """Maximum over windows of volumes."""
 
@@ -404,9 +369,6 @@ class MaxPool3d(MaxPool):
     stride: Size3 | None = None
     padding: Margin3 = (0, 0, 0)
     dilation: Size3 = (1, 1, 1)
-
-
-# Mean pool ----------------------------------------------------------------------------------------
 
 
 class MeanPool(Layer):
@@ -460,8 +422,6 @@ class MeanPool(Layer):
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(nbytes=0.0 if self.pad_id is None else float(inputs[0][0] * itemsize))
 
-
-# Roi align ----------------------------------------------------------------------------------------
 
 SAMPLES = 4
 """Places of a cell that are looked at, 2 x 2, each between four pixels."""
@@ -568,9 +528,6 @@ class RoIAlign(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()
-
-
-# Upsample -----------------------------------------------------------------------------------------
 
 
 class Upsample(Layer):

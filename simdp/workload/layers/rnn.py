@@ -262,9 +262,6 @@ def walk_back(
     return given @ weights.ih, found, slope
 
 
-# Recurrent ----------------------------------------------------------------------------------------
-
-
 class Below(NamedTuple):
     """What a layer of the stack leaves for backward: its directions, and what dropout kept."""
 
@@ -485,9 +482,6 @@ class Recurrent(Layer):
         return self.model_copy(update={"dropout": 0.0})
 
 
-# Rnn ----------------------------------------------------------------------------------------------
-
-
 class RNN(Recurrent):
     """A stack of plain recurrent layers; what comes out are the last layer's states.
 
@@ -503,9 +497,6 @@ class RNN(Recurrent):
     @property
     def cell(self) -> Cell:
         return TanhCell() if self.nonlinearity == "tanh" else ReLUCell()
-
-
-# Lstm ---------------------------------------------------------------------------------------------
 
 
 class LSTM(Recurrent):
@@ -537,9 +528,6 @@ class LSTM(Recurrent):
     @property
     def cell(self) -> Cell:
         return LSTMCell()
-
-
-# Gru ----------------------------------------------------------------------------------------------
 
 
 class GRU(Recurrent):

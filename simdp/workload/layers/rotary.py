@@ -23,8 +23,6 @@ from simdp.workload.layers.base import (
     sequence_shape,
 )
 
-# Rotary parameters --------------------------------------------------------------------------------
-
 NEEDED = {
     "default": (),
     "linear": ("factor",),
@@ -185,9 +183,6 @@ class RopeParameters(RopeScaling):
         if self.mscale is not None and self.mscale_all_dim is not None:
             return scale(self.mscale) / scale(self.mscale_all_dim)
         return scale(1.0)
-
-
-# Rotary -------------------------------------------------------------------------------------------
 
 
 class Rotary(Layer):

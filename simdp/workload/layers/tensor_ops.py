@@ -30,8 +30,6 @@ from simdp.workload.layers.base import (
     sequence_shape,
 )
 
-# Add ----------------------------------------------------------------------------------------------
-
 
 class Add(Layer):
     """Elementwise sum of two inputs or more, which have one shape."""
@@ -70,9 +68,6 @@ class Add(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()
-
-
-# Concat -------------------------------------------------------------------------------------------
 
 
 class Concat(Layer):
@@ -124,9 +119,6 @@ class Concat(Layer):
         return Kept()
 
 
-# Flatten ------------------------------------------------------------------------------------------
-
-
 class Flatten(Layer):
     """A view: it costs nothing.
 
@@ -169,9 +161,6 @@ class Flatten(Layer):
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()
-
-
-# Permute ------------------------------------------------------------------------------------------
 
 
 class Permute(Layer):
@@ -224,17 +213,12 @@ class Permute(Layer):
         return Kept()
 
 
-# Pairs --------------------------------------------------------------------------------------------
-
 Pair = tuple[int, int]
 """In the order height, width."""
 
 Size = Annotated[Pair, ExtentsOf(2, 1)]
 Margin = Annotated[Pair, ExtentsOf(2, 0)]
 Padding = Annotated[Pair | str, ExtentsOf(2, 0, "same", "valid")]
-
-
-# One token ----------------------------------------------------------------------------------------
 
 
 class OneToken(Layer):
@@ -273,9 +257,6 @@ class OneToken(Layer):
         return Kept()
 
 
-# First token --------------------------------------------------------------------------------------
-
-
 class FirstToken(OneToken):
     """``x[:, 0]``: what the model makes of the token that stands for the whole sequence."""
 
@@ -284,18 +265,12 @@ class FirstToken(OneToken):
     place: ClassVar[int] = 0
 
 
-# Last token ---------------------------------------------------------------------------------------
-
-
 class LastToken(OneToken):
     """``x[:, -1]``: what the model makes of the last token, which has seen all before it."""
 
     kind: Literal["last_token"] = "last_token"
 
     place: ClassVar[int] = -1
-
-
-# Residual -----------------------------------------------------------------------------------------
 
 
 class Residual(Module):
@@ -363,9 +338,6 @@ class Residual(Module):
 
     def _path(self, name: str) -> str:
         return f"{self.name}.{name}" if self.name else name
-
-
-# Scale --------------------------------------------------------------------------------------------
 
 
 class Scale(Layer):

@@ -18,8 +18,6 @@ from simdp.workload.layers.normalization import LayerNorm, RMSNorm
 from simdp.workload.layers.rotary import RopeParameters, Rotary
 from simdp.workload.layers.tensor_ops import Add, Dropout
 
-# Encoder layer ------------------------------------------------------------------------------------
-
 
 class EncoderLayer(Module):
     """Takes a sequence and gives one of the same shape."""
@@ -40,9 +38,6 @@ class EncoderLayer(Module):
         padding : KeyPadding, optional
             Of the sequence.
         """
-
-
-# Transformer layer --------------------------------------------------------------------------------
 
 
 class TransformerLayer(Module):
@@ -153,9 +148,6 @@ def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
     return found
 
 
-# Transformer encoder layer ------------------------------------------------------------------------
-
-
 class TransformerEncoderLayer(TransformerLayer, EncoderLayer):
     """Self-attention, then two linear maps on every token alone.
 
@@ -178,9 +170,6 @@ class TransformerEncoderLayer(TransformerLayer, EncoderLayer):
             graph, 1, norms[0], x, lambda h: attention.attend(graph, own, h, h, padding)
         )
         return self.residual(graph, 2, norms[1], x, lambda h: self.feedforward(graph, linears, h))
-
-
-# Transformer decoder layer ------------------------------------------------------------------------
 
 
 class TransformerDecoderLayer(TransformerLayer):
@@ -229,8 +218,6 @@ class TransformerDecoderLayer(TransformerLayer):
         )
         return self.residual(graph, 3, norms[2], x, lambda h: self.feedforward(graph, linears, h))
 
-
-# Huggingface layer --------------------------------------------------------------------------------
 
 ActivationName = Literal["gelu", "gelu_new", "relu"]
 """As transformers calls them."""
@@ -285,9 +272,6 @@ class HuggingFaceLayer(Module):
         return graph.call(Add(name=f"{self.name}.{name}.add"), sublayer, x)
 
 
-# Bert layer ---------------------------------------------------------------------------------------
-
-
 class BertLayer(HuggingFaceLayer, EncoderLayer):
     """Self-attention over the whole sequence, then two linear maps on every token alone.
 
@@ -324,9 +308,6 @@ class BertLayer(HuggingFaceLayer, EncoderLayer):
         return graph.call(Linear(name=name, in_features=fan_in, out_features=fan_out), x)
 
 
-# Gpt2 block ---------------------------------------------------------------------------------------
-
-
 class GPT2Block(HuggingFaceLayer):
     """Self-attention to earlier tokens, then two linear maps on every token alone.
 
@@ -356,9 +337,6 @@ class GPT2Block(HuggingFaceLayer):
     def _map(self, graph: GraphBuilder, name: str, x: Value, fan_in: int, fan_out: int) -> Value:
         name = f"{self.name}.{name}"
         return graph.call(TransposedLinear(name=name, in_features=fan_in, out_features=fan_out), x)
-
-
-# Gpt neox layer -----------------------------------------------------------------------------------
 
 
 class GPTNeoXLayer(Module):
@@ -455,9 +433,6 @@ class GPTNeoXLayer(Module):
         if not self.hidden_dropout:
             return h
         return graph.call(Dropout(name=f"{self.name}.{name}", p=self.hidden_dropout), h)
-
-
-# Llama decoder layer ------------------------------------------------------------------------------
 
 
 class LlamaDecoderLayer(Module):
@@ -569,9 +544,6 @@ class LlamaDecoderLayer(Module):
         )
 
 
-# Mpt block ----------------------------------------------------------------------------------------
-
-
 class MptBlock(Module):
     """Self-attention to earlier tokens, then two linear maps on every token alone.
 
@@ -638,8 +610,6 @@ class MptBlock(Module):
             h = graph.call(Dropout(name=f"{self.name}.{name}.dropout", p=self.resid_pdrop), h)
         return graph.call(Add(name=f"{self.name}.{name}.add"), h, x)
 
-
-# T5 block -----------------------------------------------------------------------------------------
 
 FeedForward = Literal["relu", "gelu", "gated-gelu", "gated-silu"]
 
@@ -783,9 +753,6 @@ class T5Block(Module):
         if self.dropout:
             sublayer = graph.call(Dropout(name=f"{name}.dropout", p=self.dropout), sublayer)
         return graph.call(Add(name=f"{name}.add"), x, sublayer)
-
-
-# Vit layer ----------------------------------------------------------------------------------------
 
 
 class ViTLayer(HuggingFaceLayer):

@@ -21,8 +21,6 @@ from simdp.workload.layers.base import (
     constant,
 )
 
-# File names ---------------------------------------------------------------------------------------
-
 
 class FileNames(NamedTuple):
     """What transformers' ``from_pretrained`` does with names, for one kind of model.
@@ -215,9 +213,6 @@ class Model(Spec):
     def num_parameters(self) -> int:
         """Number of learned elements."""
         return sum(parameter.num_elements for parameter in self.graph.parameters)
-
-
-# Text ---------------------------------------------------------------------------------------------
 
 
 class TextModel(Model):

@@ -139,9 +139,6 @@ class ImageGraph:
         return y
 
 
-# Resnet -------------------------------------------------------------------------------------------
-
-
 class ResNet(ImageModel):
     """Residual blocks in stages; each stage halves the image and doubles the channels.
 
@@ -230,8 +227,6 @@ class ResNet(ImageModel):
         return [(width, 1, 1, 1), (width, 3, stride, self.groups), (4 * planes, 1, 1, 1)]
 
 
-# Vgg ----------------------------------------------------------------------------------------------
-
 POOLED = 7
 """Height and width of the feature maps that the classifier sees."""
 
@@ -303,8 +298,6 @@ class VGG(ImageModel):
             before = after
         return h
 
-
-# Inception ----------------------------------------------------------------------------------------
 
 EPS = 1e-3
 """Of every batch norm."""

@@ -37,8 +37,6 @@ from simdp.workload.layers.tensor_ops import Add, Concat, Flatten
 from simdp.workload.models.base import Model
 from simdp.workload.models.convnets import ImageGraph, ImageModel, fan_out
 
-# Pyramid ------------------------------------------------------------------------------------------
-
 NUM_STAGES = 4
 COARSEST = 32
 """By how much a ResNet shrinks an image."""
@@ -208,8 +206,6 @@ def conv(name: str, given: int, out: int, kernel: int, stride: int = 1) -> Conv2
     )
 
 
-# Retinanet fpn ------------------------------------------------------------------------------------
-
 HEAD_CONVS = 4
 
 PRIOR = 0.01
@@ -280,8 +276,6 @@ class RetinaNet(PyramidModel):
             found.append(graph.call(flat, graph.call(end, h)))
         return found
 
-
-# Mask rcnn fpn ------------------------------------------------------------------------------------
 
 BOX_CELLS, MASK_CELLS = 7, 14
 MASK_CONVS = 4
@@ -399,8 +393,6 @@ class MaskRCNN(PyramidModel):
         return graph.call(Flatten(name=f"{name}.flatten"), h)
 
 
-# Ssd resnet ---------------------------------------------------------------------------------------
-
 DEFAULTS = (4, 6, 6, 6, 4, 4)
 """Boxes per cell of each map."""
 
@@ -484,8 +476,6 @@ class SSD(ImageModel):
             x = net.batch_norm(f"{name}.downsample.1", x)
         return net.call(ReLU(name=f"{name}.relu"), net.call(Add(name=f"{name}.add"), h, x))
 
-
-# Yolo ---------------------------------------------------------------------------------------------
 
 NUM_SCALES = 3
 MOMENTUM = 0.01
@@ -580,9 +570,6 @@ class YOLO(ImageModel):
         h = net.conv(f"{name}.conv", x, self.scaled(channels), kernel, stride)
         h = net.batch_norm(f"{name}.bn", h)
         return net.call(LeakyReLU(name=f"{name}.leaky_relu", negative_slope=0.1), h)
-
-
-# Unet ---------------------------------------------------------------------------------------------
 
 
 class UNet(Model):

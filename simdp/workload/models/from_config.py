@@ -16,8 +16,6 @@ from simdp.spec import Int
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.models.base import Model
 
-# From config --------------------------------------------------------------------------------------
-
 Keys = Mapping[str, Any]
 
 
@@ -177,8 +175,6 @@ FROM_CONFIG: dict[str, FromConfig] = {
 }
 """By model_type; those whose kind is in the table of models can be read."""
 
-
-# Transformers -------------------------------------------------------------------------------------
 
 OWN = ("sequence_length", "tgt_sequence_length")
 """Keys that are handed on to the model."""

@@ -26,8 +26,6 @@ from simdp.workload.layers.transformer import (
 from simdp.workload.models.base import FileNames, TextModel
 from simdp.workload.models.llama import tied_head
 
-# Gpt2 ---------------------------------------------------------------------------------------------
-
 
 class GPT2(TextModel):
     """Embeddings of tokens and places, causal blocks, a norm, and the token embedding again.
@@ -144,9 +142,6 @@ class GPT2(TextModel):
     @property
     def target_follows(self) -> str | None:
         return "x"
-
-
-# Gpt neox -----------------------------------------------------------------------------------------
 
 
 class GPTNeoX(TextModel):
@@ -284,9 +279,6 @@ class GPTNeoX(TextModel):
     @property
     def target_follows(self) -> str | None:
         return "x"
-
-
-# Mpt ----------------------------------------------------------------------------------------------
 
 
 class MptAttentionConfig(Spec):

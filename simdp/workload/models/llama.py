@@ -16,8 +16,6 @@ from simdp.workload.layers.rotary import RopeParameters, RopeScaling
 from simdp.workload.layers.transformer import LlamaDecoderLayer
 from simdp.workload.models.base import TextModel
 
-# Decoder ------------------------------------------------------------------------------------------
-
 ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """Kinds of activations by transformers' names."""
 
@@ -189,9 +187,6 @@ class Decoder(TextModel):
         return "x"
 
 
-# Llama --------------------------------------------------------------------------------------------
-
-
 class Llama(Decoder):
     """RMSNorm, rotary embeddings, grouped queries and SwiGLU, without biases.
 
@@ -221,9 +216,6 @@ class Llama(Decoder):
         }
 
 
-# Mistral ------------------------------------------------------------------------------------------
-
-
 class Mistral(Decoder):
     """As Llama, but a token looks at a window of those before it.
 
@@ -251,9 +243,6 @@ class Mistral(Decoder):
     @property
     def window(self) -> int | None:
         return self.sliding_window
-
-
-# Qwen2 --------------------------------------------------------------------------------------------
 
 
 class Qwen2(Decoder):

@@ -213,9 +213,6 @@ class Operators(Model):
         return 2**31 if name in integers else None
 
 
-# Einsum -------------------------------------------------------------------------------------------
-
-
 class EinsumModel(Model):
     """``{kind: einsum, equation: "bd,df->bf", d: 2048, f: 1024}``: a size for every index.
 
@@ -288,9 +285,6 @@ class EinsumModel(Model):
         return {"x": tuple(self.sizes()[index] for index in x[1:])}
 
 
-# Timed --------------------------------------------------------------------------------------------
-
-
 class TimedModel(Model):
     """A chain of layers that bring their times."""
 
@@ -310,9 +304,6 @@ def chain(layers: Sequence[TimedLayer]) -> ModelGraph:
     for layer in layers[1:]:
         value = graph.call(layer, value)
     return graph.build(value)
-
-
-# Parameters ---------------------------------------------------------------------------------------
 
 
 def _counted(value: Any) -> Any:
@@ -363,8 +354,6 @@ class Parameters(TimedModel):
             ]
         )
 
-
-# Profile ------------------------------------------------------------------------------------------
 
 US_PER_S = 1e6
 

@@ -19,8 +19,6 @@ from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
 
-# Mlp ----------------------------------------------------------------------------------------------
-
 KINDS: JsonDict = {
     "anyOf": [
         {"enum": [*sorted(ACTIVATIONS)]},
@@ -76,8 +74,6 @@ class MLP(Model):
     def input_shapes(self) -> dict[str, Shape | None]:
         return {"x": (self.widths[0],)}
 
-
-# Sequential ---------------------------------------------------------------------------------------
 
 INPUT = "input"
 """What stands for the sample among the names of inputs."""

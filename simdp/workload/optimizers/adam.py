@@ -100,9 +100,6 @@ def descend(
     parameter -= lr / (1 - b1**t) * m / denominator
 
 
-# Adamw --------------------------------------------------------------------------------------------
-
-
 class AdamW(Fusable):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
 
@@ -143,9 +140,6 @@ class AdamW(Fusable):
         descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)
 
 
-# Adamax -------------------------------------------------------------------------------------------
-
-
 class Adamax(Optimizer):
     """``u = max(b2 u, |g| + eps)``; ``p -= lr / (1 - b1^t) m / u``, m as Adam's.
 
@@ -179,9 +173,6 @@ class Adamax(Optimizer):
         u *= b2
         np.maximum(u, np.abs(gradient) + self.eps, out=u)
         parameter -= lr / (1 - b1**t) * m / u
-
-
-# Nadam --------------------------------------------------------------------------------------------
 
 
 class NAdam(Optimizer):
@@ -251,9 +242,6 @@ def mu_product(beta: float, momentum_decay: float, t: int) -> float:
     return product
 
 
-# Radam --------------------------------------------------------------------------------------------
-
-
 class RAdam(Optimizer):
     """Adam whose first steps do not divide by sqrt(v), while v averages too few gradients.
 
@@ -311,9 +299,6 @@ def rectification(beta: float, t: int) -> float | None:
     return sqrt((rho - 4) * (rho - 2) * longest / ((longest - 4) * (longest - 2) * rho))
 
 
-# Adagrad ------------------------------------------------------------------------------------------
-
-
 class Adagrad(Fusable):
     """``s += g^2``; ``p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)``.
 
@@ -362,9 +347,6 @@ class Adagrad(Fusable):
         parameter -= lr / (1 + (t - 1) * self.lr_decay) * gradient / denominator
 
 
-# Adadelta -----------------------------------------------------------------------------------------
-
-
 class Adadelta(Optimizer):
     """``p -= lr g sqrt(u + eps) / sqrt(v + eps)``; v, u average g^2 and the steps' squares.
 
@@ -408,9 +390,6 @@ class Adadelta(Optimizer):
         u *= self.rho
         u += (1 - self.rho) * delta * delta
         parameter -= lr * delta
-
-
-# Rmsprop ------------------------------------------------------------------------------------------
 
 
 class RMSprop(Optimizer):

@@ -389,9 +389,6 @@ def _for_parameter(optimizer: Optimizer, name: str) -> Optimizer:
     return _with_arguments(optimizer, group.arguments if group else {})
 
 
-# Fusable ------------------------------------------------------------------------------------------
-
-
 class Fusable(Optimizer):
     """An optimizer of which torch has one kernel that does everything.
 
@@ -422,9 +419,6 @@ class Fusable(Optimizer):
         return super().nbytes_moved(num_elements, itemsize)
 
 
-# None ---------------------------------------------------------------------------------------------
-
-
 class NoOptimizer(Optimizer):
     """Leaves the parameters as they are and takes no time."""
 
@@ -446,9 +440,6 @@ class NoOptimizer(Optimizer):
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
         return 0.0
-
-
-# Trust --------------------------------------------------------------------------------------------
 
 
 class TrustRatio(Optimizer):

@@ -16,8 +16,6 @@ from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.optimizers.adam import Beta, moments, update_moments
 from simdp.workload.optimizers.base import Optimizer, State, Temporaries, TrustRatio
 
-# Lars ---------------------------------------------------------------------------------------------
-
 
 class LARS(TrustRatio):
     """``b = momentum b + r (g + weight_decay p)``; ``p = p - lr b``, or with nesterov as SGD's.
@@ -83,9 +81,6 @@ class LARS(TrustRatio):
         parameter -= lr * change
 
 
-# Lamb ---------------------------------------------------------------------------------------------
-
-
 class LAMB(TrustRatio):
     """``p -= lr |p| / |u| u`` for each tensor, u being AdamW's update with its decay.
 
@@ -140,8 +135,6 @@ class LAMB(TrustRatio):
     ) -> None:
         parameter -= lr * ratio * measured
 
-
-# Adafactor ----------------------------------------------------------------------------------------
 
 Epsilon = Annotated[Float, Field(ge=0)]
 
@@ -232,9 +225,6 @@ class Adafactor(Optimizer):
         column += share * (squares.mean(axis=-2, keepdims=True) - column)
         found: Array = row * column / np.maximum(row.mean(axis=-2, keepdims=True), least)
         return found
-
-
-# Muon ---------------------------------------------------------------------------------------------
 
 
 class Muon(Optimizer):

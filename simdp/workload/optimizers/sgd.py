@@ -18,8 +18,6 @@ from simdp.workload.optimizers.base import (
     effective_gradient,
 )
 
-# Sgd ----------------------------------------------------------------------------------------------
-
 
 class SGD(Fusable):
     """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b.
@@ -75,9 +73,6 @@ class SGD(Fusable):
                 buffer += (1 - self.dampening) * gradient
             gradient = gradient + self.momentum * buffer if self.nesterov else buffer
         parameter -= lr * gradient
-
-
-# Asgd ---------------------------------------------------------------------------------------------
 
 
 class ASGD(Optimizer):
@@ -146,9 +141,6 @@ class ASGD(Optimizer):
             average[:] = parameter
         else:
             average += share * (parameter - average)
-
-
-# Rprop --------------------------------------------------------------------------------------------
 
 
 class Rprop(Optimizer):

@@ -111,9 +111,6 @@ class Schedule(Spec):
         return f"the learning rate of step {num_steps} is too large to write; lower the factors."
 
 
-# None ---------------------------------------------------------------------------------------------
-
-
 class NoSchedule(Schedule):
     """``lr(k) = base`` at every step k."""
 

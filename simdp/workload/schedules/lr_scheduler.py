@@ -20,8 +20,6 @@ from simdp.spec import Bool, Float, problem
 from simdp.workload.schedules import SCHEDULES, AnySchedule
 from simdp.workload.schedules.base import LONGEST_REPLAY, Count, Milestones, Progress, Schedule
 
-# Constant lr --------------------------------------------------------------------------------------
-
 
 class ConstantLR(Schedule):
     """``lr(k) = base factor`` for ``k <= total_iters``, then base, as torch's ConstantLR.
@@ -46,9 +44,6 @@ class ConstantLR(Schedule):
 
     def lr(self, base: float, step: int) -> float:
         return base * self.factor if step <= self.total_iters else base
-
-
-# Cosine annealing lr ------------------------------------------------------------------------------
 
 
 class CosineAnnealingLR(Schedule):
@@ -76,9 +71,6 @@ class CosineAnnealingLR(Schedule):
     def lr(self, base: float, step: int) -> float:
         high = (1 + math.cos(math.pi * (step - 1) / self.T_max)) / 2
         return self.eta_min + (base - self.eta_min) * high
-
-
-# Cosine annealing warm restarts -------------------------------------------------------------------
 
 
 class CosineAnnealingWarmRestarts(Schedule):
@@ -116,9 +108,6 @@ class CosineAnnealingWarmRestarts(Schedule):
             length *= self.T_mult
         high = (1 + math.cos(math.pi * done / length)) / 2
         return self.eta_min + (base - self.eta_min) * high
-
-
-# Cyclic lr ----------------------------------------------------------------------------------------
 
 
 class CyclicLR(Schedule):
@@ -190,9 +179,6 @@ class CyclicLR(Schedule):
         return share
 
 
-# Exponential lr -----------------------------------------------------------------------------------
-
-
 class ExponentialLR(Schedule):
     """``lr(k) = base gamma^(k - 1)``, as torch's ExponentialLR.
 
@@ -210,8 +196,6 @@ class ExponentialLR(Schedule):
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** (step - 1))
 
-
-# Lambda lr ----------------------------------------------------------------------------------------
 
 Table = Annotated[list[Annotated[Float, Field(ge=0)]], Field(min_length=1)]
 
@@ -253,9 +237,6 @@ def within(kind: str, table: list[float], length: int) -> list[float]:
     return table[:length]
 
 
-# Linear lr ----------------------------------------------------------------------------------------
-
-
 class LinearLR(Schedule):
     """``lr(k) = base f``, f going evenly from start_factor to end_factor, as torch's LinearLR.
 
@@ -285,9 +266,6 @@ class LinearLR(Schedule):
         return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
 
 
-# Multi step lr ------------------------------------------------------------------------------------
-
-
 class MultiStepLR(Schedule):
     """``lr(k) = base gamma^n``, n milestones being at most k - 1, as torch's MultiStepLR.
 
@@ -311,9 +289,6 @@ class MultiStepLR(Schedule):
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** bisect_right(self.milestones, step - 1))
-
-
-# Multiplicative lr --------------------------------------------------------------------------------
 
 
 class MultiplicativeLR(Schedule):
@@ -342,9 +317,6 @@ class MultiplicativeLR(Schedule):
     def factors(self, num_steps: int) -> list[float]:
         """The factors of the first so many changes."""
         return within(self.kind, self.table, num_steps)
-
-
-# One cycle lr -------------------------------------------------------------------------------------
 
 
 class OneCycleLR(Schedule):
@@ -474,9 +446,6 @@ class OneCycleLR(Schedule):
         """The number of steps done at the end of each phase."""
         up = self.pct_start * self.total_steps - 1
         return [up, *([2 * up] if self.three_phase else []), self.total_steps - 1]
-
-
-# Polynomial lr ------------------------------------------------------------------------------------
 
 
 class PolynomialLR(Schedule):
@@ -794,9 +763,6 @@ FROM_CURRENT: dict[str, Callable[[Any, float, float, int], float]] = {
 """Kinds that make the next rate from the current one; the others set a rate."""
 
 
-# Chained scheduler --------------------------------------------------------------------------------
-
-
 class ChainedScheduler(Schedule):
     """Several schedules that all take every step, one after the other, as in torch.
 
@@ -870,9 +836,6 @@ class ChainedScheduler(Schedule):
         return next((wrong for wrong in each if wrong), None) or super().problem_with(*played)
 
 
-# Sequential lr ------------------------------------------------------------------------------------
-
-
 class SequentialLR(Schedule):
     """One schedule after another, each counting from its own first step, as torch's SequentialLR.
 
@@ -944,9 +907,6 @@ class SequentialLR(Schedule):
         wrong = self.schedulers[-1].problem_with(last) if last > 0 else None
         played = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
         return wrong or super().problem_with(*played)
-
-
-# Step lr ------------------------------------------------------------------------------------------
 
 
 class StepLR(Schedule):

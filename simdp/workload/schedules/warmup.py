@@ -12,8 +12,6 @@ from pydantic import Field, ValidationInfo, field_validator
 from simdp.spec import Float, Int, problem
 from simdp.workload.schedules.base import Count, Schedule
 
-# Constant warmup ----------------------------------------------------------------------------------
-
 
 class ConstantWarmup(Schedule):
     """``lr(k) = base min(1, (k - 1) / warmup_steps)``, as Hugging Face's.
@@ -36,8 +34,6 @@ class ConstantWarmup(Schedule):
     def lr(self, base: float, step: int) -> float:
         return base * min(1.0, (step - 1) / self.warmup_steps)
 
-
-# Inverse sqrt -------------------------------------------------------------------------------------
 
 WITHOUT_WARMUP = 10_000
 """What the time scale is without a warm-up."""
@@ -74,9 +70,6 @@ class InverseSqrt(Schedule):
         return base / sqrt((done + scale - self.warmup_steps) / scale)
 
 
-# Noam ---------------------------------------------------------------------------------------------
-
-
 class Noam(Schedule):
     """``lr(k) = factor d_model^-0.5 min(k^-0.5, k warmup_steps^-1.5)``, whatever the base.
 
@@ -104,9 +97,6 @@ class Noam(Schedule):
     def lr(self, base: float, step: int) -> float:
         rise_or_fall = min(step**-0.5, step * self.warmup_steps**-1.5)
         return float(self.factor * self.d_model**-0.5 * rise_or_fall)
-
-
-# Warmup -------------------------------------------------------------------------------------------
 
 
 class Warmup(Schedule):
@@ -142,9 +132,6 @@ class Warmup(Schedule):
         return self.rate(base, done - self.warmup_steps, self.total_steps - self.warmup_steps)
 
 
-# Cosine hard restarts warmup ----------------------------------------------------------------------
-
-
 class CosineHardRestartsWarmup(Warmup):
     """``lr(k)`` rises evenly from 0 to base, then follows a cosine to 0 several times.
 
@@ -175,9 +162,6 @@ class CosineHardRestartsWarmup(Warmup):
         return base * (1 + math.cos(math.pi * (self.num_cycles * share % 1))) / 2
 
 
-# Cosine warmup ------------------------------------------------------------------------------------
-
-
 class CosineWarmup(Warmup):
     """``lr(k)`` rises evenly from 0 to base, then follows a cosine to 0, as Hugging Face's.
 
@@ -206,9 +190,6 @@ class CosineWarmup(Warmup):
         return base * ((1 + wave) / 2)
 
 
-# Linear warmup ------------------------------------------------------------------------------------
-
-
 class LinearWarmup(Warmup):
     """``lr(k)`` rises evenly from 0 to base, then falls evenly to 0, as Hugging Face's.
 
@@ -231,9 +212,6 @@ class LinearWarmup(Warmup):
 
     def rate(self, base: float, done: int, steps: int) -> float:
         return base * max(0.0, (steps - done) / max(1, steps))
-
-
-# Polynomial warmup --------------------------------------------------------------------------------
 
 
 class PolynomialWarmup(Warmup):
@@ -267,8 +245,6 @@ class PolynomialWarmup(Warmup):
             return self.lr_end
         return float(self.lr_end + (base - self.lr_end) * (1 - done / steps) ** self.power)
 
-
-# Warmup stable decay ------------------------------------------------------------------------------
 
 Shape = Literal["linear", "cosine", "1-sqrt"]
 
