@@ -19,7 +19,7 @@ from simdp.cli import run_command_line
 from simdp.engine.run import Run
 from simdp.errors import DeadlockError
 from simdp.scenario import Scenario
-from simdp.studies.families import families
+from simdp.studies.families import families, kinds, places
 
 pytestmark = pytest.mark.slow
 
@@ -662,6 +662,32 @@ def test_list_of_one_family_says_what_its_kinds_are(say, family):
     assert status == 0
     words = (f"{family} {kind} {about}" for kind, about in families()[family].items())
     assert out.split() == " ".join(words).replace("`", "").split()
+
+
+@for_each("family", [name for name in families() if name != "constants"])
+def test_list_where_names_the_file_and_the_class_of_every_kind(family):
+    root = Path(__file__).parents[1]
+    found = places(family)
+    assert list(found) == [kind for kind in kinds(family) if kind in found]
+    assert found
+    for place in found.values():
+        file, _, name = place.partition(": ")
+        assert (root / file).is_file()
+        assert not name or f"class {name}(" in (root / file).read_text("utf-8")
+
+
+def test_list_where_prints_the_places(say):
+    status, out, err = say("list", "topologies", "--where")
+    assert (status, err) == (0, [])
+    words = (f"topologies {kind} {place}" for kind, place in places("topologies").items())
+    assert out.split() == " ".join(words).split()
+    assert "constants" not in say("list", "--where")[1]
+
+
+def test_list_where_refuses_a_family_without_code(say):
+    status, out, err = say("list", "constants", "--where")
+    assert (status, out) == (2, "")
+    assert err == ["--where: the family 'constants' has no classes or files; leave out --where"]
 
 
 def test_help_is_for_reading(say):

@@ -78,7 +78,7 @@ app = typer.Typer(
     epilog=epilog(
         "init                  a scenario of your model on your cluster",
         "run scenario.yaml     a table here, files and plots in runs/",
-        "run 8gpu_ring         one that simdp brings: list scenarios",
+        "run 8gpu_ring         a shipped one: list scenarios",
     ),
     no_args_is_help=True,
     **SETTINGS,

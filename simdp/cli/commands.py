@@ -131,7 +131,7 @@ COMMANDS = {
     ),
     "replay": Command(
         "replay:replay",
-        "Make a scenario of profiler traces: the same step, to be run at any size.",
+        "Write a scenario from profiler traces: the same step, for any number of ranks.",
         (
             "replay traces/ --out scenario.yaml",
             "replay rank0.pt.trace.json.gz --machine dgx-a100 --microbatch 32",

@@ -69,7 +69,9 @@ PrecisionName = Annotated[
         autocompletion=PRECISIONS,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the JSON there, too.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.json", help="Also write the JSON to this file.")
+]
 Html = Annotated[
     Path | None,
     typer.Option(metavar="FILE.html", help="Write an HTML page of the diagnosis there."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def execute(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM.py", help="A rank program.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="The program's own.")
+        list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments of the program.")
     ] = None,
     world_size: Annotated[
         int | None, typer.Option(help="Number of ranks [the cluster's; one node of a machine].")

@@ -14,13 +14,18 @@ def list_kinds(
     family: Annotated[
         str | None, typer.Argument(help="One family; all if left out.", autocompletion=FAMILIES)
     ] = None,
+    where: Annotated[
+        bool, typer.Option("--where", help="Print the file and class of each kind instead.")
+    ] = False,
 ) -> int:
     """List every kind of a family, and the catalogue."""
     from simdp.errors import ScenarioError, unknown_name
     from simdp.reports import wide_table
-    from simdp.studies.families import kinds, names
+    from simdp.studies.families import CODELESS, kinds, names, places
 
     if family is not None and family not in names():
         raise ScenarioError([unknown_name("family", family, names())])
-    say(wide_table.kinds({name: kinds(name) for name in ([family] if family else names())}))
+    shown = [family] if family else [name for name in names() if not (where and name in CODELESS)]
+    lines = places if where else kinds
+    say(wide_table.kinds({name: lines(name) for name in shown}))
     return 0

@@ -45,7 +45,8 @@ Sure = Annotated[
     typer.Option(metavar="90%", help="Probability to meet deadline, budget, energy [in the mean]."),
 ]
 Memory = Annotated[
-    str | None, typer.Option(metavar='"60 GB"', help="Of a rank at its peak [the device's].")
+    str | None,
+    typer.Option(metavar='"60 GB"', help="Peak memory of a rank, at most [the device's]."),
 ]
 
 
@@ -76,7 +77,8 @@ def plan(
     settings: Overrides = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the points.")] = 1,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Of a Dask cluster.")
+        str | None,
+        typer.Option(metavar="tcp://HOST:PORT", help="A Dask scheduler whose workers share them."),
     ] = None,
     go_on: Annotated[bool, typer.Option("--continue", help="Reuse finished points.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME-plan].")] = None,

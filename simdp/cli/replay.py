@@ -51,7 +51,7 @@ def replay(
         ),
     ] = None,
 ) -> int:
-    """Make a scenario of profiler traces: the same step, to be run at any size."""
+    """Write a scenario from profiler traces: the same step, for any number of ranks."""
     from simdp.files import whole_files
     from simdp.studies.replay import read_job, replay_of, size_of
 

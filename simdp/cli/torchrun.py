@@ -63,7 +63,7 @@ def _flag(*names: str, **more: Any) -> Any:
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A torch script.")]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own.")
+    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments of the script.")
 ]
 Nnodes = Annotated[str, _flag("--nnodes", help="Nodes; of a range MIN:MAX the larger number.")]
 NprocPerNode = Annotated[

@@ -6,6 +6,7 @@ A family is imported when it is asked for: to import all of them takes longer th
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -13,7 +14,7 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from simdp.errors import KindError
+from simdp.errors import KindError, ScenarioError
 from simdp.family import Family, has_offers
 
 if TYPE_CHECKING:
@@ -53,7 +54,12 @@ HOMES = {
 }
 """The package of each family's table, which is called as the family, in capitals."""
 
-LISTED = Path(__file__).parents[1] / "workload" / "models" / "listed.json"
+CODELESS = ("constants",)
+"""Families whose members are fitted figures, without a class or a file of their own."""
+
+PACKAGE = Path(__file__).parents[1]
+
+LISTED = PACKAGE / "workload" / "models" / "listed.json"
 """The line of each kind and preset of models. It is generated, and a test of it derives every line
 again: to build the graphs of all presets takes far longer than to read it."""
 
@@ -89,6 +95,38 @@ def kinds(family: str) -> dict[str, str]:
     """The kinds of one of `names`, sorted, each with the first line of its documentation."""
     lines = _catalogues().get(family, partial(_members, family))
     return dict(sorted(lines().items()))
+
+
+def places(family: str) -> dict[str, str]:
+    """Path of the code of each kind of a family, ``file: class``; of a catalogue its YAML file.
+
+    Raises
+    ------
+    ScenarioError
+        If the family is one of `CODELESS`.
+    """
+    folders = {"devices": "cluster", "links": "cluster", "machines": "cluster", "benchmarks": "job"}
+    if family in folders:
+        return {name: f"simdp/{folders[family]}/{family}/{name}.yaml" for name in kinds(family)}
+    if family == "scenarios":
+        return {name: f"scenarios/{name}.yaml" for name in kinds(family)}
+    if family in CODELESS:
+        raise ScenarioError(
+            [f"--where: the family '{family}' has no classes or files; leave out --where"]
+        )
+    found = {kind: _place(member) for kind, member in _table(family).items()}
+    if family == "models":
+        from simdp.workload.models import PRESETS
+
+        found |= {name: f"simdp/workload/models/presets/{name}.yaml" for name in PRESETS.names()}
+    return dict(sorted(found.items()))
+
+
+def _place(member: type[Spec]) -> str:
+    file = Path(cast("str", sys.modules[member.__module__].__file__))
+    if file.is_relative_to(PACKAGE):
+        file = "simdp" / file.relative_to(PACKAGE)
+    return f"{file.as_posix()}: {member.__qualname__}"
 
 
 def families() -> dict[str, dict[str, str]]:
