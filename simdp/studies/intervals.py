@@ -1,15 +1,13 @@
-"""Prediction intervals.
+"""Prediction intervals of collectives and steps.
 
-Intervals of constants tell what the fitted tables leave open. They cannot tell what was not looked
-at: another collective has paths of its own, more nodes share switches. How far such predictions
-were off is in `SPREAD`, from the tables of ``scenarios/validation/nccl-tests`` that no constant was
-fitted to (``python -m benchmarks.novelty`` finds them again).
+The interval of a calibration covers the constants that were fitted. A prediction may also differ
+from the fitted tables or steps: another collective, more nodes, another model or device.
+`NOVELTY_SPREAD` (collectives) and `SPREAD` (steps) hold the errors of such predictions, measured on
+tables and points of ``scenarios/validation`` that no constant was fitted to; ``python -m
+benchmarks.novelty`` and ``python -m benchmarks.new_steps`` measure them again.
 
-As `simdp.studies.intervals` for collectives: a model that no constant was fitted to has
-another share of its step beside which gradients travel, and other work on the host; more nodes
-share switches. It shows where a step waits for the network, and so a spread is that of the part of
-a step that communication leaves exposed. `SPREAD` is from the points of ``scenarios/validation``
-that no constant was fitted to (``python -m benchmarks.new_steps`` finds them again).
+A new model or more nodes change how long a step waits for the network, so that the spread of a step
+is multiplied by the exposed share of communication.
 """
 
 from __future__ import annotations
@@ -40,20 +38,20 @@ from simdp.workload.compute import FromProfile
 # Intervals ----------------------------------------------------------------------------------------
 
 NORMAL_90 = 1.645
-"""Standard deviations on either side that hold 90 % of a normal distribution."""
+"""Standard deviations on either side of the mean that hold 90 % of a normal distribution."""
 
 ROUNDING = 1e-9
-"""By which a value may lie outside its interval."""
+"""Relative tolerance of `is_between`."""
 
 IDLE = {
     "one node": ("cluster.inter_node.",),
     "one rank": ("cluster.inter_node.", "cluster.link.", "collectives."),
 }
-"""Constants that decide nothing where there is one node, or one rank."""
+"""Leading parts of keys that have no effect on one node, or on one rank."""
 
 
 class Variant(NamedTuple):
-    """A constant, and the scenarios with either end of its interval."""
+    """A constant's key, and the scenarios with either end of its interval."""
 
     key: str
     low: Scenario
@@ -68,17 +66,17 @@ class Interval(NamedTuple):
 
 
 class Known(NamedTuple):
-    """How well some constants are known.
+    """Constants with known uncertainty.
 
     Attributes
     ----------
     place : str
-        Where that stands; a scenario's own are ``OWN``.
+        Source: a machine, `POOL`, or `OWN` for the scenario's own calibration.
     calibration : Calibration
-        The constants' intervals, and what they were fitted to.
+        The constants' intervals and the fitted tables and steps.
     replaced : tuple of str
-        Parts of the machine that the scenario has in another form, and whose constants are left
-        out of the intervals: ``intra``, ``inter``, ``device``; ``cost`` where links are played.
+        Parts of the machine that the scenario replaces, whose constants are left out: ``intra``,
+        ``inter``, ``device``; ``cost`` where links are simulated.
     """
 
     place: str
@@ -86,13 +84,13 @@ class Known(NamedTuple):
     replaced: tuple[str, ...] = ()
 
     def only(self, keys: Collection[str]) -> Known:
-        """The same with some constants alone, and without what all of them leave unexplained."""
+        """Keep only the intervals of some keys, with a residual of 0."""
         intervals = {k: ends for k, ends in self.calibration.intervals.items() if k in keys}
         update = {"intervals": intervals, "residual": 0.0}
         return self._replace(calibration=self.calibration.model_copy(update=update))
 
     def without(self, keys: Collection[str]) -> Known:
-        """The same without some constants, and without what all of them leave unexplained."""
+        """Drop the intervals of some keys, with a residual of 0."""
         whole = {key.rpartition(".")[0] for key in keys}  # shares of all protocols together
         intervals = {
             key: ends
@@ -103,7 +101,7 @@ class Known(NamedTuple):
         return self._replace(calibration=self.calibration.model_copy(update=update))
 
     def with_replaced(self, parts: Collection[str]) -> Known:
-        """The same for a scenario that writes some parts of the machine anew."""
+        """Drop the constants of parts that the scenario replaces."""
         if not parts:
             return self
         gone = tuple(key for part in parts for key in OF_PART[part])
@@ -119,7 +117,7 @@ class Known(NamedTuple):
 OWN = "measured.calibration"
 
 POOL = "list constants"
-"""Place of what is known of every cluster of a class."""
+"""Place of constants that are pooled over all clusters of a class."""
 
 COST = "collectives.cost."
 
@@ -134,30 +132,30 @@ OF_PART = {
     "device": ("cluster.device",),
     "cost": (COST,),
 }
-"""Keys of the constants that were fitted to a part of a machine, by what they begin with."""
+"""Leading parts of the keys of constants that were fitted to each part of a machine."""
 
 
 def machine_calibration(name: str | None, base: Path) -> list[Known]:
-    """What is known of a machine's constants; nothing where none were fitted."""
+    """Return the calibration of a machine; empty where it has none."""
     found = None if name is None else read_machine(name, base).calibration
     return [] if name is None or found is None else [Known(name, found)]
 
 
 def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
-    """Make the scenarios with the ends of every interval that bears on a point.
+    """Make the scenarios with the ends of every interval that affects a point.
 
     Parameters
     ----------
     scenario : Scenario
         One point.
     known : sequence of Known
-        The first that knows a constant counts. A machine's constant is passed over where the
-        scenario has another value in its place.
+        The first entry with a constant counts. A machine's constant is skipped where the scenario
+        overrides its value.
 
     Raises
     ------
     ScenarioError
-        If an interval of the scenario's own has no such key, or does not hold its value.
+        If a key of the scenario's own intervals does not exist, or its interval excludes the value.
     """
     cluster = scenario.cluster
     idle = IDLE["one rank"] if cluster.world_size == 1 else ()
@@ -186,14 +184,9 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
 
 
 def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]:
-    """Make the costs with the ends of every interval of a machine that bears on one.
+    """Make the pairs of costs with the ends of every interval that affects a cost.
 
-    Parameters
-    ----------
-    cost : Cost
-        A constant for which it has another value than the machine is passed over.
-    known : sequence of Known
-        What is known of the machine's constants.
+    A machine's constant is skipped where the cost overrides its value.
     """
     raw, found = cost.model_dump(mode="json"), []
     for place, calibration, _ in known:
@@ -218,26 +211,26 @@ def _with_constant(cost: Cost, raw: dict[str, Any], key: str, value: Any, where:
 
 
 def residual(known: Sequence[Known]) -> float:
-    """Standard deviation of what the fits of constants leave unexplained; relative."""
+    """Relative standard deviation that the fits leave unexplained."""
     return sqrt(sum(one.calibration.residual**2 for one in known))
 
 
 def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Interval:
-    """Put the effects of constants on a time together, as if they were independent.
+    """Combine the effects of constants on a time as independent errors.
 
     Parameters
     ----------
     time : float
-        With every constant at its value [s].
+        Time with every constant at its value [s].
     ends : sequence of (float, float)
-        With one constant at either end of its 90 % interval [s].
+        Times with one constant at either end of its 90 % interval [s].
     rest : float
-        Relative standard deviation of everything else.
+        Relative standard deviation of all other errors.
 
     Returns
     -------
     Interval
-        Down and up, each the root of the squares of the changes to that side, and of the rest's.
+        Each side is the root of the squared changes to that side and of the squared rest.
     """
     square = (NORMAL_90 * rest * time) ** 2
     down = sum(min(0.0, low - time, high - time) ** 2 for low, high in ends)
@@ -246,7 +239,7 @@ def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Int
 
 
 def is_between(low: Any, value: Any, high: Any) -> bool:
-    """Whether a number lies between two ends, in whichever order these are."""
+    """Whether a number lies between two ends, given in either order."""
     if not all(isinstance(one, int | float) for one in (low, value, high)):
         return False
     low, high = min(low, high), max(low, high)
@@ -255,28 +248,16 @@ def is_between(low: Any, value: Any, high: Any) -> bool:
 
 
 Seconds = Callable[[Sequence[Scenario]], Sequence[float]]
-"""Simulates scenarios [s]."""
+"""Simulates scenarios; returns their times [s]."""
 
 
 def interval(time: float, scenario: Scenario, known: Sequence[Known], seconds: Seconds) -> Interval:
-    """Find the 90 % interval of a time.
-
-    Parameters
-    ----------
-    time : float
-        Of the scenario [s].
-    scenario : Scenario
-        One point.
-    known : sequence of Known
-        How well its constants are.
-    seconds : callable
-        Simulates others.
-    """
+    """Compute the 90 % interval of a time [s] from its constants' intervals."""
     return interval_of_pairs(time, pairs_of(scenario, known), known, seconds)
 
 
 def pairs_of(scenario: Scenario, known: Sequence[Known]) -> list[tuple[Scenario, Scenario]]:
-    """The scenarios of `variants`, without their keys."""
+    """Return the scenarios of `variants` as pairs without keys."""
     return [(one.low, one.high) for one in variants(scenario, known)]
 
 
@@ -286,16 +267,16 @@ def interval_of_pairs(
     known: Sequence[Known],
     seconds: Seconds,
 ) -> Interval:
-    """As `interval`, with pairs of scenarios that have something at either end of its interval."""
+    """Compute `interval` from given pairs of scenarios, one per constant."""
     each = seconds([*(low for low, _ in pairs), *(high for _, high in pairs)])
     ends = list(zip(each[: len(pairs)], each[len(pairs) :], strict=True))
     return spread(time, ends, residual(known))
 
 
-# Unmeasured ---------------------------------------------------------------------------------------
+# Pooled constants ---------------------------------------------------------------------------------
 
 STRUCTURE = ("kind", "algorithms", "protocols", "stages", "flows_per_pair", "peer", "network")
-"""What the software on a cluster may do: keys of NCCL's cost that no measurement tells."""
+"""Keys of NCCL's cost that describe the software or hardware: they are set, never fitted."""
 
 OVERHEADS = "cluster.overheads."
 
@@ -306,15 +287,15 @@ LISTED = "python -m simdp list constants"
 NETWORK_CLASS = f"{COST}network"
 
 MOST = 1.0
-"""No share of a bandwidth is larger."""
+"""Largest share of a bandwidth."""
 
 NVLS = 0.17
-"""Spread of NVLS's share over sites: four H100 boxes, 0.67 to 0.71, would tell of less, but none is
-of another switch."""
+"""Spread of NVLS's share over sites. Four H100 nodes (0.67 to 0.71) suggest less, but all have the
+same kind of switch."""
 
 
 def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
-    """Add what the pool knows of a point to what its machine, or the scenario itself, does."""
+    """Add the pooled constants that a point uses to those of its machine or of the scenario."""
     called = {name for name, _ in scenario.calls()}
     over_links = not called.isdisjoint(scenario.collectives.over_links or ())
     found = with_pool_of(
@@ -324,7 +305,7 @@ def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
 
 
 def _guessed_class(scenario: Scenario, known: Sequence[Known]) -> list[Known]:
-    """The other class that a network between nodes may be of, where its links do not name one."""
+    """Add the network's other class as an interval, where no link between nodes has a transport."""
     cost, inter = scenario.collectives.cost, scenario.cluster.inter_node
     wiring = wiring_of(scenario.cluster)
     if not isinstance(cost, NcclCost) or inter is None or wiring.num_nodes == 1:
@@ -348,10 +329,10 @@ def with_pool_of(
     base: Path = Path(),
     over_links: bool = False,
 ) -> list[Known]:
-    """As `with_pool`, of a cost on a cluster, and whether links are played beside it.
+    """Add pooled constants for a cost on a cluster.
 
-    Nothing was fitted to a part of the machine that the cluster has in another form: its constants
-    are left out, and the pool's class of it takes their place.
+    Constants of parts that the cluster replaces are dropped: the pool's class takes their place.
+    With ``over_links`` some collectives use simulated links.
     """
     parts = replaced_parts(cluster, base) if known else ()
     if cluster.world_size > 1 and (over_links or not cost.timed) and _have_costs(known):
@@ -363,16 +344,16 @@ def with_pool_of(
 def known_of_cost(
     cost: Cost, wiring: Wiring, without: Collection[str] = (), replaced: Collection[str] = ()
 ) -> list[Known]:
-    """What the pool knows of the shares of bandwidth that a cost does not give.
+    """Return the pool's intervals of the bandwidth shares that a cost does not give.
 
     Parameters
     ----------
     cost : Cost
-        Only NCCL's model has any.
+        Only NCCL's model has such shares.
     wiring : Wiring
-        Between which ranks; its classes count where the cost names none.
+        Its classes count where the cost names none.
     without : collection of str
-        Machines that the pool must not know.
+        Machines to exclude from the pool.
     replaced : collection of str
         Places, ``intra`` and ``inter``, whose shares the cost gives for other hardware.
 
@@ -383,7 +364,7 @@ def known_of_cost(
     """
     if not isinstance(cost, NcclCost):
         return []
-    if wiring.world_size == 1:  # of its collectives there is nothing to know
+    if wiring.world_size == 1:  # no transfers, so no constants
         return [Known(POOL, Calibration(data=LISTED))]
     intervals: dict[str, list[Any]] = {}
     for place, bandwidth, of_class in _places(cost, wiring):
@@ -406,7 +387,7 @@ def known_of_cost(
 
 
 def _places(cost: NcclCost, w: Wiring) -> Iterator[tuple[str, float, tuple[str, str]]]:
-    """Where transfers go: the place, its bandwidth [bytes/s], and its class in the pool."""
+    """Yield each place of transfers, its bandwidth [bytes/s] and its class in the pool."""
     if w.local_size > 1:
         yield "intra", w.intra_bandwidth, ("peer", cost.peer or w.peer)
     if w.num_nodes > 1:
@@ -414,7 +395,7 @@ def _places(cost: NcclCost, w: Wiring) -> Iterator[tuple[str, float, tuple[str, 
 
 
 def _ends(shares: dict[str, float], spread: float) -> list[dict[str, float]]:
-    """Both ends of 90 % intervals of shares that are off together."""
+    """Both ends of the 90 % intervals of fully correlated shares."""
     reach = exp(NORMAL_90 * spread)
     return [
         {name: min(share * factor, max(share, MOST)) for name, share in shares.items()}
@@ -425,8 +406,8 @@ def _ends(shares: dict[str, float], spread: float) -> list[dict[str, float]]:
 def is_unmeasured(known: Sequence[Known]) -> bool:
     """Whether no constant of the collectives was fitted on the cluster itself.
 
-    So it is, too, where what joins its devices or its nodes is not the machine's, and where links
-    are played whose collectives were fitted.
+    Also true where the scenario replaces the machine's links, or simulates links where a cost was
+    fitted.
     """
     if any(not {"intra", "inter", "cost"}.isdisjoint(one.replaced) for one in known):
         return True
@@ -434,22 +415,22 @@ def is_unmeasured(known: Sequence[Known]) -> bool:
 
 
 def _have_costs(known: Sequence[Known]) -> bool:
-    """Whether there are constants of the collectives' cost."""
+    """Whether any of the constants belongs to the collectives' cost."""
     return any(key.startswith(COST) for one in known for key in one.calibration.intervals)
 
 
 def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
-    """Strip a scenario of what was fitted to its cluster: what other sites of its class got stays.
+    """Remove the constants that were fitted to a scenario's cluster; values of its class remain.
 
     Parameters
     ----------
     scenario : Scenario
-        One point; the site of its machine is left out of the pool.
+        One point; its machine's site is left out of the pool.
 
     Returns
     -------
     (Scenario, list of Known)
-        And how well its constants are known.
+        The stripped scenario, and the pool's intervals for it.
     """
     cost, cluster = scenario.collectives.cost, scenario.cluster
     keys = fitted_keys(scenario)
@@ -483,17 +464,17 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
 
 
 def fitted_keys(scenario: Scenario) -> list[str]:
-    """Keys of the constants that the entry of a scenario's machine, or the scenario, had fitted."""
+    """Keys of the fitted constants of a scenario and of its machine's calibration."""
     known = machine_calibration(scenario.cluster.machine, scenario.base)
     if scenario.measured is not None and scenario.measured.calibration is not None:
         known.append(Known(OWN, scenario.measured.calibration))
     return list(dict.fromkeys(key for one in known for key in one.calibration.intervals))
 
 
-# Novelty ------------------------------------------------------------------------------------------
+# New collectives ----------------------------------------------------------------------------------
 
 LARGE, MIDDLE = 1 << 20, 1 << 16
-"""Sizes from which wires rule, and from which the choice of a protocol does [bytes]."""
+"""Sizes from which bandwidth, and from which the choice of a protocol dominates [bytes]."""
 
 NOVELTY_SPREAD = {
     "size": {"large": 0.10, "middle": 0.35, "small": 0.06},
@@ -503,20 +484,17 @@ NOVELTY_SPREAD = {
     "cluster": {"large": 0.35, "middle": 0.68, "small": 0.55},
     "both": {"large": 0.48, "middle": 1.08, "small": 0.98},
 }
-"""Standard deviations of logarithms, by what is new: what it takes to have 90 % of the errors
-inside, less what is new beside it. ``size``, which always is: 50 tables of 22 clusters. ``nodes``:
-17 tables of 4 clusters. ``collective``: 5 tables of 2 clusters; ``both``, another collective on
-other nodes, comes on top: 6 tables of 2 clusters. ``network``: between nodes, where all tables are
-of one; no table of ours tells: large sizes have the spread that shares of network cards have over
-clusters (0.35), smaller ones that of new nodes, and more. ``cluster``: 78 tables, each predicted
-without its site, beside the spread of the pool's shares."""
+"""Standard deviations of the logarithm of a time, by the property that is new: the value that puts
+90 % of the errors inside, without the other entries that apply. ``size``, which always applies: 50
+tables of 22 clusters. ``nodes``: 17 tables of 4 clusters. ``collective``: 5 tables of 2 clusters;
+``both``, another collective on other nodes, is added to these: 6 tables of 2 clusters. ``network``,
+between nodes where all tables have one node, has no table: large sizes take the spread of the NICs'
+shares over clusters (0.35), smaller ones more than new nodes. ``cluster``: 78 tables, each
+predicted without its site, in addition to the spread of the pool's shares."""
 
 
 def news(known: Sequence[Known], collective: str, num_nodes: int) -> tuple[str, ...]:
-    """Tell what a prediction has that is new to what its constants were fitted to.
-
-    Arguments as for `what_is_new`; the whole cluster is new where none was fitted on it.
-    """
+    """List the new properties of a collective; ``cluster`` where none was fitted on it."""
     if is_unmeasured(known):
         return ("cluster",)
     return novelty_of(tables_of(known), collective, num_nodes)
@@ -525,16 +503,16 @@ def news(known: Sequence[Known], collective: str, num_nodes: int) -> tuple[str, 
 def novelty_of(
     tables: Mapping[str, Sequence[int]], collective: str, num_nodes: int
 ) -> tuple[str, ...]:
-    """Tell what a prediction has that no fitted table had; keys of `SPREAD`.
+    """List the properties of a collective that no fitted table has; keys of `NOVELTY_SPREAD`.
 
     Parameters
     ----------
     tables : mapping of str to sequence of int
-        Of the machine's calibration; one without any tells nothing.
+        Collectives and node counts of the machine's calibration; without any, nothing is new.
     collective : str
-        What is predicted.
+        Predicted collective.
     num_nodes : int
-        Between how many nodes.
+        Nodes of the prediction.
     """
     if not tables:
         return ()
@@ -548,7 +526,7 @@ def novelty_of(
 
 
 def tables_of(known: Sequence[Known]) -> dict[str, list[int]]:
-    """The tables to which constants were fitted, of all that is known."""
+    """Return all tables that constants were fitted to: node counts by collective."""
     found: dict[str, list[int]] = {}
     for one in known:
         for collective, nodes in one.calibration.tables.items():
@@ -557,7 +535,7 @@ def tables_of(known: Sequence[Known]) -> dict[str, list[int]]:
 
 
 def extrapolated(new: Sequence[str], nbytes: float) -> float:
-    """Standard deviation of the logarithm that a size [bytes] and what is new add to a time."""
+    """Standard deviation of the logarithm of a time, by size [bytes] and new properties."""
     size = "large" if nbytes >= LARGE else "middle" if nbytes >= MIDDLE else "small"
     both = ["both"] if "collective" in new and "nodes" in new else []
     return hypot(*(NOVELTY_SPREAD[each][size] for each in ("size", *new, *both)))
@@ -570,16 +548,16 @@ def told(
     new: Sequence[str],
     nbytes: float,
 ) -> Interval:
-    """The 90 % interval of a collective's time [s].
+    """Compute the 90 % interval of a collective's time [s].
 
     Parameters
     ----------
     time, ends
-        As `simdp.studies.intervals.spread` has them.
+        As for `spread`.
     known : sequence of Known
-        How well the machine's constants are.
+        Adds its residual.
     new : sequence of str
-        As from `what_is_new`.
+        As from `news`.
     nbytes : float
         Size of the buffer [bytes].
     """
@@ -587,12 +565,12 @@ def told(
 
 
 def widened(time: float, interval: Interval, deviation: float) -> Interval:
-    """Widen the 90 % interval of a time [s] by another, independent cause of error.
+    """Widen the 90 % interval of a time [s] by an independent error.
 
     Parameters
     ----------
     time, interval
-        As `simdp.studies.intervals.spread` has them.
+        As from `spread`.
     deviation : float
         Standard deviation of the logarithm of the time.
     """
@@ -613,31 +591,31 @@ SPREAD = {
     "precision": 0.21,
     "cluster": 0.6,
 }
-"""Standard deviations of the logarithm of a step, for a step that is all exposed communication.
-``model``: 279 points of 3 clusters without RDMA and NVLink, ResNet-18 and YOLOv3. ``nodes`` and
-``network``: as of large collectives, since the steps at hand (27 of one cluster, which need 0.1;
-and 5 that hide all they send) tell less. ``device`` and ``precision``, which change how long
-gradients have to travel beside, as a model does: as of a model. ``cluster``: beside the spread of
-the pool's shares, of 1,050 steps of 19 sites, each predicted without its own."""
+"""Standard deviations of the logarithm of a step that is all exposed communication, by the property
+that is new. ``model``: 279 points of 3 clusters without RDMA and NVLink, ResNet-18 and YOLOv3.
+``nodes`` and ``network``: as of large collectives, since the steps at hand (27 of one cluster,
+which need 0.1; and 5 that hide all communication) are too few. ``device`` and ``precision`` change
+how much communication is hidden, as a model does: as of a model. ``cluster``, in addition to the
+spread of the pool's shares: 1,050 steps of 19 sites, each predicted without its own."""
 
 LEAST = 0.03
-"""The same of what is new, however little of the step is communication: of 131 points of 14
-clusters with a new model, which wait 1 % of their steps, 95 % lie inside with it."""
+"""Least standard deviation of a new property, for steps with little communication: with it, 95 % of
+131 points of 14 clusters with a new model, which wait 1 % of their steps, lie inside."""
 
 
 SOFTWARE = {"cluster": 0.055, "device": 0.055}
-"""The same where the whole cluster is new, or its devices: hooks, launches, jitter and what kernels
-take from each other make steps of boxes with NVLink 5 to 6 % longer than a cluster that is written
-by hand."""
+"""Least standard deviation of a new cluster or device: hooks, launches, jitter and contention
+between kernels make steps of nodes with NVLink 5 to 6 % longer than those of a cluster written by
+hand."""
 
 BY_DATA_SHEET = 0.24
-"""Standard deviation of the logarithm of compute that the catalogue's figures tell alone: of 67
+"""Standard deviation of the logarithm of compute that is predicted from the catalogue alone: 67
 steps of MPT, 125M to 30B, on 8 A100 or H100 (scenarios/validation/mosaic), samples of 512 to 65,536
 tokens, by catalogue devices in place of that machine's."""
 
 
 def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
-    """Models, and on how many nodes each, to whose steps constants were fitted."""
+    """Return the steps that constants were fitted to: node counts by model."""
     found: dict[str, list[int]] = {}
     for one in known:
         for model, nodes in one.calibration.steps.items():
@@ -648,16 +626,16 @@ def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
 def what_is_new(
     steps: Mapping[str, Sequence[int]], model: str, num_nodes: int, world_size: int
 ) -> tuple[str, ...]:
-    """Tell what a prediction has that no fitted step had; keys of `SPREAD`.
+    """List the properties of a step that no fitted step has; keys of `SPREAD`.
 
     Parameters
     ----------
     steps : mapping of str to sequence of int
-        As from `steps_of`; one without any tells nothing.
+        As from `steps_of`; without any, nothing is new.
     model : str
-        What is trained.
+        Model of the prediction.
     num_nodes, world_size : int
-        On how many nodes and ranks; one rank has nothing new.
+        Of the prediction; on one rank nothing is new.
     """
     if not steps or world_size == 1:
         return ()
@@ -667,12 +645,12 @@ def what_is_new(
 
 
 def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: int) -> list[str]:
-    """Whether there are more nodes than constants were fitted to, or a network where none was.
+    """Return ``nodes`` beyond the fitted node counts, ``network`` where only one node was fitted.
 
     Parameters
     ----------
     seen, everywhere : collection of int
-        Numbers of nodes of what is like the prediction, and of all that was fitted.
+        Node counts of the fits that match the prediction, and of all fits.
     num_nodes : int
         Of the prediction.
     """
@@ -684,7 +662,7 @@ def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: in
 
 
 def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
-    """As `what_is_new`, of a scenario's step."""
+    """List the properties of a scenario's step that no fitted step has; keys of `SPREAD`."""
     cluster = scenario.cluster
     if cluster.world_size == 1:
         return ()
@@ -693,7 +671,7 @@ def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
     if steps := steps_of(known):
         name = name_of(scenario)
         new = list(what_is_new(steps, name, cluster.num_nodes, cluster.world_size))
-    else:  # of the network tables of collectives tell as much
+    else:  # for the network, tables of collectives count too
         tables = {nodes for each in tables_of(known).values() for nodes in each}
         new = more_nodes(tables, tables, cluster.num_nodes)
     new += ["device"] * any("device" in one.replaced for one in known)
@@ -702,31 +680,31 @@ def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
 
 
 def precision_of(scenario: Scenario) -> str:
-    """The dtype that products of a scenario's step are computed in."""
+    """Return the dtype of a scenario's matrix products."""
     workload = scenario.workload
     return workload.precision.low or workload.dtype
 
 
 def has_new_precision(scenario: Scenario, known: Sequence[Known]) -> bool:
-    """Whether constants were fitted to steps, and to none of this precision."""
+    """Whether constants were fitted to steps, but to none of this precision."""
     fitted = {dtype for one in known for dtype in one.calibration.precisions}
     return bool(fitted) and precision_of(scenario) not in fitted
 
 
 def name_of(scenario: Scenario) -> str:
-    """Name the model that a scenario trains."""
+    """Name the model of a scenario."""
     return model_name({"model": scenario.workload.model.model_dump(mode="json")})
 
 
 def further(new: Sequence[str], exposed: float) -> float:
-    """Standard deviation of the logarithm that new things add to a step's time.
+    """Standard deviation of the logarithm of a step's time by new properties.
 
     Parameters
     ----------
     new : sequence of str
-        As from `what_is_new`.
+        As from `new_of`.
     exposed : float
-        The part of the step that communication takes which no compute hides, from 0 to 1.
+        Share of the step that is exposed communication, 0 to 1.
     """
     return hypot(*(max(SPREAD[each] * exposed, SOFTWARE.get(each, LEAST)) for each in new))
 
@@ -737,14 +715,14 @@ def step_interval(
     known: Sequence[Known],
     seconds: Callable[[Sequence[Scenario]], Sequence[float]],
 ) -> Interval:
-    """Find the 90 % interval of a step's time [s].
+    """Compute the 90 % interval of a step's time [s].
 
     Parameters
     ----------
     metrics : mapping
         Of the step.
     scenario, known, seconds
-        As `simdp.studies.intervals.interval` has them.
+        As for `interval`.
     """
     time = float(metrics["step_time_s"])
     known = with_pool(known, scenario)
@@ -753,24 +731,19 @@ def step_interval(
 
 
 def deviation(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
-    """Standard deviation of a step's logarithm by all that its constants' intervals do not hold.
+    """Standard deviation of a step's logarithm by errors outside its constants' intervals.
 
-    Parameters
-    ----------
-    metrics, scenario
-        As for `step_interval`.
-    known : sequence of Known
-        With what the pool knows.
+    ``known`` includes the pool's constants.
     """
     more = further(new_of(scenario, known), exposed_part(metrics, scenario))
     return hypot(more, by_data_sheet(metrics, scenario, known), by_scaling(metrics, scenario))
 
 
 def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
-    """Standard deviation of a step's logarithm by compute that nobody has measured.
+    """Standard deviation of a step's logarithm by compute that is predicted from data sheets.
 
-    Of devices of the catalogue; those that a scenario describes itself are as it says. What a
-    device reaches in one precision tells no more of another than its data sheet.
+    0 for devices that the scenario describes itself. Measurements in one precision do not apply to
+    another.
     """
     of_devices = any("cluster.device" in key for one in known for key in one.calibration.intervals)
     names = {device.name for device in scenario.cluster.devices()}
@@ -785,8 +758,8 @@ def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequenc
 def by_scaling(metrics: Mapping[str, Any], scenario: Scenario) -> float:
     """Standard deviation of a step's logarithm by compute that was measured on another device.
 
-    What a kernel reaches of one device's figures, it may reach more or less of on another: both
-    ends of the ratio are off as data sheets are.
+    The share of the peak that a kernel reaches differs between devices: both ends of the ratio are
+    as uncertain as data sheets.
     """
     time = float(metrics["step_time_s"])
     if not is_scaled(scenario):
@@ -804,10 +777,10 @@ def is_scaled(scenario: Scenario) -> bool:
 
 
 def exposed_part(metrics: Mapping[str, Any], scenario: Scenario) -> float:
-    """The part of a step that communication adds to it, from 0 to 1.
+    """Share of a step that communication adds to it, 0 to 1.
 
-    It is what no compute hides; and of what compute hides, the time by which it is longer than
-    without: while both are under way, compute takes ``1 + compute_slowdown`` times as long.
+    Exposed communication and waiting, plus the slowdown of the compute that hides the rest:
+    overlapped compute takes ``1 + compute_slowdown`` times as long.
     """
     time = float(metrics["step_time_s"])
     if not time:

@@ -1,7 +1,7 @@
-"""Methods: ways to train a model on a cluster, and the one scenario of each.
+"""Training methods on a cluster, and the scenario of each.
 
-`simdp.studies.fits` compares them, and `simdp.studies.first_scenario` writes one of them to a file:
-both take the scenario from here, so that a run gives what the table of ``fits`` has.
+`simdp.studies.fits` compares them and `simdp.studies.first_scenario` writes one to a file. Both
+take the scenario from here, so that a run matches the table of ``fits``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from simdp.workload.models import AnyModel, Model
 from simdp.workload.precision import AnyPrecision
 
 STEPS = 4
-"""The first is warm-up, and in the others nothing differs where times alone are asked for."""
+"""The first is warm-up; the others are equal where only times are computed."""
 
 DATASETS = (None, "images", "tokens", "digits", "blobs", "regression")
-"""What a model may learn from; the first that suits it is taken, and none where none is needed."""
+"""Data sets in order of preference: the first that the model accepts is taken, None if none is
+needed."""
 
 OPTIMIZERS = {"images": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
-"""What suits a data set; adamw for all others."""
+"""Optimizer by data set; adamw for all others."""
 
 STRATEGIES_TRIED: dict[str, Any] = {
     "ddp": "ddp",
@@ -46,8 +47,8 @@ STRATEGIES_TRIED: dict[str, Any] = {
     "zero2": {"kind": "zero2", "communication": "deepspeed"},
     "zero3": "zero3",
 }
-"""The strategies of ``fits``, the best known first, and how each is written: ZeRO's stages 1 and 2
-as DeepSpeed communicates."""
+"""Strategies of ``fits``, the best known first, as written in YAML: ZeRO's stages 1 and 2
+communicate as in DeepSpeed."""
 
 OFFLOADED: tuple[Any, ...] = (
     {"kind": "zero2", "communication": "deepspeed", "offload_optimizer": "cpu"},
@@ -61,8 +62,8 @@ ADAPTED = ("ddp", "fsdp")
 RECOMPUTE = ("none", "selective", "blocks")
 
 METHODS = ("full", "offload", "lora", "qlora")
-"""What is trained, and where: all weights; all of them, with states in the host's memory; adapters;
-adapters of a model in 4 bits."""
+"""Train all weights; all weights with optimizer states in host memory; adapters; adapters of a
+model in 4 bits."""
 
 ADAPTER_TARGETS = (
     ("q_proj", "v_proj"),
@@ -72,17 +73,17 @@ ADAPTER_TARGETS = (
     ("query", "value"),
     ("q", "v"),
 )
-"""Linear layers that get an adapter, by the names that models give them: those of PEFT
-(peft/utils/constants.py, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)."""
+"""Names of linear layers that get an adapter, as in PEFT (peft/utils/constants.py,
+TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)."""
 
 OWN_LINK, OWN_NETWORK = "pcie4-x16", "100gbe"
-"""What is assumed of nodes with a device that no machine of the catalogue has."""
+"""Links assumed for nodes with a device that no machine of the catalogue has."""
 
 Raw = dict[str, Any]
 
 
 class FitsRequest(NamedTuple):
-    """What ``python -m simdp fits`` and ``init`` are given.
+    """Options of ``python -m simdp fits`` and ``init``.
 
     Attributes
     ----------
@@ -91,20 +92,20 @@ class FitsRequest(NamedTuple):
     gpus : int or None
         Number of ranks; None for the least that fits.
     machine, device : str or None
-        One of the two: a machine of the catalogue or a YAML file as ``calibrate`` writes it, or a
-        device whose usual links are assumed.
+        One of the two: a machine of the catalogue or a YAML file of ``calibrate``, or a device with
+        assumed links.
     sequence_length, microbatch : int or None
-        Tokens of a sample; samples of a micro-batch, in place of as many as fit.
+        Tokens of a sample; samples of a micro-batch, by default as many as fit.
     node_size : int or None
         Devices of a node, in place of the machine's.
     precision : value
-        As in YAML; left out, 16-bit weights with a 32-bit master where devices are made for that.
+        As in YAML; by default 16-bit weights with a 32-bit master where devices support it.
     strategy : value
-        As in YAML; left out, each of `STRATEGIES_TRIED`.
+        As in YAML; by default each of `STRATEGIES_TRIED`.
     recompute : str or None
-        One of `RECOMPUTE`; left out, each.
+        One of `RECOMPUTE`; by default each.
     method : str or None
-        One of `METHODS`; left out, each.
+        One of `METHODS`; by default each.
     """
 
     model: Any
@@ -121,23 +122,23 @@ class FitsRequest(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the model is called."""
+        """Name of the model."""
         return str(self.model["kind"] if isinstance(self.model, dict) else self.model)
 
 
 class TrainingNodes(NamedTuple):
-    """Nodes that a model is trained on.
+    """Nodes to train on.
 
     Attributes
     ----------
     title : str
-        What they are called: a machine, or a device.
+        Name of the machine or device.
     cluster : dict
-        Keys of a scenario's ``cluster``, but for ``world_size``.
+        Keys of a scenario's ``cluster``, without ``world_size``.
     figures : dict
-        What these amount to: the machine's own keys, with those that are written over it.
+        The machine's keys, updated with those of ``cluster``.
     assumed : str or None
-        What was assumed, in words; None where a machine was given.
+        Assumptions in words; None where a machine was given.
     """
 
     title: str
@@ -152,16 +153,16 @@ class TrainingNodes(NamedTuple):
 
     @property
     def is_networked(self) -> bool:
-        """Whether there may be several nodes."""
+        """Whether several nodes are possible."""
         return "inter_node" in self.figures
 
     def check_size(self, gpus: int) -> int:
-        """Check a number of ranks against the nodes; return it.
+        """Return a number of ranks if it is part of a node or whole nodes.
 
         Raises
         ------
         ScenarioError
-            If it is neither a part of a node nor whole nodes.
+            If it is neither.
         """
         per_node, networked = self.per_node, self.is_networked
         if 1 <= gpus <= per_node or (gpus > 0 and gpus % per_node == 0 and networked):
@@ -180,12 +181,12 @@ class TrainingNodes(NamedTuple):
 
     @property
     def usual_size(self) -> int:
-        """Four nodes, or the one that it is."""
+        """Default number of devices: four nodes, or the one node without a network."""
         return self.per_node * (4 if self.is_networked else 1)
 
     @property
     def usual_precision(self) -> Any:
-        """The shortest that the devices are made for, with 32-bit master weights."""
+        """16-bit mixed precision where the device supports it, bfloat16 first; else ``full``."""
         cluster = {**self.figures, "world_size": 1, "stragglers": [], "failures": []}
         file = self.cluster.get("machine", "")
         base = Path(file).parent if is_file(file) else Path()
@@ -195,12 +196,12 @@ class TrainingNodes(NamedTuple):
 
 
 def known_machine(name: str) -> Machine:
-    """Read the machine that an answer names.
+    """Read the machine given as ``--machine``.
 
     Raises
     ------
     ScenarioError
-        If there is none.
+        If it does not exist.
     """
     try:
         return read_machine(name, Path())
@@ -209,12 +210,12 @@ def known_machine(name: str) -> Machine:
 
 
 def known_value(option: str, value: Any) -> Any:
-    """Check a model, a strategy or a precision alone; return it.
+    """Validate a model, a strategy or a precision, and return it.
 
     Raises
     ------
     ScenarioError
-        With what is wrong, led by the option.
+        With every problem, led by the option.
     """
     fields = {"--strategy": AnyStrategy, "--precision": AnyPrecision}
     field: Any = fields.get(option, AnyModel)
@@ -227,26 +228,26 @@ def known_value(option: str, value: Any) -> Any:
 
 
 def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
-    """Check one of a few words.
+    """Check that a value is one of a few words.
 
     Raises
     ------
     ScenarioError
-        If it is none of them.
+        If it is not.
     """
     if value is not None and value not in known:
         raise ScenarioError([f"{option}: {unknown_name(option[2:], value, list(known))}"])
 
 
 def machine_with(device: str) -> str:
-    """Choose the machine of the catalogue whose links are assumed for a device.
+    """Choose the machine of the catalogue with the links to assume for a device.
 
     NVIDIA's own nodes come first, then those with the most devices.
 
     Raises
     ------
     ScenarioError
-        If there is no such device, or no machine has it.
+        If the device does not exist, or no machine has it.
     """
     found = _machines_with(device)
     if not found:
@@ -277,7 +278,7 @@ def _machines_with(device: str) -> list[str]:
 def place_of(
     machine: str | None, device: str | None, node_size: int | None = None
 ) -> TrainingNodes:
-    """Find the nodes that are meant.
+    """Find the nodes of a machine, or assume nodes for a device.
 
     Raises
     ------
@@ -303,7 +304,7 @@ def place_of(
 
 
 def _own_nodes(device: str, node_size: int) -> TrainingNodes:
-    """Nodes of a device that no machine has."""
+    """Assume nodes for a device that no machine has."""
     figures: Raw = {
         "devices_per_node": node_size,
         "device": device,
@@ -319,7 +320,7 @@ def _own_nodes(device: str, node_size: int) -> TrainingNodes:
 
 
 class Method(NamedTuple):
-    """How to train: keys of a scenario.
+    """Settings of one training method.
 
     Attributes
     ----------
@@ -328,9 +329,9 @@ class Method(NamedTuple):
     strategy, precision : value
         As in YAML.
     recompute : str
-        Of ``workload.recompute``.
+        For ``workload.recompute``.
     lora, quantized : dict or None
-        Of the workload.
+        For the workload.
     """
 
     name: str
@@ -342,13 +343,13 @@ class Method(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Of the strategy."""
+        """Kind of the strategy."""
         strategy = self.strategy
         return str(strategy["kind"] if isinstance(strategy, dict) else strategy)
 
     @property
     def of_workload(self) -> Raw:
-        """Keys of a scenario's workload."""
+        """The method's keys of a workload."""
         found: Raw = {"precision": self.precision, "recompute": self.recompute}
         for key in ("lora", "quantized"):
             if (value := getattr(self, key)) is not None:
@@ -357,20 +358,15 @@ class Method(NamedTuple):
 
     @property
     def settings(self) -> Raw:
-        """Dotted keys."""
+        """The method's settings by dotted key."""
         keys = {f"workload.{key}": value for key, value in self.of_workload.items()}
         return {"strategy": self.strategy, **keys}
 
 
 def methods(asked: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
-    """The methods that are tried: each group has the same one with more and more recomputation.
+    """Yield groups of methods to try; within a group only recomputation differs, and increases.
 
-    Parameters
-    ----------
-    asked : Asked
-        Leaves some out.
-    precision : value
-        That all of them train in.
+    ``asked`` restricts methods, strategies and recomputation; all methods use ``precision``.
     """
     for name in (asked.method,) if asked.method else METHODS:
         for strategy, more in _ways(asked, name):
@@ -379,7 +375,7 @@ def methods(asked: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
 
 
 def _ways(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
-    """Strategies of a method, and keys of a workload beside them."""
+    """Yield the strategies of a method, each with additional keys of the workload."""
     more: Raw = {}
     if name in ("lora", "qlora"):
         found = _adapters(asked.model, in_4_bits=name == "qlora")
@@ -402,7 +398,7 @@ def _ways(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
 
 
 def _adapters(model: Any, in_4_bits: bool) -> Raw | None:
-    """Which layers get adapters, and which are stored in 4 bits; None where it has none."""
+    """The workload keys of adapters and 4-bit layers; None where no layer of the model matches."""
     field: Any = AnyModel
     made: Model = TypeAdapter(field).validate_python(model)
     if made.timed:
@@ -422,7 +418,7 @@ def _adapters(model: Any, in_4_bits: bool) -> Raw | None:
 
 
 def raw_of(asked: FitsRequest, place: TrainingNodes, gpus: int, method: Method) -> Raw:
-    """A method's scenario without a batch and without data."""
+    """Make a method's scenario without batch and data."""
     model = asked.model
     if asked.sequence_length is not None:
         given = model if isinstance(model, dict) else {"kind": model}
@@ -437,24 +433,24 @@ def raw_of(asked: FitsRequest, place: TrainingNodes, gpus: int, method: Method) 
 
 
 def _steps(method: Method) -> int:
-    """As many as show all that a strategy does: a warm-up, and whole periods behind it."""
+    """Number of steps: a warm-up and whole periods of the strategy."""
     field: Any = AnyStrategy
     strategy: Strategy = TypeAdapter(field).validate_python(method.strategy)
     return strategy.whole_periods(STEPS)
 
 
 def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
-    """Add a batch, and the first data set that the model takes; return it checked, and as YAML.
+    """Add a batch and the first data set that the model accepts; return the scenario and its data.
 
     Raises
     ------
     ScenarioError
-        If there can be no such scenario.
+        If the scenario is invalid with every data set.
     """
     kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]
     batch = {"microbatch": microbatch}
-    if strategy_class(kind).execution == "single_process":  # which cuts one batch for all devices
+    if strategy_class(kind).execution == "single_process":  # one batch for all devices
         batch = {"global_batch": microbatch * size}
     refused: ScenarioError | None = None
     for data in DATASETS:
@@ -473,5 +469,5 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
 
 
 def checked_here(raw: Raw) -> Scenario:
-    """Validate from the current folder, since that of the file may not be there yet."""
+    """Validate relative to the current folder, since the file's folder may not exist yet."""
     return checked(raw, Path())

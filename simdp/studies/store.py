@@ -1,9 +1,8 @@
 """Stores finished points and reuses them.
 
-A point is kept under all that it depends on: the scenario as resolved, what is in the files that it
-names, what was asked for beside it, and the versions of simdp and NumPy. So it is never taken for
-another one, whatever was changed meanwhile. Only the process that asks for points writes, as soon
-as one is done.
+The key of a point covers all its inputs: the resolved scenario, the contents of its files, the
+other arguments, and the versions of simdp and NumPy. Only the main process writes, as each point
+finishes.
 """
 
 from __future__ import annotations
@@ -30,29 +29,28 @@ from simdp.studies.executor import CompletedItem, Failed, PointExecutor
 # Store --------------------------------------------------------------------------------------------
 
 FILE = "points.sqlite"
-"""What the file is called in a folder that is named."""
+"""File name inside a folder."""
 
 
 class Store:
-    """Finished points; a context manager, which closes the file.
+    """Finished points in a file; a context manager, which closes it.
 
     Parameters
     ----------
     path : Path
-        A file, or a folder that gets one. Made when the first point is done.
+        A file, or a folder for one; created when the first point is done.
     go_on : bool
-        Whether points that are there are taken, of this study or an earlier one; else all are
-        played anew, and replace them.
+        Whether stored points are reused; otherwise they are simulated again and replaced.
 
     Attributes
     ----------
     num_found : int
-        How many were taken so far.
+        Number of reused points.
 
     Raises
     ------
     ScenarioError
-        If the file is damaged, of something else, or laid out by another version of simdp.
+        If the file is damaged, not a store, or written in another layout.
     """
 
     def __init__(self, path: Path, go_on: bool = False) -> None:
@@ -63,11 +61,11 @@ class Store:
 
     @property
     def num_other(self) -> int:
-        """Points that other versions of simdp have left here, which are never taken."""
+        """Number of points of other versions of simdp, which are never reused."""
         return self._records.count(other_than=simdp.__version__)
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Take a point that is there; None where there is none, or its record is damaged."""
+        """Read a stored point; None where it is missing or damaged."""
         record = self._records.get(key) if self.go_on else None
         if record is None:
             return None
@@ -81,7 +79,7 @@ class Store:
         return found
 
     def arrays(self, key: str) -> dict[str, Array]:
-        """Arrays of a point that is there; none where it has none, or they are damaged."""
+        """Read the arrays of a stored point; empty where they are missing or damaged."""
         record = self._records.get(key) if self.go_on else None
         if record is None or record.more is None:
             return {}
@@ -94,21 +92,21 @@ class Store:
     def put(
         self, key: str, value: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
     ) -> None:
-        """Keep a point that is done, at once.
+        """Store a finished point at once.
 
         Parameters
         ----------
         key : str
             From `key_of`.
         value : mapping
-            Plain data; what is not finite stays so.
+            Plain data; may hold infinities and NaN.
         arrays : mapping of str to ndarray, optional
-            What is too large for that.
+            Large data.
 
         Raises
         ------
         ScenarioError
-            If the file cannot be written to.
+            If the file cannot be written.
         """
         more = None
         if arrays is not None:
@@ -119,7 +117,7 @@ class Store:
         self._records.put(key, simdp.__version__, record)
 
     def close(self) -> None:
-        """Close the file; points are safe without this, too."""
+        """Close the file; points are safe without it."""
         self._records.close()
 
     def __enter__(self) -> Self:
@@ -130,21 +128,13 @@ class Store:
 
 
 def key_of(point: Scenario, *more: object) -> str:
-    """Name a point by all that it depends on.
-
-    Parameters
-    ----------
-    point : Scenario
-        What is in its files counts, too.
-    *more : value
-        What was asked for beside it.
-    """
+    """Hash a scenario, the contents of its files and other arguments."""
     return key_of_plain(point.resolved(), point.base, *more)
 
 
 def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
-    """As `key_of`, of a scenario that is resolved already."""
-    import hashlib  # which only studies of many runs need
+    """Compute `key_of` from a scenario that is already resolved."""
+    import hashlib  # only for studies of many runs
 
     files = [_print_of(path) for path in named_files(dict(raw), base)]
     versions = [simdp.__version__, np.__version__]
@@ -153,7 +143,7 @@ def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
 
 
 def _print_of(path: Path) -> str:
-    """What is in a file; read once, until it changes."""
+    """Fingerprint of a file's contents, cached until the file changes; empty if there is no file."""
     try:
         about = path.stat()
     except OSError:
@@ -167,7 +157,7 @@ def _print_known(path: Path, changed: int, nbytes: int) -> str:
 
 
 def key_of_all(keys: Sequence[str], *more: object) -> str:
-    """Name what depends on several points, by their keys and what was asked for beside them."""
+    """Hash the keys of several points and other arguments."""
     import hashlib  # as above
 
     of = json.dumps([keys, *more], sort_keys=True)
@@ -185,16 +175,16 @@ def done_in_order(
     executor: PointExecutor,
     keep: Keep[T, R] | None = None,
 ) -> Iterator[R]:
-    """Do many things of any kind; results come in the order of the items.
+    """Apply a function to many items; yield the results in the order of the items.
 
     Parameters
     ----------
     function, items
-        As of `Executor.each`.
-    executor : Executor
-        Who does them.
+        As for `PointExecutor.each`.
+    executor : PointExecutor
+        Runs the function.
     keep : Keep, optional
-        Where each result is written when it is there, and taken from.
+        Stores results and provides those of earlier runs.
 
     Raises
     ------
@@ -218,16 +208,16 @@ def done_in_order(
 
 
 class Keep(Generic[T, R]):
-    """How results of some kind are kept in a store.
+    """Stores results of one type.
 
     Parameters
     ----------
     store : Store
-        Where.
+        Target.
     key : callable
-        Names an item by all that its result depends on.
+        Hashes an item by all inputs of its result.
     kind : type
-        Of the results: dataclasses, named tuples and what they consist of.
+        Type of the results: dataclasses or named tuples.
     """
 
     def __init__(self, store: Store, key: Callable[[T], str], kind: Any) -> None:
@@ -235,7 +225,7 @@ class Keep(Generic[T, R]):
         self._adapter: TypeAdapter[R] = TypeAdapter(kind)
 
     def taken(self, items: Sequence[T]) -> dict[int, R | Failed]:
-        """Results that are there, by the numbers of their items."""
+        """Read the stored results, by item number."""
         found: dict[int, R | Failed] = {}
         for number, item in enumerate(items):
             kept = self.store.get(self.key(item))
@@ -248,5 +238,5 @@ class Keep(Generic[T, R]):
         return found
 
     def put(self, item: T, value: R) -> None:
-        """Keep a result."""
+        """Store a result."""
         self.store.put(self.key(item), {"value": self._adapter.dump_python(value)})

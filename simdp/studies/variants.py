@@ -1,9 +1,4 @@
-"""Variants of a scenario.
-
-A node is left out, a ring leads around a degraded link, batches go by speed.
-"""
-
-from __future__ import annotations
+"""Variants of a scenario: changed values, fewer steps, remedies for stragglers; and ranges of sizes."""
 
 import copy
 import json
@@ -30,7 +25,7 @@ from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
 from simdp.units import format_quantity, parse
 
-# Variants -----------------------------------------------------------------------------------------
+# Values -------------------------------------------------------------------------------------------
 
 S = TypeVar("S", bound=Spec)
 
@@ -45,16 +40,16 @@ def with_values(
     scenario : Scenario
         Valid.
     raw : dict
-        The same as plain data, as `Scenario.resolved` writes it.
+        The same as plain data, from `Scenario.resolved`.
     values : mapping of str to value
-        Dotted keys, and what stands there now, as in YAML.
+        New values by dotted key, as in YAML.
     where : str
-        Leads the errors: the place that the values come from.
+        Source of the values, which leads errors.
 
     Raises
     ------
     ScenarioError
-        If there is no such key, or a value does not suit it.
+        If a key does not exist, or its value is invalid.
     """
     try:
         made = _made(scenario, raw, values)
@@ -66,11 +61,11 @@ def with_values(
 
 
 COST = "collectives.cost"
-"""A part that is made anew by itself: nothing else of its section depends on it."""
+"""A part that is validated separately: no other key of its section depends on it."""
 
 
 def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the sections anew that hold the keys."""
+    """Validate the sections that hold the changed keys."""
     inside = [key for key in values if key.startswith(f"{COST}.") and key != f"{COST}.kind"]
     made = _made_cost(scenario, raw, {key: values[key] for key in inside}) if inside else {}
     sections: dict[str, Any] = {}
@@ -89,7 +84,7 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
         if section in made:  # its cost changes as well
             part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
         member: Any = type(old)
-        if section == "strategy":  # the one section that may be of another kind
+        if section == "strategy":  # the only section whose kind may change
             member = STRATEGIES.get(part[section].get("kind"), member)
         try:
             new = member.model_validate(part[section], context={"base": scenario.base})
@@ -103,12 +98,12 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
 def _made_cost(
     scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Make the section of collectives anew that has another cost."""
+    """Validate a changed cost, and put it into the section of collectives."""
     part = {"collectives": {"cost": copy.deepcopy(raw["collectives"]["cost"])}}
     for key, value in values.items():
         set_key(part, key, value)
     written, old = part["collectives"]["cost"], scenario.collectives
-    if isinstance(old.cost, NcclCost):  # which reads no file
+    if isinstance(old.cost, NcclCost):  # reads no file
         cost: Cost = _nccl_cost(json.dumps(written))
     else:
         cost = _cost(type(old.cost), written, scenario.base)
@@ -117,7 +112,7 @@ def _made_cost(
 
 @lru_cache(maxsize=512)
 def _nccl_cost(written: str) -> Cost:
-    """A cost that points of a sweep have in common, by its JSON."""
+    """Cache a cost by its JSON, since points of a sweep share it."""
     return _cost(NcclCost, json.loads(written), Path())
 
 
@@ -134,14 +129,14 @@ def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
 
 
 def value_at(here: Any, key: str) -> Any:
-    """Find what stands at a dotted key; None if nothing does.
+    """Find the value at a dotted key; None if there is none.
+
+    A mapping whose values are all equal, as the hops of all protocols, counts as that value.
 
     Parameters
     ----------
     here : Scenario or mapping
-        A scenario, or one as plain data.
-    key : str
-        Where all that is inside is the same, as a hop of every protocol, it is that.
+        A scenario, or its plain data.
     """
     for part in key.split("."):
         if isinstance(here, list | tuple):
@@ -160,15 +155,15 @@ def _inside(value: Any) -> Mapping[str, Any]:
 
 
 def with_numbers(spec: S, values: Mapping[str, float]) -> S:
-    """Set numbers of a valid spec, or of specs inside it, that are known to suit it.
+    """Set numbers of a valid spec, or of specs inside it, without validation.
 
     Parameters
     ----------
     spec : Spec
         A scenario, for example.
     values : mapping of str to float
-        Dotted keys, and what stands there now, in SI units. Where there are keys inside, as those
-        of all protocols, each gets it.
+        New values by dotted key, in SI units. A value for a spec, as a hop for all protocols, is
+        set at each of its keys.
     """
     inside: dict[str, dict[str, float]] = {}
     for key, value in values.items():
@@ -176,7 +171,7 @@ def with_numbers(spec: S, values: Mapping[str, float]) -> S:
         inside.setdefault(first, {})[rest] = value
     update = {key: _numbers(getattr(spec, key), below) for key, below in inside.items()}
     forgets = isinstance(spec, Scenario | Cluster)
-    if forgets:  # what they worked out of their old values
+    if forgets:  # drops their cached values
         return spec.model_copy(update=update)
     made: Any = type(spec).model_construct(spec.model_fields_set, **{**dict(spec), **update})
     found: S = made
@@ -197,7 +192,7 @@ def _numbers(old: Any, values: Mapping[str, float]) -> Any:
 
 
 def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
-    """Values of the keys that begin with a part, without it."""
+    """Values of the keys that begin with a part, without that part."""
     return {
         rest: value
         for key, value in values.items()
@@ -207,28 +202,28 @@ def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
 
 
 def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scenario | None:
-    """Change some settings of one point, and leave numbers out.
+    """Shorten one point and change some settings, for timing only.
 
     Parameters
     ----------
     scenario : Scenario
-        What it sweeps, measured and injected is left out.
+        Its sweep, measurements and injections are left out.
     settings : dict
         Values by dotted key.
     steps : int
-        How many of them are looked at.
+        Number of steps.
 
     Returns
     -------
     Scenario or None
-        None where it cannot have these settings.
+        None where the settings are invalid.
     """
     short = shortened(scenario, steps)
     return None if short is None else with_settings(short, short.resolved(), settings)
 
 
 def shortened(scenario: Scenario, steps: int) -> Scenario | None:
-    """A few steps of one point, timing only; None where it cannot have so few."""
+    """Shorten one point to a few steps, timing only; None where these are too few."""
     workload = scenario.workload.model_copy(update={"epochs": None, "inject": ()})
     bare = scenario.model_copy(
         update={"workload": workload, "numerics": False, "sweep": {}, "measured": None}
@@ -242,7 +237,7 @@ def shortened(scenario: Scenario, steps: int) -> Scenario | None:
 def with_settings(
     short: Scenario, raw: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Scenario | None:
-    """Change settings of a shortened scenario, ``raw`` as resolved; None where it cannot have them.
+    """Change settings of a shortened scenario, ``raw`` as resolved; None where they are invalid.
 
     Only the sections that change are validated.
     """
@@ -254,16 +249,27 @@ def with_settings(
 
 
 MOST_NODES = 3
-"""Nodes that are left out, one at a time."""
+"""Largest number of nodes to leave out, one at a time."""
 
 MEASURED_STEPS = 1
-"""Steps by whose speeds the next ones are cut."""
+"""Steps between rebalancings."""
 
 
 class VariantChange(NamedTuple):
-    """What is tried: a key, its value, and what else it does; ``family`` shows one of its kind.
+    """A change to try.
 
-    ``beside`` are other keys that go with it, ``said`` what it is called, if not by its key.
+    Attributes
+    ----------
+    family : str
+        Kind of the change.
+    key, value
+        The main setting.
+    but : str
+        Side effect, in words.
+    beside : mapping of str to value
+        Further settings.
+    said : str
+        Title, by default the setting.
     """
 
     family: str
@@ -274,27 +280,17 @@ class VariantChange(NamedTuple):
     said: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """All values by dotted key."""
+        """All settings by dotted key."""
         return {self.key: self.value, **self.beside}
 
     def in_words(self) -> str:
-        """What is changed, and what else that does."""
+        """Title and side effect."""
         but = f" ({self.but})" if self.but else ""
         return f"{self.said or f'{self.key}: {written(self.value)}'}{but}"
 
 
 def around_stragglers(scenario: Scenario) -> Iterator[VariantChange]:
-    """What may be worth a try, where the scenario says who is slow.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-
-    Yields
-    ------
-    Change
-    """
+    """Yield changes that may help against a scenario's stragglers."""
     cluster, workload = scenario.cluster, scenario.workload
     if not cluster.stragglers:
         return
@@ -319,13 +315,7 @@ def around_stragglers(scenario: Scenario) -> Iterator[VariantChange]:
 
 
 def evictions(scenario: Scenario) -> Iterator[VariantChange]:
-    """Leave out a node that a straggler is on, where there are others.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    """
+    """Yield changes that leave out a node with a straggler, where there are several nodes."""
     cluster = scenario.cluster
     if cluster.num_nodes < 2:
         return
@@ -347,7 +337,7 @@ def evictions(scenario: Scenario) -> Iterator[VariantChange]:
 
 
 def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:
-    """The node that one is on, or both ends of a link; none where it is everywhere."""
+    """The node of a straggler, or both ends of a link; empty where it affects all."""
     m, rank, node = cluster.local_size, straggler.on_rank(), straggler.on_node()
     if isinstance(straggler, DegradedLink) and straggler.link is not None:
         found = [rank // m for rank in straggler.link]
@@ -359,7 +349,7 @@ def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:
 
 
 def _without(stragglers: list[dict[str, Any]], node: int, per_node: int) -> list[dict[str, Any]]:
-    """Stragglers once a node is gone; those on later ranks and nodes move up."""
+    """Stragglers without those of a node; ranks and nodes behind it move up."""
     found = []
     for one in stragglers:
         ranks = [rank for rank in (one.get("rank"), *(one.get("link") or ())) if rank is not None]
@@ -386,26 +376,21 @@ def _moved_up(one: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
 # Ranges -------------------------------------------------------------------------------------------
 
 MAX_WORLD_SIZE = 2**20
-"""The most ranks of a cluster."""
+"""Largest world size."""
 
 
 def parse_sizes(text: str) -> list[int]:
     """Read sizes: ``"25 MB"``, ``"1KiB:1GiB"`` by doubling, or ``"1KiB:1GiB:4"``.
 
-    Parameters
-    ----------
-    text : str
-        One size, or the first, the last, and the factor from one to the next.
-
     Returns
     -------
     list of int
-        Sizes [bytes], the last one only if the factor hits it.
+        Sizes [bytes]; the last only if the factor hits it.
 
     Raises
     ------
     ScenarioError
-        If a size has no unit or is none, or the range is reversed.
+        If a size has no unit or is invalid, or the range is reversed.
     """
     parts = text.split(":")
     if len(parts) > 3 or "," in text:
@@ -447,12 +432,12 @@ def parse_world_sizes(text: str) -> list[int]:
     Returns
     -------
     list of int
-        Rising; the end of a range only if doubling hits it.
+        Ascending; the end of a range only if doubling hits it.
 
     Raises
     ------
     ScenarioError
-        If they are no whole numbers from 1 on, or do not rise.
+        If they are not whole numbers from 1 on, or do not ascend.
     """
     doubling = ":" in text
     try:
@@ -477,19 +462,12 @@ def _wrong_world_size(text: str, why: str) -> ScenarioError:
 
 
 def parse_counts(option: str, text: str) -> list[int]:
-    """Read whole numbers of 1 or more: ``"1,2,8"``.
-
-    Parameters
-    ----------
-    option : str
-        Where they stand, for messages.
-    text : str
-        What was typed.
+    """Read whole numbers of 1 or more: ``"1,2,8"``; ``option`` leads errors.
 
     Raises
     ------
     ScenarioError
-        If one of them is none.
+        If one is not.
     """
     counts = [part.strip() for part in text.split(",")]
     wrong = [part for part in counts if not (part.isascii() and part.isdecimal() and int(part))]
