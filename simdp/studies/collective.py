@@ -51,24 +51,24 @@ NOT_OURS = {
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
 }
-"""What others call a collective, and what it is called here."""
+"""Other tools' names of collectives, and ours."""
 
 WITHOUT_CHOICE = {"barrier": "recursive_doubling", "gather": "naive", "scatter": "naive"}
-"""What serves collectives that have no ``auto``, where no algorithm is named."""
+"""Default algorithms of collectives without ``auto``."""
 
 
 def usual_kind(collective: str) -> str:
-    """The kind of algorithm where none is named."""
+    """Return the default kind of algorithm."""
     return WITHOUT_CHOICE.get(collective, "auto")
 
 
 def known_collective(name: str) -> str:
-    """Check the name of a collective.
+    """Return the name of a collective if it exists.
 
     Raises
     ------
     ScenarioError
-        If there is none of that name.
+        If it does not.
     """
     if name in FAMILIES:
         return name
@@ -83,7 +83,7 @@ def known_collective(name: str) -> str:
 
 
 def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algorithm:
-    """Make an algorithm from what stands in YAML: ``ring``, or ``{kind: ring, slices: 4}``.
+    """Make an algorithm from YAML data: ``ring``, or ``{kind: ring, slices: 4}``.
 
     Parameters
     ----------
@@ -92,12 +92,12 @@ def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algori
     written : object
         Plain data.
     base : Path
-        The folder that relative paths start from.
+        Folder that relative paths start from.
 
     Raises
     ------
     ScenarioError
-        With every problem that was found.
+        With every problem.
     """
     field: Any = Annotated[Algorithm, member_of(collective)]
     try:
@@ -110,7 +110,7 @@ def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algori
 
 
 def short_name(spec: Spec) -> str:
-    """Name an algorithm by its kind and what is not as usual: ``ring(slices=4)``."""
+    """Name an algorithm by its kind and its options that are not default: ``ring(slices=4)``."""
     written = spec.model_dump(mode="json")
     said = []
     for key, field in type(spec).model_fields.items():
@@ -142,30 +142,30 @@ def sweep_collective(
     known: Sequence[Known] = (),
     base: Path = Path(),
 ) -> CollectiveStudy:
-    """Time one collective by itself: every rank enters at once, nothing else is under way.
+    """Time one collective in isolation: every rank enters at once, with no other work.
 
     Parameters
     ----------
     collective : str
         A key of `simdp.collectives.FAMILIES`.
     algorithms : sequence of Algorithm or Cost
-        Of that family; or costs that bring times.
+        Of that family; or costs that compute times.
     clusters : sequence of Cluster
-        One per world size. Stragglers slow down compute, and so have no part in it.
+        One per world size. Stragglers slow down compute only, and have no effect.
     sizes : sequence of int
         Of the whole buffer, as nccl-tests counts it [bytes].
     root : int
-        For collectives that have one.
+        For collectives with a root.
     dtype : str
         A key of `simdp.results.collective.ITEMSIZE`.
     name : str
         The cluster's.
     measured : NcclLog, optional
-        What a real machine took.
-    split : Split, optional
-        How ranks are split into process groups, which all run the collective at the same time.
+        Measured times.
+    split : GroupSplit, optional
+        Splits ranks into process groups, which run the collective at the same time.
     known, base : sequence of Known, Path
-        How well the machine's constants are known, for intervals; the folder of its file.
+        Uncertainty of the machine's constants, for intervals; folder of its file.
 
     Returns
     -------
@@ -175,7 +175,7 @@ def sweep_collective(
     Raises
     ------
     ScenarioError
-        If an algorithm cannot serve a cluster, or there is no such root or dtype.
+        If an algorithm does not support a cluster, or the root or dtype does not exist.
     """
     if dtype not in ITEMSIZE:
         raise ScenarioError([f"--dtype: {unknown_name('dtype', dtype, list(ITEMSIZE))}"])
@@ -198,12 +198,12 @@ class GroupSplit(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> GroupSplit:
-        """Read ``"mod 8"``, as NCCL_TESTS_SPLIT of nccl-tests is written.
+        """Read ``"mod 8"``, in the format of nccl-tests' NCCL_TESTS_SPLIT.
 
         Raises
         ------
         ScenarioError
-            If it is none.
+            If it has another format.
         """
         match = re.fullmatch(r"\s*(mod|div|%|/)\s*(\d{1,7})\s*", text, re.IGNORECASE)
         if match is None:
@@ -284,7 +284,7 @@ def _timed(
     times: Mapping[int, float],
     known: Sequence[Known],
 ) -> CollectiveCurve:
-    """The curve of a cost that brings times, with intervals where its constants are a machine's."""
+    """Curve of a cost that computes times, with intervals where its constants have any."""
     wiring, why = wiring_of(cluster), f"collectives.cost: {cost.kind}"
     others = cost_variants(cost, known) if wiring.world_size > 1 else []
     new = news(known, collective, wiring.num_nodes)
@@ -328,28 +328,27 @@ def _point(
 
 
 def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, list[Cluster]]:
-    """Read the cluster of a scenario, whose other sections may be missing and are not looked at.
+    """Read the cluster of a scenario; other sections are ignored and may be missing.
 
-    Stragglers are left out, since they slow down compute alone, and may name ranks that a smaller
-    world size lacks.
+    Stragglers are dropped, since they slow down compute only, and may name ranks beyond a smaller
+    world size.
 
     Parameters
     ----------
     path : Path
-        A YAML file, a saved ``result.json``, or the name of a machine or of a scenario that simdp
-        brings.
+        A YAML file, a saved ``result.json``, or the name of a machine or of a shipped scenario.
     world_sizes : sequence of int
-        In place of the file's own; none for that.
+        In place of the file's own; empty for that.
 
     Returns
     -------
     (str, list of Cluster)
-        The scenario's name, or the machine's, and a cluster per world size.
+        Name of the scenario or machine, and a cluster per world size.
 
     Raises
     ------
     ScenarioError
-        With every problem that was found.
+        With every problem.
     """
     path = cluster_file(path)
     raw = _raw(path)
@@ -359,22 +358,22 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
 
 
 def load_cost(path: Path, of_groups: bool = False) -> Cost:
-    """Read how a scenario, or a machine, wants the time of a collective to be found.
+    """Read the cost of collectives of a scenario or machine.
 
-    Where no cost is written and no algorithm is named, NCCL's model times devices of the catalogue.
+    Without a cost and without an algorithm, NCCL's model times devices of the catalogue.
 
     Parameters
     ----------
     path : Path
         As for `load_clusters`.
     of_groups : bool, optional
-        Whether process groups are asked for, which NCCL's model does not know: then it is none
-        that nobody wrote.
+        Whether the ranks are split into process groups. NCCL's model does not support them, and is
+        then never the default.
 
     Raises
     ------
     ScenarioError
-        With every problem that was found.
+        With every problem.
     """
     path = cluster_file(path)
     raw = _raw(path)
@@ -394,24 +393,24 @@ def load_cost(path: Path, of_groups: bool = False) -> Cost:
 
 
 def _raw(path: Path) -> dict[str, Any]:
-    """Read a scenario as plain data, with what its machine brings."""
+    """Read a scenario as plain data, merged with its machine."""
     return with_machine(read_cluster(path, list(Scenario.model_fields)), path.parent)
 
 
 def make_cost(written: Any, base: Path) -> Cost:
-    """Make a cost from what stands in YAML: ``nccl``, or ``{kind: table, path: all_reduce.log}``.
+    """Make a cost from YAML data: ``nccl``, or ``{kind: table, path: all_reduce.log}``.
 
     Parameters
     ----------
     written : object
         Plain data.
     base : Path
-        The folder that relative paths start from.
+        Folder that relative paths start from.
 
     Raises
     ------
     ScenarioError
-        With every problem that was found.
+        With every problem.
     """
     field: Any = AnyCost
     try:
@@ -441,7 +440,7 @@ DEFAULT_SIZES, DEFAULT_DTYPE = "1KiB:1GiB", "float"
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of ``python -m simdp collective``.
+    """Arguments of ``python -m simdp collective``.
 
     Attributes
     ----------
@@ -450,19 +449,19 @@ class Request:
     cluster : Path
         A scenario.
     algorithms : sequence
-        As in YAML, costs that bring times among them; none for what the scenario's
-        ``collectives.cost`` tells, or for ``auto``.
+        As in YAML, including costs that compute times; by default the scenario's
+        ``collectives.cost``, or ``auto``.
     world_size, sizes : str or None
-        As `parse_world_sizes` and `parse_sizes` read them. Left out, the log's, else the cluster's
-        own and 1 KiB to 1 GiB.
+        As for `parse_world_sizes` and `parse_sizes`; by default the log's, else the cluster's own
+        and 1 KiB to 1 GiB.
     root : int
-        For collectives that have one.
+        For collectives with a root.
     dtype : str or None
-        Left out, the log's, else float.
+        By default the log's, else float.
     against : Path or None
         A log of nccl-tests.
     split : str or None
-        As `Split.parse` reads it.
+        As for `GroupSplit.parse`.
     """
 
     collective: str
@@ -477,12 +476,12 @@ class Request:
 
 
 def answer(request: Request) -> CollectiveStudy:
-    """Check a request and time what it asks for.
+    """Check a request and time its collective.
 
     Raises
     ------
     ScenarioError
-        If anything in it is wrong.
+        If an argument is wrong.
     """
     collective = known_collective(request.collective)
     cost = load_cost(request.cluster, of_groups=request.split is not None)
@@ -517,9 +516,9 @@ def answer(request: Request) -> CollectiveStudy:
 
 
 def _served_by(collective: str, written: Any, cost: Cost) -> Algorithm | Cost:
-    """Make what serves a collective: an algorithm over the links, or a cost that brings its time.
+    """Make an algorithm over the links, or a cost that computes times.
 
-    A cost of the kind that the scenario or the machine has is that one, with its constants.
+    A cost of the scenario's or machine's kind keeps its constants.
     """
     if isinstance(written, Cost):
         return written
@@ -541,7 +540,7 @@ def _refuse_for_barrier(request: Request) -> None:
 
 
 def _world_sizes(request: Request, log: NcclLog | None) -> list[int]:
-    """The world sizes that are asked for; none for the cluster's own."""
+    """World sizes of the request; empty for the cluster's own."""
     listed = log.world_size if log else None
     if request.world_size is None:
         return [listed] if listed else []
@@ -555,7 +554,7 @@ def _world_sizes(request: Request, log: NcclLog | None) -> list[int]:
 
 
 def _sizes(request: Request, log: NcclLog | None) -> list[int]:
-    """The sizes that are asked for; with a log, its own, as far as they lie between these."""
+    """Sizes of the request; with a log, those of the log in its range."""
     sizes = parse_sizes(request.sizes or DEFAULT_SIZES)
     if log is None:
         return sizes

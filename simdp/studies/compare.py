@@ -1,10 +1,8 @@
-"""Compares variants of a scenario.
+"""Compares variants of a scenario, such as strategies, side by side.
 
-What a scenario gives per rank becomes a batch of all ranks, and `Single` has it on one device.
-
-Strategies deal samples out in different ways, and some cannot carry what others can. So the points
-are made comparable first: each trains on the same samples in a step, and `Single` has one device.
-A point that cannot run says why, and leaves the others alone.
+Strategies distribute samples in different ways. So the points are made comparable first: samples
+per rank become a batch of all ranks, and `Single` trains it on one device. A point that cannot run
+keeps its errors; the others still run.
 """
 
 from __future__ import annotations
@@ -42,17 +40,17 @@ from simdp.studies.many import PointRequest, simulated
 from simdp.studies.store import Store
 from simdp.workload.models import MODEL
 
-# Comparable ---------------------------------------------------------------------------------------
+# Making points comparable -------------------------------------------------------------------------
 
 STRATEGY = one_of("strategy", STRATEGIES, default="ddp")
-"""What a strategy's name or mapping stands for."""
+"""Expands a strategy's name or mapping."""
 
 _LISTS = ("cluster.device", "cluster.topology", "cluster.link", "cluster.inter_node.link")
-"""Keys that may list a value per rank or node; one device has the first."""
+"""Keys that may list a value per rank or node; one device takes the first."""
 
 
 def kind_of(raw: Raw) -> str | None:
-    """The strategy of a scenario as plain data; None where it names none."""
+    """Strategy of a scenario as plain data; None if it is invalid."""
     try:
         return str(STRATEGY.expand(raw.get("strategy", "ddp"))["kind"])
     except PydanticCustomError:
@@ -60,19 +58,19 @@ def kind_of(raw: Raw) -> str | None:
 
 
 def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int], list[str]]:
-    """Give the file's options to points that name its own strategy and nothing else.
+    """Give the file's strategy options to points that name its strategy and nothing else.
 
     Parameters
     ----------
     raw : dict
         The scenario as plain data.
     points : sequence of (dict, dict)
-        What each point sets, and its scenario as plain data, which may be changed.
+        Settings of each point, and its scenario as plain data, which may be changed.
 
     Returns
     -------
     list of int, list of str
-        Which points that are, and a note for the reader.
+        Numbers of the changed points, and a note.
     """
     own, kind = raw.get("strategy"), kind_of(raw)
     named = [chosen.get("strategy") for chosen, _ in points]
@@ -91,24 +89,24 @@ def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int]
 
 
 def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
-    """Change a point so that it sees the samples of a step that the others see.
+    """Change a point so that a step trains the same samples as in the other points.
 
     Parameters
     ----------
     raw : dict
-        The point's scenario as plain data; changed.
+        The point's scenario as plain data; changed in place.
     several : bool
         Whether points differ in their strategy.
 
     Returns
     -------
     dict, list of str
-        What was set, by dotted key, and notes for the reader.
+        Changed settings by dotted key, and notes.
 
     Raises
     ------
     ScenarioError
-        If one device cannot see them.
+        If one device cannot train the same samples.
     """
     changes: Raw = {}
     notes: list[str] = []
@@ -125,7 +123,7 @@ def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
 
 
 def _one_batch(raw: Raw, n: int) -> tuple[Raw, list[str]]:
-    """Turn samples per rank into samples of all ranks, which every strategy can cut."""
+    """Turn samples per rank into a batch of all ranks, which every strategy can distribute."""
     workload = raw.get("workload")
     if not isinstance(workload, dict) or workload.get("global_batch") is not None:
         return {}, []
@@ -137,7 +135,7 @@ def _one_batch(raw: Raw, n: int) -> tuple[Raw, list[str]]:
                 "strategies that cut a global_batch cannot take them."
             ]
     if type(microbatch) is not int or type(accumulate) is not int:
-        return {}, []  # which is wrong, and refused as such
+        return {}, []  # validation reports it
     batch = microbatch * accumulate * n
     said = (
         f"every point trains on the same {batch} samples in a step: workload.global_batch: {batch} "
@@ -147,7 +145,7 @@ def _one_batch(raw: Raw, n: int) -> tuple[Raw, list[str]]:
 
 
 def _remainder(raw: Raw, changes: Raw, n: int) -> list[str]:
-    """Say where ranks get different numbers of samples, which not all strategies weigh."""
+    """Note that ranks get different numbers of samples, which not all strategies weight."""
     workload = raw.get("workload")
     written = workload.get("global_batch") if isinstance(workload, dict) else None
     batch = changes.get("workload.global_batch", written)
@@ -160,7 +158,7 @@ def _remainder(raw: Raw, changes: Raw, n: int) -> list[str]:
 
 
 def _sums(raw: Raw, n: int) -> list[str]:
-    """Say that a loss which is a sum is divided where gradients are averaged."""
+    """Note that a loss that is a sum is divided where gradients are averaged."""
     workload = raw.get("workload")
     loss = workload.get("loss") if isinstance(workload, dict) else None
     if n == 1 or not isinstance(loss, dict) or loss.get("reduction") != "sum":
@@ -172,7 +170,7 @@ def _sums(raw: Raw, n: int) -> list[str]:
 
 
 def _one_device(raw: Raw, n: int) -> tuple[Raw, list[str]]:
-    """Give `Single` the one device that it trains on, and the node around it."""
+    """Reduce the cluster to one device and its node, for `Single`."""
     cluster, workload = raw["cluster"], raw.get("workload")
     workload = workload if isinstance(workload, dict) else {}
     micro_steps = workload.get("grad_accum", 1)
@@ -224,19 +222,19 @@ def compare(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> Comparison:
-    """Simulate a scenario at every point of a grid, and lay the points side by side.
+    """Simulate a scenario at every point of a grid, and compare the points.
 
     Where strategies are compared and the scenario gives ``microbatch``, every point gets the
-    ``global_batch`` that it amounts to, and ``single`` gets it on one device. Stragglers and faults
-    of ranks that a point lacks are idle there.
+    equivalent ``global_batch``, and ``single`` gets it on one device. Stragglers and faults of
+    missing ranks are ignored.
 
     Parameters
     ----------
     path : path-like
-        A YAML file, a saved result.json, or the name of a scenario that simdp brings.
+        A YAML file, a saved result.json, or the name of a shipped scenario.
     over : mapping of str to sequence
         Dotted keys and their values, for example ``{"strategy": ["single", "ddp"]}``; several keys
-        make a grid whose last key runs fastest.
+        make a grid whose last key varies fastest.
     overrides : mapping of str to value, optional
         Keys that are set at every point, as for `simdp.load_scenario`.
     workers, scheduler, progress, store
@@ -250,7 +248,7 @@ def compare(
     Raises
     ------
     ScenarioError
-        If there is nothing to compare, a value is no strategy, the scenario has a sweep, or no
+        If there is nothing to compare, a strategy does not exist, the scenario has a sweep, or no
         point can run.
     """
     file, values = find(Path(path)), {key: list(given) for key, given in over.items()}
@@ -276,7 +274,7 @@ def compare(
 
 
 def _hidden_by_the_file(raw: Raw, over: Mapping[str, Any]) -> list[str]:
-    """Say which keys of the file win over those of the machines that are compared."""
+    """Note the keys of the file that override those of the compared machines."""
     cluster = raw.get("cluster")
     if MACHINE not in over or not isinstance(cluster, dict):
         return []
@@ -290,7 +288,7 @@ def _hidden_by_the_file(raw: Raw, over: Mapping[str, Any]) -> list[str]:
 
 
 def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
-    """Say where points differ in how collectives are timed, which nobody has asked for."""
+    """Note that points use different costs of collectives, though none was set."""
     found: dict[str | None, str] = {}
     for point in compared:
         if point.metrics is not None:
@@ -303,7 +301,7 @@ def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
 
 
 def _refuse(over: dict[str, list[Any]]) -> None:
-    """Refuse what does not make a comparison, and values that are no strategy."""
+    """Raise if there is nothing to compare, or a value is not a strategy."""
     found = []
     for line in sweep_problems({"sweep": over}):
         found.append("--over " + line.removeprefix("sweep.").removeprefix("sweep: "))
@@ -321,7 +319,7 @@ def _refuse(over: dict[str, list[Any]]) -> None:
 
 
 def _no_strategy(key: str, value: Any) -> list[str]:
-    """Say what is wrong with a strategy wherever it stands; its options belong to ``strategy``."""
+    """Problems of a strategy; options are checked only for the key ``strategy``."""
     try:
         STRATEGY.expand(value)
         if key == "strategy":
@@ -336,7 +334,7 @@ def _no_strategy(key: str, value: Any) -> list[str]:
 def _played(
     points: Sequence[tuple[Raw, Raw]], base: Path, play: Callable[[list[PointRequest]], Outcomes]
 ) -> tuple[list[ComparedPoint], list[str]]:
-    """Play every point that can be; raise what is wrong with all of them if none can."""
+    """Simulate every valid point; raise the problems of all if none is."""
     compared, scenarios, notes = _made(points, base)
     asked = [PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
     _play([compared[number] for number in scenarios], asked, play(asked))
@@ -348,11 +346,11 @@ def _played(
 def _made(
     points: Sequence[tuple[Raw, Raw]], base: Path
 ) -> tuple[list[ComparedPoint], dict[int, Scenario], list[str]]:
-    """Make the scenario of every point that can have one, by its number; and what is to be said."""
+    """Make the scenario of every valid point, by number, and collect notes."""
     largest = max(world_size(raw) for _, raw in points)
     several = len({kind_of(raw) for _, raw in points}) > 1
     compared, scenarios = list[ComparedPoint](), dict[int, Scenario]()
-    notes: dict[str, None] = {}  # in the order in which they come up
+    notes: dict[str, None] = {}  # in order, without repeats
     for number, (chosen, raw) in enumerate(points):
         point = ComparedPoint(chosen)
         try:
@@ -366,7 +364,7 @@ def _made(
 
 
 def _parts_of_periods(scenario: Scenario) -> list[str]:
-    """Say where the steps that metrics count are no whole number of a strategy's periods."""
+    """Note that the counted steps are not a whole number of a strategy's periods."""
     strategy, n = scenario.strategy, scenario.cluster.world_size
     if not strategy.averages_parameters:
         return []
@@ -384,7 +382,7 @@ def _parts_of_periods(scenario: Scenario) -> list[str]:
 
 
 def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
-    """Say once what all points share, and then what is wrong with each."""
+    """Problems that all points share, then those of each."""
     lines = [line for line in compared[0].problems if all(line in p.problems for p in compared)]
     for point in compared:
         lead = f"with {point.label}: "
@@ -392,13 +390,13 @@ def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
     return lines
 
 
-# Playing ------------------------------------------------------------------------------------------
+# Filling in points --------------------------------------------------------------------------------
 
 
 def _play(
     points: Sequence[ComparedPoint], asked: Sequence[PointRequest], outcomes: Outcomes
 ) -> None:
-    """Fill points in, each when it is its turn, so that no more weights are here than must be."""
+    """Fill in the points in order, so that few weights are kept at a time."""
     first: Weights | None = None
     for point, one, found in zip(points, asked, in_order(outcomes, len(points)), strict=True):
         if isinstance(found, Failed):
@@ -410,13 +408,7 @@ def _play(
 def _fill(
     point: ComparedPoint, scenario: Scenario, result: Result, first: Weights | None
 ) -> Weights | None:
-    """Fill a point in.
-
-    Returns
-    -------
-    dict of str to ndarray, or None
-        The weights that later points are compared with: ``first``, or else this point's.
-    """
+    """Fill in a point; return the reference weights of later points: ``first``, or this point's."""
     cluster, workload = scenario.cluster, scenario.workload
     point.world_size, point.metrics = cluster.world_size, result.metrics
     point.cost, point.step_error_s = scenario.collectives.cost.kind, _step_error(scenario, result)
@@ -433,7 +425,7 @@ def _fill(
     if _same_shapes(reference, weights):
         differences = _differences(reference, weights)
         largest = max(differences.values(), default=0.0)
-        # Rounding may take half of the digits; a wrong or missing gradient takes more.
+        # Rounding may change half of the digits; a wrong or missing gradient changes more.
         rounding = float(np.sqrt(np.finfo(workload.dtype).eps))
         point.weights_difference = largest if math.isfinite(largest) else None
         point.differing = [name for name, apart in differences.items() if apart > rounding]
@@ -455,7 +447,7 @@ def _step_error(scenario: Scenario, result: Result) -> float:
 
 
 def _fullest_device(cluster: Cluster, peaks: Sequence[float]) -> tuple[float, float]:
-    """What is kept on the device that has the least room left for its size, and its memory."""
+    """Memory in use and capacity of the fullest device, relative to its capacity [bytes]."""
     k, devices = cluster.ranks_per_device, cluster.devices()
     held = [
         (float(sum(peaks[first : first + k])), devices[first].memory)
@@ -465,17 +457,14 @@ def _fullest_device(cluster: Cluster, peaks: Sequence[float]) -> tuple[float, fl
 
 
 def _same_shapes(first: Weights, second: Weights) -> bool:
-    """Tell whether two models have the same parameters."""
+    """Whether two models have the same parameters."""
     return {name: array.shape for name, array in first.items()} == {
         name: array.shape for name, array in second.items()
     }
 
 
 def _differences(first: Weights, second: Weights) -> dict[str, float]:
-    """Largest difference from the first over the largest weight, of each parameter.
-
-    Infinite where a weight that differs is not finite.
-    """
+    """Largest difference over the largest weight, by parameter; infinite for non-finite weights."""
     found = {}
     for name, array in first.items():
         if second[name].tobytes() == array.tobytes():

@@ -1,8 +1,8 @@
-"""Methods that fit into memory, and their step times.
+"""Training methods that fit into memory, and their step times.
 
-What devices keep is followed as lines in the samples of a micro-batch (`simdp.engine.phases`): of a
-stack of equal blocks at two depths, from which all others follow exactly, wherever a block is a
-unit of what is dealt to ranks, else of the whole model. Times are those of the whole model.
+Memory is a line in the samples of a micro-batch (`simdp.engine.phases`). A stack of equal blocks is
+computed at two small depths and extrapolated exactly, wherever a block is a unit of sharding;
+otherwise the whole model is computed. Times are those of the whole model.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from simdp.workload.models import AnyModel, Model
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.step_costs import forward_flops
 
-# Fits ---------------------------------------------------------------------------------------------
+# Methods that fit ---------------------------------------------------------------------------------
 
 LARGEST_BATCH = 256
-"""Samples of a micro-batch that are tried at most."""
+"""Largest micro-batch that is tried [samples]."""
 
 LARGEST_SIZE = 1024
-"""Devices that are tried at most where the least number is asked for."""
+"""Largest number of devices that is tried."""
 
 EXACT_BATCHES = 16
 """Up to here every number of samples is tried; beyond, numbers of four binary digits."""
@@ -69,29 +69,29 @@ STEPS = 2
 """The first is warm-up."""
 
 DEPTHS = 2 * EDGE, 2 * EDGE + 1
-"""Of the short stacks."""
+"""Depths of the two short stacks."""
 
 ADAPTING = ("lora", "qlora")
-"""Methods that train adapters alone."""
+"""Methods that train adapters only."""
 
 NEARLY_THE_BEST = 0.95
-"""Of the fastest row's rate: of those that reach so much, ``init`` writes the simplest."""
+"""Share of the fastest row's rate from which ``init`` prefers the simplest row."""
 
 
 def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
-    """Try every method.
+    """Try every method, and choose a row.
 
     Parameters
     ----------
-    asked : Asked
-        Without a number of devices, each method is tried on the least that it fits on.
+    asked : FitsRequest
+        Without a number of devices, each method gets the least number that it fits on.
     has_times : bool
-        Whether steps are simulated; without their times no row is chosen.
+        Whether steps are simulated; without times no row is chosen.
 
     Raises
     ------
     ScenarioError
-        If what is asked for does not exist, or does not go together.
+        If an option does not exist, or options do not go together.
     """
     place = place_of(asked.machine, asked.device, asked.node_size)
     if asked.gpus is not None:
@@ -126,12 +126,12 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
 
 
 def check(asked: FitsRequest, place: TrainingNodes) -> Any:
-    """Check all that is asked for but the place; return the precision that is meant.
+    """Check the options except those of the nodes; return the precision as in YAML.
 
     Raises
     ------
     ScenarioError
-        If something does not exist.
+        If one of them does not exist.
     """
     known_value("MODEL", asked.model)
     known_choice("--recompute", asked.recompute, RECOMPUTE)
@@ -140,7 +140,7 @@ def check(asked: FitsRequest, place: TrainingNodes) -> Any:
         known_value("--strategy", asked.strategy)
     if asked.precision is None:
         return place.usual_precision
-    if asked.precision in ("amp", "mixed"):  # of which there are two, and devices have one or both
+    if asked.precision in ("amp", "mixed"):  # in a dtype that the devices support
         usual = place.usual_precision
         dtype = usual["dtype"] if isinstance(usual, dict) else "bfloat16"
         return {"kind": asked.precision, "dtype": dtype}
@@ -148,7 +148,7 @@ def check(asked: FitsRequest, place: TrainingNodes) -> Any:
 
 
 def _trials(stacks: _Stacks) -> Iterator[_Trial]:
-    """Each method that can be; all but the full one with one kind of recomputation."""
+    """Yield the possible methods; all but ``full`` with one kind of recomputation."""
     wrong: list[str] = []
     found = False
     for group in methods(stacks.asked, stacks.precision):
@@ -165,10 +165,7 @@ def _trials(stacks: _Stacks) -> Iterator[_Trial]:
 
 
 def _worth_a_row(trials: Sequence[_Trial]) -> list[_Trial]:
-    """Of one method with more and more recomputation, leave out trials without interest.
-
-    These are less recomputation than what does not fit, and more than the largest batch needs.
-    """
+    """Drop trials with too little recomputation to fit, or more than the largest batch needs."""
     kept: list[_Trial] = []
     for trial in reversed(trials):
         kept.append(trial)
@@ -185,10 +182,10 @@ def _nothing_to_try(asked: FitsRequest) -> str:
 
 
 def _one_of(trials: Sequence[_Trial]) -> _Trial:
-    """The recomputation that suits a method.
+    """Choose a method's recomputation.
 
-    What travels to the host and back takes long, and as many samples as possible share it. Adapters
-    send little: nothing is computed again that need not be.
+    Offloading takes the most: transfers to the host are slow, and larger batches share them.
+    Adapters take the least that fits.
     """
     if trials[0].method.name == "offload":
         return trials[-1]
@@ -203,15 +200,15 @@ def _one_of(trials: Sequence[_Trial]) -> _Trial:
 def _least_rows(
     asked: FitsRequest, place: TrainingNodes, precision: Any, stacks: Callable[[int], _Stacks]
 ) -> Iterator[tuple[FittingRow, _Trial]]:
-    """For each strategy and method a row at the least number of devices that it fits on.
+    """Yield a row per strategy and method, at the least number of devices that it fits on.
 
-    What a rank keeps falls with their number, or stays.
+    Found by bisection, since memory per rank never rises with their number.
     """
     sizes = list(_sizes(place))
     for group in methods(asked, precision):
 
         def most(place: int, group: Sequence[Method] = group) -> _Trial | None:
-            """With the most recomputation that can be, which needs least."""
+            """Trial with the most recomputation, which needs the least memory."""
             trials = (_Trial(stacks(sizes[place]), method) for method in reversed(group))
             return next((trial for trial in trials if not trial.problems), None)
 
@@ -232,17 +229,14 @@ def _least_rows(
 
 
 def _sizes(place: TrainingNodes) -> Iterator[int]:
-    """Numbers of devices: a part of a node, then whole nodes."""
+    """Yield numbers of devices: a part of a node, then whole nodes."""
     yield from range(1, place.per_node + 1)
     if place.is_networked:
         yield from range(2 * place.per_node, LARGEST_SIZE + 1, place.per_node)
 
 
 def _worth(row: FittingRow) -> tuple[float, ...]:
-    """What fits first, all weights before adapters, few devices and the fastest leading.
-
-    Then what needs least.
-    """
+    """Sort key: what fits, full training, few devices and fast steps first; else least memory."""
     if row.step_time_s is None:
         return (4, row.peak_memory_bytes)
     first = 2 * (row.method in ADAPTING) + (row.state == "tight")
@@ -250,7 +244,7 @@ def _worth(row: FittingRow) -> tuple[float, ...]:
 
 
 def _choice(rows: Sequence[FittingRow]) -> int:
-    """Which row ``init`` writes: the simplest of those that are nearly the fastest."""
+    """Number of the row for ``init``: the simplest of those that are nearly the fastest."""
     first = rows[0]
     least = NEARLY_THE_BEST * _rate(first)
     alike = [
@@ -289,17 +283,14 @@ def _precision_in_words(precision: Any) -> str:
 
 
 def _memory(scenario: Scenario) -> float:
-    """Of the smallest device [bytes]."""
+    """Memory of the smallest device [bytes]."""
     return min(device.memory for device in scenario.cluster.devices())
 
 
 class _Stacks:
-    """The scenario at full depth, and as short stacks where the model is one.
+    """The scenario at full depth, and at two small depths where the model is a stack.
 
-    Attributes
-    ----------
-    times : dict of str to Times
-        How long compute takes, by all that it depends on.
+    ``times`` caches the times of compute by precision, adapters and quantization.
     """
 
     def __init__(self, asked: FitsRequest, place: TrainingNodes, precision: Any, gpus: int) -> None:
@@ -323,7 +314,7 @@ class _Stacks:
 
 
 def _is_in_step(strategy: Strategy) -> bool:
-    """Whether all ranks do the same, in every step."""
+    """Whether all ranks do the same in every step."""
     return strategy.execution == "synchronous" and not strategy.averages_parameters
 
 
@@ -338,7 +329,7 @@ class _Trial:
         self.memory = _memory(self.whole)
 
     def _of(self, scenario: Scenario) -> Scenario:
-        """The method's scenario of one sample."""
+        """The method's scenario with one sample."""
         precision: Any = AnyPrecision
         method = self.method
         changed: Raw = {
@@ -355,7 +346,7 @@ class _Trial:
 
     @cached_property
     def problems(self) -> list[str]:
-        """Why there can be no such scenario."""
+        """Reasons why the scenario is invalid."""
         whole = self.whole
         cluster = whole.cluster
         is_one_node = cluster.world_size <= cluster.local_size
@@ -371,14 +362,14 @@ class _Trial:
         return list(lines_of_depth(self.whole, short, self.stacks.depth))
 
     def peak_at(self, samples: int) -> float:
-        """Tensors of the fullest rank at its peak [bytes]."""
+        """Tensors at the peak of the fullest rank [bytes]."""
         if _is_in_step(self.strategy):
             return max(line.at(samples) for line in self.lines)
         return float(max(memory_needed(self.at(samples)).peak.tolist()))
 
     @cached_property
     def microbatch(self) -> int:
-        """As many samples as surely fit; 1 where that is not sure of any."""
+        """Most samples that surely fit; at least 1."""
         if self.asked.microbatch:
             return self.asked.microbatch
         room = room_for_tensors(self.memory, self.stacks.gpus)
@@ -391,29 +382,29 @@ class _Trial:
 
     @property
     def has_largest_batch(self) -> bool:
-        """Whether as many samples fit as are tried."""
+        """Whether the largest micro-batch that is tried fits."""
         chosen = self.asked.microbatch is None and self.state == "yes"
         return chosen and self.microbatch == LARGEST_BATCH
 
     @cached_property
     def peak(self) -> float:
-        """Tensors of the fullest rank at its peak [bytes]."""
+        """Tensors at the peak of the fullest rank [bytes]."""
         return self.peak_at(self.microbatch)
 
     @cached_property
     def taken(self) -> tuple[float, float]:
-        """The least and the most that is taken of the fullest device [bytes]."""
+        """Least and most memory in use on the fullest device [bytes]."""
         least, most = beside_tensors(self.peak, self.stacks.gpus)
         return self.peak + least, self.peak + most
 
     @property
     def state(self) -> str:
-        """Whether it fits: yes, no, or tight where that depends on what is not known."""
+        """``yes`` if it fits, ``no`` if not, ``tight`` if that depends on unknown overheads."""
         least, most = self.taken
         return "yes" if most <= self.memory else "tight" if least <= self.memory else "no"
 
     def row(self, has_times: bool = True) -> FittingRow:
-        """How it does."""
+        """Make the trial's row of the table."""
         size, gpus = self.microbatch, self.stacks.gpus
         time = self._step_time(size) if has_times and self.state != "no" else None
         samples_per_s = size * gpus / time if time else None
@@ -444,7 +435,7 @@ class _Trial:
         )
 
     def at(self, microbatch: int) -> Scenario:
-        """The method's scenario of so many samples."""
+        """The method's scenario with ``microbatch`` samples."""
         workload = self.whole.workload
         changed: Raw = {"microbatch": microbatch}
         if workload.microbatch is None:  # one batch for all devices
@@ -469,7 +460,7 @@ class _Trial:
         return steady_step_time(ends.ends())
 
     def with_interval(self, row: FittingRow) -> FittingRow:
-        """A row of it, with the 90 % interval of its step, which takes as long as the step."""
+        """Add the 90 % interval of the step time to a row."""
         if row.step_time_s is None:
             return row
         ends = interval_of(self.at(row.microbatch), row.step_time_s)
@@ -482,9 +473,9 @@ def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> It
     Parameters
     ----------
     whole : Scenario
-        As `lines_by_phase` takes it.
+        As for `lines_by_phase`.
     short : sequence of Scenario
-        The same of a model with `DEPTHS` blocks; none where it is no stack, or no deeper.
+        The same with `DEPTHS` blocks; empty where the model is no stack, or no deeper.
     depth : int
         Blocks of the whole.
     """
@@ -500,10 +491,9 @@ def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> It
 
 
 def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
-    """Whether one more block is one more unit, or nothing is cut into units.
+    """Whether one more block is one more unit, or nothing is sharded.
 
-    Of buckets that end inside blocks, and of whole tensors that are dealt to ranks, short stacks
-    tell nothing.
+    False for buckets that end inside blocks, and where ranks own whole tensors.
     """
     fewer, more = (scenario.program.partition for scenario in short)
     if fewer is None or more is None:
@@ -513,7 +503,7 @@ def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
 
 
 def _largest(lines: Sequence[MemoryLine], room: float) -> int:
-    """The most samples that fit; 1 where none do.
+    """Most samples that fit; at least 1.
 
     Beyond `EXACT_BATCHES` only numbers of four binary digits: 18, 20, 22, ... 36, 40, 44.
     """
@@ -528,17 +518,17 @@ def _largest(lines: Sequence[MemoryLine], room: float) -> int:
     return int(size // step * step)
 
 
-# What fits ----------------------------------------------------------------------------------------
+# Settings that need less memory -------------------------------------------------------------------
 
 SHARDED = ("zero1", "zero2", "fsdp")
-"""Strategies that divide among the ranks what replicas keep whole, the most thorough last."""
+"""Strategies with sharding, least first."""
 
 NUM_STEPS = 2
-"""Everything that a rank keeps is there by the second step."""
+"""Memory reaches its peak by the second step."""
 
 
 class MemoryNeed(NamedTuple):
-    """What a scenario would need with other settings.
+    """Memory of a scenario with other settings.
 
     Attributes
     ----------
@@ -547,7 +537,7 @@ class MemoryNeed(NamedTuple):
     nbytes : float
         Of the rank that needs most [bytes].
     fits : bool
-        Whether every device has room.
+        Whether it fits on every device.
     """
 
     words: str
@@ -556,7 +546,7 @@ class MemoryNeed(NamedTuple):
 
 
 def what_fits(scenario: Scenario) -> list[MemoryNeed]:
-    """Try less memory for the same training: recomputation, shards, smaller micro-batches.
+    """Try settings that need less memory: recomputation, sharding, smaller micro-batches.
 
     Parameters
     ----------
@@ -565,23 +555,17 @@ def what_fits(scenario: Scenario) -> list[MemoryNeed]:
 
     Returns
     -------
-    list of Need
-        What fits; where nothing does, all that was tried. Settings that the scenario cannot have
-        are passed over.
+    list of MemoryNeed
+        Those that fit; if none does, all that were tried. Invalid settings are skipped.
     """
     tried = [need for need in _tried(scenario) if need is not None]
     return [need for need in tried if need.fits] or tried
 
 
 def need_in_words(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
-    """Say what a rank needs of its device, and whether more ranks could help.
+    """Describe a rank's memory and its device's, and whether more ranks could help.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    metrics : mapping of str to value
-        Of its result.
+    ``metrics`` are those of the scenario's result.
     """
     peaks = metrics["peak_memory_bytes"]
     k, devices = scenario.cluster.ranks_per_device, scenario.cluster.devices()
@@ -593,7 +577,7 @@ def need_in_words(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
 
 
 def _too_large_a_unit(scenario: Scenario, rank: int, memory: float) -> str:
-    """Say which unit alone a rank has no room for while it is whole, if there is one [bytes]."""
+    """Name the unit that is larger than a rank's memory [bytes]; empty if there is none."""
     dealt, itemsize = scenario.program.partition, scenario.program.facts.weight_itemsize
     if dealt is None or dealt.kept.weights:
         return ""
@@ -609,12 +593,9 @@ def _too_large_a_unit(scenario: Scenario, rank: int, memory: float) -> str:
 
 
 def what_fits_in_words(scenario: Scenario) -> str:
-    """Say what would fit, or how close one comes: ``"; strategy fsdp needs 12 GB"``.
+    """Describe settings that fit, or how close others come: ``"; strategy fsdp needs 12 GB"``.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, which does not fit.
+    ``scenario`` is one point, which does not fit.
     """
     found = what_fits(scenario)
     on = f" on these {scenario.cluster.world_size}" if scenario.cluster.world_size > 1 else ""
@@ -627,7 +608,7 @@ def what_fits_in_words(scenario: Scenario) -> str:
 
 
 def _is_whole(scenario: Scenario, memory: Mapping[str, int]) -> bool:
-    """Whether a rank has no room for what it keeps of the model whole, beside its own pieces."""
+    """Whether the parts of the model that each rank keeps whole exceed its memory."""
     cluster = scenario.cluster
     dealt = scenario.program.partition
     parts = ["parameters"] if dealt is None or dealt.kept.weights else []
@@ -652,7 +633,7 @@ def _tried(scenario: Scenario) -> Iterator[MemoryNeed | None]:
 
 
 def _smaller(scenario: Scenario) -> MemoryNeed | None:
-    """The largest micro-batch that fits, of those that come from halving; or one sample."""
+    """The largest micro-batch that fits, by halving; or one sample."""
     size, found = scenario.workload.microbatch, None
     least = _need(scenario, "microbatch: 1", {"workload.microbatch": 1}) if size else None
     if least is None or not least.fits:
@@ -664,7 +645,7 @@ def _smaller(scenario: Scenario) -> MemoryNeed | None:
 
 
 def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> MemoryNeed | None:
-    """What a scenario needs with these settings; None where it cannot have them."""
+    """Memory of a scenario with some settings; None where these are invalid."""
     changed = variant(scenario, settings, NUM_STEPS)
     if changed is None:
         return None
@@ -673,23 +654,23 @@ def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> MemoryNee
     return MemoryNeed(words, max(peaks), fits(changed.cluster, peaks))
 
 
-# Presets ------------------------------------------------------------------------------------------
+# Presets of models --------------------------------------------------------------------------------
 
 ITEMSIZE = 4
 """Bytes per parameter in float32."""
 
 SHOWN = 6
-"""Buckets that are listed one by one."""
+"""Most buckets that are listed one by one."""
 
 
 def preset(name: str) -> Model:
-    """Make the model that a preset stands for."""
+    """Make the model of a preset."""
     model: Model = TypeAdapter(AnyModel).validate_python(name)
     return model
 
 
 def describe(name: str) -> str:
-    """One line about a preset, for ``python -m simdp list models``: float32, torch's buckets."""
+    """Describe a preset in a line, for ``list models``: float32, torch's buckets."""
     model = preset(name)
     elements = model.num_parameters()
     flops = forward_flops(model.graph, model.known_shapes())
@@ -702,7 +683,7 @@ def describe(name: str) -> str:
 
 
 def _sample(model: Model) -> str:
-    """What a sample is: ``128 tokens``, or the shape of an image."""
+    """Size of a sample: ``128 tokens``, or the shape of an image."""
     name, shape = model.graph.inputs[0], model.known_shapes()[0]
     if model.num_tokens(name) is not None:
         return f"{shape[0]} tokens"

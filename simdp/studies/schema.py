@@ -1,14 +1,13 @@
-"""JSON schema of scenarios, and the reference made of it.
+"""JSON schema of scenarios, and the reference pages made of it.
 
-A key that only the sweep gives is missing in the file itself, so that a scenario with a sweep is
-held to definitions in which nothing is required: each that requires something has another one,
-called ``..._part``. Members from outside are known by nothing but their kind, which they keep.
+pydantic makes it from the Specs (`SchemaGenerator`) with their docstrings; families add their kinds
+(`add_family`), and sweeps their dotted keys (`settings`). It accepts all that ``check`` accepts;
+constraints between keys, and on files, are left to ``check``. Members from outside are known as
+``module:Class`` only, not by names that installed packages offer. It keeps to draft 7, which
+editors support.
 
-pydantic makes it of the Specs (`generator`), with what their docstrings say (`docstrings`); to that
-come families by kind (`families`), and what dotted keys may set (`dotted`). It takes all that
-``check`` takes and refuses what a schema can; what follows from several keys, or from files, it
-leaves to ``check``. Of what comes from outside it knows ``module:Class``, but no name that an
-installed package offers. It keeps to draft 7, which editors know.
+A key may be given by the sweep only, so that a scenario with a sweep uses copies of the definitions
+without required keys, called ``..._part``.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from simdp.units import DIMENSIONS, quantity_pattern
 # Docstrings ---------------------------------------------------------------------------------------
 
 _HEAD = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)
-"""The head of a section, underlined, as in NumPy's docstrings."""
+"""An underlined section heading of a NumPy docstring."""
 
 
 def about(spec: type[Spec]) -> str:
-    """What a Spec is: its docstring up to the first section, a line for each paragraph."""
+    """A Spec's docstring up to the first section, a line per paragraph."""
     text = _sections(spec)[""]
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")
 
 
 def meanings(spec: type[Spec]) -> dict[str, str]:
-    """What each key means, from the sections Attributes of a Spec and of its bases, nearest first.
+    """Meaning of each key, from the sections Attributes of a Spec and its bases, nearest first.
 
-    A base may tell of keys that only some of its members have.
+    A base may describe keys that only some of its members have.
     """
     found: dict[str, str] = {}
     for base in reversed(spec.__mro__):
@@ -62,12 +61,12 @@ def meanings(spec: type[Spec]) -> dict[str, str]:
 
 
 def own_keys(spec: type[Spec]) -> list[str]:
-    """Keys that the docstring of a Spec itself tells of."""
+    """Keys that a Spec's own docstring describes."""
     return list(_attributes(spec))
 
 
 def _sections(spec: type[Spec]) -> dict[str, str]:
-    """Text by section; what stands before the first is called nothing."""
+    """A docstring's text by section; the text before the first has the name ``""``."""
     text = cleandoc(spec.__dict__.get("__doc__") or "")
     heads = list(_HEAD.finditer(text))
     ends = [*heads, None]
@@ -79,7 +78,7 @@ def _sections(spec: type[Spec]) -> dict[str, str]:
 
 
 def _attributes(spec: type[Spec]) -> dict[str, str]:
-    """The section Attributes: ``names : type``, and indented what they mean."""
+    """Parse the section Attributes: ``names : type``, followed by an indented meaning."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in _sections(spec).get("Attributes", "").splitlines():
@@ -92,7 +91,7 @@ def _attributes(spec: type[Spec]) -> dict[str, str]:
     return found
 
 
-# Generator ----------------------------------------------------------------------------------------
+# Schemas of Specs ---------------------------------------------------------------------------------
 
 Schema = dict[str, Any]
 Definitions = dict[str, Schema]
@@ -103,15 +102,15 @@ Marker = one_of | from_catalogue | Quantity
 
 
 class SchemaGenerator(GenerateJsonSchema):
-    """Schemas of Specs with what their docstrings say, and defaults as a file would give them.
+    """Makes schemas of Specs with the text of their docstrings, and defaults as written in a file.
 
-    Members of a family may hold each other, and every quantity of a dimension is alike, so that
-    fields refer to definitions of these, which are not made here.
+    Members of a family may hold each other, and quantities of one dimension share a schema: fields
+    refer to definitions, which are made elsewhere.
 
     Attributes
     ----------
     markers : dict of str to marker
-        What fields refer to, by the name of its definition.
+        Families, catalogues and quantities that fields refer to, by the name of the definition.
     """
 
     def __init__(self, by_alias: bool = True, ref_template: str = WHERE + "{model}") -> None:
@@ -119,7 +118,7 @@ class SchemaGenerator(GenerateJsonSchema):
         self.markers: dict[str, Marker] = {}
 
     def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> Schema:
-        """A member of a family, or a quantity: their validators are methods of their markers."""
+        """Refer to a family or a quantity: their validators are methods of their markers."""
         marker = _marker(schema)
         if isinstance(marker, one_of):
             return self._refer(marker.family, marker)
@@ -128,7 +127,7 @@ class SchemaGenerator(GenerateJsonSchema):
         return super().function_plain_schema(schema)
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> Schema:
-        """A part of the catalogue, by name or written out."""
+        """Accept a part of the catalogue by name or written out."""
         marker = _marker(schema)
         found = super().function_before_schema(schema)
         if isinstance(marker, from_catalogue):
@@ -136,18 +135,18 @@ class SchemaGenerator(GenerateJsonSchema):
         return found
 
     def tuple_schema(self, schema: core_schema.TupleSchema) -> Schema:
-        """Tuples of a fixed length as drafts up to 7 write them, which editors know."""
+        """Write tuples of a fixed length as in draft 7."""
         found = super().tuple_schema(schema)
         if "prefixItems" in found:
             found["items"] = found.pop("prefixItems")
         return found
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
-        """Defaults come with what is said of a key, below."""
+        """Leave the default out: `model_schema` adds it."""
         return self.generate_inner(schema["schema"])
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        """Add what docstrings say, and defaults as they are written."""
+        """Add meanings from docstrings, and defaults as written in a file."""
         found, spec = super().model_schema(schema), schema["cls"]
         said, defaults = meanings(spec), defaults_of(spec)
         for key, inner in found["properties"].items():
@@ -157,13 +156,13 @@ class SchemaGenerator(GenerateJsonSchema):
         return {**found, "description": about(spec)}
 
     def get_schema_from_definitions(self, json_ref: Any) -> Schema | None:
-        """None for what is not made here."""
+        """Return None for definitions that are made elsewhere."""
         if json_ref.removeprefix(WHERE) in self.markers:
             return None
         return super().get_schema_from_definitions(json_ref)
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Keys are titles enough."""
+        """Leave titles out: the keys suffice."""
         return False
 
     def _refer(self, name: str, marker: Marker) -> Schema:
@@ -173,24 +172,24 @@ class SchemaGenerator(GenerateJsonSchema):
 
 
 def _marker(schema: Any) -> object:
-    """Whose method validates a field."""
+    """The object whose method validates a field."""
     return getattr(schema["function"]["function"], "__self__", None)
 
 
 def same(one: Marker, other: Marker) -> bool:
-    """Whether two fields take the same."""
+    """Whether two fields accept the same values."""
     if isinstance(one, one_of) and isinstance(other, one_of):
         return one.table is other.table and one.default == other.default
     return vars(one) == vars(other) or isinstance(one, from_catalogue)
 
 
 def quantity_name(quantity: Quantity) -> str:
-    """Name of the definition of a quantity, such as ``"positive time"``."""
+    """Name the definition of a quantity, such as ``"positive time"``."""
     return f"{'positive ' * quantity.exclusive}{quantity.dimension}".replace(" ", "_")
 
 
 def quantity_schema(quantity: Quantity) -> Schema:
-    """What a quantity looks like in a file."""
+    """Schema of a quantity, as written in a file."""
     dimension = DIMENSIONS[quantity.dimension]
     return {
         "type": "string",
@@ -200,7 +199,7 @@ def quantity_schema(quantity: Quantity) -> Schema:
 
 
 def defaults_of(spec: type[Spec]) -> dict[str, Any]:
-    """Defaults of a Spec's keys, as a file would give them; without those that others decide."""
+    """Defaults of a Spec's keys as written in a file, without computed ones."""
     found: dict[str, Any] = {}
     for key, field in spec.model_fields.items():
         factory: Any = field.default_factory
@@ -216,7 +215,7 @@ def defaults_of(spec: type[Spec]) -> dict[str, Any]:
 
 
 def shortened(value: Spec) -> Any:
-    """A Spec as short as a file may give it: a bare kind where nothing else is unlike usual."""
+    """Write a Spec as short as possible: only the kind where all else is default."""
     usual = type(value).model_fields
     unlike = [key for key, inner in value if inner != usual[key].default and inner is not None]
     written = value.model_dump(mode="json", include={"kind", *unlike})
@@ -224,7 +223,7 @@ def shortened(value: Spec) -> Any:
 
 
 def core(spec: type[Spec]) -> CoreSchema:
-    """The core schema of a Spec, which is built when it is first asked for."""
+    """Core schema of a Spec, which is built on demand."""
     spec.model_rebuild()
     return spec.__pydantic_core_schema__
 
@@ -232,10 +231,10 @@ def core(spec: type[Spec]) -> CoreSchema:
 # Families -----------------------------------------------------------------------------------------
 
 BETWEEN = "[-_ ]*"
-"""What may stand between the letters of a kind, which may be spelled freely: see `one_of`."""
+"""Characters allowed between the letters of a kind: see `one_of`."""
 
 OUTSIDE = "outside_member"
-"""Definition of a member from outside, of any family, whose keys nobody knows here."""
+"""Definition of a member from outside, of any family, with unknown keys."""
 
 _CLASS: Schema = {
     "type": "string",
@@ -245,17 +244,17 @@ _CLASS: Schema = {
 
 
 def first_line(spec: type[Spec]) -> str:
-    """What a Spec is, in short."""
+    """First paragraph of a Spec's docstring."""
     return about(spec).split("\n")[0]
 
 
 def names_schema(lines: Mapping[str, str]) -> list[Schema]:
-    """Words, each with what it stands for."""
+    """Constants, each with a description."""
     return [{"const": name, "description": line} for name, line in lines.items()]
 
 
 def kinds_of(marker: one_of) -> dict[str, str]:
-    """Every kind of a family and every other name, with what it is."""
+    """Every kind and other name of a family, with its description."""
     kinds = {kind: first_line(member) for kind, member in sorted(marker.table.items())}
     for name, preset in sorted(marker.presets.items()):
         real = isinstance(marker.presets, Catalogue)
@@ -275,12 +274,12 @@ def add_family(
     marker : one_of
         Of its fields.
     definitions : dict of str to dict
-        Those of the members among them; changed.
+        Including those of the members; changed in place.
     places : mapping of type to str
         Names of the members' definitions.
     """
     kinds, needs = kinds_of(marker), dict[str, list[str]]()
-    kindless = name in MERGED  # a machine may have said it
+    kindless = name in MERGED  # a machine may give it
     for kind, member in marker.table.items():
         names = [
             kind,
@@ -297,28 +296,22 @@ def add_family(
 
 
 def outside_schema() -> Schema:
-    """A member from outside, written out."""
+    """Schema of a member from outside, written out."""
     return {"type": "object", "properties": {"kind": _CLASS}, "required": ["kind"]}
 
 
 def _add_kinds(lines: Mapping[str, str], member: Schema, usual: bool) -> list[str]:
-    """Say in a member's definition how its kind may be given; return the keys that it needs.
+    """Add a kind's spellings to its member's definition; return the keys that the member requires.
 
-    Parameters
-    ----------
-    lines : mapping of str to str
-        The member's kind and its other names, with what they stand for.
-    member : dict
-        Its definition; changed.
-    usual : bool
-        Whether the kind may be left out.
+    ``lines`` has the kind and its other names, with descriptions; with ``usual`` the kind may be
+    left out.
     """
     kind, *others = lines
     own = {key: inner for key, inner in member["properties"].items() if key != "kind"}
     forms = [*names_schema(lines), _spelled(lines)]
     member["properties"] = {"kind": {"anyOf": forms}, **own}
     keys = [key for key in member.pop("required", []) if key != "kind"]
-    if keys and others:  # another name may bring them along
+    if keys and others:  # another name may imply them
         member["if"] = {"properties": {"kind": _spelled([kind])}}
         member["then"] = {"required": keys}
     required = [] if usual else ["kind"]
@@ -328,13 +321,13 @@ def _add_kinds(lines: Mapping[str, str], member: Schema, usual: bool) -> list[st
 
 
 def _words(lines: Mapping[str, str]) -> list[Schema]:
-    """Kinds as words, and what else YAML may make of them."""
+    """Kinds as words; ``none`` also as YAML's null and false."""
     nothing = [{"enum": [None, False], "description": lines["none"]}] if "none" in lines else []
     return [*names_schema(lines), _spelled(lines), *nothing] if lines else []
 
 
 def _spelled(kinds: Iterable[str]) -> dict[str, Any]:
-    """Kinds however they may be spelled."""
+    """Pattern of all spellings of some kinds."""
     ways = [
         BETWEEN.join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else re.escape(c) for c in letters)
         for letters in (re.sub(BETWEEN, "", kind) for kind in kinds)
@@ -342,16 +335,16 @@ def _spelled(kinds: Iterable[str]) -> dict[str, Any]:
     return {"type": "string", "pattern": f"^{BETWEEN}({'|'.join(ways)}){BETWEEN}$"}
 
 
-# Dotted -------------------------------------------------------------------------------------------
+# Dotted keys --------------------------------------------------------------------------------------
 
 PART = "_part"
 
 UNDOTTED = ("name", "sweep", "measured")
-"""Keys of a scenario whose inside has no dotted keys."""
+"""Keys of a scenario without dotted keys inside."""
 
 
 def parts(definitions: Definitions) -> Definitions:
-    """Copies in which nothing is required, of definitions in which something is."""
+    """Copy the definitions that require keys, or refer to such, without the requirement."""
     needy = {name for name, definition in definitions.items() if _requires(definition)} - {OUTSIDE}
     while more := {n for n, d in definitions.items() if needy & {*references(d)}} - needy:
         needy |= more
@@ -374,7 +367,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def _copied(name: str, definition: Schema, needy: Iterable[str]) -> Schema:
-    """A definition without what it requires; keys that need no copy are those of the original."""
+    """A definition without required keys; properties that stay equal refer to the original."""
     made: Schema = _without(definition, needy)
     for key, inner in definition.get("properties", {}).items():
         if made["properties"][key] == inner:
@@ -394,7 +387,7 @@ def _without(value: Any, needy: Iterable[str]) -> Any:
 
 
 def settings(definitions: Definitions) -> dict[str, Schema]:
-    """What may be set at each dotted key, up to those of the members of families."""
+    """Schemas by dotted key, including those of the members of families."""
     found: dict[str, list[Schema]] = {}
     for key, schema in _keys(definitions, "Scenario" + PART):
         known = [_resolved(definitions, other) for other in found.setdefault(key, [])]
@@ -405,7 +398,7 @@ def settings(definitions: Definitions) -> dict[str, Schema]:
 
 
 def _resolved(definitions: Definitions, schema: Schema) -> Schema:
-    """What a reference to a key of a definition stands for; others are left."""
+    """Resolve a reference to a key of a definition; return other schemas unchanged."""
     name, _, key = schema.get("$ref", "").removeprefix(WHERE).partition("/properties/")
     return _resolved(definitions, definitions[name]["properties"][key]) if key else schema
 
@@ -413,7 +406,7 @@ def _resolved(definitions: Definitions, schema: Schema) -> Schema:
 def _keys(
     definitions: Definitions, name: str, lead: str = "", member: bool = False
 ) -> Iterator[tuple[str, Schema]]:
-    """Keys inside a definition, and inside of what they refer to."""
+    """Yield the dotted keys of a definition, and of those that it refers to."""
     for key, schema in definitions[name]["properties"].items():
         here = {"$ref": f"{WHERE}{name}/properties/{key}"}
         if member and key == "kind":
@@ -427,7 +420,7 @@ def _keys(
 def _inside(
     definitions: Definitions, name: str, lead: str, member: bool
 ) -> Iterator[tuple[str, Schema]]:
-    """Keys inside a definition that a key refers to: a Spec, or the members of a family."""
+    """Yield the keys of a definition that a key refers to: a Spec, or the members of a family."""
     schema = definitions.get(name, {})
     if "properties" in schema:
         yield from _keys(definitions, name, lead, member)
@@ -445,11 +438,11 @@ def _inside(
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
 CATALOGUES = {"device": describe_device, "link": describe_link}
-"""What says in a line what a part of the catalogue is, by family."""
+"""One-line descriptions of parts of the catalogue, by family."""
 
 
 class Described(NamedTuple):
-    """All that a scenario may hold.
+    """Schemas of a scenario.
 
     Attributes
     ----------
@@ -458,7 +451,7 @@ class Described(NamedTuple):
     places : dict of type to str
         Names of the definitions of Specs.
     markers : dict of str to marker
-        Families, parts of the catalogue and quantities, by the names of their definitions.
+        Families, catalogues and quantities, by the names of their definitions.
     """
 
     definitions: Definitions
@@ -468,7 +461,7 @@ class Described(NamedTuple):
 
 @cache
 def described() -> Described:
-    """Describe every key of a scenario; nobody may change what it returns."""
+    """Describe every key of a scenario; cached, so callers must not change the result."""
     definitions, places, markers = _generated()
     definitions[OUTSIDE] = outside_schema()
     for name, marker in markers.items():
@@ -483,7 +476,7 @@ def described() -> Described:
 
 
 def _generated() -> Described:
-    """What pydantic makes of all Specs, found family by family."""
+    """Let pydantic describe all Specs, until it finds no new family."""
     known: dict[str, Marker] = {}
     while True:
         families = [marker for marker in known.values() if isinstance(marker, one_of)]
@@ -502,20 +495,14 @@ def _generated() -> Described:
 
 
 def json_schema() -> Schema:
-    """Make the JSON Schema of a scenario.
-
-    Returns
-    -------
-    dict
-        Plain data; equal for equal Specs.
-    """
+    """Make the JSON Schema of a scenario as plain data; equal for equal Specs."""
     markers, definitions = described().markers, copy.deepcopy(described().definitions)
     for definition in definitions.values():
         if "description" in definition:
             definition["description"] = definition["description"].split("\n")[0]
     definitions |= parts(definitions)
     for name, marker in markers.items():
-        if isinstance(marker, one_of):  # what its kind needs may be given by the sweep
+        if isinstance(marker, one_of):  # the sweep may give the keys that its kind requires
             members = [form for form in definitions[name + PART]["anyOf"] if "$ref" in form]
             definitions[name + PART] = {"anyOf": [{"$ref": f"{WHERE}{name}_kind"}, *members]}
     _add_settings(definitions)
@@ -537,7 +524,7 @@ def text() -> str:
 
 
 def _add_settings(definitions: Definitions) -> None:
-    """Say what points may set, and sweeps list, by dotted key."""
+    """Add the dotted keys that points may set and sweeps may list."""
     keys = settings(definitions)
     inside = "|".join(key for key in Scenario.model_fields if key not in UNDOTTED)
     dotted = {"type": "object", "propertyNames": {"pattern": rf"^({inside})(\.|$)"}}
@@ -551,7 +538,7 @@ def _add_settings(definitions: Definitions) -> None:
 
 
 def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
-    """Let a key refer to a definition, beside what is said of it."""
+    """Replace a key's schema by a reference, keeping its description and default."""
     for each in (name, name + PART):
         if each in definitions:
             said = definitions[name]["properties"][key]
@@ -560,12 +547,12 @@ def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
 
 
 def reference() -> dict[str, str]:
-    """Write the pages.
+    """Write the reference pages.
 
     Returns
     -------
     dict of str to str
-        Markdown by file name; all but ``index.md``, which is written by hand.
+        Markdown by file name, without ``index.md``, which is written by hand.
     """
     known = described()
     members = {
