@@ -1,1 +1,1 @@
-"""MANY RUNS: studies that play a scenario more than once."""
+"""Studies: commands and functions that simulate a scenario more than once."""

@@ -1,7 +1,7 @@
-"""Advice: single changes of a run that would clearly make it faster, each simulated.
+"""Single changes that would make a run clearly faster, each simulated.
 
-Every variant has a few steps of times alone, and is played where the vectorised clock is exact;
-those that would take longer are left out.
+Every variant is a few steps, timing only, on the vectorised clock; variants that it cannot simulate
+exactly are left out.
 """
 
 from __future__ import annotations
@@ -17,48 +17,41 @@ from simdp.scenario import Scenario
 from simdp.studies.variants import VariantChange, around_stragglers, shortened, with_settings
 
 STEPS = 3
-"""A step to warm up, and two that count."""
+"""One warm-up step, and two that count."""
 
 LEAST_EXPOSED = 0.05
-"""Part of a step that communication must take before anything is tried."""
+"""Least share of exposed communication in a step for changes to be tried."""
 
 LEAST_GAIN = 0.05
-"""Part by which the samples per second must rise."""
+"""Least relative gain of samples per second."""
 
 MOST = 3
-"""Lines of advice; the best ones."""
+"""Most lines of advice."""
 
 MAX_RANKS = 256
-"""Larger runs get none: every variant would take a second."""
+"""Most ranks of a run that gets advice: larger ones take a second per variant."""
 
 MAX_PLANNED_RANKS = 64
-"""Ranks for which other algorithms are planned."""
+"""Most ranks for trying other algorithms."""
 
 TIMES = 4
-"""By which a number of micro-steps, or a bucket, is tried larger or smaller."""
+"""Factor by which micro-steps and buckets change."""
 
 DEFAULT_CAP = 25 * 2**20
-"""Torch's cap of a bucket [bytes]."""
+"""torch's cap of a bucket [bytes]."""
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "bidirectional_ring", "direct")
-"""Of all_reduce, as long as links are not shared."""
+"""Algorithms of all_reduce to try, where links are not shared."""
 
 
 def would_help(scenario: Scenario, result: Result) -> Advice | None:
-    """Look for single changes that would make a run faster.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    result : Result
-        Of it.
+    """Find single changes that would make a run faster.
 
     Returns
     -------
     Advice or None
-        None where communication costs too little and nobody is slow, or the run is too large or of
-        a kind that is not repeated by times alone.
+        None where communication is cheap and no rank is slow, or the run is too large or cannot be
+        repeated by times only.
     """
     m, n = result.metrics, scenario.cluster.world_size
     step_time = m["step_time_s"]
@@ -93,11 +86,11 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
 
 
 def _first_steps(scenario: Scenario, result: Result) -> float | None:
-    """Samples per second of the first steps of a run; None where times alone would differ."""
+    """Samples per second of the first steps of a run; None where a timing-only run would differ."""
     ends, workload = result.step_ends, scenario.workload
     if ends is None or ends.shape[1] <= STEPS or workload.inject or result.participation:
         return None
-    if result.metrics["skipped_steps"]:  # an update that is skipped takes less time
+    if result.metrics["skipped_steps"]:  # a skipped update takes less time
         return None
     batches = workload.batches(scenario.cluster.world_size, scenario.seed, scenario.base)
     samples = [int(step.sizes.sum()) for step in islice(batches, 1, STEPS)]
@@ -106,13 +99,13 @@ def _first_steps(scenario: Scenario, result: Result) -> float | None:
 
 
 def _samples_per_second(scenario: Scenario | None) -> float | None:
-    """Samples per second of a scenario; None where there is none, or it takes long to simulate."""
+    """Samples per second of a scenario; None for None, and where it takes long to simulate."""
     found = None if scenario is None else step_metrics(scenario)
     return None if found is None else found["throughput_samples_per_s"]
 
 
 def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantChange]:
-    """What may be worth a try."""
+    """Yield changes to communication that may help."""
     workload, strategy = scenario.workload, scenario.strategy
     if workload.microbatch is not None and isinstance(workload.grad_accum, int):
         more = workload.grad_accum * TIMES
@@ -145,7 +138,7 @@ def _of_buckets(scenario: Scenario, buckets: list[float]) -> Iterator[VariantCha
 
 
 def _mebibytes(nbytes: float) -> str:
-    """A size that reads well, about as large."""
+    """Write a size, rounded to whole MiB or KiB."""
     if nbytes >= 2**20:
         return f"{round(nbytes / 2**20)} MiB"
     return f"{max(round(nbytes / 2**10), 1)} KiB"

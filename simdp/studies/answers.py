@@ -1,7 +1,7 @@
-"""Follow-up answers of a run: the same run with one setting changed.
+"""Follow-up metrics of a run: the same run with one setting changed.
 
-Times alone are simulated, of small clusters or by the vectorised clock, so that a run takes a few
-hundredths of a second longer. Points of a sweep have their interval alone.
+Only times are simulated, of small clusters or by the vectorised clock, which adds a few hundredths
+of a second to a run. Points of a sweep only get their interval.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from simdp.studies.intervals import (
 )
 
 MAX_RANKS = 1024
-"""Larger runs are not repeated: their metrics stay None."""
+"""Most ranks of a run that is repeated; metrics of larger ones stay None."""
 
 MAX_EVENT_RANK_STEPS = 512
-"""Ranks times steps that may be repeated on links which are shared, transfer by transfer."""
+"""Most ranks times steps that are repeated transfer by transfer, on shared links."""
 
 MAX_CAUSES = 16
-"""Stragglers of which each is left out once."""
+"""Most stragglers that are left out one at a time."""
 
 NEUTRAL = SlowRank(rank=0, factor=1.0)
-"""Stands where a straggler is left out."""
+"""Takes the place of a straggler that is left out."""
 
 INTERVAL_STEPS = 3
-"""A step to warm up, and two to see what a constant does to them."""
+"""One warm-up step, and two to measure the effect of a constant."""
 
 
 def complete(scenario: Scenario, result: Result) -> None:
-    """Fill in the metrics of a single run that other runs tell.
+    """Fill in the metrics of a single run that need further runs.
 
     Parameters
     ----------
     scenario : Scenario
         One point.
     result : Result
-        Gets ``without_stragglers_s`` where it has some, with what each costs and who was the
-        slowest; and ``interval_s`` where its machine was calibrated, or its collectives are NCCL's
-        by the pool; both seconds, of a steady step.
+        Gets ``without_stragglers_s``, the cost of each straggler and the slowest ranks if it has
+        stragglers, and ``interval_s`` if the uncertainty of its constants is known; seconds of a
+        steady step.
     """
     if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.execution == "parameter_server":
         return
@@ -68,7 +68,7 @@ def complete(scenario: Scenario, result: Result) -> None:
 
 
 def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
-    """The same run without its numbers, and with another cluster."""
+    """The same run, timing only, with changes to the cluster."""
     changed: dict[str, Any] = {"numerics": False}
     if cluster:
         changed["cluster"] = scenario.cluster.model_copy(update=cluster)
@@ -76,7 +76,7 @@ def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
 
 
 def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float | None:
-    """Time of a steady step with other stragglers [s]; None where it would take long to find."""
+    """Time of a steady step with other stragglers [s]; None where the run is too long to repeat."""
     even = timed_only(scenario, stragglers=list(stragglers))
     found = step_metrics(even)
     if found is not None:
@@ -91,14 +91,14 @@ def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float
 def lost_to(
     scenario: Scenario, step_time: float, without_all: float | None
 ) -> list[dict[str, Any]]:
-    """What each straggler costs by itself: the run again without it, with the same draws.
+    """Cost of each straggler: the run again without it, with the same draws.
 
     Parameters
     ----------
     scenario : Scenario
         One point.
     step_time, without_all : float, float or None
-        Of a steady step, with all stragglers and with none [s].
+        Time of a steady step with all stragglers and with none [s].
 
     Returns
     -------
@@ -110,7 +110,7 @@ def lost_to(
     for number, one in enumerate(stragglers[:MAX_CAUSES]):
         without = without_all
         if len(stragglers) > 1 and without_all is not None:
-            # What comes after it keeps its number, and so its draws.
+            # Later stragglers keep their numbers, and so their draws.
             others = [*stragglers[:number], NEUTRAL, *stragglers[number + 1 :]]
             without = step_time_with(scenario, others)
         saved = None if without is None else step_time - without
@@ -119,7 +119,7 @@ def lost_to(
 
 
 def _where(straggler: Straggler, cluster: Cluster) -> dict[str, list[int] | None]:
-    """The ranks and nodes that a straggler is on; None where it is on all of them."""
+    """Ranks and nodes of a straggler; None where it affects all."""
     m, rank, node = cluster.local_size, straggler.on_rank(), straggler.on_node()
     ranks: list[int] = []
     if isinstance(straggler, DegradedLink) and straggler.link is not None:
@@ -135,10 +135,10 @@ def _where(straggler: Straggler, cluster: Cluster) -> dict[str, list[int] | None
 
 
 def _slowest(scenario: Scenario, result: Result) -> list[dict[str, Any]]:
-    """Who was the slowest of how many steps, by what each rank does itself.
+    """Slowest ranks and their numbers of steps, by each rank's own work.
 
-    Compute that collectives slow down takes longer on ranks that wait, so that the run is then
-    made again without that.
+    Where collectives slow down compute, ranks that wait compute longer: the run is repeated without
+    that slowdown.
     """
     overheads, trace = scenario.cluster.overheads, result.trace
     if overheads.compute_slowdown:
@@ -163,7 +163,7 @@ def interval_of(
     heard: Heard | None = None,
     metrics: Mapping[str, Any] | None = None,
 ) -> list[float] | None:
-    """The 90 % interval of a step, by how well the machine's constants are known [s].
+    """Compute the 90 % interval of a step from the uncertainty of the constants [s].
 
     Parameters
     ----------
@@ -172,13 +172,13 @@ def interval_of(
     step_time : float
         Of its steady step [s]; with 1 the ends are relative to it.
     heard, metrics : Heard, mapping, optional
-        The first steps of the point as they were played, and the metrics that were found, which
-        saves playing them again: see `recorder_of`.
+        The recorded first steps and the metrics of the point, from `recorder_of`; they save
+        simulating it again.
 
     Returns
     -------
     list of float, or None
-        Both ends; None where nothing is known of the hardware, or finding them would take long.
+        Both ends; None where no uncertainty is known, or the run is too long to repeat.
     """
     is_heard = heard is not None and bool(heard.ops) and metrics is not None
     if scenario.strategy.execution == "parameter_server":
@@ -207,12 +207,12 @@ def interval_of(
 
 
 def recorder_of(scenario: Scenario) -> Heard:
-    """What records as much of a run as `interval_of` needs of it."""
+    """Make a recorder of the steps that `interval_of` needs."""
     return Heard(_num_steps(scenario))
 
 
 def _num_steps(scenario: Scenario) -> int:
-    """Steps that show what a constant does: of local steps, those up to an average."""
+    """Steps that show the effect of a constant: with local steps, up to an average."""
     strategy = scenario.strategy
     if not strategy.averages_parameters:
         return INTERVAL_STEPS

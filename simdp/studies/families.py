@@ -1,6 +1,6 @@
-"""Families: every kind that a scenario can name, with one line each.
+"""Every kind that a scenario can name, by family, with one line each.
 
-A family is imported when it is asked for: to import all of them takes longer than a short run.
+Families are imported on demand: importing all takes longer than a short run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HOMES = {
     "reduce_scatter": "simdp.collectives",
     "scatter": "simdp.collectives",
 }
-"""The package of each family's table, which is called as the family, in capitals."""
+"""Module of each family's table; the table's name is the family's in capitals."""
 
 CODELESS = ("constants",)
 """Families whose members are fitted figures, without a class or a file of their own."""
@@ -60,8 +60,8 @@ CODELESS = ("constants",)
 PACKAGE = Path(__file__).parents[1]
 
 LISTED = PACKAGE / "workload" / "models" / "listed.json"
-"""The line of each kind and preset of models. It is generated, and a test of it derives every line
-again: to build the graphs of all presets takes far longer than to read it."""
+"""Descriptions of the kinds and presets of models. The file is generated and tested, since building
+the graphs of all presets takes far longer than reading it."""
 
 
 def tables() -> tuple[Family[Spec], ...]:
@@ -74,7 +74,7 @@ def _table(family: str) -> Family[Spec]:
 
 
 def _catalogues() -> dict[str, Callable[[], dict[str, str]]]:
-    """What makes the lines of each family that has no table, or more than a table."""
+    """Functions that list the families without a table, or with more than a table."""
     return {
         "models": _models,
         "benchmarks": _benchmarks,
@@ -92,7 +92,7 @@ def names() -> list[str]:
 
 
 def kinds(family: str) -> dict[str, str]:
-    """The kinds of one of `names`, sorted, each with the first line of its documentation."""
+    """The kinds of one of `names`, sorted, each with a description."""
     lines = _catalogues().get(family, partial(_members, family))
     return dict(sorted(lines().items()))
 
@@ -135,7 +135,7 @@ def families() -> dict[str, dict[str, str]]:
 
 
 def _models() -> dict[str, str]:
-    """Kinds and presets of models, each with its line in `LISTED`."""
+    """Kinds and presets of models, with descriptions from `LISTED`."""
     listed = cast("dict[str, str]", json.loads(LISTED.read_text("utf-8")))
     return (_offered(_table("models")) if has_offers("models") else {}) | listed
 
@@ -171,7 +171,7 @@ def _scenarios() -> dict[str, str]:
 
 
 def constants() -> dict[str, str]:
-    """What NCCL's model takes for a cluster that nobody has measured, class by class."""
+    """Pooled constants of NCCL's model for uncalibrated clusters, by class."""
     from simdp.collectives.costs.nccl import NETWORKS, PEERS, pooled
 
     found = {}
@@ -187,7 +187,7 @@ def constants() -> dict[str, str]:
 
 def _said(constant: Pooled, is_share: bool) -> str:
     """A constant with its spread and its sources."""
-    from simdp.studies.intervals import NORMAL_90  # brings the engine along
+    from simdp.studies.intervals import NORMAL_90  # imports the engine
 
     low, high = (constant.value * exp(way * NORMAL_90 * constant.spread) for way in (-1, 1))
     if is_share:
@@ -209,13 +209,13 @@ def _rate(value: float) -> str:
 
 
 def _members(family: str) -> dict[str, str]:
-    """A family's kinds, those of other packages with the package."""
+    """A family's kinds, including those of other packages."""
     table = _table(family)
     return {kind: _first_line(member) for kind, member in table.items()} | _offered(table)
 
 
 def _offered(table: Family[Spec]) -> dict[str, str]:
-    """Kinds of other packages, with the package."""
+    """Kinds of other packages, with the package's name."""
     found = {}
     for kind in table.offered():
         try:

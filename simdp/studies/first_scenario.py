@@ -1,4 +1,4 @@
-"""A first scenario: one's own model on one's own cluster, with a comment on every key."""
+"""Writes a first scenario for a model and a cluster, with a comment on every key."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ ADAPTER_KEYS = {
     "lora": "adapters beside these layers are trained, as PEFT adds them; all else is frozen",
     "quantized": "weights of these layers have 4 bits, as bitsandbytes stores them",
 }
-"""Keys of a workload that trains adapters, and what they do."""
+"""Comments on the keys of a workload that trains adapters."""
 
 
 def first_scenario(asked: FitsRequest, file: Path) -> str:
-    """Write a scenario that passes ``check``, fits, and gives what ``fits`` has of its row.
+    """Write a scenario that passes ``check``, fits, and reproduces a row of ``fits``.
 
     Parameters
     ----------
-    asked : Asked
-        What was asked for. What it leaves out is that of the row that `fitting` chooses, among
-        methods that train all weights unless one is named.
+    asked : FitsRequest
+        Missing options are those of the row that `fitting` chooses, among methods that train all
+        weights unless one is named.
     file : Path
-        Where it will lie; nothing is written there.
+        Later place of the file, which is not written here.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def first_scenario(asked: FitsRequest, file: Path) -> str:
     Raises
     ------
     ScenarioError
-        If an answer is wrong, two of them do not suit each other, or nothing fits.
+        If an option is wrong, options do not go together, or nothing fits.
     """
     assert asked.gpus is not None
     place = place_of(asked.machine, asked.device, asked.node_size)
@@ -77,7 +77,7 @@ def first_scenario(asked: FitsRequest, file: Path) -> str:
 
 
 def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
-    """The row that is written; training all weights on the GPUs comes before offload."""
+    """The row to write; full training on the GPUs comes before offloading."""
     tried: list[Fitting] = []
     refused: ScenarioError | None = None
     is_one = asked.strategy is not None and asked.recompute is not None
@@ -98,7 +98,7 @@ def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
 
 
 def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
-    """Say how close one comes, and what to do."""
+    """Describe the smallest memory of all rows, and remedies."""
     rows = [row for found in tried for row in found.rows]
     least = min(rows, key=lambda row: row.peak_memory_bytes)
     taken, room = nbytes(least.memory_low_bytes), nbytes(tried[0].memory_bytes)
@@ -115,10 +115,9 @@ def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
 
 
 def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
-    """Numbers of ranks up to the largest: part of a node, then whole nodes, by doubling.
+    """Numbers of ranks up to the largest, by doubling: part of a node, then whole nodes.
 
-    Those that the scenario cannot have, such as a torus of two, are passed over, and those on which
-    it does not fit.
+    Sizes that are invalid, such as a torus of two, or too small for the model are skipped.
     """
     largest, per_node = raw["cluster"]["world_size"], place.per_node
     sizes, size = set(), 1
@@ -138,7 +137,7 @@ def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
 
 
 def _may_fit(scenario: Scenario) -> bool:
-    """Whether the fullest device has room for its tensors, and the least that is beside them."""
+    """Whether the tensors and the least overhead of the fullest device fit."""
     peak = float(max(memory_needed(scenario).peak.tolist()))
     room = min(device.memory for device in scenario.cluster.devices())
     return peak + beside_tensors(peak, scenario.cluster.world_size)[0] <= float(room)
@@ -147,7 +146,7 @@ def _may_fit(scenario: Scenario) -> bool:
 def _in_words(
     asked: FitsRequest, place: TrainingNodes, raw: Raw, row: FittingRow, found: Fitting, file: Path
 ) -> str:
-    """The scenario as YAML, with its comments."""
+    """The scenario as YAML with comments."""
     workload, size = raw["workload"], raw["cluster"]["world_size"]
     batch = "global_batch" if "global_batch" in workload else "microbatch"
     unit = "samples per GPU and micro-step" if batch == "microbatch" else "samples of all GPUs"
@@ -202,7 +201,7 @@ def _in_words(
 
 
 def _head(asked: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
-    """The question, and what answers it."""
+    """Comments on the study and its commands, and the name."""
     size, sizes = raw["cluster"]["world_size"], raw.get("sweep", {}).get("cluster.world_size")
     pictures = "scaling.png, timeline.png" if sizes else "timeline.png"
     if sizes:
@@ -217,7 +216,7 @@ def _head(asked: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Ite
 
 
 def _cluster(place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
-    """The cluster, and how it is written without a machine's name."""
+    """The cluster, and in comments its keys without a machine's name."""
     yield "cluster:"
     machine = place.cluster.get("machine")
     if machine is None:
@@ -245,7 +244,7 @@ def _cluster(place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
 
 
 def _line(key: str, value: Any, indent: int = 0) -> Iterator[str]:
-    """A key as YAML has it."""
+    """A key as YAML lines."""
     if isinstance(value, dict | list):
         text = format_yaml({key: value})
     else:

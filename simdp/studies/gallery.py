@@ -1,4 +1,4 @@
-"""Gallery: the scenarios that README and docs/ draw."""
+"""Pictures of README and docs/, drawn from shipped scenarios."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PICTURES = (
     ("strong_scaling", "scaling"),
     ("sync_batchnorm", "loss"),
 )
-"""Scenario and kind of plot of each picture."""
+"""Scenario and plot of each picture."""
 
 COLLECTIVES: dict[str, dict[str, Any]] = {
     "bandwidth": {},
@@ -48,10 +48,10 @@ COLLECTIVES: dict[str, dict[str, Any]] = {
         "sizes": "16MiB",
     },
 }
-"""What is asked of an all_reduce on the cluster of a scenario, for the plots of collectives."""
+"""Options of the all_reduce behind each plot of collectives."""
 
 COMPARISONS = {"methods": ("data_parallel", "ddp", "zero1", "zero2", "fsdp")}
-"""Strategies that a scenario is compared under."""
+"""Strategies to compare each scenario with."""
 
 VALIDATIONS = (
     ("validation", ".", "simulated_against_measured"),
@@ -59,14 +59,14 @@ VALIDATIONS = (
     ("validation_hkbu", "hkbu", "throughput_curves"),
     ("validation_pollux", "pollux", "throughput_curves"),
 )
-"""Name, folder below ``validation`` and kind of plot of each picture of measured clusters."""
+"""Name, folder below ``validation`` and plot of each picture of measured clusters."""
 
 
 INTERVALS: dict[str, Intervals] = {".": "predicted", "hkbu": "all", "pollux": "all"}
-"""By folder, of which points a plot shows how sure they are: `reliability` of what is predicted."""
+"""Points that get intervals, by folder."""
 
 WITH_TABLES = ("reliability",)
-"""Plots of measured clusters that show collectives beside steps."""
+"""Plots of measured clusters that show collectives as well as steps."""
 
 
 def pictures() -> list[str]:

@@ -27,15 +27,15 @@ from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
 
 RUNS, BLOCK = 1000, 25
-"""Runs of an ensemble that does not say how many it has, and of what is kept at a time."""
+"""Default number of runs of an ensemble, and of a block, which is stored at once."""
 
 TRAINED = ("productive", "data", "lost_work", "straggler", "other")
-"""Parts of a job's time in which steps are taken."""
+"""Parts of a job's time in which it takes steps."""
 
 Progress = Callable[[int, int], None]
 
 Block = tuple[int, int]
-"""The first run of a block, and how many it has."""
+"""First run of a block, and number of runs."""
 
 
 def job(
@@ -54,9 +54,9 @@ def job(
     Parameters
     ----------
     scenario : Scenario
-        With ``cluster.failures``, ``checkpoint`` and ``recovery``; none of them is required.
+        May have ``cluster.failures``, ``checkpoint`` and ``recovery``.
     runs : int
-        How many.
+        Runs per point.
     workers : int
         Processes that share them; the results are the same for any number.
     scheduler : str, optional
@@ -64,16 +64,16 @@ def job(
     until : float, optional
         A deadline [s].
     progress : callable, optional
-        Called with how many runs are done, of all points, and how many there are.
+        Called with the number of finished runs and of all, over all points.
     store : Store, optional
-        Where runs are written when they are done, and taken from if they are there.
+        Stores finished runs and provides those of earlier calls.
     train : bool
-        Whether the first run really trains through its failures.
+        Whether the first run computes its numbers, through its failures.
 
     Raises
     ------
     ScenarioError
-        If a job has no end, or never comes to it; is to train, and cannot; or no scheduler answers.
+        If a job has no end or never reaches it, cannot train, or no scheduler answers.
     ValueError
         If there is no run or no process.
     """
@@ -92,7 +92,7 @@ def job(
 
 
 class JobRequest(NamedTuple):
-    """What is asked of each point, and who plays it."""
+    """Options for each point, and the executor."""
 
     runs: int
     until: float | None
@@ -126,7 +126,7 @@ def _job(point: Scenario, chosen: dict[str, Any], asked: JobRequest) -> JobRuns:
 
 
 def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome]:
-    """All runs, block by block, in their order."""
+    """All runs in order."""
     runs = asked.runs
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
     keep: Keep[Block, list[Outcome]] | None = None
@@ -141,7 +141,7 @@ def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome
 
 
 def _play(plan: JobPlan, block: Block) -> list[Outcome]:
-    """A block of runs."""
+    """Simulate a block of runs."""
     first, count = block
     found = []
     for number in range(first, first + count):
@@ -151,7 +151,7 @@ def _play(plan: JobPlan, block: Block) -> list[Outcome]:
 
 
 def _strip(plan: JobPlan) -> list[JobStretch]:
-    """The first run, once more, with what happened when."""
+    """Events of the first run, simulated again."""
     run = JobRun(plan, 0, keeps_strip=True)
     run.play(policy_for(run))
     return run.account.strip or []
@@ -198,9 +198,9 @@ def _summed(
 def _states(
     plan: JobPlan, times: Floats, parts: Floats, node_seconds: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """How long devices are busy, wait and rest in runs [s]; they rest while nothing is trained.
+    """Seconds that devices are busy, wait and rest in each run; they rest while nothing is trained.
 
-    Nodes that are away neither cost nor draw anything; spares rest.
+    Nodes that are away have no cost and no energy; spares rest.
     """
     whole = node_seconds / plan.num_nodes  # as if all nodes were there for so long
     trained = parts[:, [PARTS.index(part) for part in TRAINED]].sum(axis=1)
@@ -214,7 +214,7 @@ def _spread(values: Floats | None) -> Spread | None:
 
 
 def _assumed(point: Scenario, plan: JobPlan) -> dict[str, Any]:
-    """Figures behind the runs, which the scenario does not say itself."""
+    """Figures behind the runs that are computed, not set by the scenario."""
     mttf, saving = mttf_of(plan), plan.savings[-1] if plan.savings else None
     guarded = guarded_mttf_of(plan) if saving else mttf
     return {

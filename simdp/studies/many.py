@@ -1,7 +1,6 @@
-"""Many: play points that do not depend on each other, and keep each as soon as it is done.
+"""Simulates many independent points, and stores each when it is done.
 
-What an executor sends back, what a store keeps and what is taken from there is the same plain data,
-so that neither shows in the results.
+Executors return, and stores keep, the same plain data, so that results do not depend on either.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from simdp.studies.store import Store, key_of_plain
 Progress = Callable[[int, int], None]
 
 Interval = Literal["none", "cheap", "any"]
-"""Whether a point has ``interval_s``: never, where the run itself has recorded what that takes, or
-whatever it takes."""
+"""When a point has ``interval_s``: never, if the run itself recorded enough for it, or always."""
 
 NOT_KEPT = ("scenario", "set", "trace", "replicas", "outputs", "state", "launched")
-"""What follows from the scenario, is kept as arrays, or is not there in many runs."""
+"""Fields of a result that follow from the scenario, are stored as arrays, or are absent in many
+runs."""
 
 TO_COME = "trace_to_come"
 
 
 WEIGHTS = "weights/"
-"""What leads the names of weights among arrays."""
+"""Prefix of the names of weights among the arrays."""
 
 MAX_KEPT = 64 * 2**20
-"""Bytes of arrays of a point; what has more is not kept, and played again when it is asked for."""
+"""Largest arrays of a point that are stored [bytes]; points with more are simulated again."""
 
 
 class PointRequest(NamedTuple):
-    """A point, the clock that was asked for, and what is kept of it, as for `simulate_all`."""
+    """A point, its clock, and the parts of the result to keep, as for `simulate_all`."""
 
     point: Scenario
     fabric: Fabric
@@ -62,7 +61,7 @@ class Plain(NamedTuple):
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether a file is the place for it: small arrays of types that NumPy knows itself."""
+        """Whether it may go into a file: small arrays of NumPy's own dtypes."""
         arrays = list((self.arrays or {}).values())
         known = all(array.dtype.kind != "V" for array in arrays)
         return known and sum(array.nbytes for array in arrays) <= MAX_KEPT
@@ -78,25 +77,25 @@ def simulate_all(
     keep_trace: bool | Sequence[bool | None] | None = False,
     interval: Interval = "none",
 ) -> list[Result | Failed]:
-    """Play many points; those that the store has are taken from it.
+    """Simulate many points; those in the store are reused.
 
     Parameters
     ----------
     points : sequence of Scenario
         Without sweeps.
-    executor : Executor
-        Who plays them; the results are the same for any.
+    executor : PointExecutor
+        The results are the same for any.
     store : Store, optional
-        Where each is written when it is done, and taken from if it is there.
+        Stores finished points and provides those of earlier runs.
     progress : callable, optional
-        Called with how many points are done, and how many there are.
+        Called with the number of finished points and of all.
     fabric
         As for `simulate`.
     keep_trace : bool or None, or a sequence of these
-        As for `simulate`, of all points or each; False leaves results without a trace.
+        As for `simulate`, for all points or each; False leaves results without a trace.
     interval : {"none", "cheap", "any"}
-        Whether points have the metric ``interval_s``: "cheap" where the vectorised clock plays
-        them, which tells it in a fraction of their time, and where a trace is kept.
+        Whether points have the metric ``interval_s``: "cheap" where a trace is kept, and where the
+        vectorised clock simulates them, which makes it a fraction of the time.
 
     Returns
     -------
@@ -120,12 +119,12 @@ def simulated(
     store: Store | None = None,
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, Result | Failed]]:
-    """Play many points, each as it is asked for; arguments as for `simulate_all`.
+    """Simulate many points with individual requests; arguments as for `simulate_all`.
 
     Yields
     ------
     int, Result or Failed
-        The number of a point, and what came of it, as they finish. Of weights those of rank 0.
+        Number and result of a point, as they finish. Weights are those of rank 0.
     """
     raws = [one.point.resolved() for one in asked]
     keys = list[str]()
@@ -158,12 +157,12 @@ def simulated(
 
 
 def _key(asked: PointRequest, raw: Raw) -> str:
-    """What tells points apart; whoever looks at the trace may have another clock play."""
+    """Hash of a request; the trace is part of it, since it may change the clock."""
     return key_of_plain(raw, asked.point.base, *asked[1:])
 
 
 def play(asked: PointRequest) -> Plain:
-    """Play a point, wherever this is called, and lay the result out as plain data."""
+    """Simulate a point in any process, and return the result as plain data."""
     heard = None if asked.interval == "none" else recorder_of(asked.point)
     result = simulate(
         asked.point,
@@ -190,7 +189,7 @@ def play(asked: PointRequest) -> Plain:
 
 
 def taken(store: Store, key: str, asked: PointRequest, raw: Raw) -> Result | None:
-    """A point that is done already; None where there is none, or what is kept is damaged."""
+    """Read a finished point; None where it is missing or damaged."""
     value = store.get(key)
     if value is None:
         return None
@@ -204,12 +203,12 @@ def taken(store: Store, key: str, asked: PointRequest, raw: Raw) -> Result | Non
 def result_of(
     asked: PointRequest, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
 ) -> Result:
-    """Make a result of plain data again; ``raw`` is its scenario as resolved.
+    """Make a result from plain data; ``raw`` is its resolved scenario.
 
     Raises
     ------
     KeyError, ValueError, TypeError
-        If the data is of something else.
+        If the data is not that of a result.
     """
     value = dict(value)
     to_come = value.pop(TO_COME, None)

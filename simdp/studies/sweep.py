@@ -1,4 +1,4 @@
-"""Sweep: simulate every point of a scenario, in this process or by many."""
+"""Simulates every point of a scenario's sweep, in one or many processes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Progress = Callable[[int, int], None]
 Point = tuple[dict[str, Any], Scenario]
 
 MAX_TRACES = 4
-"""Points whose traces a sweep keeps, all of them or the last one's: so many a picture lays side by
-side. Those of other world sizes it does not."""
+"""Most points of a sweep whose traces are all kept, as many as a picture shows; else only the last
+one's is."""
 
 MAX_INTERVALS = 64
-"""Points of a sweep whose intervals may take runs of their own. Of a larger one, points have an
-interval where the vectorised clock has played them, which tells it in a fraction of their time."""
+"""Most points of a sweep whose intervals may need further runs. In larger sweeps only points of the
+vectorised clock have an interval, which takes a fraction of their time."""
 
 
 def sweep(
@@ -59,23 +59,23 @@ def sweep(
     scheduler : str, optional
         Address of a Dask scheduler whose workers share them instead.
     progress : callable, optional
-        Called with how many points are done, and how many there are; of a single run, with steps.
+        Called with the number of finished points and of all; for a single run, of steps.
     store : Store, optional
-        Where each point of a sweep is written when it is done, and taken from if it is there.
+        Stores finished points of a sweep and provides those of earlier calls.
     fabric, **part
-        As for `simulate`; of a part ``stop_after``, ``resume`` and ``keep_state``, not for a sweep.
+        As for `simulate`; ``stop_after``, ``resume`` and ``keep_state`` only without a sweep.
 
     Returns
     -------
     Study
-        The points in the order of the grid; of a sweep without weights, and without traces but
-        the last one's, or those of up to `MAX_TRACES` points of one world size. A single run also
-        has the metrics of `simdp.studies.answers`. Points that fail stand in ``failed``.
+        The points in the order of the grid; those of a sweep without weights, and without traces
+        but the last one's, or those of up to `MAX_TRACES` points of one world size. A single run
+        also has the metrics of `simdp.studies.answers`. Points that fail are in ``failed``.
 
     Raises
     ------
     ValueError
-        If ``workers < 1``, or a sweep is to stop or to go on.
+        If ``workers < 1``, or a sweep is to stop or resume.
     ScenarioError
         If no scheduler answers, or all points fail.
     """
@@ -101,7 +101,7 @@ def sweep(
 
 
 def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
-    """Find what each straggler costs at the best point of a sweep, and at the last one."""
+    """Fill in the cost of each straggler at the best point of a sweep and at the last one."""
     best = best_of([point.metrics for point in study.points])
     for number in dict.fromkeys([best or 0, len(study.points) - 1]):
         result = study.points[number]
@@ -114,7 +114,7 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
 
 
 def _traces(points: Sequence[Point]) -> list[bool | None]:
-    """Whose traces are kept: others than the last one's are made when they are looked at."""
+    """Whether each point's trace is kept (True), made on demand (None) or left out (False)."""
     last = len(points) - 1
     sizes = {point.cluster.world_size for _, point in points}
     few = last < MAX_TRACES and len(sizes) == 1 and max(sizes) <= FINE_RANKS
@@ -122,7 +122,7 @@ def _traces(points: Sequence[Point]) -> list[bool | None]:
 
 
 def _fill(study: Study, points: Sequence[Point], outcomes: Sequence[Result | Failed]) -> None:
-    """Put every point where it belongs; the last one that has a result has a trace."""
+    """Fill in the points of a study; the last result always has a trace."""
     failures = []
     for number, ((chosen, _), outcome) in enumerate(zip(points, outcomes, strict=True)):
         if isinstance(outcome, Failed):
@@ -139,7 +139,7 @@ def _fill(study: Study, points: Sequence[Point], outcomes: Sequence[Result | Fai
 
 
 def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -> Exception:
-    """Say once what all points share, and then what is wrong with each; our own faults as such."""
+    """Combine the problems of all points, shared ones once; an unexpected error is unchanged."""
     error = failures[0].error
     if len(failures) == 1 or not isinstance(error, ScenarioError):
         return error
@@ -171,7 +171,7 @@ def _report(progress: Progress, total: int, done: int) -> None:
 
 
 def _remark(scenario: Scenario, results: list[Result]) -> None:
-    """Say of every point where the scenario's own measurements stand behind its constants."""
+    """Note at every point that the scenario's own measurements calibrate its constants."""
     there = scenario.measured.points if scenario.measured else []
     if any(point.role == "calibration" for point in there):
         for result in results:
@@ -179,7 +179,7 @@ def _remark(scenario: Scenario, results: list[Result]) -> None:
 
 
 def _compare(scenario: Scenario, results: list[Result]) -> None:
-    """Fill in the scaling efficiency, among points that differ in nothing but the world size."""
+    """Fill in the scaling efficiency, among points that differ in the world size only."""
     if "cluster.world_size" not in scenario.sweep:
         return
     groups: dict[str, list[Result]] = {}

@@ -37,15 +37,15 @@ __all__ = ["Input", "compare_results"]
 
 
 def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Difference:
-    """Say what changed between two results, or between a result and a real run, and by what.
+    """Compare two results, or a result with a real run, and attribute the difference.
 
     Parameters
     ----------
     a, b : path-like, Study, Result or Diagnosis
-        A result.json, the folder it lies in, or traces of torch.profiler: a file, or a folder with
-        one per rank. Points of sweeps are matched by what they set.
+        A result.json or its folder, or traces of torch.profiler: a file, or a folder with one per
+        rank. Points of sweeps are matched by their settings.
     attribution : bool
-        Whether to simulate what each key that differs does by itself, where few do and that takes
+        Whether to simulate the effect of each differing key, where few differ and that takes
         seconds: A with the value of B, and B with the value of A.
 
     Returns
@@ -56,7 +56,7 @@ def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Differen
     Raises
     ------
     ScenarioError
-        If one of them is neither a result nor a trace with steps, or they have no point in common.
+        If an input is neither a result nor a trace with steps, or they have no point in common.
     """
     first, second = given(a), given(b)
     if first.name == second.name:
@@ -88,7 +88,7 @@ def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Differen
 def _keys(
     here: ResultPoint, there: ResultPoint, first: ComparedResult, budget: Budget | None
 ) -> list[KeyChange]:
-    """Which keys differ, and what each does."""
+    """Keys that differ, each with its effect where that is known."""
     changed = differing(here.raw, there.raw)
     if len(changed) == 1:
         (one,), m, n = changed, here.result.metrics, there.result.metrics
@@ -120,7 +120,7 @@ def _point(here: ResultPoint, there: ResultPoint, keys: list[KeyChange]) -> Poin
 def _notes(
     here: ResultPoint, there: ResultPoint, first: ComparedResult, second: ComparedResult
 ) -> Iterator[str]:
-    """What a reader has to know of two results."""
+    """Notes on versions, scenarios that do not load, and calibration."""
     for side in (first, second):
         written = side.side.version
         if written != simdp.__version__:

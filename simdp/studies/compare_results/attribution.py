@@ -23,27 +23,27 @@ from simdp.studies.variants import variant
 # Attribution --------------------------------------------------------------------------------------
 
 MAX_KEYS = 8
-"""Keys that are changed one at a time; where more differ, nobody looks at each."""
+"""Most differing keys that are changed one at a time."""
 
 MAX_STEPS = 20
-"""Of a run that is repeated."""
+"""Most steps of a run that is repeated."""
 
 MAX_RUNS = 64
-"""Short runs for all points of two results."""
+"""Most short runs for all points of two results."""
 
 Metrics = Mapping[str, float]
 
 
 @dataclass
 class Budget:
-    """How many short runs are left.
+    """Short runs that are left, and their results.
 
     Attributes
     ----------
     runs : int
-        So many.
+        Number of runs that are left.
     spent : bool
-        Whether keys were left out for want of them.
+        Whether keys were skipped because too few were left.
     """
 
     runs: int = MAX_RUNS
@@ -51,7 +51,7 @@ class Budget:
     _known: dict[str, Metrics | None] = field(default_factory=dict)
 
     def metrics(self, raw: Raw, base: Path, steps: int) -> Metrics | None:
-        """Parts of a step [s]; None where the scenario cannot be, or takes long to play."""
+        """Parts of a step [s]; None where the scenario is invalid, or takes long to simulate."""
         key = repr((raw, steps))
         if key not in self._known:
             self.runs -= 1
@@ -62,20 +62,20 @@ class Budget:
 def attributed(
     a: Raw, b: Raw, base: Path, steps: int, changed: Sequence[Differing], budget: Budget
 ) -> list[KeyChange]:
-    """Say what each key does, that which does most first.
+    """Simulate the effect of each key; largest first.
 
     Parameters
     ----------
     a, b : dict
-        Scenarios with every default spelled out.
+        Resolved scenarios.
     base : Path
         Folder that the paths of both start from.
     steps : int
         Of the shorter of the two results.
     changed : sequence of Differing
-        Where they differ.
+        Differing keys.
     budget : Budget
-        Is used up.
+        Is reduced.
     """
     plain = [KeyChange(one.key, one.a, one.b) for one in changed]
     needed = 2 * len(changed) + 4
@@ -95,7 +95,7 @@ def attributed(
 
     found = [_with(change, alone(one)) for one, change in zip(changed, plain, strict=True)]
     left = [n for n, change in enumerate(found) if change.seconds is None]
-    if 1 < len(left) < len(changed):  # keys that need each other
+    if 1 < len(left) < len(changed):  # keys that are valid only together
         joint = Differing("", None, None, tuple(leaf for n in left for leaf in changed[n].leaves))
         head, *others = left
         said = _with(plain[head], alone(joint))
@@ -107,7 +107,7 @@ def attributed(
 
 
 def _with(change: KeyChange, ways: Sequence[dict[str, float] | None]) -> KeyChange:
-    """Fill in what the key adds: from A, and to B."""
+    """Fill in the effect of a key: added to A, and removed from B."""
     known = [way for way in ways if way is not None]
     if not known:
         return change
@@ -142,10 +142,11 @@ def _metrics(raw: Raw, base: Path, steps: int) -> Metrics | None:
     return {name: float(metrics[name]) for name in STEP_PARTS}
 
 
-# Figures ------------------------------------------------------------------------------------------
+# Parts and figures --------------------------------------------------------------------------------
 
 TOGETHER = "compute_and_update_s"
-"""Part of a step beside a trace, which tells the optimizer's kernels from no others."""
+"""Compute and update as one part, for comparison with a trace, which does not separate their
+kernels."""
 
 CAUSES = {
     "compute_bound": TOGETHER,
@@ -156,13 +157,13 @@ CAUSES = {
     "input_stall": "other_s",
     "launch_bound": "other_s",
 }
-"""The part of a step that a diagnosis speaks of, by its cause."""
+"""Part of a step that each cause of a diagnosis belongs to."""
 
 LEAST_SHARE = 0.25
-"""Part of a part's change that a key brings about, from which on it is named beside it."""
+"""Least share of a part's change for a key to be named next to it."""
 
 MAX_NAMED = 3
-"""Keys beside a part, the greatest first."""
+"""Most keys next to a part, largest first."""
 
 Values = dict[str, float]
 Known = dict[tuple[str, Unit], float | None]
@@ -177,7 +178,7 @@ def parts_of_result(result: Result, beside_trace: bool) -> Values:
 
 
 def parts_of_traces(found: Diagnosis) -> Values:
-    """The same of a real run: means per step and over ranks [s]."""
+    """Parts of a step of a real run: means over steps and ranks [s]."""
     step = found.step_time_s or 0.0
     known = {
         TOGETHER: found.compute_s or 0.0,
@@ -190,7 +191,7 @@ def parts_of_traces(found: Diagnosis) -> Values:
 def part_changes(
     a: Values, b: Values, keys: Sequence[KeyChange], traces: Sequence[tuple[str, Diagnosis]]
 ) -> tuple[PartChange, ...]:
-    """Lay parts side by side, that which changed most first, with what explains each."""
+    """Compare parts, the largest change first, each with the keys and findings that explain it."""
     found = []
     for name in a:
         change = b[name] - a[name]
@@ -205,7 +206,7 @@ def part_changes(
 
 
 def _keys_of(part: str, change: float, keys: Sequence[KeyChange]) -> tuple[str, ...]:
-    """The keys that bring a part's change about: the only one, or by simulation."""
+    """Keys that explain a part's change: the only one, or the largest by simulation."""
     if not change:
         return ()
     if len(keys) == 1:
@@ -217,7 +218,7 @@ def _keys_of(part: str, change: float, keys: Sequence[KeyChange]) -> tuple[str, 
 
 
 def laid_out(a: Known, b: Known) -> tuple[Figure, ...]:
-    """Figures that either side tells; of a trace those of both."""
+    """Pair the figures of two sides; those that both lack are left out."""
     return tuple(
         Figure(*key, a.get(key), b.get(key))
         for key in dict.fromkeys([*a, *b])
@@ -226,7 +227,7 @@ def laid_out(a: Known, b: Known) -> tuple[Figure, ...]:
 
 
 def figures_of_result(result: Result) -> Known:
-    """Throughput, memory, bytes, money and the loss."""
+    """Throughput, memory, bytes, cost and loss."""
     return dict(_of_result(result.metrics, result))
 
 
@@ -254,7 +255,7 @@ def _of_result(m: Mapping[str, Any], result: Result) -> Iterator[tuple[tuple[str
 
 
 def figures_of_traces(found: Diagnosis) -> Known:
-    """What a trace tells of these."""
+    """The same figures of a real run, if the trace has them."""
     hidden, exposed = found.hidden_comm_s, found.exposed_comm_s
     known: Known = {("ranks", "number"): found.world_size or found.num_ranks}
     if hidden is not None and exposed is not None:
@@ -269,6 +270,6 @@ def figures_of_traces(found: Diagnosis) -> Known:
 
 
 def both(a: Known, b: Known) -> tuple[Known, Known]:
-    """Those that both tell."""
+    """Keep the figures that both sides have."""
     shared = a.keys() & b.keys()
     return {k: v for k, v in a.items() if k in shared}, {k: v for k, v in b.items() if k in shared}

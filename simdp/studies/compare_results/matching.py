@@ -29,18 +29,18 @@ from simdp.traces import kind_of
 Place = tuple[str | int, ...]
 
 NOT_A_CAUSE = ("name", "sweep", "measured")
-"""Keys of which no figure depends."""
+"""Keys without effect on results."""
 
 OF_THE_JOB = ("world_size", "ranks_per_device")
-"""Keys of a cluster that no machine brings; some bring stragglers."""
+"""Keys of a cluster that are never a machine's."""
 
 AS_ONE = (("workload", "model"), ("workload", "compute"))
-"""Mappings that are one key where more than one of theirs differs: what a name stood for."""
+"""Mappings that count as one key where several of their keys differ, as by another preset."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A place that differs; None where a scenario has nothing there."""
+    """A place that differs; None where a scenario has no such key."""
 
     place: Place
     a: Any
@@ -49,16 +49,16 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Differing:
-    """One thing that was changed.
+    """One setting that differs.
 
     Attributes
     ----------
     key : str
         Dotted.
     a, b : value
-        What stands there.
+        Of either scenario.
     leaves : tuple of Leaf
-        All places that go with it.
+        All places that change with it.
     """
 
     key: str
@@ -68,9 +68,9 @@ class Differing:
 
 
 def differing(a: Raw, b: Raw) -> list[Differing]:
-    """Say in what two resolved scenarios differ, in the order of the first.
+    """List the differences of two resolved scenarios, in the order of the first.
 
-    A kind or a name with other options is one key, and so is a machine with all that it brings.
+    A kind or a name with other options is one key, and so is a machine with all its keys.
     """
     leaves = [leaf for leaf in _walk(a, b, ()) if leaf.place[0] not in NOT_A_CAUSE]
     groups: dict[str, list[Leaf]] = {}
@@ -109,7 +109,7 @@ def _at(raw: Any, place: Place) -> Any:
 
 
 def _only(value: Any, parts: set[str | int]) -> Any:
-    """Of a mapping its kind, and what differs in it."""
+    """The kind of a mapping, and its differing keys."""
     if not isinstance(value, dict):
         return value
     return {key: inner for key, inner in value.items() if key == "kind" or key in parts}
@@ -129,7 +129,7 @@ def _walk(a: Any, b: Any, place: Place) -> Iterator[Leaf]:
 
 
 def _are_alike(a: Raw, b: Raw, place: Place) -> bool:
-    """Whether two mappings are of one kind, so that it is their options that differ."""
+    """Whether two mappings are of one kind, so that only their options differ."""
     return not place or all(a.get(key) == b.get(key) for key in ("kind", "name"))
 
 
@@ -158,10 +158,10 @@ def _with(raw: Raw, values: list[tuple[Place, Any]]) -> Raw:
 RESULT = "result.json"
 
 STEP_PARTS = ("step_time_s", "compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s")
-"""Metrics without which there is nothing to compare."""
+"""Metrics that a comparison needs."""
 
 Input = str | os.PathLike[str] | Study | Result | Diagnosis
-"""A file, a folder, or what Python has of one."""
+"""A file, a folder, or the object of one."""
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,13 @@ class ResultPoint:
     Attributes
     ----------
     set : dict
-        What it sets.
+        Its settings.
     result : Result
-        What it gave.
+        Its result.
     raw : dict
-        Its scenario as plain data; with all defaults, where it loads.
+        Its scenario as plain data; resolved if it loads.
     loads : bool
-        Whether it does.
+        Whether the scenario loads.
     """
 
     set: dict[str, Any]
@@ -188,16 +188,16 @@ class ResultPoint:
 
 @dataclass(frozen=True)
 class ComparedResult:
-    """One of the two that are compared.
+    """One side of a comparison.
 
     Attributes
     ----------
     name : str
-        As it is called.
+        For reports.
     study : Study or None
-        Of a result.
+        If the side is a result.
     found : Diagnosis or None
-        Of traces.
+        If the side is traces.
     base : Path
         Folder that the scenario's paths start from.
     """
@@ -209,7 +209,7 @@ class ComparedResult:
 
     @property
     def side(self) -> Side:
-        """It in short."""
+        """Summary of the side."""
         if self.found is not None:
             world = self.found.world_size or self.found.num_ranks
             return Side(self.name, self.found.source, None, 1, world)
@@ -220,12 +220,12 @@ class ComparedResult:
 
     @property
     def results(self) -> list[Result]:
-        """Of all points; none of traces."""
+        """Results of all points; empty for traces."""
         return self.study.points if self.study is not None else []
 
     @cached_property
     def raws(self) -> list[Raw]:
-        """Each point's scenario as plain data, machines taken in."""
+        """Each point's scenario as plain data, merged with its machine."""
         assert self.study is not None
         scenario = self.study.scenario
         if not scenario.get("sweep"):
@@ -233,7 +233,7 @@ class ComparedResult:
         return [raw for _, raw in grid(scenario, self.base)]
 
     def point(self, number: int, base: Path) -> ResultPoint:
-        """One point with every default spelled out; its paths start from ``base``."""
+        """One point with its resolved scenario; paths start from ``base``."""
         result, raw = self.results[number], self.raws[number]
         raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
         try:
@@ -285,7 +285,7 @@ def given(what: Input) -> ComparedResult:
 
 
 def _is_result(file: Path) -> bool:
-    """Whether a file begins as simdp's do, which no trace does."""
+    """Whether a file begins like simdp's, which no trace does."""
     if file.suffix != ".json":
         return False
     with open_file(file) as stream:
@@ -304,7 +304,7 @@ def _with_steps(name: str, found: Diagnosis) -> Diagnosis:
 
 
 def _checked(name: str, study: Study) -> Study:
-    """Refuse a result without the times of steps."""
+    """Return a result if it has the times of steps."""
     lacking = {
         key: None
         for point in study.points
@@ -325,7 +325,7 @@ def _checked(name: str, study: Study) -> Study:
 
 
 def steps_of(raw: Raw, result: Result) -> int:
-    """How many steps a point had, as far as its result tells."""
+    """Number of steps of a point: set, or inferred from its result."""
     asked = (raw.get("workload") or {}).get("steps")
     if isinstance(asked, int):
         return asked
@@ -339,19 +339,19 @@ Pairs = list[tuple[int, int]]
 """Numbers of points of A and of B."""
 
 MAX_NAMED = 3
-"""Points that a message names."""
+"""Most points that a message names."""
 
 
 def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
-    """Find the points that set the same, in A's order.
+    """Match the points with equal settings, in A's order.
 
-    Two single runs match whatever they set. Where the two sweep different keys, a point has for a
-    key of the other what its scenario says.
+    Two single runs always match. Where the two sweep different keys, a point's values of the
+    other's keys are those of its scenario.
 
     Raises
     ------
     ScenarioError
-        If there are none.
+        If no points match.
     """
     if len(a.results) == len(b.results) == 1:
         return [(0, 0)]
@@ -373,12 +373,12 @@ def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
 
 
 def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, list[str]]:
-    """Choose the point that a real run is held against: that with as many ranks.
+    """Choose the point to compare a real run with: that with as many ranks.
 
     Returns
     -------
     int, list of str
-        Its number, and what is odd about it.
+        Its number, and notes.
 
     Raises
     ------
@@ -410,7 +410,7 @@ def _key(values: dict[str, Any]) -> str:
 
 
 def _values(given: ComparedResult, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """What every point has for some keys, by its scenario with all defaults."""
+    """Values of some keys at every point, by its resolved scenario."""
     found = []
     for number in range(len(given.results)):
         point = given.point(number, given.base)
@@ -419,7 +419,7 @@ def _values(given: ComparedResult, keys: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def value_of(raw: Raw, key: str) -> Any:
-    """What stands at a dotted key; None where nothing does. Of a kind without options the kind."""
+    """Value at a dotted key; None where there is none."""
     here: Any = raw
     for part in key.split("."):
         if isinstance(here, list) and part.isdecimal() and int(part) < len(here):
@@ -432,7 +432,7 @@ def value_of(raw: Raw, key: str) -> Any:
 
 
 def _said(given: ComparedResult) -> str:
-    """The first points, in short."""
+    """The first points in words."""
     each = [
         ", ".join(f"{key}={written(value)}" for key, value in point.set.items()) or "no sweep"
         for point in given.results

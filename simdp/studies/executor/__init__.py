@@ -1,6 +1,6 @@
-"""Executors: many things that do not depend on each other, here, in local processes, or elsewhere.
+"""Executors: call a function for many independent items, here, in local processes, or on a cluster.
 
-What they are given, and what comes out, is the same for each of them.
+The results are the same for each of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
 
 
 def executor_for(workers: int = 1, scheduler: str | None = None) -> PointExecutor:
-    """Choose who does many things.
+    """Choose an executor.
 
     Parameters
     ----------
     workers : int
-        Processes of this machine that share them; 1 is this process.
+        Processes on this machine; 1 is this process.
     scheduler : str, optional
-        Address of a Dask scheduler, as ``"tcp://host:8786"``, whose workers share them instead.
+        Address of a Dask scheduler, as ``"tcp://host:8786"``, whose workers are used instead.
 
     Raises
     ------
@@ -45,11 +45,11 @@ def executor_for(workers: int = 1, scheduler: str | None = None) -> PointExecuto
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
     if scheduler is not None:
-        from simdp.studies.executor.dask import DaskExecutor  # which few have
+        from simdp.studies.executor.dask import DaskExecutor  # optional dependency
 
         return DaskExecutor(scheduler)
     if workers == 1:
         return SerialExecutor()
-    from simdp.studies.executor.processes import ProcessExecutor  # which a single run does without
+    from simdp.studies.executor.processes import ProcessExecutor  # not needed by a single run
 
     return ProcessExecutor(workers)

@@ -1,11 +1,10 @@
-"""Executors of many points: in this process, or in several.
+"""Base of executors, and the one that runs in this process.
 
-A process that dies, as one does that takes more memory than there is, takes whatever is under way
-with it. What was under way is then done one by one, so that the item that kills its process is
-known, and fails; the others are done.
+A process that dies, for example out of memory, loses all items that are in progress. They are then
+repeated one by one, so that only the item that kills its process fails.
 
-A process ends with the one that started it, however that ended: a signal such as SIGTERM or SIGKILL
-leaves it no time to end them.
+A child process ends with its parent, however that ends: SIGTERM or SIGKILL leave a parent no time
+to end its children.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Generic, Self, TypeVar
 
 from simdp.errors import ScenarioError, SimdpError, one_line
 
-# Outcome ------------------------------------------------------------------------------------------
+# Results of items ---------------------------------------------------------------------------------
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,13 +28,7 @@ NO_MEMORY = "there is not enough memory for this; try fewer ranks, steps or samp
 
 @dataclass(frozen=True)
 class CompletedItem(Generic[Value]):
-    """An item that is done.
-
-    Attributes
-    ----------
-    value
-        What the function returned.
-    """
+    """Return value of a finished item."""
 
     value: Value
 
@@ -47,9 +40,9 @@ class Failed:
     Attributes
     ----------
     problems : list of str
-        Why, one line each.
+        Reasons, one line each.
     error : Exception
-        What was raised, or stands for what became of its process.
+        The exception that was raised, or one that describes the end of its process.
     """
 
     problems: list[str]
@@ -57,18 +50,18 @@ class Failed:
 
     @property
     def reason(self) -> str:
-        """Why, in one line."""
+        """All problems in one line."""
         return one_line("; ".join(self.problems))
 
     @property
     def exit_status(self) -> int:
-        """As of the command line, had it been alone."""
+        """Exit status of the command line for this error."""
         own = 2 if isinstance(self.error, MemoryError) else 1
         return int(getattr(self.error, "exit_status", own))
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        """Say of an error what it means to who asked."""
+        """Make it from an exception."""
         if isinstance(error, ScenarioError):
             problems = list(error.problems)
         elif isinstance(error, SimdpError):
@@ -81,38 +74,37 @@ class Failed:
 
 
 class PointExecutor(ABC):
-    """Does many things that do not depend on each other; a context manager.
+    """Calls a function for many independent items; a context manager.
 
-    It may be asked several times; what it needs is started when it is first asked, and ended with
-    the context.
+    It can be used several times; processes start at first use and end with the context.
     """
 
     @abstractmethod
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
     ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
-        """Call a function with every item; what fails is an outcome, not an exception.
+        """Call a function with every item; failures are results, not exceptions.
 
         Parameters
         ----------
         function : callable
-            Picklable, as are the items and what it returns.
+            Picklable, as are the items and return values.
         items : sequence
-            What it is called with.
+            Arguments.
 
         Yields
         ------
-        int, Done or Failed
-            The number of an item, from 0, and what became of it: each once, as they finish.
+        int, CompletedItem or Failed
+            Number of an item, from 0, and its result: each once, as they finish.
         """
 
     @property
     def workers(self) -> int:
-        """How many items may be under way at once."""
+        """Number of items that run at the same time."""
         return 1
 
     def close(self) -> None:
-        """End what was started; nothing where nothing was."""
+        """End all processes; a no-op without any."""
         return
 
     def __enter__(self) -> Self:
@@ -123,7 +115,7 @@ class PointExecutor(ABC):
 
 
 def attempt(function: Callable[[T], R], item: T) -> CompletedItem[R] | Failed:
-    """Call a function here, and say what became of it, in a form that another process can read."""
+    """Call a function in this process, and return a picklable result."""
     try:
         return CompletedItem(function(item))
     except Exception as error:
@@ -131,23 +123,23 @@ def attempt(function: Callable[[T], R], item: T) -> CompletedItem[R] | Failed:
 
 
 def _readable(failed: Failed) -> Failed:
-    """Replace an error that no other process can make anew."""
+    """Replace an error that cannot be unpickled."""
     try:
         pickle.loads(pickle.dumps(failed.error))
-    except Exception:  # whatever a class of errors does when it is made anew
+    except Exception:  # unpickling may raise any error
         return Failed(failed.problems, SimdpError(failed.reason))
     return failed
 
 
 def in_order(outcomes: Iterator[tuple[int, R]], number: int) -> Iterator[R]:
-    """Yield what belongs to items in their order; what comes early waits.
+    """Yield results in the order of their items; early ones wait.
 
     Parameters
     ----------
     outcomes : iterator of (int, value)
         Each number from 0 once.
     number : int
-        How many there are.
+        Number of items.
     """
     early: dict[int, R] = {}
     for wanted in range(number):
@@ -158,7 +150,7 @@ def in_order(outcomes: Iterator[tuple[int, R]], number: int) -> Iterator[R]:
 
 
 class SerialExecutor(PointExecutor):
-    """Does everything in this process, in order."""
+    """Calls the function in this process, in order."""
 
     def each(
         self, function: Callable[[T], R], items: Sequence[T]

@@ -1,8 +1,8 @@
 """Executor on the workers of a Dask scheduler, which may join, leave and fail.
 
-What a worker had when it died is done again by another one, until the scheduler takes it for what
-kills them: after distributed.scheduler.allowed-failures, 3. Each worker does one thing at a time,
-since what is played in one process shares what it knows.
+Items of a worker that died are repeated by another one, until the scheduler blames an item: after
+distributed.scheduler.allowed-failures, 3. A worker runs one item at a time, since simulations in
+one process share caches.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from simdp.errors import ScenarioError, SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 
 PATIENCE = 4.0
-"""How long a scheduler may take to answer, and to have a worker [s]."""
+"""Timeout for a scheduler to answer, and to have a worker [s]."""
 
 AHEAD = 4
-"""Items that lie ready for each thread of a worker."""
+"""Items that are queued per thread of a worker."""
 
 TURNS = 50
-"""How often results come in until one looks how many workers there are."""
+"""Rounds of results between counts of the workers."""
 
 LOOK, LOOKS = 5.0, 12
-"""How long one waits for an item until one looks whether there are workers [s]; and how often."""
+"""Timeout of waiting for an item before checking for workers [s], and number of such checks."""
 
 LOGS = ("distributed", "distributed.client", "distributed.core")
 
 INSTALL = "--scheduler: needs distributed; pip install 'simdp[cluster]'."
 
 ALONE = Lock()
-"""Held by what a worker does."""
+"""Held by a worker while an item runs."""
 
 
 class DaskExecutor(PointExecutor):
-    """Does things on the workers of a Dask scheduler.
+    """Calls a function on the workers of a Dask scheduler.
 
     Parameters
     ----------
     address : str
-        Where it listens, as ``"tcp://host:8786"``.
+        Of the scheduler, as ``"tcp://host:8786"``.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class DaskExecutor(PointExecutor):
     def __init__(self, address: str) -> None:
         self.address = address
         self._levels = {name: logging.getLogger(name).level for name in LOGS}
-        for name in LOGS:  # what goes wrong is said here, in a line
+        for name in LOGS:  # this class reports errors in one line
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         try:
             self._client = _connected(address)
@@ -92,18 +92,18 @@ class DaskExecutor(PointExecutor):
                     return
                 for future in self._finished(list(numbers)):
                     number, outcome = numbers.pop(future), self._outcome(future)
-                    if outcome is None:  # what a worker had when it died
+                    if outcome is None:  # lost with its worker
                         again.append(number)
                     else:
                         yield number, outcome
-        except OSError:  # of the connection: what an item raises is an outcome
+        except OSError:  # of the connection: errors of items are results
             raise self._gone("went away") from None
         finally:
             if numbers and self._client.status == "running":
                 self._client.cancel(list(numbers))
 
     def _finished(self, futures: list[Any]) -> Iterable[Any]:
-        """Those that are done, once there are any; some worker must turn up now and then."""
+        """Wait for finished futures; fail where the scheduler has no workers for long."""
         from distributed import wait
 
         for _ in range(LOOKS):
@@ -119,7 +119,7 @@ class DaskExecutor(PointExecutor):
         raise self._gone("has no workers any more")
 
     def _outcome(self, future: Any) -> CompletedItem[Any] | Failed | None:
-        """What became of an item; None where it was lost with its worker."""
+        """Result of an item; None where it was lost with its worker."""
         if future.status == "error":
             return Failed.of(_told(future.exception()))
         if self._client.status != "running":
@@ -127,7 +127,7 @@ class DaskExecutor(PointExecutor):
         try:
             found: CompletedItem[Any] | Failed = future.result(timeout=LOOK * LOOKS)
             return found
-        except TimeoutError:  # it was lost with its worker, and no other has done it since
+        except TimeoutError:  # lost with its worker, and not repeated yet
             if not self._client.nthreads():
                 raise self._gone("has no workers any more") from None
             return None
@@ -150,17 +150,17 @@ class DaskExecutor(PointExecutor):
 
 
 def _connected(address: str) -> Any:
-    """Find the scheduler, and a worker that it has."""
+    """Connect to the scheduler, and wait for a worker."""
     try:
         from distributed import Client
     except ImportError:
         raise ScenarioError([INSTALL]) from None
     where = f"--scheduler {address}"
-    client = Client.__new__(Client)  # so that there is something to close where it can't begin
+    client = Client.__new__(Client)  # so that a failed start can be closed
     try:
         Client.__init__(client, address, timeout=PATIENCE, set_as_default=False)
-    except Exception as error:  # whatever else may listen there
-        client.close()  # a finalizer that does so waits for ever, if it runs while another begins
+    except Exception as error:  # another server may listen there
+        client.close()  # as a finalizer it may deadlock with the start of another
         raise ScenarioError(
             [
                 f"{where}: no scheduler answers there ({type(error).__name__}); start one by `dask "
@@ -178,7 +178,7 @@ def _connected(address: str) -> Any:
 
 
 def _told(error: Any) -> Exception:
-    """What a worker that could not even begin says of it."""
+    """Translate the error of a worker that could not run the item."""
     if isinstance(error, ModuleNotFoundError):
         return SimdpError(f"a worker has no {error.name}; install simdp on every one.")
     if type(error).__name__ == "KilledWorker":
@@ -187,7 +187,7 @@ def _told(error: Any) -> Exception:
 
 
 def _attempt(version: str, function: Callable[[T], R], item: T) -> CompletedItem[R] | Failed:
-    """Call a function on a worker, which must be what asks."""
+    """Call a function on a worker, which must have the same version of simdp."""
     if simdp.__version__ != version:
         return Failed.of(
             SimdpError(f"a worker has simdp {simdp.__version__}, not {version}; install that there")

@@ -19,25 +19,25 @@ from simdp.errors import SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 
 AHEAD = 2
-"""Items that lie ready for each process, so that none waits."""
+"""Items that are queued per process, so that none waits."""
 
 MAX_DEATHS = 2
-"""Processes that an item may take with it, alone, until it has failed."""
+"""Deaths of a process that runs one item alone until the item fails."""
 
 DIED = "its process died; it may have needed more memory than there is: try fewer workers."
 
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl(2): the signal that a process gets when the thread that started it ends."""
+"""Option of Linux's prctl(2): the signal of a process when the thread that started it ends."""
 
 
 class ProcessExecutor(PointExecutor):
-    """Does things in several processes of this machine.
+    """Calls a function in several processes of this machine.
 
     Parameters
     ----------
     workers : int
-        How many, 1 or more; they share the cores.
+        Number of processes, at least 1; they share the cores.
     """
 
     def __init__(self, workers: int) -> None:
@@ -75,7 +75,7 @@ class ProcessExecutor(PointExecutor):
                         else:
                             yield number, Failed([DIED], SimdpError(DIED))
                         self.close()
-                    except Exception as error:  # what it returned, or is, cannot be pickled
+                    except Exception as error:  # the item or its value cannot be pickled
                         yield number, Failed.of(error)
         finally:
             for future in running:
@@ -105,14 +105,9 @@ class ProcessExecutor(PointExecutor):
 
 
 def _begin(num_threads: int, is_lasting: bool) -> None:
-    """Prepare a process: its share of the cores, and its end.
+    """Set up a process: its number of threads, and its end with the parent's.
 
-    Parameters
-    ----------
-    num_threads : int
-        How many it may use.
-    is_lasting : bool
-        Whether the thread that started it lasts as long as its process.
+    ``is_lasting``: whether the thread that started it lives as long as the parent.
     """
     if is_lasting and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -121,7 +116,7 @@ def _begin(num_threads: int, is_lasting: bool) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as the one that started it has ended, which closes a pipe."""
+    """Wait for the end of the parent, then end this process."""
     from multiprocessing import parent_process
 
     parent = parent_process()

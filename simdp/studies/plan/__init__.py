@@ -1,7 +1,7 @@
 """Searches for machine, number of nodes, strategy and settings.
 
-Every point has bounds that no simulation can be below (`bounds`); what they leave open is simulated
-(`search`), so that the answer is that of simulating everything.
+Every point has lower bounds (`bounds`); points that the bounds do not exclude are simulated
+(`search`), so that the result equals that of simulating all points.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
 __all__ = ["PlanRequest", "plan", "ready"]
 
 STEPS, MOST_STEPS = 2, 8
-"""Steps of a run that does not say how long it is, the first being warm-up; and at most."""
+"""Steps of a run that sets none, the first being warm-up; and most steps."""
 
 MILLION = 1e6
 
@@ -71,33 +71,33 @@ def plan(
     store: Store | None = None,
     progress: Progress | None = None,
 ) -> PlanResult:
-    """Find out with which settings to train.
+    """Find the best settings for training.
 
     Parameters
     ----------
     path : path-like
-        A YAML file, a saved result.json, or the name of a scenario that simdp brings. Its sweep and
-        what was measured are left out.
-    asked : Asked, optional
-        What for, within which limits, and what to choose from.
+        A YAML file, a saved result.json, or the name of a shipped scenario. Its sweep and
+        measurements are left out.
+    asked : PlanRequest, optional
+        Goal, limits and choices.
     overrides : mapping of str to value, optional
         Keys that are set at every point, as for `simdp.load_scenario`.
-    executor : Executor, optional
-        Who simulates; the answer is the same for any. Left out, this process.
+    executor : PointExecutor, optional
+        Simulates; the result is the same for any. By default this process.
     store : Store, optional
-        Where simulated points are kept.
+        Keeps simulated points.
     progress : callable, optional
-        Told in words how far it is.
+        Called with a line of text.
 
     Returns
     -------
-    Plan
+    PlanResult
         With ``best`` and ``front``, or with the ``nearest`` where nothing meets the limits.
 
     Raises
     ------
     ScenarioError
-        If what is asked for does not go together, or no point can be at all.
+        If options do not go together, or no point is feasible.
     """
     asked, file = asked or PlanRequest(), find(Path(path))
     say = progress or (lambda words: None)
@@ -118,7 +118,7 @@ def _led(file: Path, line: str) -> str:
 
 
 def _plain(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
-    """The scenario without what a plan does not look at: times alone, of few steps."""
+    """The scenario for a plan: timing only, few steps, no sweep or measurements."""
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     workload = raw.get("workload")
     if isinstance(workload, dict):
@@ -132,7 +132,7 @@ def _plain(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
 
 
 def _first(raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The scenario as it stands, with the first values of what it does not say itself."""
+    """The scenario, with the first choices of keys that it lacks."""
     found: dict[str, Any] = {**raw, "workload": dict(raw.get("workload") or {})}
     for key, values in choices.items():
         section, _, rest = key.partition(".")
@@ -148,7 +148,7 @@ def _first(raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[st
 def _chosen(
     scenario: Scenario, raw: dict[str, Any], asked: PlanRequest
 ) -> tuple[dict[str, list[Any]], int | None]:
-    """What to choose from, and the samples of a step that every point keeps."""
+    """The choices, and the samples of a step that every point keeps."""
     choices = {key: list(values) for key, values in asked.choices.items()}
     choices = choices or usual_choices(scenario, asked.goal)
     if BATCH in choices or ACCUM in choices:
@@ -228,7 +228,7 @@ def _bounded(
     seed: int,
     say: Progress,
 ) -> tuple[dict[Infeasible, int], Bounds]:
-    """Why points cannot be, and the bounds of those that may be: of all, or of a sample."""
+    """Reasons of infeasible points, and the bounds of the others: of all, or of a sample."""
     say(f"{len(space):,} points")
     if len(space) <= MAX_POINTS:
         points, impossible = _every_point(space)
@@ -241,7 +241,7 @@ def _bounded(
 
 
 def _every_point(space: Space) -> tuple[list[PlanPoint], dict[Infeasible, int]]:
-    """All points, and why others cannot be, with how many of these there are."""
+    """All feasible points, and the numbers of others by reason."""
     points, impossible = list[PlanPoint](), Counter[Infeasible]()
     for point in space.points():
         if isinstance(point, PlanPoint):
@@ -252,7 +252,7 @@ def _every_point(space: Space) -> tuple[list[PlanPoint], dict[Infeasible, int]]:
 
 
 def _need_of(scenario: Scenario) -> NeedOf:
-    """What the target takes, by global batch; a million samples without one."""
+    """Samples to the target, by global batch; a million without a target."""
     target, there = scenario.target, scenario.workload.num_samples(scenario.base)
 
     def need_of(batch: int) -> SamplesNeeded | str:
@@ -267,7 +267,7 @@ def _need_of(scenario: Scenario) -> NeedOf:
 
 
 def _own(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
-    """How the scenario of the file trains; by DDP where it names no strategy."""
+    """Learning settings of the file's scenario; with DDP where it names no strategy."""
     n = scenario.cluster.world_size
     batch = int(scenario.workload.samples_per_step(n))
     if "strategy" not in raw:
@@ -277,7 +277,7 @@ def _own(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
 
 
 def _margin(player: Player, sure: float | None) -> Callable[[int], float] | None:
-    """What multiplies the mean time of a point where it must meet limits with a probability."""
+    """Factor on the mean time of a point for meeting limits with a probability."""
     if sure is None:
         return None
 
@@ -294,13 +294,13 @@ LIMIT_OPTIONS = {
     "budget": "--budget",
     "energy": "--energy",
 }
-"""What to change where points miss a limit."""
+"""Options to change where points miss a limit."""
 
 
 def _infeasible(
     search: Search, player: Player, impossible: Mapping[Infeasible, int], asked: PlanRequest
 ) -> list[dict[str, Any]]:
-    """Why points cannot be chosen that were not simulated, and what would free them."""
+    """Reasons of points that cannot be chosen, with counts and options to change."""
     counts, points = Counter(impossible), search.bounds.points
     counts.update(search.bounds.why.values())
     counts.update(player.why[number] for number in search.failed)
@@ -315,7 +315,7 @@ def _infeasible(
 
 
 def _nothing(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]) -> str:
-    """Say why no point can be: the most frequent reason."""
+    """Name the most frequent reason why no point is feasible."""
     counts = Counter(impossible)
     counts.update(bounds.why.values())
     most, *_ = summed(counts)
@@ -329,21 +329,21 @@ def ready(
     overrides: Mapping[str, Any] | None = None,
     folder: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Write out what plays each option of a plan.
+    """Write the scenario of each option of a plan.
 
     Parameters
     ----------
     path, overrides
-        As `plan` was given.
-    found : Plan
-        What it found.
+        As for `plan`.
+    found : PlanResult
+        From `plan`.
     folder : Path, optional
-        Where the scenarios will lie: their paths start from there.
+        Folder of the scenarios, which their paths start from.
 
     Returns
     -------
     dict of str to dict
-        Scenarios as plain data with every default spelled out, by the names of their files.
+        Resolved scenarios as plain data, by file name.
     """
     file = find(Path(path))
     raw = _plain(as_written(file, overrides, found.choices), PlanRequest(found.goal))
@@ -359,7 +359,7 @@ def ready(
 
 
 def _with_files(found: PlanResult) -> PlanResult:
-    """Give every option a file."""
+    """Give every option a file name."""
     names = {
         repr(option.set): f"option-{number:02d}.yaml"
         for number, option in enumerate(found.options, 1)

@@ -1,39 +1,38 @@
 """Lower bounds of a point's step time and memory.
 
-Where a cost tells the time of a collective, that is it. Else its transfers are played, and the
-least follows from what must be sent, whatever the algorithm. To sum S bytes of n ranks merges n
-partial sums of each byte into one, which takes n - 1 transfers, and to spread what one rank has to
-all others takes as many again: 2 (n - 1) one-way calls in all, as in the gossip problem (Harary and
-Schwenk, "The communication problem on graphs and digraphs", 1974). So of 2 (n - 1) S bytes of an
-all_reduce, and (n - 1) S of its halves and of a broadcast, some rank sends an n-th part or more,
-over all the links that leave it; and the same holds for nodes. Switches that add save one half.
+A cost gives the time of a collective. Without one its transfers are simulated, and the least time
+follows from the bytes to send, whatever the algorithm. To sum S bytes of n ranks merges n partial
+sums of each byte into one, which takes n - 1 transfers, and to broadcast one rank's bytes takes n -
+1 more: 2 (n - 1) one-way calls, as in the gossip problem (Harary and Schwenk, "The communication
+problem on graphs and digraphs", 1974). So of 2 (n - 1) S bytes of an all_reduce, and (n - 1) S of
+its halves and of a broadcast, some rank sends an n-th part or more, over all the links that leave
+it; and the same holds for nodes. Switches that reduce save one half.
 
-A sheet knows no device, no network and no micro-batch: it counts calls, bytes and launches between
-one meeting and the next. `Sheet.least` charges it for many clusters and micro-batches at once.
+A `Sheet` is independent of device, network and micro-batch: it counts calls, bytes and launches
+between waits. `Sheet.least` computes its time for many clusters and micro-batches at once.
 
 Why no simulated step can be shorter
 ------------------------------------
 Every clock is a recurrence of sums and maxima over instants, with times that are not negative: work
-begins when what is before it on the rank is done, a collective when its stream is free, all that it
-comes after is over and its last rank has come, and a rank goes on when what it waits for is over.
-Let one rank take part in it alone, so that it never waits for another one, let each piece of work
-take no longer than on any rank, and each collective no longer than it takes with nothing beside it.
-Every instant is then at most as late, by induction over the operations. Slowdowns of compute and
-collectives beside each other, stragglers that make slower, shared links and compression only add.
+begins when the rank's previous work is done, a collective when its stream is free, its predecessors
+are over and its last rank has entered, and a rank continues when the collectives that it waits for
+are over. Let one rank run without the others, so that it never waits for them, let each piece of
+work take no longer than on any rank, and each collective no longer than without other work. Every
+instant is then at most as late, by induction over the operations. Slowdowns of overlapping compute
+and collectives, stragglers that only slow down, shared links and compression only add.
 
-A step begins when all of the step before is done on the rank. What is still under way of that one
-counts as done, which is earlier again; but then the end that a step is counted from is its own, so
-that steps whose collectives outlive them have no bound but zero.
+A step begins when the rank has finished the step before. Collectives of that step which are still
+in progress count as done, which is earlier again; but then a step starts at its own end, so that
+steps whose collectives outlive them have no bound but zero.
 
-Of many micro-steps all but the first and the last do the same. Let x be the instants at which the
-rank's streams are free. A further micro-step is x -> A x, which is monotone, and adds d to all that
-is later by d. So if A x >= x + d in every component, then also A A x >= x + 2 d, and so on: d is
-the least by which any stream moved on in one of them.
+With many micro-steps, all but the first and the last are equal. Let x be the instants at which the
+rank's streams are free. A further micro-step is x -> A x, which is monotone, and adds d to all
+results if all of x is later by d. So if A x >= x + d in every component, then also A A x >= x + 2
+d, and so on: d is the least advance of any stream in one micro-step.
 
-They come in two goes: what devices compute (a roofline per kernel, as every simulation has it)
-costs nothing, and holds until a point is looked at. Then `simdp.studies.plan.bounds` adds what the
-ranks must exchange, and `simdp.engine.phases` what they keep, for all points of the same operations
-at once.
+Bounds are computed in two passes. The time of compute (a roofline per kernel, as in every
+simulation) is cheap, and is the first bound. `Bounds.look` then adds communication, and memory
+(`simdp.engine.phases`), for all points with the same operations at once.
 """
 
 from __future__ import annotations
@@ -87,21 +86,21 @@ from simdp.workload.step_costs import update_seconds
 
 
 def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
-    """Bytes of the fullest rank, wherever the peak may be.
+    """Memory of the fullest rank, at every operation that may be the peak.
 
-    Every allocator takes what is asked for or more, so that exact ones give the least.
+    Exact allocation is assumed, since allocators never take less.
 
     Parameters
     ----------
     raw : dict
-        A scenario of one sample in a micro-batch, its machine taken in.
+        A scenario with one sample per micro-batch, merged with its machine.
     base : Path
         Folder that relative paths start from.
 
     Raises
     ------
     ScenarioError
-        If it cannot be.
+        If it is invalid.
     """
     raw = copy.deepcopy(raw)
     raw["cluster"]["allocator"] = "exact"
@@ -118,16 +117,13 @@ def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
 
 
 TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}
-"""How often (n - 1) / n of a buffer leaves some rank; of others nothing is said."""
+"""Number of times that (n - 1) / n of a buffer leaves some rank; other collectives have no bound."""
 
 
 class NetworkCollectives:
-    """The collectives of one cluster.
+    """Lower bounds of the collectives of one cluster.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Whose cluster and collectives count.
+    ``scenario`` gives the cluster, without its stragglers, and the collectives.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -139,12 +135,12 @@ class NetworkCollectives:
     def least(
         self, collective: str, nbytes: float, group: Group, groups: Sequence[ProcessGroups]
     ) -> float:
-        """The least that a collective takes once its last rank has come [s].
+        """Least time of a collective after its last rank has entered [s].
 
         Parameters
         ----------
         collective, nbytes, group
-            As `simdp.steps.program.CollectiveCall`.
+            As for `simdp.steps.program.CollectiveCall`.
         groups : sequence of ProcessGroups
             Of the program.
         """
@@ -174,14 +170,14 @@ class NetworkCollectives:
 
     @cached_property
     def _adds(self) -> bool:
-        """Whether switches may add."""
+        """Whether switches may reduce."""
         return bool(
             self.cluster.inside_parents() is not None or self.cluster.across_parents() is not None
         )
 
     @cached_property
     def _leaving(self) -> tuple[float, float]:
-        """The most that leaves a rank, and a node, over all their links [bytes/s]."""
+        """Largest bandwidths out of a rank and out of a node, over all links [bytes/s]."""
         return _leaving(self.cluster)
 
 
@@ -211,16 +207,16 @@ def _leaving(cluster: Cluster) -> tuple[float, float]:
     return inside + across, across
 
 
-# Parts --------------------------------------------------------------------------------------------
+# Clusters and work that points share --------------------------------------------------------------
 
 ACTIVITIES = "forward", "backward", "tail"
 
 SEEN_STEPS = 64
-"""Of a longer run stragglers may do anything in the rest."""
+"""Most steps that are checked for stragglers; longer runs have no bound of compute."""
 
 
 def named(settings: dict[str, Any]) -> str:
-    """Tell settings apart."""
+    """Hash settings."""
     return repr(sorted(settings.items(), key=lambda item: item[0]))
 
 
@@ -231,15 +227,15 @@ class SharedCluster:
     Attributes
     ----------
     scenario : Scenario
-        One that has it.
-    network : Network
-        Its collectives.
+        One with this cluster.
+    network : NetworkCollectives
+        Bounds of its collectives.
     devices : list of Device
-        Of its ranks, those that differ.
+        Its different devices.
     factor : float
-        The least by which stragglers multiply compute.
+        Least factor of stragglers on compute.
     rates : Rates
-        What it costs and draws.
+        Cost and power.
     """
 
     scenario: Scenario
@@ -250,7 +246,7 @@ class SharedCluster:
 
     @classmethod
     def of(cls, scenario: Scenario) -> SharedCluster:
-        """The cluster of a scenario."""
+        """Make it from a scenario."""
         cluster = scenario.cluster
         devices = list[Device]()
         for device in cluster.device if isinstance(cluster.device, list) else [cluster.device]:
@@ -262,12 +258,12 @@ class SharedCluster:
 
     @property
     def memory(self) -> float:
-        """Of the smallest device, for each of its ranks [bytes]."""
+        """Memory of the smallest device per rank [bytes]."""
         return min(one.memory for one in self.devices) / self.scenario.cluster.ranks_per_device
 
 
 def _factor(scenario: Scenario) -> float:
-    """The least factor on compute of any rank in any step."""
+    """Least factor on compute of any rank in any step."""
     cluster, steps = scenario.cluster, scenario.workload.steps or SEEN_STEPS + 1
     if not cluster.stragglers:
         return 1.0
@@ -279,12 +275,12 @@ def _factor(scenario: Scenario) -> float:
 
 @dataclass(eq=False)
 class Recipe:
-    """What each rank does, but for its batch.
+    """Work of each rank, for any batch.
 
     Attributes
     ----------
     scenario : Scenario
-        One that does it.
+        One with this work.
     calls : dict of (str, int, str) to ndarray
         Seconds of each call, by activity, micro-batch and device.
     times : dict of tuple to Times
@@ -298,7 +294,7 @@ class Recipe:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all ranks do the same in all steps, as the bounds take for granted."""
+        """Whether all ranks do the same in all steps, as the bounds assume."""
         workload, strategy = self.scenario.workload, self.scenario.strategy
         odd = workload.samples_per_rank or workload.rebalance or workload.packing
         if odd or strategy.execution != "synchronous":
@@ -308,7 +304,7 @@ class Recipe:
         return not strategy.num_late and not strategy.averages_parameters
 
     def seconds(self, microbatch: int, devices: Sequence[Device]) -> dict[str, Floats]:
-        """Of each call on each device, by activity, shape `(num_calls, num_devices)` [s]."""
+        """Time of each call on each device, by activity, shape `(num_calls, num_devices)` [s]."""
         missing = [one for one in devices if ("forward", microbatch, repr(one)) not in self.calls]
         if missing:
             workload = self.scenario.workload
@@ -334,36 +330,36 @@ class Recipe:
         return self.times[key]
 
 
-# Sheets -------------------------------------------------------------------------------------------
+# Work of a step -----------------------------------------------------------------------------------
 
 MICRO_STEPS = 4
-"""Of a step with more: the first, two that are like all between, and the last."""
+"""Most micro-steps of a sheet: the first, two equal ones in the middle, and the last."""
 
 BYTES, HOOKS, LAUNCHES, HOST_BYTES, KERNELS = range(5)
-"""Columns of what is no call: bytes of the device's memory, hooks, collectives that are started,
-bytes of the host's memory, kernels of an update's loop over tensors."""
+"""Columns of work outside calls: bytes of device memory, hooks, launches of collectives, bytes of
+host memory, kernels of an update's loop over tensors."""
 
 NUM_BESIDE = 5
 
 UPDATES = NUM_BESIDE
-"""The column after these: updates, whose bytes or launches over lists count, what takes longer."""
+"""Column of updates, which take the longer of their bytes and their launches over lists."""
 
 NUM_COLUMNS = NUM_BESIDE + 1
 
 
 class Asks(NamedTuple):
-    """A collective that is started.
+    """A collective that is launched.
 
     Attributes
     ----------
     tag : int or None
         Its number in the step; None where the rank waits for it at once.
     collective, nbytes, group
-        As `simdp.steps.program.CollectiveCall`.
+        As for `simdp.steps.program.CollectiveCall`.
     stream : int
-        Which takes it.
+        Its stream.
     wait, after
-        As `simdp.steps.ops.AllReduce`.
+        As for `simdp.steps.ops.AllReduce`.
     """
 
     tag: int | None
@@ -376,18 +372,18 @@ class Asks(NamedTuple):
 
 
 Event = int | Asks | tuple[int, ...]
-"""A row of work, a collective that is started, or tags that are waited for."""
+"""A row of work, a collective that is launched, or tags to wait for."""
 
 
 class OneUpdate(NamedTuple):
-    """What an update asks for, each of the rank that has least of it.
+    """Work of an update, each figure that of the rank with least of it.
 
     Attributes
     ----------
     scaled, moved : float
-        What scaling moves, and the optimizer [bytes].
+        Memory traffic of scaling, and of the optimizer [bytes].
     over_lists, in_loop : float
-        Launches of its kernels over lists of tensors, and of its loop over tensors.
+        Launches of kernels over lists of tensors, and in a loop over tensors.
     """
 
     scaled: float
@@ -397,20 +393,20 @@ class OneUpdate(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What a sheet is charged for, for many points.
+    """Times per unit of work at many points.
 
     Attributes
     ----------
     calls : dict of str to ndarray, shape `(num_calls, num_points)`
         Forward, backward and tail of each call [s].
     beside : ndarray, shape `(NUM_BESIDE, num_points)`
-        By `BYTES` and so on [s].
+        Seconds per unit of each column `BYTES` ... `KERNELS`.
     message : ndarray, shape `(num_points,)`
         Before each collective [s].
     first : ndarray, shape `(num_points,)`
         At the beginning of a step [s].
     collective : callable
-        Of what is asked for, the least that it takes, shape `(num_points,)` [s].
+        Least time of a collective, shape `(num_points,)` [s].
     """
 
     calls: Mapping[str, Floats]
@@ -428,11 +424,11 @@ NO_BOUND = {
     *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
     *(ops.Scatter, ops.Gather, ops.LossOfAll, ops.HandBack, ops.TakeSums),
 }
-"""Operations whose time is left out: a bound stays below what a run takes."""
+"""Operations whose time is left out, which keeps the bound below a run's time."""
 
 
 class Sheet:
-    """What a steady step of one program asks for.
+    """Work of a steady step of one program.
 
     Parameters
     ----------
@@ -442,11 +438,11 @@ class Sheet:
     Attributes
     ----------
     is_closed : bool
-        Whether all collectives of a step are over when it is.
+        Whether all collectives of a step end within it.
     groups : list of ProcessGroups
         Of the program.
     update : OneUpdate
-        What each update asks for.
+        Work of each update.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -475,7 +471,7 @@ class Sheet:
         self.segments.append(segment)
         self.is_closed = not started
         self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_COLUMNS)
-        del self._adders, self._beside, self._rows  # so that little is sent between processes
+        del self._adders, self._beside, self._rows  # not needed by other processes
 
     def _interpreter(self) -> Interpreter[Callable[[Any, list[Event]], None]]:
         handles: dict[type[Any], Callable[[Any, list[Event]], None]] = {
@@ -535,7 +531,7 @@ class Sheet:
         self._count(segment, UPDATES, 1.0)
 
     def _row(self, segment: list[Event]) -> Floats:
-        """The row of work that is being added to."""
+        """The current row of work; a new one after a collective or a wait."""
         if not segment or not isinstance(segment[-1], int):
             segment.append(len(self._rows))
             self._rows.append(np.zeros(3 * self._num_calls + NUM_COLUMNS))
@@ -549,7 +545,7 @@ class Sheet:
         self._row(segment)[3 * self._num_calls + column] += amount
 
     def work(self, prices: Prices) -> Floats:
-        """How long each row takes, shape `(num_rows, num_points)` [s]."""
+        """Time of each row, shape `(num_rows, num_points)` [s]."""
         num_points = prices.beside.shape[1]
         calls = np.zeros((3 * self._num_calls, num_points))
         for number, activity in enumerate(("forward", "backward", "tail")):
@@ -565,14 +561,14 @@ class Sheet:
         return found
 
     def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
-        """The least that a step takes, and what its calls take.
+        """Least time of a step, and of its calls only.
 
         Parameters
         ----------
         prices : Prices
             Of each point.
         micro_steps : ndarray, shape `(num_points,)`
-            Of a step: 1 for all points, or 2 and more, as the sheet has.
+            Per step: 1 for all points, or 2 and more, as in the sheet.
 
         Returns
         -------
@@ -606,26 +602,18 @@ class Sheet:
 
 
 class _Beside:
-    """What operations move beside the model's own calls.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Whose they are.
-    facts : Facts
-        Of its program.
-    """
+    """Memory traffic of operations outside the model's calls."""
 
     def __init__(self, scenario: Scenario, facts: Facts) -> None:
         self._scenario, self._facts = scenario, facts
         self._footprint = footprint_of(scenario, facts, scenario.program.partition)
 
     def nbytes(self, names: Sequence[str]) -> float:
-        """Of the gradients of some parameters [bytes]."""
+        """Bytes of the gradients of some parameters."""
         return float(self._facts.num_elements(tuple(names)) * self._facts.itemsize)
 
     def of_update(self) -> OneUpdate:
-        """What the rank that has least of it is asked for; nothing on the host."""
+        """Work of an update on the rank with least of it; nothing for updates on the host."""
         kept, workload = self._footprint, self._scenario.workload
         if self._scenario.strategy.updates_on_host or workload.compute.kind == "profile":
             return OneUpdate(0.0, 0.0, 0.0, 0.0)
@@ -648,7 +636,7 @@ class _Rank:
         self._before: list[Floats] = []
 
     def play(self, segment: Sequence[Event], where: Bools | None = None) -> None:
-        """Go on by a micro-step; with ``where``, at those points alone."""
+        """Advance by a micro-step; with ``where``, only at those points."""
         self._before = self._state()
         clock, free, kept = self._clock, dict(self._free), dict(self._done)
         for event in segment:
@@ -667,12 +655,12 @@ class _Rank:
                 now[key] = np.where(where, instant, old.get(key, nothing))
 
     def _state(self) -> list[Floats]:
-        """Instants on which all later ones depend; what is over by now is as if over now."""
+        """Instants that later ones depend on; past ones count as now."""
         later = (*self._free.values(), *self._done.values())
         return [self._clock, *(np.maximum(self._clock, instant) for instant in later)]
 
     def repeat(self, times: Floats) -> None:
-        """Go on by more micro-steps like the last one; see the proof above."""
+        """Advance by more micro-steps like the last one; see the proof above."""
         now = self._state()
         if len(now) != len(self._before):
             return
@@ -702,7 +690,7 @@ class _Rank:
                 self._clock = np.maximum(self._clock, self._done.pop(tag))
 
     def end(self) -> Floats:
-        """When all of it is done [s]."""
+        """Time when all work and collectives are done [s]."""
         found: Floats = np.max(self._state(), axis=0)
         return found
 
@@ -710,11 +698,11 @@ class _Rank:
 Progress = Callable[[int, int], None]
 
 SAFETY = 1 - 1e-9
-"""What is left of a bound for sums that are taken in another order."""
+"""Factor on bounds, since sums in another order differ by rounding."""
 
 
 class Look(NamedTuple):
-    """A scenario to be read: as its steps are, and as its memory is followed.
+    """A scenario to bound: for its operations, and for its memory.
 
     Attributes
     ----------
@@ -723,7 +711,7 @@ class Look(NamedTuple):
     base : Path
         Folder that relative paths start from.
     microbatch, room : int, float
-        The smallest of all points that it stands for, and the most memory [bytes].
+        Smallest micro-batch and largest memory of its points [bytes].
     """
 
     steps: Raw
@@ -734,18 +722,18 @@ class Look(NamedTuple):
 
 
 Read = tuple[Sheet | None, list[tuple[float, float]]]
-"""What a scenario's operations ask for, and the lines of its memory."""
+"""A scenario's sheet, and the lines of its memory."""
 
 
 def looked_at(asked: Look) -> Read:
-    """Read a scenario's operations, and follow its memory, wherever this is called.
+    """Compute a scenario's sheet and memory, in any process.
 
     Returns
     -------
     sheet : Sheet or None
-        None where operations depend on times, or no point has room for them.
+        None where operations depend on times, or do not fit at any point.
     lines : list of (float, float)
-        Bytes with one sample in a micro-batch, and what each further one adds.
+        Bytes with one sample in a micro-batch, and per further sample.
     """
     scenario = build(asked.steps, asked.base)
     found = lines_of(asked.memory, asked.base)
@@ -756,35 +744,35 @@ def looked_at(asked: Look) -> Read:
 
 
 NeedOf = Callable[[int], SamplesNeeded | str]
-"""Of a global batch the samples that the target takes, or why it cannot have that batch."""
+"""Samples to the target by global batch, or why that batch is impossible."""
 
 NO_BATCH = "the ranks cannot share the batch"
 
 
 class Bounds:
-    """What every point takes at least.
+    """Lower bounds of every point.
 
     Parameters
     ----------
     space : Space
         All points.
-    points : sequence of Point
-        Those that may be.
+    points : sequence of PlanPoint
+        Those to bound.
     need : callable
-        Of a global batch the samples that the target takes; or why it cannot have that batch.
+        Samples to the target by global batch, or why that batch is impossible.
     like : Bounds, optional
-        Of other points of the same space; what they share is not worked out again.
+        Of other points of the same space; shared results are reused.
 
     Attributes
     ----------
     is_possible : ndarray, shape `(num_points,)`, bool
-        Whether nothing is known that speaks against a point.
+        False where a point is known to be infeasible.
     finish, cost, energy, memory : ndarray, shape `(num_points,)`
-        The least: [s], [USD], [kWh], [bytes]; infinite where nobody says what devices cost or draw.
+        Least [s], [USD], [kWh], [bytes]; infinite where price or power of the devices is unknown.
     room : ndarray, shape `(num_points,)`
-        Of the devices [bytes].
+        Memory of the devices [bytes].
     level : ndarray, shape `(num_points,)`, int64
-        0 where only compute is known, else 1.
+        0 where only compute is bounded, else 1.
     why : dict of int to Infeasible
         Of points that are not possible.
     """
@@ -817,7 +805,7 @@ class Bounds:
         self._spread()
 
     def _place(self, number: int, point: PlanPoint, need_of: NeedOf) -> None:
-        """Find what a point shares with others."""
+        """Group a point with those that share its operations."""
         place, recipe = self.place_of(point), self.recipe_of(point)
         batch = point.world_size * point.microbatch * point.micro_steps
         batch = batch or point.settings.get(BATCH) or self.space.global_batch or 0
@@ -860,14 +848,14 @@ class Bounds:
         self._groups.setdefault(key, []).append(number)
 
     def _own_batch(self, point: PlanPoint) -> int:
-        """Samples of a step as the scenario itself deals them; 0 if it cannot be."""
+        """Samples of a step as the scenario distributes them; 0 if it is invalid."""
         try:
             return int(self._built(point.settings).workload.samples_per_step(point.world_size))
         except ScenarioError:
             return 0
 
     def _oddity(self, point: PlanPoint, place: SharedCluster, recipe: Recipe) -> str | None:
-        """Why the parts of a point do not suit each other; None where they do."""
+        """Why the parts of a point are incompatible; None where they are not."""
         key = id(place), id(recipe), min(point.micro_steps, 2)
         if key not in self._odd:
             parts = recipe.scenario
@@ -880,7 +868,7 @@ class Bounds:
         return self._odd[key]
 
     def place_of(self, point: PlanPoint) -> SharedCluster | None:
-        """The cluster of a point; None where there can be none."""
+        """The cluster of a point; None where it is invalid."""
         settings = network_part(point.settings)
         key = named(settings)
         if key not in self._places:
@@ -891,7 +879,7 @@ class Bounds:
         return self._places[key]
 
     def recipe_of(self, point: PlanPoint) -> Recipe | None:
-        """What the ranks of a point do; None where that cannot be."""
+        """The work of a point's ranks; None where it is invalid."""
         settings = recipe_part(point.settings)
         key = named(settings)
         if key not in self._recipes:
@@ -911,7 +899,7 @@ class Bounds:
         return build(self.space.raw_of(settings), self.space.base)
 
     def _compute_alone(self) -> None:
-        """What every point computes: forward and backward of all micro-steps, once each."""
+        """Bound every point by forward and backward of all micro-steps."""
         totals: dict[tuple[str, int, str], float] = {}
         for number in np.flatnonzero(self.is_possible).tolist():
             point = self.points[number]
@@ -919,7 +907,7 @@ class Bounds:
             assert place is not None
             assert recipe is not None
             if not recipe.is_plain or not point.microbatch:
-                self.level[number] = 1  # of which nothing else is known
+                self.level[number] = 1  # no bound
                 continue
             found = inf
             for device in place.devices:
@@ -933,14 +921,14 @@ class Bounds:
             self.step[number] = self.busy[number] = found
 
     def look(self, executor: PointExecutor, progress: Progress | None = None) -> None:
-        """Look at all points that are left more closely, those of the same operations at once.
+        """Add communication and memory to the bounds of possible points, grouped by operations.
 
         Parameters
         ----------
-        executor : Executor
-            Who reads operations.
+        executor : PointExecutor
+            Computes the sheets.
         progress : callable, optional
-            Called with how many points are done, and how many there are.
+            Called with the number of finished points and of all.
         """
         open_ = self.is_possible & (self.level == 0)
         groups = {
@@ -955,7 +943,7 @@ class Bounds:
             key = unread[place]
             if isinstance(outcome, CompletedItem):
                 self._read[key] = outcome.value
-            else:  # that cannot be, or nothing is known of it
+            else:  # infeasible, or without a bound
                 error = outcome.error
                 cannot = error.problems[0] if isinstance(error, ScenarioError) else None
                 self._read[key] = cannot or (None, [])
@@ -984,7 +972,7 @@ class Bounds:
         return Look(raws[0], raws[1], self.space.base, smallest, room)
 
     def _take(self, group: Sequence[int], found: Read) -> None:
-        """Charge what was found for all points of a group."""
+        """Apply a sheet and memory to all points of a group."""
         sheet, lines = found
         if sheet is not None:
             step, busy = self._least(sheet, group)
@@ -997,7 +985,7 @@ class Bounds:
             self.memory[group] = SAFETY * most
 
     def _least(self, sheet: Sheet, numbers: Sequence[int]) -> tuple[Floats, Floats]:
-        """Charge a sheet for points."""
+        """Least time of a step and of its calls at some points [s]."""
         points = [self.points[number] for number in numbers]
         places = [place for place in map(self.place_of, points) if place is not None]
         recipe = self.recipe_of(points[0])
@@ -1031,7 +1019,7 @@ class Bounds:
         return SAFETY * step, SAFETY * busy
 
     def _spread(self) -> None:
-        """Work out times to the target, money and energy."""
+        """Compute times to the target, cost and energy."""
         price, node = self._rates[:, 0], self._rates[:, 4]
         self.finish = self._steps * self.step
         self.cost = np.where(np.isinf(price), inf, np.nan_to_num(price, posinf=0) * self.finish)
@@ -1041,7 +1029,7 @@ class Bounds:
         joules = (least + node) * self.finish
         joules = joules + (levels[:, 0] - least) * self._steps * self.busy
         self.energy = np.where(known, joules / JOULES, inf)
-        for found in (self.cost, self.energy):  # whoever has left costs and draws nothing
+        for found in (self.cost, self.energy):  # ranks that leave have no cost
             found[self._shrinks & np.isfinite(found)] = 0.0
 
 
@@ -1051,7 +1039,7 @@ SLOWED_BESIDE[[HOOKS, LAUNCHES]] = True
 
 
 def _beside(places: Sequence[SharedCluster]) -> Floats:
-    """Seconds of what is no call, of each place, shape `(NUM_BESIDE, num_places)`."""
+    """Seconds per unit of work outside calls, shape `(NUM_BESIDE, num_places)`."""
     found = np.zeros((NUM_BESIDE, len(places)))
     for number, place in enumerate(places):
         cluster = place.scenario.cluster

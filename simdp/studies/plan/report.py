@@ -1,4 +1,4 @@
-"""The report of a plan."""
+"""Texts and options of a plan's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simdp.scenario import Scenario
 from simdp.studies.plan.request import LIMITED, PlanRequest, chance, factors_of
 from simdp.studies.plan.search import LIMITS, NUM_BEST, Player, Search, SearchedPoint
 
-# Words --------------------------------------------------------------------------------------------
+# Reasons ------------------------------------------------------------------------------------------
 
 ADJECTIVES = {"cheapest": "cheaper", "fastest": "faster", "greenest": "greener"}
 
@@ -27,11 +27,11 @@ TERMS = {
     "waiting for slower ranks": ("wait_s",),
     "other work": ("other_s",),
 }
-"""Parts of a step by what they are called."""
+"""Parts of a step, by name."""
 
 
 def why_best(best: Option, other: Option | None, goal: str) -> str:
-    """What makes an option better than the next one, in GPU hours, price and parts of a step."""
+    """Explain why an option is better than the next: GPU hours, price and parts of a step."""
     if other is None:
         return "the only one that meets the limits"
     mine, theirs = best.value(GOALS[goal]), other.value(GOALS[goal])
@@ -61,7 +61,7 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
 
 
 def _paid(best: Option, other: Option) -> str:
-    """GPU hours of both, and what one costs."""
+    """GPU hours of both, and their price."""
     said = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
     prices = [
         None if one.cost_usd is None or not one.gpu_hours else f"{one.cost_usd / one.gpu_hours:.3g}"
@@ -80,7 +80,7 @@ def _share(option: Option, keys: Sequence[str]) -> float:
 
 
 def why_on_front(option: Option, front: Sequence[Option]) -> str:
-    """What an option is on the front for."""
+    """Explain why an option is on the front."""
     found = []
     if option.finish_s == min(one.finish_s for one in front):
         found.append("the fastest")
@@ -105,7 +105,7 @@ def _cost(option: Option) -> float:
 
 
 def order(best: Sequence[Option], goal: str) -> str:
-    """How sure it is that the best is the best, by the 90 % intervals of steps."""
+    """State how certain the order of the best is, by the 90 % intervals of steps."""
     if len(best) < 2:
         return ""
     first, *others = best
@@ -129,10 +129,10 @@ def order(best: Sequence[Option], goal: str) -> str:
     return f"not sure: its 90 % interval overlaps with that of number {', '.join(unsure)}{shared}"
 
 
-# Told ---------------------------------------------------------------------------------------------
+# Options and notes --------------------------------------------------------------------------------
 
 MAX_INTERVALS = 50
-"""Options of the front whose intervals are found."""
+"""Most options of the front that get intervals."""
 
 
 UNTOLD = {
@@ -141,16 +141,16 @@ UNTOLD = {
     "energy_kwh": "nobody says what these devices draw; add cluster.power: {rest: 80 W, busy: "
     "700 W}, or choose others.",
 }
-"""Of what an option has no figure without, and what to do."""
+"""Errors by field of an option that needs a price or power."""
 
 
 def refuse_untold(search: Search, asked: PlanRequest) -> None:
-    """Refuse a goal or a limit of which no point has a figure.
+    """Check that some point has a figure for the goal and each limit.
 
     Raises
     ------
     ScenarioError
-        With every one of them.
+        With every one that has none.
     """
     fields = {f"--for {asked.goal}": GOALS[asked.goal]}
     fields |= {f"--{name}": LIMITS[name] for name in asked.limits}
@@ -165,12 +165,12 @@ def refuse_untold(search: Search, asked: PlanRequest) -> None:
 
 
 def refuse_untold_nearest(search: Search, asked: PlanRequest, nearest: SearchedPoint) -> None:
-    """Refuse a goal of which all that meets the limits has no figure.
+    """Check that options within the limits have a figure for the goal.
 
     Raises
     ------
     ScenarioError
-        If so.
+        If none has.
     """
     field = GOALS[asked.goal]
     missed = search.misses(nearest.number, nearest.option)
@@ -180,14 +180,14 @@ def refuse_untold_nearest(search: Search, asked: PlanRequest, nearest: SearchedP
 
 
 class Made:
-    """Makes what a plan tells of what a search found."""
+    """Makes the options and notes of a plan's result."""
 
     def __init__(self, search: Search, player: Player, asked: PlanRequest) -> None:
         self._search, self._player, self._asked = search, player, asked
         self._left_out = 0
 
     def best(self) -> list[Option]:
-        """The best and the next ones, with their intervals."""
+        """The best options with their intervals."""
         found = self._search.meeting()[:NUM_BEST]
         self._player.find_intervals([one.number for one in found])
         options = []
@@ -211,7 +211,7 @@ class Made:
         return self.told(one, self.misses_in_words(one))
 
     def told(self, one: SearchedPoint, why: str) -> Option:
-        """An option with its interval, its chances, and why it is listed."""
+        """Complete an option with its interval, probabilities and reason."""
         option, player, limits = one.option, self._player, self._asked.limits
         misses = self._search.misses(one.number, option)
         found = replace(option, why=why, misses=misses)
@@ -225,7 +225,7 @@ class Made:
         return replace(found, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets)
 
     def misses_in_words(self, one: SearchedPoint) -> str:
-        """How an option misses the limits."""
+        """Describe the limits that an option misses."""
         found = self._search.misses(one.number, one.option)
         if not found:
             return "meets them"
@@ -238,7 +238,7 @@ class Made:
         return f"{said} at the time that it does not exceed with {percent(sure, '.3g')}"
 
     def binding(self, nearest: SearchedPoint | None) -> str | None:
-        """The limit that binds: missed most, or without which there would be a better one."""
+        """The limit that is missed most, or that excludes the best better option."""
         search = self._search
         if nearest is not None:
             missed = search.misses(nearest.number, nearest.option)
@@ -254,7 +254,7 @@ class Made:
         return max(gains, key=lambda name: gains[name], default=None)
 
     def _energy_note(self) -> list[str]:
-        """How far the energy of the best depends on what a waiting device draws."""
+        """Note how much the best option's energy depends on the power of waiting devices."""
         meeting = self._search.meeting()
         if not meeting or not (self._asked.goal == "greenest" or self._asked.energy):
             return []
@@ -272,7 +272,7 @@ class Made:
         ]
 
     def notes(self, scenario: Scenario) -> list[str]:
-        """What else there is to say."""
+        """Notes on the result."""
         found = []
         if scenario.target is None:
             found.append("no target: times, money and energy are those of a million samples")

@@ -1,10 +1,9 @@
-"""Options of plan, its search space, and points that are infeasible.
+"""Options of `plan`, its search space, and infeasible points.
 
-Runs to the same target differ by luck: in the samples that they need, and in what fails on the way.
-Beside that the simulated step may be off, as its 90 % interval states. Both multiply the time to
-the end, and with it money and energy.
+Runs to the same target differ by chance, in their samples and failures. In addition the simulated
+step has a 90 % interval. Both multiply the time to the target, and with it cost and energy.
 
-With a change the loss after as many samples may be another one than with the scenario of the file.
+A change of settings may change the loss after the same number of samples (`LearningSettings`).
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
 
 
 class Infeasible(NamedTuple):
-    """Why a point cannot be.
+    """Why a point is infeasible.
 
     Attributes
     ----------
     reason : str
         In words, the same for all points of one cause.
     option : str or None
-        Of the command or of the scenario: with another value of it the point might be simulated.
+        Option of the command, or key of the scenario, whose change may make the point feasible.
     divisor : int
-        Where the global batch is not a multiple of it: GPUs times micro-batch; else 0.
+        GPUs times micro-batch, where the global batch is not a multiple of it; else 0.
     batch : int
         The global batch then.
     """
@@ -64,13 +63,13 @@ class Infeasible(NamedTuple):
 
     @classmethod
     def of_line(cls, line: str) -> Infeasible:
-        """Of a line of a `ScenarioError`, which a key leads."""
+        """Make it from a line of a `ScenarioError`, led by a key."""
         found = KEY.match(line)
         return cls(line, found[1] if found else None)
 
     @classmethod
     def of_batch(cls, batch: int, world_size: int, microbatch: int) -> Infeasible:
-        """Of a global batch that the ranks cannot share in whole micro-steps."""
+        """Make it for a global batch that is not divisible into whole micro-steps."""
         reason = f"a global batch of {batch:,} is no multiple of GPUs x micro-batch"
         return cls(reason, BATCH_OPTION, world_size * microbatch, batch)
 
@@ -85,13 +84,13 @@ def summed(
     counts : mapping of Infeasible to int
         Points of each.
     divisors : mapping of int to int
-        GPUs times micro-batch of points that can be, and how many have it.
+        Numbers of feasible points by GPUs times micro-batch.
 
     Returns
     -------
     list of dict
-        Each with ``reason``, ``count`` and ``option``; that of a batch names the value with which
-        the most points can be.
+        Each with ``reason``, ``count`` and ``option``; that of a batch has the value that makes
+        most points feasible.
     """
     groups: dict[tuple[str, str | None], dict[Infeasible, int]] = {}
     for one, count in counts.items():
@@ -125,41 +124,41 @@ def _freeing(
     return f"{option} {best}"
 
 
-# Chances ------------------------------------------------------------------------------------------
+# Probabilities ------------------------------------------------------------------------------------
 
 QUANTILES = 201
-"""Equally probable values that stand for a distribution."""
+"""Number of equally probable values of a distribution."""
 
 Z90 = 1.6448536269514722
-"""Standard deviations of a normal distribution from its middle to the ends of 90 %."""
+"""Standard deviations of a normal distribution from its mean to the ends of 90 %."""
 
 LIMITED = {"deadline": "finish_s", "budget": "cost_usd", "energy": "energy_kwh"}
-"""Limits that are met by chance, and the field of an option that each limits."""
+"""Limits that are met with a probability, and the field of an option that each applies to."""
 
 
 def luck_of(need: SamplesNeeded) -> Floats:
-    """Samples that single runs need over their mean, at equally probable places, rising."""
+    """Samples of single runs over their mean, at equally probable quantiles, ascending."""
     if not need.sd:
         return np.ones(1)
     return np.array([need.quantile(float(p)) for p in _places()]) / need.mean
 
 
 def chance(option: Option, limits: Mapping[str, float], factors: Floats) -> float | None:
-    """The probability that an option meets deadline, budget and energy, all of them.
+    """Probability that an option meets deadline, budget and energy together.
 
     Parameters
     ----------
     option : Option
-        With its mean time, money and energy.
+        With its mean time, cost and energy.
     limits : mapping of str to float
-        As of `simdp.results.plan.PlanResult`.
+        As in `simdp.results.plan.PlanResult`.
     factors : ndarray
-        Equally probable values that multiply all three, as from `factors_of`.
+        Equally probable factors on all three, from `factors_of`.
 
     Returns
     -------
     float or None
-        None where no limit of these is given.
+        None without such a limit.
     """
     allowed = inf
     for name, metric in LIMITED.items():
@@ -170,15 +169,14 @@ def chance(option: Option, limits: Mapping[str, float], factors: Floats) -> floa
 
 
 def factors_of(luck: Floats, ends: tuple[float, float] | None) -> Floats:
-    """All that may multiply the time to the end.
+    """Combine the factors on the time to the target.
 
     Parameters
     ----------
     luck : ndarray
         Times of single runs over their mean.
     ends : (float, float) or None
-        The 90 % interval of a step over its time; between them, and beyond, its logarithm is
-        normal on each side.
+        90 % interval of a step relative to its time; its logarithm is taken as normal on each side.
     """
     if ends is None:
         return luck
@@ -206,7 +204,7 @@ def _normal() -> Floats:
 # Space --------------------------------------------------------------------------------------------
 
 NODES = "nodes"
-"""Whole nodes; what they hold follows from the machine."""
+"""Key for numbers of whole nodes; the machine gives their size."""
 
 WORLD, MICRO, ACCUM, BATCH = (
     "cluster.world_size",
@@ -220,16 +218,17 @@ NETWORK = ("cluster", "collectives")
 
 
 class PlanPoint(NamedTuple):
-    """One point.
+    """One point of a space.
 
     Attributes
     ----------
     number : int
-        In the grid, the last key running fastest.
+        In the grid, whose last key varies fastest.
     settings : dict
-        Dotted keys of a scenario, those that follow included.
+        Dotted keys of a scenario, including derived ones.
     world_size, microbatch, micro_steps : int
-        Ranks, samples of each in a micro-step, and micro-steps; 0 samples where they are not equal.
+        Ranks, samples per rank in a micro-step, and micro-steps; 0 samples where they are not
+        equal.
     """
 
     number: int
@@ -240,18 +239,18 @@ class PlanPoint(NamedTuple):
 
 
 class Space:
-    """All points.
+    """Search space of a plan.
 
     Parameters
     ----------
     raw : dict
-        The scenario as plain data, without a sweep and without what was measured.
+        The scenario as plain data, without sweep and measurements.
     base : Path
         Folder that relative paths start from.
     choices : mapping of str to sequence
         Dotted keys, or `NODES`, and their values.
     global_batch : int or None
-        Samples of a step, which every point keeps; None where ``choices`` say.
+        Samples of a step at every point; None where ``choices`` decide.
     """
 
     def __init__(
@@ -270,12 +269,12 @@ class Space:
         return prod(map(len, self.choices.values()))
 
     def points(self) -> Iterator[PlanPoint | Infeasible]:
-        """Every point, or why it cannot be."""
+        """Yield every point, or why it is infeasible."""
         for number, values in enumerate(itertools.product(*self.choices.values())):
             yield self.point(number, dict(zip(self.choices, values, strict=True)))
 
     def point(self, number: int, chosen: Mapping[str, Any]) -> PlanPoint | Infeasible:
-        """One point, or why it cannot be."""
+        """Make one point, or why it is infeasible."""
         settings = dict(chosen)
         try:
             size = self._world_size(settings)
@@ -304,7 +303,7 @@ class Space:
     def _cut(
         self, number: int, settings: dict[str, Any], size: int, batch: int, accum: Any
     ) -> PlanPoint:
-        """A point whose micro-batches are what is left of the whole batch."""
+        """Make a point whose micro-batch follows from the global batch."""
         settings[BATCH] = batch
         even = isinstance(accum, int) and batch % (size * accum) == 0
         return PlanPoint(
@@ -312,7 +311,7 @@ class Space:
         )
 
     def _world_size(self, settings: dict[str, Any]) -> int | Infeasible:
-        """Ranks of a point, whose nodes are taken out."""
+        """Ranks of a point; removes `NODES` from its settings."""
         nodes = settings.pop(NODES, None)
         if nodes is None:
             given = settings.get(WORLD, self.raw["cluster"].get("world_size"))
@@ -331,7 +330,7 @@ class Space:
         return int(nodes * held)
 
     def raw_of(self, settings: Mapping[str, Any]) -> Raw:
-        """A scenario with settings, as plain data, its machine taken in."""
+        """A scenario with settings, as plain data, merged with its machine."""
         swept = {key: [value] for key, value in settings.items()}
         ((_, raw),) = grid({**self.raw, "sweep": swept}, self.base)
         for key in ("microbatch", "global_batch"):
@@ -340,24 +339,24 @@ class Space:
         return raw
 
     def scenario(self, settings: Mapping[str, Any]) -> Scenario:
-        """A scenario with settings.
+        """Make a scenario with settings.
 
         Raises
         ------
         ScenarioError
-            If it cannot be.
+            If it is invalid.
         """
         return checked(self.raw_of(settings), self.base)
 
     def steady(self, settings: Mapping[str, Any]) -> Scenario:
-        """A scenario with settings whose steady steps are those of a long job.
+        """Make a scenario whose steady steps are those of a long job.
 
-        It starts after the warm-up of its strategy, and its steps are whole periods of it.
+        It starts after the warm-up of its strategy, and has whole periods of it.
 
         Raises
         ------
         ScenarioError
-            If it cannot be.
+            If it is invalid.
         """
         scenario = self.scenario(settings)
         strategy, workload = scenario.strategy.after_warmup(), scenario.workload
@@ -371,12 +370,12 @@ class Space:
 
 
 def network_part(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of what joins the ranks."""
+    """Settings of cluster and collectives."""
     return {key: value for key, value in settings.items() if key.split(".")[0] in NETWORK}
 
 
 def recipe_part(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of what each rank does, but for its batch."""
+    """Settings of each rank's work, without the batch."""
     batch = (MICRO, ACCUM, BATCH)
     return {
         key: value
@@ -385,7 +384,7 @@ def recipe_part(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Asked --------------------------------------------------------------------------------------------
+# Options ------------------------------------------------------------------------------------------
 
 DEFAULT_NODES = [1, 2, 4, 8, 16, 32, 64]
 
@@ -394,26 +393,25 @@ DEFAULT_MICRO = [1, 2, 4, 8, 16, 32, 64, 128]
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp"]
 
 MAX_POINTS = 500_000
-"""More of them would take too long to look at each; see `sampling`."""
+"""Most points that are all bounded; larger spaces are sampled (`sampled`)."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What ``python -m simdp plan`` is told.
+    """Options of ``python -m simdp plan``.
 
     Attributes
     ----------
     goal : str
         A key of `GOALS`.
     deadline, budget, energy, memory : float or None
-        Of the whole job [s], [USD], [kWh]; of a rank's peak [bytes].
+        Limits of the whole job [s], [USD], [kWh]; of a rank's peak [bytes].
     choices : mapping of str to sequence
-        Dotted keys, or ``nodes``, and the values to choose from; empty is the usual ones.
+        Dotted keys, or ``nodes``, and their values; by default `usual_choices`.
     global_batch : int or None
-        Samples of a step; left out, the scenario's.
+        Samples of a step; by default the scenario's.
     sure : float or None
-        With which probability an option must meet deadline, budget and energy, from 0.5; None: its
-        mean must.
+        Least probability of meeting deadline, budget and energy, from 0.5; None compares means.
     """
 
     goal: str = "cheapest"
@@ -427,7 +425,7 @@ class PlanRequest:
 
     @property
     def limits(self) -> dict[str, float]:
-        """What is limited, by name."""
+        """The limits that are set, by name."""
         named = {name: getattr(self, name) for name in ("deadline", "budget", "energy", "memory")}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -441,7 +439,7 @@ def parse_limit(name: str, text: str) -> float:
     Raises
     ------
     ScenarioError
-        If it is none.
+        If it is not such a quantity above 0.
     """
     option = f"--{'max-' * (name == 'memory')}{name}"
     if name == "energy":
@@ -468,7 +466,7 @@ def parse_sure(text: str) -> float:
     Raises
     ------
     ScenarioError
-        If it is none.
+        If it is not one.
     """
     try:
         return parse_percent(text)
@@ -477,12 +475,12 @@ def parse_sure(text: str) -> float:
 
 
 def doubled(key: str, text: str) -> list[Any]:
-    """Read a range that doubles: ``"1:64"``, or ``"1MiB:1GiB"``.
+    """Read a range by doubling: ``"1:64"``, or ``"1MiB:1GiB"``.
 
     Raises
     ------
     ScenarioError
-        If it is none.
+        If it is not one.
     """
     first = text.split(":")[0]
     try:
@@ -495,7 +493,7 @@ def doubled(key: str, text: str) -> list[Any]:
 
 
 def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse choices that are none.
+    """Check the keys and values of choices.
 
     Raises
     ------
@@ -526,7 +524,7 @@ def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
 
 
 def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
-    """What to choose from, where nobody says."""
+    """Default choices."""
     strategies: list[Any] = [kind for kind in STRATEGIES if kind != scenario.strategy.kind]
     own = scenario.strategy.model_dump(mode="json", exclude_defaults=True)
     found: dict[str, list[Any]] = {
@@ -542,7 +540,7 @@ def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
 
 
 def machines_for(goal: str) -> list[str]:
-    """Machines of the catalogue of which somebody says what the goal needs."""
+    """Machines of the catalogue with known price (cheapest) or power (greenest)."""
     return [name for name in MACHINES.names() if _is_told(name, goal)]
 
 
@@ -555,7 +553,7 @@ def _is_told(name: str, goal: str) -> bool:
 
 
 def refuse(scenario: Scenario, asked: PlanRequest) -> None:
-    """Refuse what a plan cannot be made of.
+    """Check that a plan can be made for a scenario and options.
 
     Raises
     ------
@@ -612,13 +610,13 @@ SAME_RESULT = {
     "recompute",
     "steps",
 }
-"""Keys of the workload that change when, but not what; the batch is compared as a whole."""
+"""Keys of the workload that affect times only; the batch is compared as a whole."""
 
 PRECISION = {"dtype", "precision"}
 
 
 class LearningSettings:
-    """What a scenario learns, as far as a plan may change it.
+    """Settings of a scenario that affect learning and that a plan may change.
 
     Parameters
     ----------
@@ -646,13 +644,7 @@ class LearningSettings:
         self.keys = workload.model_dump(mode="json")
 
     def changes(self, other: LearningSettings) -> list[str]:
-        """List what another scenario changes in the training.
-
-        Returns
-        -------
-        list of str
-            As ``"global batch: 512 in place of 256"``.
-        """
+        """List the differences from another scenario, as ``"global batch: 512 in place of 256"``."""
         names = dict.fromkeys([*self.traits, *other.traits])
         found = [
             (name, other.traits.get(name, "none"), self.traits.get(name, "none")) for name in names
@@ -666,7 +658,7 @@ class LearningSettings:
 
 
 def _precision(scenario: Scenario) -> str:
-    """What runs in which precision."""
+    """The dtypes of a scenario, in words."""
     workload = scenario.workload
     parts: list[str] = [workload.dtype]
     if workload.precision.kind != "full":

@@ -1,19 +1,16 @@
 """Searches for the best points.
 
-A point is passed over only where its bounds say that it misses a limit, or where a simulated one
-is no worse in time, money and memory than the bounds of this one: what is left out is then neither
-on the front nor, by its bound, among the best. So the front is that of all points, but for those
-that are equal to one of it in everything.
+A point is skipped only where its bounds miss a limit, or where a simulated point is no worse in
+time, cost and memory than its bounds: it is then neither on the front nor, by its bound, among the
+best. So the front is that of all points, except for points that equal one of the front.
 
-NSGA-II (Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", 2002) asks for
-a generation at a time, and is told the bounds of its points in the same order: which ones come next
-does not depend on who works them out, or how fast. What it has asked for is then searched as a
-small space is.
+NSGA-II (Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", 2002) chooses
+one generation at a time, from the bounds in the order of the points: the result does not depend on
+the executor. The chosen points are then searched like a small space.
 
-Of a step with many micro-steps those between the first and the last do the same. So where nothing
-makes them differ, as many as four say how long more of them take: ``T(k) = T(4) + (k - 4)
-(T(4) - T(3))``. The same holds for a period of many steps, as of Local SGD: those that exchange
-nothing are alike.
+With many micro-steps, those between the first and the last are equal. So where nothing makes them
+differ, four give the time of more: ``T(k) = T(4) + (k - 4) (T(4) - T(3))``. The same holds for a
+period of many steps, as of Local SGD: steps without an exchange are equal.
 """
 
 from __future__ import annotations
@@ -52,11 +49,11 @@ from simdp.studies.plan.request import (
 from simdp.studies.store import Store
 
 NUM_BEST = 5
-"""The best, and the next alternatives."""
+"""The best, and its alternatives."""
 
 POINTS_AT_ONCE = 16
-"""Points that are simulated before the others are looked at again: so many for any number of
-workers, so that the answer is the same."""
+"""Points to simulate before the next choice; independent of the number of workers, so that the
+result is, too."""
 
 LIMITS = {
     "deadline": "finish_s",
@@ -64,7 +61,7 @@ LIMITS = {
     "energy": "energy_kwh",
     "memory": "peak_memory_bytes",
 }
-"""What may be limited, and the field of an option that is."""
+"""Limits, and the field of an option that each applies to."""
 
 FIELDS = {
     "finish_s": "finish",
@@ -72,33 +69,25 @@ FIELDS = {
     "energy_kwh": "energy",
     "peak_memory_bytes": "memory",
 }
-"""Fields of an option, and what `Bounds` has of each."""
+"""Fields of an option, and of `Bounds`."""
 
 SAME = 1 + 1e-12
-"""Figures that differ by rounding alone miss no limit."""
+"""Tolerance of limits for rounding."""
 
 
 class SearchedPoint(NamedTuple):
-    """A simulated point.
-
-    Attributes
-    ----------
-    number : int
-        Of the points that may be.
-    option : Option
-        What came out.
-    """
+    """A simulated point: its number among those of the bounds, and its option."""
 
     number: int
     option: Option
 
 
 Play = Callable[[Sequence[int]], list[Option | None]]
-"""Simulates points by their numbers; None of what cannot be."""
+"""Simulates points by their numbers; None for impossible ones."""
 
 
 class Search:
-    """Looks for the best points.
+    """Searches for the best points.
 
     Parameters
     ----------
@@ -107,19 +96,19 @@ class Search:
     goal : str
         A key of `GOALS`.
     limits : mapping of str to float
-        By the keys of `LIMITS`; that of memory beside what devices have.
+        By the keys of `LIMITS`; a limit on memory in addition to the devices'.
     play : callable
         Simulates.
     margin : callable, optional
-        Of a simulated point by its number, what multiplies its time, money and energy before they
-        are compared with the limits; 1 or more.
+        Factor by point number, at least 1, on its time, cost and energy before they are compared
+        with the limits.
 
     Attributes
     ----------
     options : dict of int to Option
-        All that were simulated.
+        All simulated points.
     pruned : dict of str to int
-        How many were not, by why.
+        Numbers of other points, by reason.
     """
 
     def __init__(
@@ -139,12 +128,12 @@ class Search:
     # Bounds --------------------------------------------------------------------------------------
 
     def least(self, field: str) -> Floats:
-        """The bounds of a field of `Option`."""
+        """Bounds of a field of `Option`."""
         found: Floats = getattr(self.bounds, FIELDS[field])
         return found
 
     def allowed(self, name: str) -> Floats:
-        """What a limit leaves each point."""
+        """Limit of each point."""
         limit = self.limits.get(name, inf)
         if name == "memory":
             room: Floats = np.minimum(self.bounds.room, limit)
@@ -152,7 +141,7 @@ class Search:
         return np.full(len(self.bounds.points), limit)
 
     def misses(self, number: int, option: Option, without: str | None = None) -> dict[str, float]:
-        """What a simulated point has over what it may have, where that is more."""
+        """Missed limits of a simulated point: value over limit; ``without`` is ignored."""
         found = {}
         for name, field in LIMITS.items():
             value, allowed = option.value(field), float(self.allowed(name)[number])
@@ -178,7 +167,7 @@ class Search:
     # Searching -----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Simulate all that may be on the front or among the best."""
+        """Simulate all points that may be on the front or among the best."""
         while True:
             left = self._may_meet() & self._is_needed()
             left[list(self.options)] = False
@@ -198,7 +187,7 @@ class Search:
         return sorted(found, key=lambda one: (one.option.value(field) or 0.0, one.number))
 
     def front(self) -> list[SearchedPoint]:
-        """Those that none is better than in everything, the fastest first."""
+        """Points that none dominates, the fastest first."""
         found = self.meeting()
         values = np.array([_ways(one.option) for one in found]).reshape(-1, 3)
         kept = []
@@ -211,7 +200,7 @@ class Search:
         return sorted(kept, key=lambda one: (_ways(one.option), one.number))
 
     def without(self, name: str) -> SearchedPoint | None:
-        """The best point if a limit were not there; None where none is better for that."""
+        """The best point without one limit; None if there is none."""
         field = GOALS[self.goal]
         while True:
             found = self.meeting(name)
@@ -258,7 +247,7 @@ class Search:
                 self.options[number] = option
 
     def _is_needed(self) -> Bools:
-        """Points that by their bounds may be told of."""
+        """Points that by their bounds may be among the best or on the front."""
         found = self.meeting()
         field = GOALS[self.goal]
         if len(found) >= NUM_BEST:
@@ -271,7 +260,7 @@ class Search:
         return open_
 
     def _is_worse(self, options: Sequence[Option]) -> Bools:
-        """Points whose bounds are no better than a simulated one, in time, money and memory."""
+        """Points whose bounds are no better than a simulated point in time, cost and memory."""
         time, cost, memory = (
             self.least(field) for field in ("finish_s", "cost_usd", "peak_memory_bytes")
         )
@@ -282,7 +271,7 @@ class Search:
         return found
 
     def _next(self, numbers: Ints) -> Ints:
-        """Whom to simulate next: the best by the goal's bound, then the front of the bounds."""
+        """The next points to simulate: the best by the goal's bound that no chosen one dominates."""
         least = self.least(GOALS[self.goal])[numbers]
         ways = np.stack(
             [self.least(f)[numbers] for f in ("finish_s", "cost_usd", "peak_memory_bytes")], axis=1
@@ -299,7 +288,7 @@ class Search:
         return numbers[chosen]
 
     def count(self) -> None:
-        """Say why the others were not simulated."""
+        """Count the points that were not simulated, by reason."""
         rest = np.ones(len(self.bounds.points), dtype=np.bool_)
         rest[list(self.options)] = False
         impossible = ~self.bounds.is_possible
@@ -314,34 +303,34 @@ class Search:
 
 
 def _ways(option: Option) -> tuple[float, float, float]:
-    """Time, money and memory; what nobody has a price for is as dear as can be."""
+    """Time, cost (infinite if unknown) and memory."""
     cost = inf if option.cost_usd is None else option.cost_usd
     return option.finish_s, cost, option.peak_memory_bytes
 
 
-# Sampling -----------------------------------------------------------------------------------------
+# Sampling large spaces ----------------------------------------------------------------------------
 
 GENERATION = 64
-"""Points that are asked for at once."""
+"""Points per generation."""
 
 GENERATIONS = 32
-"""After which it has enough: 2,048 points, or fewer where it asks for some again."""
+"""Number of generations: 2,048 points, or fewer where some repeat."""
 
 HUGE = 1e300
-"""What stands for no figure at all."""
+"""Replaces figures that are not finite."""
 
 
 class Sampled(NamedTuple):
-    """What was looked at of a large space.
+    """A sample of a large space.
 
     Attributes
     ----------
-    points : list of Point
-        Those that may be, by their numbers.
+    points : list of PlanPoint
+        Valid points, by number.
     impossible : dict of Infeasible to int
-        Why others cannot be, and how many.
+        Reasons of other points, and their numbers.
     bounds : Bounds
-        Of these points; what was found for them is known to it.
+        Of the points.
     """
 
     points: list[PlanPoint]
@@ -363,14 +352,14 @@ def sampled(
     ----------
     space : Space
         Of more than `MAX_POINTS`.
-    asked : Asked
-        What for, and within which limits.
+    asked : PlanRequest
+        Goal and limits.
     need_of, executor
         As for `Bounds`, and for its ``look``.
     seed : int
         Same seed, same points.
     progress : callable
-        Told in words how far it is.
+        Called with a line of text.
 
     Raises
     ------
@@ -406,7 +395,7 @@ def _study(space: Space, seed: int) -> Any:
 
 
 def _chosen(trial: Any, space: Space) -> tuple[int, dict[str, Any]]:
-    """A point's number in the grid, and what it sets."""
+    """A point's number in the grid, and its settings."""
     number, chosen = 0, dict[str, Any]()
     for key, values in space.choices.items():
         place = trial.suggest_int(key, 0, len(values) - 1)
@@ -415,14 +404,14 @@ def _chosen(trial: Any, space: Space) -> tuple[int, dict[str, Any]]:
 
 
 class _Value(NamedTuple):
-    """What Optuna is told of a point: its figures, and by how much it misses the limits."""
+    """A point's figures and relative misses of limits, for Optuna."""
 
     ways: list[float]
     over: dict[str, float]
 
 
 class _Found:
-    """Finds bounds, and keeps them for points that are asked for again."""
+    """Computes bounds, and caches them for points that repeat."""
 
     def __init__(
         self, space: Space, asked: PlanRequest, need_of: NeedOf, executor: PointExecutor
@@ -435,7 +424,7 @@ class _Found:
         self.bounds: Bounds | None = None
 
     def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_Value | None]:
-        """What to tell of points; None of those that cannot be."""
+        """Values of points; None for impossible ones."""
         fresh = list[PlanPoint]()
         for number, chosen in asked:
             if number in self.seen:
@@ -470,7 +459,7 @@ class _Found:
 
 
 def _tell(study: Any, trial: Any, value: _Value | None) -> None:
-    """Tell the study what came of a trial."""
+    """Report a trial's value to the study."""
     from optuna.trial import TrialState
 
     if value is None:
@@ -481,41 +470,41 @@ def _tell(study: Any, trial: Any, value: _Value | None) -> None:
     study.tell(trial, value.ways)
 
 
-# Playing ------------------------------------------------------------------------------------------
+# Simulation of points -----------------------------------------------------------------------------
 
 FEW = 3, 4
-"""Micro-steps, or steps of a period, that stand for more."""
+"""Numbers of micro-steps, or of steps of a period, to extrapolate from."""
 
 LONG = 16
-"""Steps of a period from which on `FEW` stand for it, where nothing makes them differ."""
+"""Least steps of a period for extrapolation, where nothing makes them differ."""
 
 RUNS = 100
-"""Of a job that fails on the way."""
+"""Runs of a job with failures."""
 
 HOUR = 3600.0
 
 Changes = Callable[[Scenario, int], list[str]]
-"""How a scenario of so large a global batch trains otherwise than that of the file."""
+"""Lists a scenario's changes to the file's training, at a global batch."""
 
 FULL = 0.9
-"""From this share of its memory on a device counts as full."""
+"""Share of its memory from which a device counts as full."""
 
 PARTS = BUSY + WAITING + REST
 
 
 class Simulated(NamedTuple):
-    """A point as it was simulated.
+    """A simulated point.
 
     Attributes
     ----------
     metrics : dict
-        Of the whole step: its times.
+        Times of the whole step.
     peak : float
-        Of the fullest rank [bytes].
+        Memory of the fullest rank [bytes].
     luck : ndarray
         Times of single runs to the target over their mean.
     whole : Scenario
-        With all of its micro-steps, or where these are alike with a few.
+        With all micro-steps, or with a few where they are equal.
     """
 
     metrics: dict[str, float]
@@ -525,18 +514,18 @@ class Simulated(NamedTuple):
 
 
 class SimulatedPoint(NamedTuple):
-    """What stands for a point.
+    """Scenarios to simulate for a point.
 
     Attributes
     ----------
     scenarios : list of Scenario
-        What is simulated: the point itself, or two shorter ones; none where it cannot be.
+        The point itself, or two shorter ones; empty if it is invalid.
     num_alike : int
-        Micro-steps, or steps of a period, of the point; 0 where nothing is continued.
+        Micro-steps, or steps of a period, of the point; 0 without extrapolation.
     whole : Scenario or None
-        As of `Simulated`.
+        As in `Simulated`.
     problem : str
-        Why it cannot be simulated.
+        Why the point is invalid.
     """
 
     scenarios: list[Scenario]
@@ -553,21 +542,21 @@ class Player:
     bounds : Bounds
         Of all points.
     need_of : callable
-        As of `Bounds`.
+        As for `Bounds`.
     changes : callable
-        How a scenario of so large a global batch trains otherwise than that of the file.
+        Lists a scenario's changes to the file's training, at a global batch.
     executor, store
         As for `simulate_all`.
 
     Attributes
     ----------
     simulated : dict of int to Simulated
-        By the number of the point.
+        By point number.
     why : dict of int to Infeasible
         Of points that cannot be simulated.
     intervals : dict of int to (float, float) or None
-        The 90 % interval of a step over its time, of points whose interval was looked for; None
-        where the machine is not calibrated.
+        90 % interval of a step relative to its time, where computed; None where the machine is not
+        calibrated.
     """
 
     def __init__(
@@ -585,7 +574,7 @@ class Player:
         self.intervals: dict[int, tuple[float, float] | None] = {}
 
     def play(self, numbers: Sequence[int]) -> list[Option | None]:
-        """Simulate points by their numbers; None of what cannot be."""
+        """Simulate points by their numbers; None for invalid ones."""
         each = [self._standing_for(self.bounds.points[number]) for number in numbers]
         flat = [scenario for one in each for scenario in one.scenarios]
         found = iter(simulate_all(flat, executor=self._executor, store=self._store))
@@ -595,7 +584,7 @@ class Player:
         return options
 
     def find_intervals(self, numbers: Sequence[int]) -> None:
-        """Find the intervals of simulated points that are not known yet."""
+        """Compute the missing intervals of simulated points."""
         wanted = [number for number in numbers if number not in self.intervals]
         scenarios = [self.simulated[number].whole for number in wanted]
         for place, outcome in self._executor.each(step_interval_of, scenarios):
@@ -604,12 +593,12 @@ class Player:
             )
 
     def factors(self, number: int) -> Floats:
-        """All that may multiply the time to the end of a simulated point; see `factors_of`."""
+        """Possible factors on the time to the target of a simulated point; see `factors_of`."""
         self.find_intervals([number])
         return factors_of(self.simulated[number].luck, self.intervals[number])
 
     def _standing_for(self, point: PlanPoint) -> SimulatedPoint:
-        """What is simulated of a point: itself, or a few of the steps that are alike."""
+        """Choose the scenarios of a point: itself, or two with few steps to extrapolate from."""
         space, settings = self.bounds.space, point.settings
         try:
             if point.micro_steps > FEW[-1] and self._repeats(point):
@@ -695,7 +684,7 @@ class Player:
 
 
 def _continued(before: float, after: float, count: int, is_period: bool) -> float:
-    """The time of so many micro-steps, or the mean one of a period, from those of `FEW` [s]."""
+    """Extrapolate `FEW` to ``count`` micro-steps, or to the mean step of a period [s]."""
     if not is_period:
         return after + (count - FEW[-1]) * (after - before)
     short, long = before * FEW[0], after * FEW[-1]
@@ -703,7 +692,7 @@ def _continued(before: float, after: float, count: int, is_period: bool) -> floa
 
 
 def _has_equal_steps(scenario: Scenario) -> bool:
-    """Whether nothing makes the steps of a period differ that exchange nothing."""
+    """Whether all steps of a period without an exchange are equal."""
     workload = scenario.workload
     if scenario.strategy.has_several_periods:
         return False
@@ -721,13 +710,13 @@ def _with_period(scenario: Scenario, steps: int) -> Scenario:
 
 
 def step_interval_of(scenario: Scenario) -> tuple[float, float] | None:
-    """The 90 % interval of a step over its time; None where nobody has measured the machine."""
+    """The 90 % interval of a step relative to its time; None where the machine is not calibrated."""
     ends = interval_of(scenario, 1.0)
     return None if ends is None else (ends[0], ends[1])
 
 
 def _limit(metrics: Mapping[str, float], memory_share: float) -> str:
-    """What takes most of a step, or a full memory."""
+    """The largest part of a step, or ``memory`` if that is full."""
     if memory_share >= FULL:
         return "memory"
     of = {
