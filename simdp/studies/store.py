@@ -143,7 +143,7 @@ def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
 
 
 def _print_of(path: Path) -> str:
-    """Fingerprint of a file's contents, cached until the file changes; empty if there is no file."""
+    """Fingerprint of a file, cached until the file changes; empty where it is missing."""
     try:
         about = path.stat()
     except OSError:

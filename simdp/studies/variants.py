@@ -1,4 +1,6 @@
-"""Variants of a scenario: changed values, fewer steps, remedies for stragglers; and ranges of sizes."""
+"""Variants of a scenario: changed values, fewer steps, remedies for stragglers; ranges of sizes."""
+
+from __future__ import annotations
 
 import copy
 import json

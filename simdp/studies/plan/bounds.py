@@ -117,7 +117,7 @@ def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
 
 
 TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}
-"""Number of times that (n - 1) / n of a buffer leaves some rank; other collectives have no bound."""
+"""Times that (n - 1) / n of a buffer leaves some rank; other collectives have no bound."""
 
 
 class NetworkCollectives:
@@ -1035,7 +1035,7 @@ class Bounds:
 
 SLOWED_BESIDE = np.zeros((NUM_BESIDE, 1), dtype=np.bool_)
 SLOWED_BESIDE[[HOOKS, LAUNCHES]] = True
-"""What the host does, which stragglers slow down as well."""
+"""Columns of host work, which stragglers also slow down."""
 
 
 def _beside(places: Sequence[SharedCluster]) -> Floats:

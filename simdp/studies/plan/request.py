@@ -644,7 +644,7 @@ class LearningSettings:
         self.keys = workload.model_dump(mode="json")
 
     def changes(self, other: LearningSettings) -> list[str]:
-        """List the differences from another scenario, as ``"global batch: 512 in place of 256"``."""
+        """List differences from another scenario, as ``"global batch: 512 in place of 256"``."""
         names = dict.fromkeys([*self.traits, *other.traits])
         found = [
             (name, other.traits.get(name, "none"), self.traits.get(name, "none")) for name in names

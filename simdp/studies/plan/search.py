@@ -271,7 +271,7 @@ class Search:
         return found
 
     def _next(self, numbers: Ints) -> Ints:
-        """The next points to simulate: the best by the goal's bound that no chosen one dominates."""
+        """The next points to simulate: the best by the goal's bound, without dominated ones."""
         least = self.least(GOALS[self.goal])[numbers]
         ways = np.stack(
             [self.least(f)[numbers] for f in ("finish_s", "cost_usd", "peak_memory_bytes")], axis=1
@@ -710,7 +710,7 @@ def _with_period(scenario: Scenario, steps: int) -> Scenario:
 
 
 def step_interval_of(scenario: Scenario) -> tuple[float, float] | None:
-    """The 90 % interval of a step relative to its time; None where the machine is not calibrated."""
+    """The 90 % interval of a step relative to its time; None for uncalibrated machines."""
     ends = interval_of(scenario, 1.0)
     return None if ends is None else (ends[0], ends[1])
 
