@@ -21,7 +21,7 @@ from simdp.studies.calibrate.steps import OF_ONE, StepsFit, fit_steps, written
 from simdp.units import format_percent
 
 LEFT_OUT = ("machine", "world_size")
-"""Keys of a cluster that a machine's entry has no place for."""
+"""Keys of a cluster that are not part of a machine's entry."""
 
 
 def calibrate_ddp(
@@ -30,16 +30,16 @@ def calibrate_ddp(
     name: str | None = None,
     wanted: Path | None = None,
 ) -> StepCalibration:
-    """Fit constants to measured steps, and make a machine's entry of them.
+    """Fit constants to measured steps, and write a machine's entry with them.
 
     Parameters
     ----------
     paths, asked
         As for `fit_steps`.
     name : str, optional
-        Of the machine; that of the first scenario's, else the first scenario's own.
+        Of the machine; by default that of the first scenario, else the first scenario's own.
     wanted : Path, optional
-        A scenario whose step is to be known better.
+        A scenario whose step should be predicted better.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def _constants(found: StepsFit) -> tuple[FittedConstant, ...]:
 
 
 def _rounded(constant: Constant, value: float) -> Any:
-    """A value to three digits, as it stands in YAML."""
+    """A value to three digits, as in YAML."""
     return written([constant], [float(f"{value:.3g}")])[constant.key]
 
 
@@ -134,7 +134,7 @@ def _entry(
 
 
 def _machine(scenario: Scenario) -> dict[str, Any]:
-    """What of a scenario is the machine's, as short as it can be written."""
+    """The machine's part of a scenario, without defaults."""
     whole: dict[str, Any] = {
         "cluster": scenario.cluster.model_dump(
             mode="json", exclude_defaults=True, exclude=set(LEFT_OUT)
@@ -149,7 +149,7 @@ def _machine(scenario: Scenario) -> dict[str, Any]:
 
 
 def _by_name(value: Any) -> Any:
-    """Write parts of the catalogue by their names, where they have its figures."""
+    """Replace parts of the catalogue by their names, where all figures are equal."""
     if isinstance(value, list):
         return [_by_name(inner) for inner in value]
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Fits the constants of NCCL's model to measurements.
 
-Constants are positive and are fitted as logarithms, to the logarithms of the times, so that a
-microsecond and a second weigh alike. Each has a typical value and a spread around it, such as what
-a vendor publishes. Where the data say nothing, that is what remains, and it is reported so.
+Constants are positive. Their logarithms are fitted to the logarithms of the times, so that relative
+errors count. Each has a typical value, such as the vendor's, and a spread around it. Constants that
+the data do not determine keep their typical value, and are reported as such.
 
 Times are those of `simdp.collectives.costs.nccl.NcclCost.total`, on arrays.
 """
@@ -25,13 +25,13 @@ from simdp.rng import stream
 # Fit ----------------------------------------------------------------------------------------------
 
 NUM_STARTS = 8
-"""Starts of the search: the minimum over protocols has kinks, at which a single one may stop."""
+"""Starts of the search: the minimum over protocols has kinks, at which a single search may stop."""
 
 NOISE = 0.03
-"""Relative error beyond which a point counts less than its square: nccl-tests repeat within it."""
+"""Relative error from which a point counts linearly, not squared: nccl-tests repeat within it."""
 
 LEAST_NOISE = 0.01
-"""No fit is trusted beyond this: runs of nccl-tests differ by a percent between days."""
+"""Least noise of a fit: runs of nccl-tests differ by a percent between days."""
 
 WELL_KNOWN = 0.1
 """Relative standard error below which a constant counts as determined."""
@@ -42,7 +42,7 @@ QUANTILE = 1.645
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant to be fitted.
+    """A constant to fit.
 
     Attributes
     ----------
@@ -51,9 +51,9 @@ class Constant:
     dimension : str or None
         A key of `simdp.units.DIMENSIONS`; None for a plain number.
     typical : float
-        Where it lies if the data say nothing.
+        Value without data.
     low, high : float
-        Its bounds, above 0.
+        Bounds, above 0.
     spread : float
         Standard error of the logarithm around ``typical``; 1 is a factor of e.
     """
@@ -68,22 +68,22 @@ class Constant:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit found.
+    """Result of a fit.
 
     Attributes
     ----------
     constants : tuple of Constant
-        What was fitted.
+        Fitted constants.
     values : ndarray, shape `(num_constants,)`
-        The best values.
+        Best values.
     predicted : ndarray, shape `(num_points,)`
-        Times by these values [s].
+        Times with these values [s].
     errors : ndarray, shape `(num_points,)`
         Predicted over measured, less 1.
     noise : float
         Root mean square of the logarithmic errors, at least `LEAST_NOISE`.
     jacobian : ndarray, shape `(num_points, num_constants)`
-        Of the logarithms of times by those of constants.
+        Derivatives of the times' logarithms by the constants' logarithms.
     covariance : ndarray, shape `(num_constants, num_constants)`
         Of the logarithms of the constants.
     """
@@ -109,10 +109,10 @@ class Fit:
         return max(value / reach, constant.low), min(value * reach, constant.high)
 
     def undetermined(self) -> list[str]:
-        """Keys that the data leave open.
+        """Keys that the data do not determine.
 
-        Their interval hits a bound; or they are known no better than to a tenth, and not twice as
-        well as before any data.
+        Their interval hits a bound; or their standard error is above a tenth, and above half of
+        that without data.
         """
         found = []
         for index, constant in enumerate(self.constants):
@@ -133,22 +133,22 @@ def fit(
     start: Floats | None = None,
     batched: bool = False,
 ) -> Fit:
-    """Find the constants that explain measured times best.
+    """Fit constants to measured times.
 
     Parameters
     ----------
     predict : callable
-        Times [s] by the constants' values, in their order.
+        Times [s] from the constants' values, in their order.
     measured : ndarray, shape `(num_points,)`
         Times [s].
     constants : sequence of Constant
-        What is free.
+        Free constants.
     num_starts : int
-        Searches, of which the best counts; the first starts from the typical values.
+        Number of searches, of which the best counts; the first starts from the typical values.
     restraints : callable, optional
-        What the constants' values break of what must hold between them, in standard errors.
+        Violations of constraints between the constants' values, in standard errors.
     start : ndarray, shape `(num_constants,)`, optional
-        Values from which the first search starts; without it the typical ones.
+        Start of the first search, in place of the typical values.
     batched : bool
         Whether ``predict`` takes several sets of values at once, one in each row.
     """
@@ -183,7 +183,7 @@ def fit(
 
 
 def jacobian(predict: Callable[[Floats], Floats], values: Floats, step: float = 1e-4) -> Floats:
-    """Slopes of the logarithms of times by the logarithms of constants.
+    """Derivatives of the times' logarithms by the constants' logarithms, by central differences.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def jacobian(predict: Callable[[Floats], Floats], values: Floats, step: float = 
 
 
 def _slopes(residuals: Callable[[Floats], Floats], x: Floats) -> Floats:
-    """Slopes of residuals, all at once: `(num_residuals, num_constants)`."""
+    """Derivatives of residuals in one batch: `(num_residuals, num_constants)`."""
     step = 1e-6
     each = residuals(x + step * np.vstack([np.zeros(len(x)), np.eye(len(x))]))
     found: Floats = (each[1:] - each[0]).T / step
@@ -214,7 +214,7 @@ def _search(
     num_starts: int,
     slopes_at: Callable[[Floats], Floats] | None,
 ) -> Floats:
-    """The best of several searches; one from ``first``, others from around what is typical."""
+    """The best of several searches: one from ``first``, others from around the typical values."""
     from scipy.optimize import least_squares
 
     low = np.array([log(constant.low) for constant in constants])
@@ -227,7 +227,7 @@ def _search(
     for start in starts:
         inside = low + 1e-6 * (high - low), high - 1e-6 * (high - low)
         start = np.clip(start, *inside)
-        # Absolute values beyond the noise: a table has rows that another job disturbed.
+        # Linear beyond the noise, since other jobs may have disturbed some rows.
         found = least_squares(
             residuals,
             start,
@@ -242,7 +242,7 @@ def _search(
 
 
 class CalibrationPoint(NamedTuple):
-    """A measured time, or one to be predicted.
+    """A collective whose time was measured, or is predicted.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ class CalibrationPoint(NamedTuple):
     nbytes : float
         Size of the buffer [bytes].
     wiring : Wiring
-        Between which ranks.
+        Of the ranks.
     """
 
     collective: str
@@ -260,13 +260,13 @@ class CalibrationPoint(NamedTuple):
 
 
 class Candidates:
-    """Every algorithm and protocol that could serve each of many points.
+    """Every algorithm and protocol for many points.
 
     Parameters
     ----------
     cost : NcclCost
-        Brings the constants that are not fitted.
-    points : sequence of Point
+        With the constants that are not fitted.
+    points : sequence of CalibrationPoint
         Of two ranks or more.
     """
 
@@ -300,7 +300,7 @@ class Candidates:
         self.hops, self.wires, self.limits = table[3:5], table[5:7], table[7:9]
 
     def seconds(self, constants: Mapping[str, float]) -> Floats:
-        """Times of the points; keys that are not given are those of the cost, `(num_points,)`."""
+        """Times of the points, `(num_points,)`; missing keys are those of the cost."""
         cost, protocol = self.cost, self.protocol
         launch = constants.get("launch", cost.launch) + cost.before() - cost.launch
         base = np.array([getattr(cost.base, name) for name in PROTOCOLS])[protocol]
@@ -322,7 +322,7 @@ class Candidates:
                 limit = np.where(self.nvls, inf, limit)
             latency = latency + self.hops[index] * hop
             stages.append(self.wires[index] / (share * np.minimum(efficiency, limit)))
-        if cost.stages == "summed":  # in this order, which a fit's last bits depend on
+        if cost.stages == "summed":  # in this order: a fit's last bits depend on it
             stages = [stages[0] + stages[1], np.zeros(len(protocol))]
         ramp, functions = constants.get("ramp", cost.ramp), (np.maximum, np.hypot, np.sqrt)
         seconds = cost.total(launch, base, latency, stages, ramp, functions)
@@ -330,47 +330,45 @@ class Candidates:
         return found
 
 
-# Constants ----------------------------------------------------------------------------------------
+# Constants of NCCL --------------------------------------------------------------------------------
 
 REACHED = 0.15
-"""Spread of the share that Simple gets of a bandwidth that was reached; of a datasheet's, it is
-that of the sites of its class (`simdp.collectives.costs.nccl`)."""
+"""Spread of Simple's share of a measured bandwidth; of a data sheet's, that of the sites of its
+class (`simdp.collectives.costs.nccl`)."""
 
 TREES = 0.3
 """Spread of the bandwidth of trees over that of rings."""
 
 FIRM = 0.02
-"""Standard error of what is known for certain: a fit has no use for more."""
+"""Standard error of known constraints: smaller would not change a fit."""
 
 HOPS, SHARES = 0.5, 0.4
 """Spread of hops over clusters, and of the shares that LL and LL128 get."""
 
 SPREADS = {"launch": 0.6, "ramp": 1.0, "nvls_hop": 0.5}
-"""The same of other times."""
+"""Spread of other times."""
 
 TIMES = "launch", "ramp", "nvls_hop"
 
 ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)
-"""Stands for a place at which no point is."""
+"""Wiring of a place without points."""
 
 
 def nccl_constants(
     cost: NcclCost, points: Sequence[CalibrationPoint], is_given: bool = False
 ) -> list[Constant]:
-    """List the constants that bear on some points.
+    """List the constants that affect some points, the most important first.
+
+    Constants of 0 are off, and left out.
 
     Parameters
     ----------
     cost : NcclCost
-        Its constants are the typical values: what NVIDIA publishes, unless they were given.
-    points : sequence of Point
+        Typical values: NVIDIA's, unless they are set.
+    points : sequence of CalibrationPoint
+        Points of the fit.
     is_given : bool
-        Whether the slowest stage's bandwidth is a datasheet's; else it is the best measured one.
-
-    Returns
-    -------
-    list of Constant
-        The weightiest first. What is given as 0 is off, and none of them.
+        Whether the slowest stage's bandwidth is a data sheet's; else it is the best measured one.
     """
     inside = any(point.wiring.local_size > 1 for point in points)
     across = any(point.wiring.num_nodes > 1 for point in points)
@@ -394,7 +392,7 @@ def nccl_constants(
 
 
 def _spread(cost: NcclCost, points: Sequence[CalibrationPoint], place: str) -> float:
-    """How far sites of a class are apart in what they get of a bandwidth."""
+    """Spread of a bandwidth's share over the sites of a class."""
     wiring = _wiring(points, place)
     if place == "intra":
         return pooled("peer", cost.peer or wiring.peer, "share").spread
@@ -403,7 +401,7 @@ def _spread(cost: NcclCost, points: Sequence[CalibrationPoint], place: str) -> f
 
 
 def _wiring(points: Sequence[CalibrationPoint], place: str) -> Wiring:
-    """How the ranks of a point are joined that uses a place."""
+    """Wiring of the first point that uses a place."""
     across = place == "inter"
     found = (
         p.wiring for p in points if (p.wiring.num_nodes if across else p.wiring.local_size) > 1
@@ -414,19 +412,19 @@ def _wiring(points: Sequence[CalibrationPoint], place: str) -> Wiring:
 def restraints(
     constants: Sequence[Constant], base: Mapping[str, float]
 ) -> Callable[[Floats], Floats]:
-    """How far LL and LL128 get more than flags leave them of what Simple gets.
+    """Make the constraint that LL and LL128 get at most their payload's part of Simple's share.
 
     Parameters
     ----------
     constants : sequence of Constant
-        What is fitted.
+        Fitted constants.
     base : mapping
-        Values of what is not.
+        Values of all others.
 
     Returns
     -------
     callable
-        From the constants' values to standard errors, 0 where there is room.
+        From the constants' values to violations in standard errors, 0 where there is none.
     """
     keys = [constant.key for constant in constants]
 
@@ -461,7 +459,7 @@ def typical_values(cost: NcclCost, points: Sequence[CalibrationPoint]) -> dict[s
 
 
 def _constant(key: str, typical: float, spread: float) -> Constant:
-    """Bounds are wide: a thousand times in time, and twice a cable in bandwidth."""
+    """Make a constant with wide bounds: a thousandfold in time, twice the link in bandwidth."""
     if key in TIMES or key.startswith("hop"):
         spread = SPREADS.get(key, HOPS)
         return Constant(key, "time", typical, typical / 1000, typical * 1000, spread)

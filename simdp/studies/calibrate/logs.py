@@ -17,18 +17,18 @@ from simdp.studies.calibrate.fit import CalibrationPoint
 from simdp.units import parse
 
 NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14e-6
-"""Hops of Simple in NCCL 2.30.7, src/graph/tuning.cc [s]: what catalogue links have as alpha."""
+"""Hops of Simple in NCCL 2.30.7, src/graph/tuning.cc [s]: the alpha of catalogue links."""
 
 ROOM = 4.0
-"""How many times the network a node's inside is taken to carry where nothing tells."""
+"""Assumed ratio of a node's inside bandwidth to its network's, without data."""
 
 CONTRADICTION = 2.0
-"""Times of one size that differ by more do not describe one machine."""
+"""Largest ratio of times of one size on one machine."""
 
 
 @dataclass(frozen=True)
 class LinkFigures:
-    """A link, and how it came to be known.
+    """A link and its source.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class LinkFigures:
     alpha, bandwidth : float
         [s], [bytes/s].
     is_given : bool
-        Otherwise it was read from the data.
+        Whether it was given, not inferred from the data.
     source : str
         For the machine's entry.
     """
@@ -51,12 +51,12 @@ class LinkFigures:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Everything that was measured.
+    """All measured points of a machine.
 
     Attributes
     ----------
-    points : tuple of Point
-        With what lies between the ranks.
+    points : tuple of CalibrationPoint
+        With the wiring of their ranks.
     seconds : tuple of float
         Their times [s].
     sources : tuple of str
@@ -95,7 +95,7 @@ def read_measurements(
     inter_link: str | None,
     links_per_node: int,
 ) -> Measurements:
-    """Read logs and lay out their ranks; arguments as for `calibrate_nccl_tests`.
+    """Read logs and the wiring of their ranks; arguments as for `calibrate_nccl_tests`.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def wiring_between(
 
 
 def _carries(figures: LinkFigures, between_nodes: bool) -> str:
-    """How collectives use a link: as the catalogue has it, or as its figures suggest."""
+    """Class of a link for collectives: the catalogue's, or by its figures."""
     transport = LINKS.figures(figures.name).get("transport") if figures.name else None
     link = Link.model_construct(
         alpha=figures.alpha, bandwidth=figures.bandwidth, transport=transport
@@ -266,7 +266,7 @@ def _rounded(value: float) -> float:
 
 
 def _fastest(table: _LogTable, wiring: Wiring, inside: bool) -> float:
-    """The most that a device, or a node, sent per second by the plainest algorithm [bytes/s]."""
+    """Largest bandwidth of a device, or of a node, with the simplest algorithm [bytes/s]."""
     making = next(iter(WAYS[table.collective].values()))
     way = making(wiring)
     assert way is not None, "rings and sends serve every wiring"

@@ -1,4 +1,4 @@
-"""Calibrate NCCL's formula by logs of nccl-tests: files in, a machine of the catalogue out."""
+"""Calibrates NCCL's formula with logs of nccl-tests, and writes a machine's entry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ BUCKET = 25.0 * 2**20
 """A bucket of torch's DDP [bytes]."""
 
 LEAST_POINTS = 2
-"""Every fit must tell a bandwidth and a latency; for the rest published values stand by."""
+"""Least number of points: they determine a bandwidth and a latency; other constants stay as
+published."""
 
 
 def calibrate_nccl_tests(
@@ -59,37 +60,37 @@ def calibrate_nccl_tests(
     target: float = BUCKET,
     wanted: Path | None = None,
 ) -> CalibrationStudy:
-    """Fit the constants of cost ``nccl``; what the data leave open stays as published.
+    """Fit the constants of cost ``nccl``; those that the data leave open stay as published.
 
     Parameters
     ----------
     files : sequence of Path
         Logs of one machine, or CSV with their columns.
     nodes : sequence of int
-        Nodes of each file, or one for all; without it what the log's list of ranks says, else 1.
+        Nodes of each file, or one for all; by default from the log's list of ranks, else 1.
     name : str
-        What to call the machine.
+        Of the machine.
     device : str, optional
-        Of the catalogue; without it whoever uses the entry must say which device.
+        Of the catalogue; without it users of the entry must set one.
     link, inter_link : str, optional
-        Of a device, and of a network card: a catalogue name, or a bandwidth; by default what the
-        fastest measured point reached.
+        Of a device, and of a NIC: a catalogue name, or a bandwidth; by default that of the fastest
+        measured point.
     links_per_node : int
-        Network cards of a node.
+        NICs of a node.
     cost : mapping, optional
         Known keys of cost ``nccl``, such as ``{"algorithms": ["ring", "nvls"]}``.
     only : sequence of str
-        Dotted keys of the constants to fit; without them all that bear on the points.
+        Dotted keys of the constants to fit; by default all that affect the points.
     target : float
-        The size for which the next measurement is chosen [bytes].
+        Size that the next measurement should improve [bytes].
     wanted : Path, optional
-        A scenario whose step is to be known better.
+        A scenario whose step should be predicted better.
 
     Raises
     ------
     ScenarioError
-        If a file is no log, points contradict each other, or are fewer than the constants; if
-        there is no such device; or as for `wanted_step`.
+        If a file is no log, points contradict each other, or are fewer than the constants; if the
+        device does not exist; or as for `wanted_step`.
     """
     _check_device(device)
     template = _template(cost or {})
@@ -110,11 +111,11 @@ def _check_device(name: str | None) -> None:
 
 
 Predictor = Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]]
-"""From points to the function that gives their times by the fitted constants' values."""
+"""Makes the function from the fitted constants' values to the times of some points."""
 
 
 def _fit(template: NcclCost, measured: Measurements, only: Sequence[str]) -> tuple[Predictor, Fit]:
-    """Fit what the points bear on."""
+    """Fit the constants that affect the points."""
     slowest = measured.inter_link or measured.link
     assert slowest is not None
     constants = nccl_constants(template, measured.points, slowest.is_given)
@@ -148,7 +149,7 @@ def _template(cost: Mapping[str, Any]) -> NcclCost:
 
 
 def _served(template: NcclCost, measured: Measurements) -> Measurements:
-    """Refuse a collective that no algorithm serves."""
+    """Raise if no algorithm supports a collective."""
     asked = dict.fromkeys((point.collective, point.wiring) for point in measured.points)
     wrong = [template.problem_with(*each) for each in asked]
     if any(wrong):
@@ -157,7 +158,7 @@ def _served(template: NcclCost, measured: Measurements) -> Measurements:
 
 
 def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int) -> list[Constant]:
-    """Constants to fit: those that were asked for, of which the points must tell each, or all."""
+    """Constants to fit: the selected ones, for which there must be enough points, or all."""
     known = [constant.key for constant in constants]
     for key in only:
         if key not in known:
@@ -178,7 +179,7 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int)
 
 
 def _with_constants(template: NcclCost, found: Fit) -> NcclCost:
-    """The cost with what was fitted, rounded as it is written."""
+    """The cost with the fitted constants, rounded as in YAML."""
     written: dict[str, Any] = template.model_dump(mode="json", exclude_defaults=True)
     written["kind"] = "nccl"
     for index, constant in enumerate(found.constants):
@@ -234,7 +235,7 @@ def _points(measured: Measurements, fitted: NcclCost) -> tuple[FittedPoint, ...]
 def _following(
     measured: Measurements, found: Fit, predictor: Predictor, target: float
 ) -> NextPoint:
-    """Propose a size on what was measured, or on up to four times its nodes."""
+    """Propose a size on the measured wirings, or on two and four times as many nodes."""
     most = max((point.wiring for point in measured.points), key=lambda w: w.world_size)
     wirings = sorted({point.wiring for point in measured.points})
     if measured.inter_link is not None:
@@ -255,7 +256,7 @@ def _following(
     return next_point(found, predictor, collective, wirings, goal)
 
 
-# The entry ---------------------------------------------------------------------------------------
+# Machine's entry ----------------------------------------------------------------------------------
 
 
 def _entry(
@@ -316,7 +317,7 @@ def _cluster(device: str | None, measured: Measurements) -> tuple[dict[str, Any]
 
 
 def _tables(measured: Measurements) -> dict[str, list[int]]:
-    """Of which collectives there were tables, on how many nodes."""
+    """Node counts of the tables, by collective."""
     found: dict[str, set[int]] = {}
     for point in measured.points:
         found.setdefault(point.collective, set()).add(point.wiring.num_nodes)

@@ -1,4 +1,4 @@
-"""The next measurement that narrows an interval the most."""
+"""Chooses the next measurement: the one that narrows an interval most."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from simdp.studies.variants import with_values
 from simdp.units import format_quantity
 
 SIZES = tuple(float(2**k) for k in range(3, 31))
-"""Sizes that may be proposed: 8 bytes to 1 GiB."""
+"""Sizes to propose: 8 bytes to 1 GiB."""
 
 
 def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: float) -> Floats:
-    """Mean variance that each of some measurements would leave in predictions.
+    """Mean variance of predictions after each of some measurements.
 
     With the covariance C of the constants, the slopes g of a prediction and the rows J of a
     measurement whose times have the noise s, the variance g C g falls by
@@ -45,7 +45,7 @@ def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: fl
     goals : ndarray, shape `(num_goals, num_constants)`
         Slopes of the logarithms of predictions.
     measured : ndarray, shape `(num_measurements, num_times, num_constants)`
-        Those of the times that each measurement has.
+        Slopes of the times of each measurement.
     noise : float
         Relative standard deviation of one time.
 
@@ -75,15 +75,15 @@ def next_point(
     Parameters
     ----------
     found : Fit
-        What is known so far.
+        Of the constants so far.
     predictor : callable
         Makes the function from constants to the times of some points.
     collective : str
-        Which may be measured.
+        Collective to measure.
     wirings : sequence of Wiring
-        Between which ranks it may be.
-    target : Point
-        What is to be predicted.
+        Wirings to choose from.
+    target : CalibrationPoint
+        Prediction to improve.
     """
     candidates = [
         CalibrationPoint(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES
@@ -106,30 +106,31 @@ def next_point(
     )
 
 
-# Wanted -------------------------------------------------------------------------------------------
+# Measurements for a step --------------------------------------------------------------------------
 
 STEP = 0.01
-"""By which a constant's logarithm is changed to see what a time owes to it."""
+"""Change of a constant's logarithm for derivatives."""
 
 NEARLY = 1.05
-"""Of measurements that leave so many times the least, the one on the fewest ranks is proposed."""
+"""Among measurements within this factor of the least interval, that on the fewest ranks is
+proposed."""
 
 WORTH = 0.98
-"""What leaves a larger share of an interval than this is not worth a proposal."""
+"""Largest remaining share of an interval that is worth a proposal."""
 
 ALL_UP_TO = 8
-"""Up to here every number of nodes is looked at, and beyond it each doubled one."""
+"""Up to here every number of nodes is tried, beyond it each doubled one."""
 
 COLLECTIVE = "all_reduce"
 
 
 class Candidate(NamedTuple):
-    """What may be measured, and how its times [s] depend on the constants.
+    """A possible measurement, and the derivatives of its times by the constants.
 
     Attributes
     ----------
     proposal : Proposal
-        Its ``after`` is not known yet.
+        Without its ``after``.
     slopes : ndarray, shape `(num_times, num_constants)`
         Of the logarithms.
     noise : float
@@ -142,7 +143,7 @@ class Candidate(NamedTuple):
 
 
 def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedStep:
-    """Say how well the fitted constants tell a step, and what to measure to know it better.
+    """Compute the interval of a step with fitted constants, and propose measurements to narrow it.
 
     Parameters
     ----------
@@ -151,14 +152,14 @@ def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedS
     entry : str
         The machine, in YAML.
     found : Fit
-        What is known of its constants.
+        Of its constants.
     prefix : str
         Leads their keys in a scenario.
 
     Raises
     ------
     ScenarioError
-        If the scenario is wrong, or has no place for a constant.
+        If the scenario is wrong, or lacks the key of a constant.
     """
     try:
         file = find(path)
@@ -182,14 +183,9 @@ def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedS
 
 
 def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> list[Proposal]:
-    """The best candidate of each kind, best first; none that tells next to nothing.
+    """The best candidate of each kind, best first; without those that hardly narrow the interval.
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        In any order.
-    covariance, goal : ndarray
-        As for `simdp.studies.calibrate.next_measurement.variance_left`.
+    ``covariance`` and ``goal`` are as for `variance_left`.
     """
     before = float(np.sum(goal @ covariance * goal))
     groups: dict[tuple[str, int, float], list[Candidate]] = {}
@@ -238,7 +234,7 @@ class _Study:
         return made
 
     def step_slopes(self, point: Scenario) -> Floats:
-        """Of a step's time by the constants, shape `(1, num_constants)`."""
+        """Derivatives of a step's time by the constants, shape `(1, num_constants)`."""
         raw, middle = point.resolved(), self._with(point, point.resolved(), 0.0, 0)
         ends = [
             self._with(point, raw, sign * STEP, index)
@@ -249,7 +245,7 @@ class _Study:
         return np.asarray((times[0] - times[1]) / (2 * STEP))[None, :]
 
     def table_slopes(self, point: Scenario) -> Floats:
-        """Of the times of `SIZES` by the constants, shape `(num_sizes, num_constants)`."""
+        """Derivatives of the times of `SIZES` by the constants, `(num_sizes, num_constants)`."""
         raw = point.resolved()
         columns = []
         for index in range(len(self.constants)):
@@ -261,14 +257,14 @@ class _Study:
         return np.stack(columns, axis=1)
 
     def _with(self, point: Scenario, raw: dict[str, Any], change: float, index: int) -> Scenario:
-        """With every constant at its value, but one that is changed."""
+        """A point with the fitted constants, of which one is changed."""
         values = self.found.values.copy()
         values[index] *= exp(change)
         return with_values(point, raw, written(self.constants, values), f"--for {self.file}")
 
 
 def _tables(study: _Study, target: Scenario) -> Iterator[Candidate]:
-    """Tables of two sizes on as many nodes as the step has, or fewer."""
+    """Yield tables of two sizes, on the step's number of nodes or fewer."""
     cluster, noise = target.cluster, max(study.found.noise, NOISE)
     for nodes in _counts(cluster.num_nodes):
         n = nodes * cluster.local_size
@@ -285,7 +281,7 @@ def _tables(study: _Study, target: Scenario) -> Iterator[Candidate]:
 
 
 def _steps(study: _Study, target: Scenario) -> Iterator[Candidate]:
-    """Steps of the scenario on fewer ranks."""
+    """Yield steps of the scenario on fewer ranks."""
     cluster = target.cluster
     inside = [n for n in _counts(cluster.local_size) if n > 1]
     whole = [nodes * cluster.local_size for nodes in _counts(cluster.num_nodes)]
@@ -293,7 +289,7 @@ def _steps(study: _Study, target: Scenario) -> Iterator[Candidate]:
         try:
             point = study.scenario({"cluster.world_size": n})
         except ScenarioError:
-            continue  # a batch or a placement that so few ranks cannot have
+            continue  # batch or placement is impossible on so few ranks
         proposal = Proposal("step", f"the step on {n} ranks", n, (), 0.0)
         yield Candidate(proposal, study.step_slopes(point), study.found.noise)
 

@@ -1,8 +1,8 @@
-"""Fits the constants of a step to measured steps.
+"""Fits the constants of a step to measured steps, and solves one-device steps from larger ones.
 
-A step that was measured on one device is what `compute: measured` asks for; but it may hold work
-that one replica does alone, or was measured at another time. Any step of several ranks tells it
-too, since a simulated step grows with it.
+`compute: measured` takes the step of one device; but that may include work that one replica does
+only when alone, or may be from another time. Any step of several ranks determines it too, since a
+simulated step grows with it (`solve_baselines`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from simdp.units import DIMENSIONS, format_quantity, parse
 from simdp.workload.compute import FromMeasurements
 from simdp.workload.step_costs import time_beside_compute
 
-# Steps --------------------------------------------------------------------------------------------
+# Fits to steps ------------------------------------------------------------------------------------
 
 REACH = 30.0
-"""Without bounds, a constant may be so many times smaller or larger than the scenario's value."""
+"""Default bounds of a constant, as a factor around the scenario's value."""
 
 USUAL = (
     "collectives.cost.efficiency.inter",
@@ -39,27 +39,27 @@ USUAL = (
     "collectives.cost.efficiency.intra",
     "collectives.cost.hop.intra",
 )
-"""What is fitted if nothing is asked for: as many of them as the points allow, these first."""
+"""Constants that are fitted by default: the first ones, as many as the points allow."""
 
 BETWEEN_NODES = ".inter"
 
 OF_ONE = ":"
-"""Stands between the name of a scenario and a key that is fitted for this one alone."""
+"""Separates the name of a scenario from a key that is fitted for it only."""
 
 
 class MeasuredStep(NamedTuple):
-    """A point of a scenario.
+    """A measured point of a scenario.
 
     Attributes
     ----------
     title : str
-        The scenario, and what the point sets.
+        The scenario and the point's settings.
     scenario : Scenario
         The point.
     raw : dict
         The same as plain data.
     seconds : float
-        What a step took [s].
+        Measured time of a step [s].
     is_calibration : bool
         Whether constants may be fitted to it.
     """
@@ -72,16 +72,17 @@ class MeasuredStep(NamedTuple):
 
 
 class StepsFit(NamedTuple):
-    """What was fitted, to which points.
+    """Fitted constants and points.
 
     Attributes
     ----------
     fit : Fit
         The constants and the errors, point by point.
     points : list of MeasuredStep
-        Those that the constants bear on.
+        Points that the constants affect.
     slopes : ndarray, shape `(num_others, num_constants)`
-        Of the logarithms of step times by those of constants, at the points that were not fitted.
+        Derivatives of the logarithms of step times by those of constants, at points outside the
+        fit.
     others : list of MeasuredStep
         These points.
     """
@@ -98,16 +99,16 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
     Parameters
     ----------
     paths : sequence of Path
-        Scenarios with ``measured:``, and folders with such in them; all of one cluster.
+        Scenarios with ``measured:``, and folders with such; all of one cluster.
     asked : sequence of str
         Keys of the scenarios, ``collectives.cost.hop.inter``; or with bounds,
-        ``cluster.overheads.message=10us:10ms``; or of one scenario alone, by its name,
-        ``my_bert:workload.host.step=1ms:9ms``. Left out, what the points allow of `USUAL`.
+        ``cluster.overheads.message=10us:10ms``; or of one scenario only, by its name,
+        ``my_bert:workload.host.step=1ms:9ms``. By default those of `USUAL` that the points allow.
 
     Raises
     ------
     ScenarioError
-        If a scenario is wrong, a key is none, or there are fewer points than constants.
+        If a scenario is wrong, a key does not exist, or there are fewer points than constants.
     """
     steps = measured_steps(paths)
     points = [step for step in steps if step.is_calibration]
@@ -140,14 +141,12 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
 
 
 class Watched:
-    """A measured step whose time other constants are told of cheaply.
-
-    Parameters
-    ----------
-    step : MeasuredStep
+    """A measured step that is recorded once, for fast simulation with other constants.
 
     Attributes
     ----------
+    step : MeasuredStep
+        The step.
     stopwatch : Stopwatch
         Of its scenario.
     """
@@ -156,16 +155,16 @@ class Watched:
         self.step, self.stopwatch = step, Stopwatch(step.scenario)
 
     def with_values(self, values: Mapping[str, Any]) -> Scenario:
-        """Its scenario with other values at some keys, as they stand in YAML."""
+        """Its scenario with other values at some keys, as in YAML."""
         return with_values(self.step.scenario, self.step.raw, values)
 
 
 Change = Callable[[Watched, Sequence[Constant], Floats], Scenario]
-"""How a point takes in values of constants."""
+"""Applies values of constants to a point."""
 
 
 def in_yaml(point: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
-    """Take in values as they would be written, but for those of other scenarios alone."""
+    """Apply values as they would be written, without those of other scenarios."""
     texts = written(constants, values)
     own = {key.split(OF_ONE)[-1]: texts[key] for key in texts if _is_for(key, point.step)}
     return point.with_values(own)
@@ -174,7 +173,7 @@ def in_yaml(point: Watched, constants: Sequence[Constant], values: Floats) -> Sc
 def reach(
     points: Sequence[Watched], constants: Sequence[Constant], change: Change = in_yaml
 ) -> Bools:
-    """Tell which constants bear on which points, `(num_points, num_constants)`."""
+    """Whether each constant affects each point, `(num_points, num_constants)`."""
     typical = np.array([constant.typical for constant in constants])
     found: Bools = np.abs(jacobian(predictor(points, constants, change), typical, 0.1)) > 1e-9
     return found
@@ -186,14 +185,14 @@ def fit_watched(
     change: Change = in_yaml,
     start: Floats | None = None,
 ) -> Fit:
-    """Fit constants to some points, all of which count; arguments as for `fit`."""
+    """Fit constants to points; arguments as for `fit`."""
     seconds = np.array([point.step.seconds for point in points])
     predict = predictor(points, constants, change)
     return fit(predict, seconds, constants, num_starts=1, start=start, batched=True)
 
 
 def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
-    """Every measured step of some scenarios."""
+    """List every measured step of some scenarios."""
     found = []
     for scenario in load_measured(paths).values():
         measured = scenario.measured
@@ -214,7 +213,7 @@ def predictor(
 ) -> Callable[[Floats], Floats]:
     """Make the function from the values of constants to the step times of points.
 
-    Of several sets of values, one in each row, it makes as many rows of times.
+    Several sets of values, one in each row, give as many rows of times.
     """
 
     def predict(values: Floats) -> Floats:
@@ -231,7 +230,7 @@ def predictor(
 
 
 def written(constants: Sequence[Constant], values: Sequence[float] | Floats) -> dict[str, Any]:
-    """Values as they stand in YAML, by key."""
+    """Values as in YAML, by key."""
     found: dict[str, Any] = {}
     for constant, value in zip(constants, values, strict=True):
         rounded = float(f"{value:.12g}")
@@ -241,13 +240,13 @@ def written(constants: Sequence[Constant], values: Sequence[float] | Floats) -> 
 
 
 def _is_for(key: str, point: MeasuredStep) -> bool:
-    """Whether a constant is one of a point's scenario."""
+    """Whether a constant applies to a point's scenario."""
     name, of_one, _ = key.partition(OF_ONE)
     return not of_one or name == point.scenario.name
 
 
 def _constant(text: str, points: Sequence[MeasuredStep]) -> Constant:
-    """Read ``KEY`` or ``KEY=LOW:HIGH``, perhaps behind ``SCENARIO:``."""
+    """Read ``KEY`` or ``KEY=LOW:HIGH``, possibly after ``SCENARIO:``."""
     key, equals, bounds = text.partition("=")
     own = [point for point in points if _is_for(key, point)]
     if not own:
@@ -278,7 +277,7 @@ def _constant(text: str, points: Sequence[MeasuredStep]) -> Constant:
 
 
 def read(where: str, text: Any) -> tuple[float, str | None]:
-    """A value, and its dimension; None for a plain number."""
+    """Read a value and its dimension; None for a plain number."""
     for dimension in DIMENSIONS:
         try:
             return parse(text, dimension), dimension
@@ -293,7 +292,7 @@ def read(where: str, text: Any) -> tuple[float, str | None]:
 
 
 def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
-    """As many constants as the points allow, of those that bear on any of them."""
+    """Default constants: as many as the points allow, for which they have the links."""
     clusters = [point.scenario.cluster for point in points]
     if not all(point.scenario.collectives.cost.kind == "nccl" for point in points):
         raise ScenarioError(
@@ -312,7 +311,7 @@ def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
 
 
 def _bounded(key: str) -> str:
-    """Bounds for a constant that has several values, or none of its own."""
+    """Add bounds to a constant that has several values, or none."""
     if ".efficiency." in key:
         return f"{key}=0.01:1.2"
     return f"{key}=1 us:10 ms"
@@ -332,16 +331,16 @@ def solve_baselines(paths: Sequence[Path], ranks: int | None = None) -> list[Bas
     Parameters
     ----------
     paths : sequence of Path
-        Scenarios with ``measured:``, and folders with such in them.
+        Scenarios with ``measured:``, and folders with such.
     ranks : int, optional
-        From the points of so many ranks; left out, of the fewest that each batch size has, 2 or
+        Use the points with this number of ranks; by default the fewest of each batch size, 2 or
         more.
 
     Raises
     ------
     ScenarioError
-        If a scenario is wrong, its compute is not measured, no point has so many ranks, or one
-        takes less time than communication alone.
+        If a scenario is wrong, its compute is not measured, no point has as many ranks, or one
+        takes less time than communication only.
     """
     several = [step for step in measured_steps(paths) if step.scenario.cluster.world_size > 1]
     fewest: dict[tuple[str, int], int] = {}
@@ -398,7 +397,7 @@ def _solved(step: MeasuredStep) -> Baseline:
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function is 0, between two ends; the lower end where it is above 0 there."""
+    """Root of an increasing function between two ends; the lower end where it is positive there."""
     from scipy.optimize import brentq
 
     if excess(low) > 0:

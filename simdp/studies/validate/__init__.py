@@ -1,4 +1,4 @@
-"""Validates predictions against measurements."""
+"""Compares predictions with measurements."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Clock = Callable[[int], float]
 
 
 def clock_of(scenario: Scenario, collective: str) -> Clock:
-    """Return what tells a collective's time by its size [bytes; s], on the cluster of a scenario.
+    """Return the function from a collective's size [bytes] to its time [s] in a scenario.
 
     Raises
     ------
     ScenarioError
-        If ``collectives.cost`` knows nothing of it.
+        If ``collectives.cost`` does not support it.
     """
     cost = scenario.collectives.cost
     if cost.timed:
@@ -67,23 +67,22 @@ def time_table(
     number: int,
     pairs: Sequence[tuple[Scenario, Scenario]] | None = None,
 ) -> list[CollectiveComparison]:
-    """Simulate every size of a table, and hold it against what was measured.
+    """Simulate every size of a table, and compare with the measurements.
 
     Parameters
     ----------
     name : str
-        Of the scenario that the table belongs to.
+        Of the table's scenario.
     measured : MeasuredCollective
-        What a real machine did.
+        The table.
     scenario : Scenario
-        With what the table sets.
+        With the table's settings.
     known : sequence of Known
-        How well its constants are.
+        Uncertainty of its constants.
     number : int
         Of the table, from 0.
     pairs : sequence of (Scenario, Scenario), optional
-        The scenario with something at either end of its interval; without it, those constants of
-        which ``known`` tells.
+        The scenario with either end of each interval; by default from ``known``.
 
     Raises
     ------
@@ -120,19 +119,19 @@ def time_table(
     return rows
 
 
-# Work ---------------------------------------------------------------------------------------------
+# Running a validation -----------------------------------------------------------------------------
 
 WORTH_A_PROCESS = 150
-"""Runs that take about as long as to start a process."""
+"""Runs that take about as long as starting a process."""
 
 
 def worthwhile(num_jobs: int, num_runs: int) -> int:
-    """How many processes are worth while for so many jobs, and the most runs that they take."""
+    """Number of processes that pay off for some jobs with at most ``num_runs`` runs."""
     return max(1, min(threads.available(), 1 + num_runs // WORTH_A_PROCESS, num_jobs))
 
 
 def key_of_job(job: ValidationGroup) -> str:
-    """Name a job by all that it depends on."""
+    """Hash a job's inputs."""
     made = [*job.steps, *([] if job.table is None else [job.table])]
     known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
     measured = job.measured.model_dump(mode="json")
@@ -149,7 +148,7 @@ def key_of_job(job: ValidationGroup) -> str:
 
 
 def key_of_item(item: Item) -> str:
-    """Name a point or a table by all that is known of it."""
+    """Hash the inputs of a point or a table."""
     measured = item.measured.model_dump(mode="json")
     return key_of(item.made, item.file, item.name, item.number, item.is_table, measured)
 
@@ -167,28 +166,28 @@ def validate(
     store: Store | None = None,
     intervals: Intervals = "all",
 ) -> Validation:
-    """Run every point of scenarios that say what a real machine did.
+    """Simulate every measured point of some scenarios, and compare.
 
     Parameters
     ----------
     paths : sequence of Path
-        Scenarios, and folders with scenarios in them.
+        Scenarios, and folders with scenarios.
     workers : int, optional
-        How many processes share the points; the results are the same for any number. Left out, as
-        many as there are cores, if there is enough to do.
+        Processes that share the points; the results are the same for any number. By default as many
+        as there are cores, if that pays off.
     scheduler : str, optional
         Address of a Dask scheduler whose workers share them instead.
     progress : callable, optional
-        Called with the numbers of points and tables that are done, and of all.
+        Called with the number of finished points and tables, and of all.
     store : Store, optional
-        Where points are written when they are done, and taken from if they are there.
+        Stores finished points and provides those of earlier calls.
     intervals : {"all", "predicted", "none"}
-        Of which points: of others they are empty, which takes a fifth of their time.
+        Points that get intervals; others take a fifth of the time.
 
     Raises
     ------
     ScenarioError
-        If a scenario is wrong, or says nothing that was measured.
+        If a scenario is wrong, or has no measurements.
     """
     scenarios = load_measured(paths)
     jobs = jobs_of(scenarios)
@@ -219,7 +218,7 @@ def joined(
     points: Sequence[StepComparison],
     rows: Sequence[CollectiveComparison],
 ) -> Validation:
-    """Put what was found of some scenarios together."""
+    """Combine the comparisons of some scenarios, with noise, sources and excluded points."""
     noise: dict[str, float] = {}
     sources: dict[str, str] = {}
     excluded: list[Excluded] = []
@@ -240,7 +239,7 @@ def joined(
 
 
 def compare(job: ValidationGroup) -> Comparisons:
-    """Simulate a job's points, and hold them against what was measured.
+    """Simulate a job's points, and compare with the measurements.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Cross-validation of NCCL's constants."""
+"""Folds of a cross-validation, and refits of NCCL's constants without them."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ BY: tuple[By, ...] = get_args(By)
 
 
 class Item(NamedTuple):
-    """A point, or a table, of a scenario.
+    """A measured point or table of a scenario.
 
     Attributes
     ----------
     file, name : str
         The scenario's.
-    measured : Measured
-        All that it says was measured.
+    measured : MeasuredScenario
+        All measurements of the scenario.
     number : int
         Of the point or the table, from 0.
     made : Scenario
         The point or the table as a scenario.
     is_table : bool
-        Which of the two it is.
+        Whether it is a table.
     """
 
     file: str
@@ -66,33 +66,33 @@ class Item(NamedTuple):
 
     @property
     def point(self) -> MeasuredPoint:
-        """What was measured, of a point."""
+        """A point's measurement."""
         return self.measured.points[self.number]
 
     @property
     def table(self) -> MeasuredCollective:
-        """What was measured, of a table."""
+        """A table's measurements."""
         return self.measured.collectives[self.number]
 
     @property
     def key(self) -> tuple[str, bool, int]:
-        """What tells it from all others."""
+        """Unique key."""
         return self.file, self.is_table, self.number
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """Place for messages."""
         return f"{self.file}: measured.{'collectives' if self.is_table else 'points'}.{self.number}"
 
     @property
     def machine(self) -> str:
-        """The cluster within which something is left out."""
+        """Cluster of the fold."""
         named = self.measured.cluster if self.is_table else None
         return named or cluster_name(self.name, self.made)
 
     @property
     def is_told(self) -> bool:
-        """Whether the workload was made to meet it, as the step of a single device is."""
+        """Whether the workload was fitted to it, as to the step of a single device."""
         if self.is_table or self.point.role == "predicted":
             return False
         own = self.measured.calibration
@@ -101,7 +101,7 @@ class Item(NamedTuple):
 
 
 class FoldData(NamedTuple):
-    """What is left out together, and what remains of its cluster."""
+    """Items that are left out together, and the remaining items of the cluster."""
 
     name: str
     left_out: list[Item]
@@ -109,7 +109,7 @@ class FoldData(NamedTuple):
 
 
 def items_of(scenarios: Mapping[Path, Scenario]) -> list[Item]:
-    """Every point and table of some scenarios, in their order."""
+    """List every point and table of some scenarios."""
     found = []
     for file, scenario in scenarios.items():
         measured, (points, tables) = scenario.measured, scenario.measured_scenarios()
@@ -121,15 +121,15 @@ def items_of(scenarios: Mapping[Path, Scenario]) -> list[Item]:
 
 
 def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
-    """Cut what was measured into folds.
+    """Divide measurements into folds.
 
     Parameters
     ----------
     items : iterable of Item
         Of all scenarios.
     by : {"model", "nodes", "collective", "cluster"}
-        A fold is a model, a number of nodes or a collective of one cluster, where that has several;
-        or a whole cluster.
+        A fold is a model, a number of nodes or a collective of one cluster that has several; or a
+        whole cluster.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
 
 
 def _nothing(groups: Mapping[str, list[Item]], by: By) -> str:
-    """Say why nothing can be left out, and what can."""
+    """Explain why there are no folds, and which other kinds there are."""
     said = []
     for name, group in groups.items():
         each = dict.fromkeys(UNITS[by](item) for item in group)
@@ -187,14 +187,14 @@ def _nothing(groups: Mapping[str, list[Item]], by: By) -> str:
 
 
 def site_of(item: Item) -> str:
-    """Where something was measured: several machines may be one site."""
+    """Site of a measurement: several machines may be one site."""
     machine = item.made.cluster.machine
     site = read_machine(machine, item.made.base).site if machine else None
     return site or item.measured.cluster or item.machine
 
 
 def model_of(item: Item) -> str | None:
-    """What a point trains; None for a table."""
+    """Model of a point; None for a table."""
     if item.is_table:
         return None
     return _name_of(dumps(item.made.resolved()["workload"]["model"]), item.made)
@@ -204,7 +204,7 @@ _NAMES: dict[str, str] = {}
 
 
 def _name_of(model: str, made: Scenario) -> str:
-    """Name a model: a preset, or a kind and how many parameters it has."""
+    """Name a model: its preset, or its kind and number of parameters."""
     if model not in _NAMES:
         name = model_name({"model": loads(model)})
         if name not in PRESETS.names():
@@ -222,7 +222,7 @@ UNITS: dict[str, Callable[[Item], Any]] = {
     "collective": lambda item: item.table.collective if item.is_table else None,
     "cluster": lambda item: item.machine,
 }
-"""What of an item is left out; None where it has nothing of the kind."""
+"""Property of an item that a fold has in common; None where the item has none."""
 
 SAID: dict[str, Callable[[Any], str]] = {
     "model": str,
@@ -234,14 +234,14 @@ SAID: dict[str, Callable[[Any], str]] = {
 NOTHING = {"model": "no steps", "collective": "no tables"}
 
 
-# Refit --------------------------------------------------------------------------------------------
+# Refitted constants -------------------------------------------------------------------------------
 
 LEAST_SHARE = 1e-3
-"""Of a covariance's trace: a direction that is known better moves no interval."""
+"""Least change of a constant's logarithm for a direction of the covariance to count."""
 
 
 Numbers = dict[str, float]
-"""Constants by key [SI]."""
+"""Constants by key, in SI units."""
 
 
 def by_key(constants: Sequence[Constant], values: Floats) -> Numbers:
@@ -250,20 +250,20 @@ def by_key(constants: Sequence[Constant], values: Floats) -> Numbers:
 
 
 class Refitted(NamedTuple):
-    """Constants that were fitted again.
+    """Constants that were refitted without a fold.
 
     Attributes
     ----------
     constants : tuple of Constant
-        Which.
+        Fitted constants.
     values : ndarray, shape `(num_constants,)`
-        What was found.
+        Their values.
     covariance : ndarray, shape `(num_constants, num_constants)`
         Of their logarithms.
     residual : float
-        Relative standard deviation of what they leave unexplained.
+        Relative standard deviation of the unexplained error.
     tables : dict of str to list of int
-        Collectives and numbers of nodes of the tables that they were fitted to.
+        Fitted tables: numbers of nodes by collective.
     """
 
     constants: tuple[Constant, ...]
@@ -273,14 +273,14 @@ class Refitted(NamedTuple):
     tables: dict[str, list[int]]
 
     def told(self) -> Numbers:
-        """The values, by key [SI]."""
+        """The values by key, in SI units."""
         return by_key(self.constants, self.values)
 
     def ends(self) -> list[tuple[Numbers, Numbers]]:
         """Values at both ends of the 90 % interval of each independent direction.
 
-        Constants are known together: of a bandwidth and a latency a table may tell the sum. The
-        eigenvectors of the covariance are what is independent.
+        Constants are correlated: a table may determine only the sum of a bandwidth's and a
+        latency's effects. The eigenvectors of the covariance are independent.
         """
         variances, directions = np.linalg.eigh(self.covariance)
         low = np.array([constant.low for constant in self.constants])
@@ -296,22 +296,22 @@ class Refitted(NamedTuple):
         return found
 
     def known(self) -> Known:
-        """What else intervals are made of."""
+        """Residual and tables, for intervals."""
         fitted = Calibration(data="what was not left out", tables=self.tables)
         return Known("refitted", fitted.model_copy(update={"residual": self.residual}))
 
 
 def refitted(found: Fit, noise: float, tables: dict[str, list[int]]) -> Refitted:
-    """Take in a fit; its residual is no less than the noise of the data."""
+    """Wrap a fit; its residual is at least the noise of the data."""
     residual = max(found.noise, noise)
     return Refitted(found.constants, found.values, found.covariance, residual, tables)
 
 
-# Tables ------------------------------------------------------------------------------------------
+# Fits to tables -----------------------------------------------------------------------------------
 
 
 def bare_cost(item: Item) -> tuple[Scenario, list[Known]]:
-    """A table as that of an unmeasured cluster, but for what it sets itself."""
+    """Strip an item to an unmeasured cluster, keeping the settings of its own."""
     bare, known = as_unmeasured(item.made)
     chosen = item.table.set if item.is_table else item.point.set
     own = {key: value for key, value in chosen.items() if key.startswith(COST)}
@@ -319,13 +319,13 @@ def bare_cost(item: Item) -> tuple[Scenario, list[Known]]:
 
 
 def fitting_tables(remaining: Sequence[Item]) -> list[Item]:
-    """Tables that constants may be fitted to: all that remain, whatever the entry was fitted to."""
+    """Tables for a fit: all remaining ones with NCCL's cost and several ranks."""
     timed = (i for i in remaining if i.is_table and isinstance(i.made.collectives.cost, NcclCost))
     return [item for item in timed if item.made.cluster.world_size > 1]
 
 
 def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
-    """Fit NCCL's constants to the tables that remain of a cluster.
+    """Fit NCCL's constants to the remaining tables of a cluster.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
     Returns
     -------
     Refitted or None
-        None where no table remains that NCCL's formula tells of.
+        None without a table of NCCL's formula.
     """
     tables = fitting_tables(remaining)
     if not tables:
@@ -366,7 +366,7 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
 
 
 class _Rows:
-    """The rows of a table that constants are fitted to."""
+    """Rows of a table for a fit."""
 
     def __init__(self, item: Item) -> None:
         (typical, _), (made, _) = as_unmeasured(item.made), bare_cost(item)

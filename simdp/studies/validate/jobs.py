@@ -1,4 +1,4 @@
-"""Validates jobs and step times against measured ones."""
+"""Jobs of a validation, step times compared with measurements, and naive predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from simdp.studies.intervals import (
     with_pool,
 )
 
-# Naive --------------------------------------------------------------------------------------------
+# Naive predictions and steps ----------------------------------------------------------------------
 
 
 def ring_step_time(point: Scenario, compute: float) -> float:
@@ -38,9 +38,9 @@ def ring_step_time(point: Scenario, compute: float) -> float:
     Parameters
     ----------
     point : Scenario
-        One point; S is the size of its gradients [bytes], and B the slower of what a device can
-        send inside its node and what a node can send [bytes/s]. A ring through all ranks crosses
-        every link once, a node's cards too.
+        One point; S is the size of its gradients [bytes], B the smaller of a device's bandwidth
+        inside its node and a node's bandwidth [bytes/s]. A ring through all ranks crosses every
+        link once, including a node's NICs.
     compute : float
         Time of the devices' work in a step [s].
 
@@ -55,14 +55,14 @@ def ring_step_time(point: Scenario, compute: float) -> float:
 
 
 def ring_exchange_time(nbytes: float, wiring: Wiring) -> float:
-    """What `ring_step_time` adds for gradients: ``2 (n - 1) / n S / B`` [s; S in bytes]."""
+    """Time of the gradients' ring all-reduce in `ring_step_time`: ``2 (n - 1) / n S / B`` [s]."""
     n = wiring.world_size
     bandwidth = min(wiring.intra_bandwidth, wiring.inter_bandwidth)
     return 2 * (n - 1) / n * nbytes / bandwidth
 
 
 def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> float:
-    """Time of the plainest algorithm at the links' own figures: ``hops alpha + sent S / B`` [s].
+    """Time of the simplest algorithm at the links' data sheet: ``hops alpha + sent S / B`` [s].
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> floa
     nbytes : float
         Size of the buffer, S [bytes].
     wiring : Wiring
-        Between which ranks; of what goes inside nodes and between them, the slower counts.
+        Of the ranks; the slower of the transfers inside and between nodes counts.
     """
     way = next(iter(WAYS[collective].values()))(wiring)
     assert way is not None, "rings and sends serve every wiring"
@@ -81,28 +81,28 @@ def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> floa
 
 
 def same_work(point: Scenario) -> str:
-    """What two points have in common if one is the other on more ranks: machine, device, work."""
+    """Key of a point's machine, device and workload, for comparing numbers of ranks."""
     raw = point.resolved()
     cluster = raw["cluster"]
     return json.dumps([cluster.get("machine"), cluster["device"], raw["workload"]])
 
 
 def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[StepComparison]:
-    """Add what linear scaling predicts: the throughput of fewer ranks, times the ranks.
+    """Add the prediction of linear scaling: the throughput of fewer ranks, times the ranks.
 
     Parameters
     ----------
     points : sequence of StepComparison
         Of all scenarios.
     work : sequence of str
-        What `same_work` says of each.
+        `same_work` of each.
 
     Returns
     -------
     list of StepComparison
-        It starts from the fewest ranks that did the same work on the cluster; where there are not
-        fewer, from the fewest of the scenario. Of these, those of the same scenario go first, then
-        those that come first. None stands for points without any below them.
+        The base is the point with the fewest ranks and the same work on the cluster, else with the
+        fewest of the scenario; among equals the same scenario's, then the first. Points without a
+        base have None.
     """
     groups: dict[tuple[str, str], list[StepComparison]] = {}
     for point, key in zip(points, work, strict=True):
@@ -121,7 +121,7 @@ def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[St
 
 
 def _below(point: StepComparison, group: Sequence[StepComparison]) -> StepComparison | None:
-    """The fewest ranks of a group, the point's own scenario first; None if there are not fewer."""
+    """The point of a group with the fewest ranks, own scenario first; None if not fewer."""
     start = min(group, key=lambda one: (one.world_size, one.scenario != point.scenario))
     return start if start.world_size < point.world_size else None
 
@@ -135,8 +135,8 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
     Parameters
     ----------
     paths : sequence of Path
-        Files, each of which must have it; and folders, of which those that have it are taken.
-        Either may be of those that simdp brings: ``validation/nvidia``.
+        Files, which must have it; and folders, of which the files with it are taken. Shipped ones
+        can be given by name: ``validation/nvidia``.
 
     Returns
     -------
@@ -185,17 +185,17 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def cluster_name(scenario: str, point: Scenario) -> str:
-    """Name what a point was measured on: its machine, else the scenario that it belongs to."""
+    """Name a point's cluster: its machine, else its scenario."""
     machine = point.cluster.machine
     return Path(machine).stem if machine else scenario
 
 
 STEPS = 2
-"""A step to warm up and one to measure, where the scenario does not say how many."""
+"""One warm-up step and one to measure, where the scenario sets no number."""
 
 
 def shortened(point: Scenario) -> Scenario:
-    """The same point with as few steps as it takes to time one, unless it says how many."""
+    """Reduce a point to `STEPS` steps, unless it sets their number."""
     if point.workload.steps is not None:
         return point
     workload = point.workload.model_copy(update={"steps": STEPS, "epochs": None})
@@ -209,20 +209,20 @@ def time_step(
     known: Sequence[Known],
     stopwatch: Stopwatch | None = None,
 ) -> StepComparison:
-    """Simulate a point, and hold it against what was measured.
+    """Simulate a point, and compare with the measurement.
 
     Parameters
     ----------
     name : str
-        Of the scenario that the point belongs to.
+        Of the point's scenario.
     measured : MeasuredPoint
-        What a real machine did.
+        The measurement.
     point : Scenario
         The point; `shortened`.
     known : sequence of Known
-        How well its constants are.
+        Uncertainty of its constants.
     stopwatch : Stopwatch, optional
-        Of the point, where there is one already.
+        Of the point, for reuse.
 
     Raises
     ------
@@ -259,14 +259,14 @@ def time_step(
 # Jobs ---------------------------------------------------------------------------------------------
 
 MAX_POINTS = 8
-"""Points of one job."""
+"""Most points of a job."""
 
 Intervals = Literal["all", "predicted", "none"]
-"""Which points have an interval."""
+"""Points that have an interval."""
 
 
 class ValidationGroup(NamedTuple):
-    """Some points of a scenario that have their machine in common, or one table.
+    """A job: points of a scenario that share a machine, or one table.
 
     Attributes
     ----------
@@ -274,16 +274,16 @@ class ValidationGroup(NamedTuple):
         The scenario's, for messages.
     name : str
         The scenario's.
-    measured : Measured
-        All that it says was measured.
+    measured : MeasuredScenario
+        All measurements of the scenario.
     first : int
         Number of the first point, or of the table.
     steps : sequence of Scenario
-        Points, one after the other.
+        Consecutive points.
     table : Scenario or None
-        With what a table sets.
+        With the table's settings.
     known : sequence of Known
-        How well the constants are known.
+        Uncertainty of the constants.
     only_predicted : bool
         Whether points of other roles have no interval.
     """
@@ -304,23 +304,23 @@ class ValidationGroup(NamedTuple):
 
     @property
     def num_runs(self) -> int:
-        """The most runs that it takes, with those for intervals."""
+        """Most runs of the job, including those for intervals."""
         constants = sum(len(one.calibration.intervals) for one in self.known)
         return len(self.steps) * (1 + 2 * constants)
 
     def with_intervals(self, of: Intervals) -> ValidationGroup:
-        """The same, with intervals of some points alone."""
+        """The same, with intervals of some points only."""
         return self._replace(
             known=() if of == "none" else self.known, only_predicted=of == "predicted"
         )
 
     def known_of(self, point: MeasuredPoint) -> Sequence[Known]:
-        """How well the constants of one point are known; nothing where nobody asks for that."""
+        """Uncertainty of a point's constants; empty where it gets no interval."""
         return () if self.only_predicted and point.role != "predicted" else self.known
 
 
 def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[ValidationGroup]:
-    """Cut scenarios into jobs, in their order; points before tables."""
+    """Divide scenarios into jobs, in their order; points before tables."""
     machines: dict[tuple[str | None, Path], list[Known]] = {}
     jobs: list[ValidationGroup] = []
     for file, scenario in scenarios.items():
@@ -346,7 +346,7 @@ def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[ValidationGroup]:
 
 
 def with_common_workloads(points: Sequence[Scenario]) -> Iterator[Scenario]:
-    """Give equal workloads to points that have them, so that their graph is made once."""
+    """Share equal workloads between points, so that their graph is made once."""
     first: dict[str, Scenario] = {}
     for point in map(shortened, points):
         key = json.dumps(point.resolved()["workload"])

@@ -1,4 +1,4 @@
-"""Leaves out a model, a kind of model, a source, and fits again."""
+"""Cross-validation: leaves out models, node counts, collectives or clusters, and refits."""
 
 from __future__ import annotations
 
@@ -55,37 +55,36 @@ from simdp.studies.validate.folds import (
 from simdp.studies.validate.jobs import MAX_POINTS, add_linear, load_measured, same_work, time_step
 from simdp.studies.variants import value_at, with_numbers, with_values
 
-# Refit steps --------------------------------------------------------------------------------------
+# Constants at a point -----------------------------------------------------------------------------
 
 WIDE: dict[str | None, tuple[float, float]] = {
     "time": (1e-6, 1e-2),
     "bandwidth": (1e8, 1e12),
     None: (1e-3, 10.0),
 }
-"""Bounds of a constant of which nothing is published, by its dimension [SI]."""
+"""Bounds of constants without published values, by dimension [SI]."""
 
 MOST = 4.0
-"""What a share may be at most."""
+"""Upper bound of a share."""
 
 LATENCY = 1000.0
-"""So many times smaller or larger than published a time may be: TCP's are hundreds of times."""
+"""Factor of the bounds of a latency around the published value: TCP's is hundreds of times it."""
 
 SHARE = 1.5
-"""Spread of a share of a bandwidth around what is published."""
+"""Spread of a share of a bandwidth around the published value."""
 
 GRID = 9
-"""Values of each constant among which the search looks for its start: a limit that nothing reaches
-has no slope."""
+"""Values per constant in the search for a start: a limit that nothing reaches has no gradient."""
 
 JITTER, JITTERS = 0.01, 0.6
-"""How far ranks of GPU clusters scatter about their mean, and its own spread: 0.004 to 0.03."""
+"""Scatter of the ranks of GPU clusters about their mean, and its own spread: 0.004 to 0.03."""
 
 MOVES = 1e-9
-"""Change of a logarithm from which on a constant bears on a time."""
+"""Least change of a time's logarithm for a constant to count."""
 
 
 class Intake:
-    """How a point takes in constants that were fitted without it.
+    """Applies refitted constants to a point.
 
     Parameters
     ----------
@@ -94,18 +93,18 @@ class Intake:
     scenario : Scenario
         The same point.
     tables : Refitted or None
-        What the tables that remain of the cluster tell.
+        Fit to the remaining tables of the cluster.
     knows_cost : bool
-        Whether the constants of collectives that steps were not fitted to may stay.
+        Whether the constants of collectives may keep their values where steps were not fitted.
     unmeasured : bool
-        Whether nothing is known of the whole cluster; else what was fitted to others stays.
+        Whether the whole cluster counts as unmeasured; else constants of other sites stay.
 
     Attributes
     ----------
     keys : list of str
-        Constants that may be fitted again: those of the machine's that the point has.
+        Constants to refit: those of the machine's that the point has.
     prior : list of Known
-        How well they are known without any measurement.
+        Their uncertainty without measurements of the cluster.
     """
 
     def __init__(
@@ -140,11 +139,11 @@ class Intake:
         return JITTER if value is None and _is_jitter(key) else value
 
     def dimension(self, key: str) -> str | None:
-        """Of a constant; None for a plain number."""
+        """Dimension of a constant; None for a plain number."""
         return read(key, value_at(self._entry, key))[1]
 
     def take(self, values: Mapping[str, float]) -> Scenario:
-        """The point with constants [SI]; those that it has otherwise stay."""
+        """The point with constants [SI]; keys that it overrides stay."""
         taken = {key: value for key, value in values.items() if key in self.keys}
         for key, ratio in self._ties.items():
             taken[key] = ratio * self._simple_share(key.split(".")[3], taken)
@@ -173,7 +172,7 @@ def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
 
 
 def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
-    """Keys of fitted constants that a scenario has the values of."""
+    """Keys of fitted constants whose values a scenario has."""
     keys = dict[str, None]()
     for place, calibration, _ in calibrated:
         for key, ends in calibration.intervals.items():
@@ -187,7 +186,7 @@ def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
 
 
 def _ties(scenario: Scenario, keys: Sequence[str]) -> dict[str, float]:
-    """Shares of LL and LL128 that stand in an entry by what Simple gets, as parts of that."""
+    """Shares of LL and LL128 that are not fitted, relative to Simple's."""
     entry, found = scenario.collectives.cost, dict[str, float]()
     if not isinstance(entry, NcclCost):
         return found
@@ -202,7 +201,7 @@ def _ties(scenario: Scenario, keys: Sequence[str]) -> dict[str, float]:
 
 
 def _simple_share(scenario: Scenario, place: str, share: float | None, flow: float | None) -> float:
-    """Share of a bandwidth that Simple gets, flows that limit it included."""
+    """Share of a bandwidth that Simple gets, limited by flows."""
     cost = scenario.collectives.cost
     assert isinstance(cost, NcclCost)
     if share is None:
@@ -212,27 +211,27 @@ def _simple_share(scenario: Scenario, place: str, share: float | None, flow: flo
     return min(share, flow * cost.flows_per_pair / wiring_of(scenario.cluster).inter_bandwidth)
 
 
-# The fit -----------------------------------------------------------------------------------------
+# Fits to steps ------------------------------------------------------------------------------------
 
 
 def refit_steps(
     points: Sequence[tuple[Watched, Intake]], tables: Refitted | None, noise: float
 ) -> Refitted:
-    """Fit constants to the steps that remain.
+    """Fit constants to the remaining steps.
 
     Parameters
     ----------
     points : sequence of (Watched, Intake)
-        Those of calibration.
+        Those with role calibration.
     tables : Refitted or None
-        What tables tell of the same constants.
+        Fit of the same constants to tables.
     noise : float
         Of the cluster's measurements.
 
     Returns
     -------
     Refitted
-        With the constants that the points bear on; without any, none.
+        With the constants that affect the points; possibly none.
     """
     constants = [
         _constant(key, next(intake for _, intake in points if key in intake.keys), tables)
@@ -255,18 +254,18 @@ def refit_steps(
 
 
 def _is_jitter(key: str) -> bool:
-    """Whether a constant is how far ranks scatter."""
+    """Whether a constant is the scatter of ranks."""
     return key.startswith("cluster.stragglers.") and key.endswith(".sigma")
 
 
 def _grid(constant: Constant) -> Floats:
-    """Values of a constant all over its bounds, the ends left out."""
+    """Values of a constant between its bounds."""
     inner: Floats = np.geomspace(constant.low, constant.high, GRID + 2)[1:-1]
     return inner
 
 
 def _moved(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Bools:
-    """Which constants bear on which points anywhere, `(num_points, num_constants)`."""
+    """Whether each constant affects each point, `(num_points, num_constants)`."""
     found = np.zeros((len(points), len(constants)), dtype=bool)
     if not points or not constants:
         return found
@@ -279,14 +278,14 @@ def _moved(points: Sequence[Watched], constants: Sequence[Constant], take: Any) 
 
 
 def _varied(values: Floats, index: int, each: Floats) -> Floats:
-    """Sets of values of which one differs, `(num_sets, num_constants)`."""
+    """Sets of values in which one constant varies, `(num_sets, num_constants)`."""
     sets: Floats = np.tile(values, (len(each), 1))
     sets[:, index] = each
     return sets
 
 
 def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Floats:
-    """The best of a grid, one constant after the other, the weightiest as they are listed."""
+    """Coordinate search on a grid for a start of the fit, in the order of the constants."""
     predict = predictor(points, constants, take)
     target = np.log([point.step.seconds for point in points])
     best = np.array([constant.typical for constant in constants])
@@ -303,7 +302,7 @@ def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) 
 
 
 def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
-    """Where a constant lies before any step tells of it, and how far around."""
+    """Typical value, bounds and spread of a constant before a fit to steps."""
     if tables is not None:
         for index, one in enumerate(tables.constants):
             if one.key == key:
@@ -328,10 +327,10 @@ def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
 
 
 MAX_WATCHED = 192
-"""Points that a process keeps, since several folds of a cluster are fitted to them."""
+"""Most points that a process caches, since folds of a cluster share them."""
 
 WATCHED: OrderedDict[tuple[str, bool, int], Watched] = OrderedDict()
-"""These points; no part of any result."""
+"""Cache of points; without effect on results."""
 
 Rows = tuple[
     list[tuple[StepComparison, HeldOutPoint]], list[tuple[CollectiveComparison, HeldOutPoint]]
@@ -339,14 +338,14 @@ Rows = tuple[
 
 
 class FoldJob(NamedTuple):
-    """Points and tables of one fold; or some that are in none.
+    """Points and tables of one fold; or some outside all folds.
 
     Attributes
     ----------
-    fold : Fold
-        Its ``remaining`` is empty where a whole cluster is left out, and where nothing is.
+    fold : FoldData
+        Its ``remaining`` is empty where a whole cluster is left out, and outside all folds.
     by : str or None
-        None where nothing is left out.
+        None outside all folds.
     noise : float
         Of the cluster's measurements.
     """
@@ -362,7 +361,7 @@ class FoldJob(NamedTuple):
 
     @property
     def num_runs(self) -> int:
-        """About how many runs it takes."""
+        """Approximate number of runs."""
         steps = [item for item in self.fold.left_out if not item.is_table]
         return 3 * len(steps) + len(_fitting(self.fold.remaining))
 
@@ -376,19 +375,19 @@ def leave_out(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> LeftOut:
-    """Predict every point of scenarios by constants that were fitted without what it belongs to.
+    """Predict every point of scenarios with constants that were fitted without its fold.
 
     Parameters
     ----------
     paths, workers, scheduler, progress, store
         As for `simdp.studies.validate.validate`.
     by : {"model", "nodes", "collective", "cluster"}
-        What is left out together; see `simdp.studies.validate.folds.folds_of`.
+        Kind of the folds; see `simdp.studies.validate.folds.folds_of`.
 
     Raises
     ------
     ScenarioError
-        If a scenario is wrong, or nothing can be left out.
+        If a scenario is wrong, or there are no folds.
     """
     scenarios = load_measured(paths)
     items = items_of(scenarios)
@@ -421,7 +420,7 @@ def leave_out(
 
 
 def _keys(items: Sequence[Item]) -> Callable[[FoldJob], str]:
-    """How a fold is named by all that it depends on."""
+    """Make the function that hashes a job's inputs."""
     keys = {item.key: key_of_item(item) for item in items}
 
     def key(job: FoldJob) -> str:
@@ -434,7 +433,7 @@ def _keys(items: Sequence[Item]) -> Callable[[FoldJob], str]:
 
 
 def _jobs(items: Sequence[Item], by: By) -> Iterator[FoldJob]:
-    """One for each fold, and some for what is in none."""
+    """Yield a job for each fold, and jobs for items outside all folds."""
     folds = folds_of(items, by)
     noise: dict[str, float] = {}
     for item in items:
@@ -448,15 +447,15 @@ def _jobs(items: Sequence[Item], by: By) -> Iterator[FoldJob]:
 
 
 def _fitting(remaining: Sequence[Item]) -> list[Item]:
-    """Steps that constants may be fitted to."""
+    """Steps for a fit."""
     return [i for i in remaining if not i.is_table and i.point.role == "calibration"]
 
 
-# One fold ----------------------------------------------------------------------------------------
+# Prediction of a fold -----------------------------------------------------------------------------
 
 
 def predict(job: FoldJob) -> Rows:
-    """Fit to what remains, and predict what was left out.
+    """Fit to the remaining items, and predict those that are left out.
 
     Raises
     ------
@@ -477,7 +476,7 @@ def _told(item: Item, how: Any) -> Any:
 
 
 class _Without:
-    """The constants of a cluster without a fold."""
+    """Constants of a cluster, fitted without a fold."""
 
     def __init__(self, job: FoldJob) -> None:
         self.job, fold = job, job.fold
@@ -539,7 +538,7 @@ class _Without:
         return replace(found, simulated=time, low=low, high=high, new=new)
 
     def news(self, scenario: Scenario) -> tuple[str, ...]:
-        """What a step has that none had which remains."""
+        """List the properties of a step that no remaining step has."""
         if self.job.by == "cluster":
             return ("cluster",)
         steps = dict[str, list[int]]()
@@ -579,7 +578,7 @@ class _Without:
 
 
 def _is_set(key: str, own: Sequence[str]) -> bool:
-    """Whether a table sets a key itself."""
+    """Whether a table sets a key."""
     return any(key == one or key.startswith(f"{one}.") for one in own)
 
 
@@ -599,7 +598,7 @@ def _named(item: Item, found: Any) -> Any:
 
 
 def _watched(item: Item) -> Watched:
-    """A point with its stopwatch, which other folds may have needed before."""
+    """A point with its stopwatch, cached for other folds."""
     made, known = item.made, WATCHED.pop(item.key, None)
     seconds = item.point.seconds(made.workload.samples_per_step(made.cluster.world_size))
     if known is None or known.step.scenario != made:
