@@ -91,19 +91,10 @@ def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float
 def lost_to(
     scenario: Scenario, step_time: float, without_all: float | None
 ) -> list[dict[str, Any]]:
-    """Cost of each straggler: the run again without it, with the same draws.
+    """Cost of each straggler, as `Result.lost`: the run again without it, with the same draws.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    step_time, without_all : float, float or None
-        Time of a steady step with all stragglers and with none [s].
-
-    Returns
-    -------
-    list of dict
-        As `Result.lost`.
+    ``step_time`` and ``without_all`` are those of a steady step with all stragglers and with none
+    [s].
     """
     cluster, found = scenario.cluster, list[dict[str, Any]]()
     stragglers = cluster.stragglers
@@ -165,20 +156,9 @@ def interval_of(
 ) -> list[float] | None:
     """Compute the 90 % interval of a step from the uncertainty of the constants [s].
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    step_time : float
-        Of its steady step [s]; with 1 the ends are relative to it.
-    heard, metrics : Heard, mapping, optional
-        The recorded first steps and the metrics of the point, from `recorder_of`; they save
-        simulating it again.
-
-    Returns
-    -------
-    list of float, or None
-        Both ends; None where no uncertainty is known, or the run is too long to repeat.
+    With a ``step_time`` of 1 the ends are relative to it. ``heard`` and ``metrics``, the recorded
+    first steps and the metrics of the point (`recorder_of`), save simulating it again. None where
+    no uncertainty is known, or the run is too long to repeat.
     """
     is_heard = heard is not None and bool(heard.ops) and metrics is not None
     if scenario.strategy.execution == "parameter_server":

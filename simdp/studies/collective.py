@@ -63,13 +63,7 @@ def usual_kind(collective: str) -> str:
 
 
 def known_collective(name: str) -> str:
-    """Return the name of a collective if it exists.
-
-    Raises
-    ------
-    ScenarioError
-        If it does not.
-    """
+    """Return the name of a collective; a ScenarioError if it does not exist."""
     if name in FAMILIES:
         return name
     line = unknown_name("collective", name, list(FAMILIES))
@@ -85,19 +79,7 @@ def known_collective(name: str) -> str:
 def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algorithm:
     """Make an algorithm from YAML data: ``ring``, or ``{kind: ring, slices: 4}``.
 
-    Parameters
-    ----------
-    collective : str
-        A key of `simdp.collectives.FAMILIES`.
-    written : object
-        Plain data.
-    base : Path
-        Folder that relative paths start from.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem.
+    Relative paths start from ``base``. A ScenarioError has every problem.
     """
     field: Any = Annotated[Algorithm, member_of(collective)]
     try:
@@ -198,13 +180,7 @@ class GroupSplit(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> GroupSplit:
-        """Read ``"mod 8"``, in the format of nccl-tests' NCCL_TESTS_SPLIT.
-
-        Raises
-        ------
-        ScenarioError
-            If it has another format.
-        """
+        """Read ``"mod 8"``, the format of NCCL_TESTS_SPLIT of nccl-tests; else a ScenarioError."""
         match = re.fullmatch(r"\s*(mod|div|%|/)\s*(\d{1,7})\s*", text, re.IGNORECASE)
         if match is None:
             raise ScenarioError(
@@ -328,27 +304,11 @@ def _point(
 
 
 def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, list[Cluster]]:
-    """Read the cluster of a scenario; other sections are ignored and may be missing.
+    """Read the cluster of a scenario or machine; other sections are ignored and may be missing.
 
     Stragglers are dropped, since they slow down compute only, and may name ranks beyond a smaller
-    world size.
-
-    Parameters
-    ----------
-    path : Path
-        A YAML file, a saved ``result.json``, or the name of a machine or of a shipped scenario.
-    world_sizes : sequence of int
-        In place of the file's own; empty for that.
-
-    Returns
-    -------
-    (str, list of Cluster)
-        Name of the scenario or machine, and a cluster per world size.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem.
+    world size. Returns the name, and a cluster per world size, or that of the file. A ScenarioError
+    has every problem.
     """
     path = cluster_file(path)
     raw = _raw(path)
@@ -358,22 +318,10 @@ def load_clusters(path: Path, world_sizes: Sequence[int] = ()) -> tuple[str, lis
 
 
 def load_cost(path: Path, of_groups: bool = False) -> Cost:
-    """Read the cost of collectives of a scenario or machine.
+    """Read the cost of collectives of a scenario or machine; a ScenarioError has every problem.
 
-    Without a cost and without an algorithm, NCCL's model times devices of the catalogue.
-
-    Parameters
-    ----------
-    path : Path
-        As for `load_clusters`.
-    of_groups : bool, optional
-        Whether the ranks are split into process groups. NCCL's model does not support them, and is
-        then never the default.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem.
+    Without a cost and without an algorithm, NCCL's model times devices of the catalogue, but never
+    ``of_groups``: it does not support process groups.
     """
     path = cluster_file(path)
     raw = _raw(path)
@@ -400,17 +348,7 @@ def _raw(path: Path) -> dict[str, Any]:
 def make_cost(written: Any, base: Path) -> Cost:
     """Make a cost from YAML data: ``nccl``, or ``{kind: table, path: all_reduce.log}``.
 
-    Parameters
-    ----------
-    written : object
-        Plain data.
-    base : Path
-        Folder that relative paths start from.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem.
+    Relative paths start from ``base``. A ScenarioError has every problem.
     """
     field: Any = AnyCost
     try:
@@ -476,13 +414,7 @@ class Request:
 
 
 def answer(request: Request) -> CollectiveStudy:
-    """Check a request and time its collective.
-
-    Raises
-    ------
-    ScenarioError
-        If an argument is wrong.
-    """
+    """Check a request and time its collective; a ScenarioError if an argument is wrong."""
     collective = known_collective(request.collective)
     cost = load_cost(request.cluster, of_groups=request.split is not None)
     written = request.algorithms or [cost if cost.timed else usual_kind(collective)]

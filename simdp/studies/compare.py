@@ -60,17 +60,8 @@ def kind_of(raw: Raw) -> str | None:
 def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int], list[str]]:
     """Give the file's strategy options to points that name its strategy and nothing else.
 
-    Parameters
-    ----------
-    raw : dict
-        The scenario as plain data.
-    points : sequence of (dict, dict)
-        Settings of each point, and its scenario as plain data, which may be changed.
-
-    Returns
-    -------
-    list of int, list of str
-        Numbers of the changed points, and a note.
+    ``points`` have settings and scenarios, which may be changed. Returns the numbers of the changed
+    points, and a note.
     """
     own, kind = raw.get("strategy"), kind_of(raw)
     named = [chosen.get("strategy") for chosen, _ in points]
@@ -91,22 +82,8 @@ def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int]
 def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
     """Change a point so that a step trains the same samples as in the other points.
 
-    Parameters
-    ----------
-    raw : dict
-        The point's scenario as plain data; changed in place.
-    several : bool
-        Whether points differ in their strategy.
-
-    Returns
-    -------
-    dict, list of str
-        Changed settings by dotted key, and notes.
-
-    Raises
-    ------
-    ScenarioError
-        If one device cannot train the same samples.
+    ``several``: points differ in their strategy. Returns the changed settings by dotted key, and
+    notes; a ScenarioError if one device cannot train the same samples.
     """
     changes: Raw = {}
     notes: list[str] = []

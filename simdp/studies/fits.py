@@ -128,10 +128,7 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
 def check(asked: FitsRequest, place: TrainingNodes) -> Any:
     """Check the options except those of the nodes; return the precision as in YAML.
 
-    Raises
-    ------
-    ScenarioError
-        If one of them does not exist.
+    A ScenarioError if one of them does not exist.
     """
     known_value("MODEL", asked.model)
     known_choice("--recompute", asked.recompute, RECOMPUTE)
@@ -470,14 +467,8 @@ class _Trial:
 def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[MemoryLine]:
     """Memory by samples of a micro-batch, at every operation that may be the peak.
 
-    Parameters
-    ----------
-    whole : Scenario
-        As for `lines_by_phase`.
-    short : sequence of Scenario
-        The same with `DEPTHS` blocks; empty where the model is no stack, or no deeper.
-    depth : int
-        Blocks of the whole.
+    ``short`` is the scenario with `DEPTHS` blocks in place of ``depth``; empty where it is no
+    deeper, or no stack.
     """
     if not short or not _grows_by_blocks(short):
         yield from lines_by_phase(whole, everywhere=True).values()
@@ -528,17 +519,7 @@ NUM_STEPS = 2
 
 
 class MemoryNeed(NamedTuple):
-    """Memory of a scenario with other settings.
-
-    Attributes
-    ----------
-    words : str
-        The settings.
-    nbytes : float
-        Of the rank that needs most [bytes].
-    fits : bool
-        Whether it fits on every device.
-    """
+    """Settings in words, memory of the fullest rank [bytes], and whether all devices have it."""
 
     words: str
     nbytes: float
@@ -546,17 +527,9 @@ class MemoryNeed(NamedTuple):
 
 
 def what_fits(scenario: Scenario) -> list[MemoryNeed]:
-    """Try settings that need less memory: recomputation, sharding, smaller micro-batches.
+    """Try settings with less memory: recomputation, sharding, smaller micro-batches.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, which does not fit.
-
-    Returns
-    -------
-    list of MemoryNeed
-        Those that fit; if none does, all that were tried. Invalid settings are skipped.
+    Returns those that fit; if none does, all that were tried. Invalid settings are skipped.
     """
     tried = [need for need in _tried(scenario) if need is not None]
     return [need for need in tried if need.fits] or tried

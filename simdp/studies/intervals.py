@@ -144,13 +144,8 @@ def machine_calibration(name: str | None, base: Path) -> list[Known]:
 def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
     """Make the scenarios with the ends of every interval that affects a point.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    known : sequence of Known
-        The first entry with a constant counts. A machine's constant is skipped where the scenario
-        overrides its value.
+    The first entry of ``known`` with a constant counts. A machine's constant is skipped where the
+    scenario overrides its value.
 
     Raises
     ------
@@ -216,21 +211,11 @@ def residual(known: Sequence[Known]) -> float:
 
 
 def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Interval:
-    """Combine the effects of constants on a time as independent errors.
+    """Combine the effects of constants on a time [s] as independent errors.
 
-    Parameters
-    ----------
-    time : float
-        Time with every constant at its value [s].
-    ends : sequence of (float, float)
-        Times with one constant at either end of its 90 % interval [s].
-    rest : float
-        Relative standard deviation of all other errors.
-
-    Returns
-    -------
-    Interval
-        Each side is the root of the squared changes to that side and of the squared rest.
+    Each side of the interval is the root of the squared changes to that side and of the squared
+    rest. ``ends`` are the times with one constant at either end of its 90 % interval; ``rest`` is
+    the relative standard deviation of all other errors.
     """
     square = (NORMAL_90 * rest * time) ** 2
     down = sum(min(0.0, low - time, high - time) ** 2 for low, high in ends)
@@ -344,23 +329,11 @@ def with_pool_of(
 def known_of_cost(
     cost: Cost, wiring: Wiring, without: Collection[str] = (), replaced: Collection[str] = ()
 ) -> list[Known]:
-    """Return the pool's intervals of the bandwidth shares that a cost does not give.
+    """Return the pool's intervals, at most one `Known`, of shares that a cost does not give.
 
-    Parameters
-    ----------
-    cost : Cost
-        Only NCCL's model has such shares.
-    wiring : Wiring
-        Its classes count where the cost names none.
-    without : collection of str
-        Machines to exclude from the pool.
-    replaced : collection of str
-        Places, ``intra`` and ``inter``, whose shares the cost gives for other hardware.
-
-    Returns
-    -------
-    list of Known
-        At most one.
+    Only NCCL's model has shares of bandwidth. The wiring's classes count where the cost names none.
+    ``without`` lists machines to exclude from the pool, ``replaced`` the places, ``intra`` and
+    ``inter``, whose shares the cost gives for other hardware.
     """
     if not isinstance(cost, NcclCost):
         return []
@@ -422,15 +395,8 @@ def _have_costs(known: Sequence[Known]) -> bool:
 def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
     """Remove the constants that were fitted to a scenario's cluster; values of its class remain.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point; its machine's site is left out of the pool.
-
-    Returns
-    -------
-    (Scenario, list of Known)
-        The stripped scenario, and the pool's intervals for it.
+    The machine's site is left out of the pool. Returns the scenario, and the pool's intervals for
+    it.
     """
     cost, cluster = scenario.collectives.cost, scenario.cluster
     keys = fitted_keys(scenario)
@@ -505,14 +471,8 @@ def novelty_of(
 ) -> tuple[str, ...]:
     """List the properties of a collective that no fitted table has; keys of `NOVELTY_SPREAD`.
 
-    Parameters
-    ----------
-    tables : mapping of str to sequence of int
-        Collectives and node counts of the machine's calibration; without any, nothing is new.
-    collective : str
-        Predicted collective.
-    num_nodes : int
-        Nodes of the prediction.
+    ``tables`` are the node counts of the machine's calibration by collective; without any, nothing
+    is new.
     """
     if not tables:
         return ()
@@ -548,31 +508,14 @@ def told(
     new: Sequence[str],
     nbytes: float,
 ) -> Interval:
-    """Compute the 90 % interval of a collective's time [s].
-
-    Parameters
-    ----------
-    time, ends
-        As for `spread`.
-    known : sequence of Known
-        Adds its residual.
-    new : sequence of str
-        As from `news`.
-    nbytes : float
-        Size of the buffer [bytes].
-    """
+    """Compute the 90 % interval of a collective's time [s], with new properties as from `news`."""
     return widened(time, spread(time, ends, residual(known)), extrapolated(new, nbytes))
 
 
 def widened(time: float, interval: Interval, deviation: float) -> Interval:
     """Widen the 90 % interval of a time [s] by an independent error.
 
-    Parameters
-    ----------
-    time, interval
-        As from `spread`.
-    deviation : float
-        Standard deviation of the logarithm of the time.
+    ``deviation`` is the standard deviation of the time's logarithm.
     """
     if not deviation or not time:
         return interval
@@ -628,14 +571,7 @@ def what_is_new(
 ) -> tuple[str, ...]:
     """List the properties of a step that no fitted step has; keys of `SPREAD`.
 
-    Parameters
-    ----------
-    steps : mapping of str to sequence of int
-        As from `steps_of`; without any, nothing is new.
-    model : str
-        Model of the prediction.
-    num_nodes, world_size : int
-        Of the prediction; on one rank nothing is new.
+    ``steps`` are as from `steps_of`; without any, and on one rank, nothing is new.
     """
     if not steps or world_size == 1:
         return ()
@@ -647,12 +583,7 @@ def what_is_new(
 def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: int) -> list[str]:
     """Return ``nodes`` beyond the fitted node counts, ``network`` where only one node was fitted.
 
-    Parameters
-    ----------
-    seen, everywhere : collection of int
-        Node counts of the fits that match the prediction, and of all fits.
-    num_nodes : int
-        Of the prediction.
+    ``seen`` are the node counts of the fits that match the prediction, ``everywhere`` those of all.
     """
     if not everywhere:
         return []
@@ -699,12 +630,7 @@ def name_of(scenario: Scenario) -> str:
 def further(new: Sequence[str], exposed: float) -> float:
     """Standard deviation of the logarithm of a step's time by new properties.
 
-    Parameters
-    ----------
-    new : sequence of str
-        As from `new_of`.
-    exposed : float
-        Share of the step that is exposed communication, 0 to 1.
+    ``exposed`` is the share of the step that is exposed communication, 0 to 1.
     """
     return hypot(*(max(SPREAD[each] * exposed, SOFTWARE.get(each, LEAST)) for each in new))
 
@@ -715,15 +641,7 @@ def step_interval(
     known: Sequence[Known],
     seconds: Callable[[Sequence[Scenario]], Sequence[float]],
 ) -> Interval:
-    """Compute the 90 % interval of a step's time [s].
-
-    Parameters
-    ----------
-    metrics : mapping
-        Of the step.
-    scenario, known, seconds
-        As for `interval`.
-    """
+    """Compute the 90 % interval of a step's time [s] with ``metrics``; else as `interval`."""
     time = float(metrics["step_time_s"])
     known = with_pool(known, scenario)
     found = interval(time, scenario, known, seconds)

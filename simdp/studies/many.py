@@ -121,10 +121,7 @@ def simulated(
 ) -> Iterator[tuple[int, Result | Failed]]:
     """Simulate many points with individual requests; arguments as for `simulate_all`.
 
-    Yields
-    ------
-    int, Result or Failed
-        Number and result of a point, as they finish. Weights are those of rank 0.
+    Yields the number and result of a point, as they finish. Weights are those of rank 0.
     """
     raws = [one.point.resolved() for one in asked]
     keys = list[str]()
@@ -205,10 +202,7 @@ def result_of(
 ) -> Result:
     """Make a result from plain data; ``raw`` is its resolved scenario.
 
-    Raises
-    ------
-    KeyError, ValueError, TypeError
-        If the data is not that of a result.
+    KeyError, ValueError or TypeError if the data is not that of a result.
     """
     value = dict(value)
     to_come = value.pop(TO_COME, None)

@@ -129,16 +129,9 @@ class FitsRequest(NamedTuple):
 class TrainingNodes(NamedTuple):
     """Nodes to train on.
 
-    Attributes
-    ----------
-    title : str
-        Name of the machine or device.
-    cluster : dict
-        Keys of a scenario's ``cluster``, without ``world_size``.
-    figures : dict
-        The machine's keys, updated with those of ``cluster``.
-    assumed : str or None
-        Assumptions in words; None where a machine was given.
+    ``cluster`` has the keys of a scenario's cluster, without ``world_size``; ``figures`` the
+    machine's keys, updated with these; ``assumed`` the assumptions in words, None where a machine
+    was given.
     """
 
     title: str
@@ -157,13 +150,7 @@ class TrainingNodes(NamedTuple):
         return "inter_node" in self.figures
 
     def check_size(self, gpus: int) -> int:
-        """Return a number of ranks if it is part of a node or whole nodes.
-
-        Raises
-        ------
-        ScenarioError
-            If it is neither.
-        """
+        """Return a number of ranks if it is part of a node or whole nodes; else a ScenarioError."""
         per_node, networked = self.per_node, self.is_networked
         if 1 <= gpus <= per_node or (gpus > 0 and gpus % per_node == 0 and networked):
             return gpus
@@ -196,13 +183,7 @@ class TrainingNodes(NamedTuple):
 
 
 def known_machine(name: str) -> Machine:
-    """Read the machine given as ``--machine``.
-
-    Raises
-    ------
-    ScenarioError
-        If it does not exist.
-    """
+    """Read the machine given as ``--machine``; a ScenarioError if it does not exist."""
     try:
         return read_machine(name, Path())
     except ScenarioError as error:
@@ -210,13 +191,7 @@ def known_machine(name: str) -> Machine:
 
 
 def known_value(option: str, value: Any) -> Any:
-    """Validate a model, a strategy or a precision, and return it.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem, led by the option.
-    """
+    """Validate a model, strategy or precision; return it. A ScenarioError has every problem."""
     fields = {"--strategy": AnyStrategy, "--precision": AnyPrecision}
     field: Any = fields.get(option, AnyModel)
     try:
@@ -228,13 +203,7 @@ def known_value(option: str, value: Any) -> Any:
 
 
 def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
-    """Check that a value is one of a few words.
-
-    Raises
-    ------
-    ScenarioError
-        If it is not.
-    """
+    """Check that a value is one of a few words; else a ScenarioError."""
     if value is not None and value not in known:
         raise ScenarioError([f"{option}: {unknown_name(option[2:], value, list(known))}"])
 
@@ -242,12 +211,8 @@ def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
 def machine_with(device: str) -> str:
     """Choose the machine of the catalogue with the links to assume for a device.
 
-    NVIDIA's own nodes come first, then those with the most devices.
-
-    Raises
-    ------
-    ScenarioError
-        If the device does not exist, or no machine has it.
+    NVIDIA's own nodes come first, then those with the most devices. A ScenarioError if the device
+    does not exist, or no machine has it.
     """
     found = _machines_with(device)
     if not found:
@@ -280,10 +245,7 @@ def place_of(
 ) -> TrainingNodes:
     """Find the nodes of a machine, or assume nodes for a device.
 
-    Raises
-    ------
-    ScenarioError
-        If not exactly one of machine and device is given, or it does not exist.
+    A ScenarioError if not exactly one of machine and device is given, or it does not exist.
     """
     if (machine is None) == (device is None):
         which = "neither" if machine is None else "both"
@@ -320,19 +282,7 @@ def _own_nodes(device: str, node_size: int) -> TrainingNodes:
 
 
 class Method(NamedTuple):
-    """Settings of one training method.
-
-    Attributes
-    ----------
-    name : str
-        One of `METHODS`.
-    strategy, precision : value
-        As in YAML.
-    recompute : str
-        For ``workload.recompute``.
-    lora, quantized : dict or None
-        For the workload.
-    """
+    """Settings of one training method, as in YAML; ``name`` is one of `METHODS`."""
 
     name: str
     strategy: Any
@@ -442,10 +392,7 @@ def _steps(method: Method) -> int:
 def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
     """Add a batch and the first data set that the model accepts; return the scenario and its data.
 
-    Raises
-    ------
-    ScenarioError
-        If the scenario is invalid with every data set.
+    A ScenarioError if the scenario is invalid with every data set.
     """
     kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]

@@ -105,12 +105,7 @@ class SchemaGenerator(GenerateJsonSchema):
     """Makes schemas of Specs with the text of their docstrings, and defaults as written in a file.
 
     Members of a family may hold each other, and quantities of one dimension share a schema: fields
-    refer to definitions, which are made elsewhere.
-
-    Attributes
-    ----------
-    markers : dict of str to marker
-        Families, catalogues and quantities that fields refer to, by the name of the definition.
+    refer to definitions, which are made elsewhere from ``markers``, by name.
     """
 
     def __init__(self, by_alias: bool = True, ref_template: str = WHERE + "{model}") -> None:
@@ -267,16 +262,7 @@ def add_family(
 ) -> None:
     """Add a family and its kinds to the definitions, and the kinds to those of its members.
 
-    Parameters
-    ----------
-    name : str
-        Of the family's definition.
-    marker : one_of
-        Of its fields.
-    definitions : dict of str to dict
-        Including those of the members; changed in place.
-    places : mapping of type to str
-        Names of the members' definitions.
+    Changes ``definitions``, which include those of the members, named in ``places``.
     """
     kinds, needs = kinds_of(marker), dict[str, list[str]]()
     kindless = name in MERGED  # a machine may give it
@@ -442,17 +428,7 @@ CATALOGUES = {"device": describe_device, "link": describe_link}
 
 
 class Described(NamedTuple):
-    """Schemas of a scenario.
-
-    Attributes
-    ----------
-    definitions : dict of str to dict
-        Schemas by name.
-    places : dict of type to str
-        Names of the definitions of Specs.
-    markers : dict of str to marker
-        Families, catalogues and quantities, by the names of their definitions.
-    """
+    """Schemas of a scenario by name, names of the Specs' definitions, and markers of all others."""
 
     definitions: Definitions
     places: dict[type[Spec], str]
@@ -547,13 +523,7 @@ def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
 
 
 def reference() -> dict[str, str]:
-    """Write the reference pages.
-
-    Returns
-    -------
-    dict of str to str
-        Markdown by file name, without ``index.md``, which is written by hand.
-    """
+    """Write the reference pages: Markdown by file name, without the hand-written ``index.md``."""
     known = described()
     members = {
         table.name: {kind: known.places[member] for kind, member in sorted(table.items())}

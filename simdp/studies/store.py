@@ -92,21 +92,9 @@ class Store:
     def put(
         self, key: str, value: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
     ) -> None:
-        """Store a finished point at once.
+        """Store a finished point at once: plain data, even infinities and NaN, and arrays.
 
-        Parameters
-        ----------
-        key : str
-            From `key_of`.
-        value : mapping
-            Plain data; may hold infinities and NaN.
-        arrays : mapping of str to ndarray, optional
-            Large data.
-
-        Raises
-        ------
-        ScenarioError
-            If the file cannot be written.
+        A ScenarioError if the file cannot be written.
         """
         more = None
         if arrays is not None:
@@ -177,19 +165,8 @@ def done_in_order(
 ) -> Iterator[R]:
     """Apply a function to many items; yield the results in the order of the items.
 
-    Parameters
-    ----------
-    function, items
-        As for `PointExecutor.each`.
-    executor : PointExecutor
-        Runs the function.
-    keep : Keep, optional
-        Stores results and provides those of earlier runs.
-
-    Raises
-    ------
-    Exception
-        That of the first item that fails, when its turn comes.
+    ``keep`` stores results and provides those of earlier runs. The exception of the first item that
+    fails is raised when its turn comes.
     """
     found: dict[int, R | Failed] = {} if keep is None else keep.taken(items)
     waiting = [number for number in range(len(items)) if number not in found]
@@ -208,16 +185,9 @@ def done_in_order(
 
 
 class Keep(Generic[T, R]):
-    """Stores results of one type.
+    """Stores results of one type, dataclasses or named tuples.
 
-    Parameters
-    ----------
-    store : Store
-        Target.
-    key : callable
-        Hashes an item by all inputs of its result.
-    kind : type
-        Type of the results: dataclasses or named tuples.
+    ``key`` hashes an item by all inputs of its result.
     """
 
     def __init__(self, store: Store, key: Callable[[T], str], kind: Any) -> None:

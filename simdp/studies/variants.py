@@ -35,23 +35,10 @@ S = TypeVar("S", bound=Spec)
 def with_values(
     scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any], where: str = ""
 ) -> Scenario:
-    """Set keys of a scenario.
+    """Set keys of a valid scenario, ``raw`` as resolved, to values as in YAML.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Valid.
-    raw : dict
-        The same as plain data, from `Scenario.resolved`.
-    values : mapping of str to value
-        New values by dotted key, as in YAML.
-    where : str
-        Source of the values, which leads errors.
-
-    Raises
-    ------
-    ScenarioError
-        If a key does not exist, or its value is invalid.
+    ``where``, the source of the values, leads errors: a ScenarioError if a key does not exist, or
+    its value is invalid.
     """
     try:
         made = _made(scenario, raw, values)
@@ -131,14 +118,9 @@ def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
 
 
 def value_at(here: Any, key: str) -> Any:
-    """Find the value at a dotted key; None if there is none.
+    """Find the value at a dotted key of a scenario or plain data; None if there is none.
 
     A mapping whose values are all equal, as the hops of all protocols, counts as that value.
-
-    Parameters
-    ----------
-    here : Scenario or mapping
-        A scenario, or its plain data.
     """
     for part in key.split("."):
         if isinstance(here, list | tuple):
@@ -157,15 +139,9 @@ def _inside(value: Any) -> Mapping[str, Any]:
 
 
 def with_numbers(spec: S, values: Mapping[str, float]) -> S:
-    """Set numbers of a valid spec, or of specs inside it, without validation.
+    """Set numbers, in SI units by dotted key, of a valid spec, without validation.
 
-    Parameters
-    ----------
-    spec : Spec
-        A scenario, for example.
-    values : mapping of str to float
-        New values by dotted key, in SI units. A value for a spec, as a hop for all protocols, is
-        set at each of its keys.
+    A value for a spec inside it, as a hop for all protocols, is set at each of its keys.
     """
     inside: dict[str, dict[str, float]] = {}
     for key, value in values.items():
@@ -204,21 +180,9 @@ def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
 
 
 def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scenario | None:
-    """Shorten one point and change some settings, for timing only.
+    """Shorten one point and change some settings, timing only; None where these are invalid.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its sweep, measurements and injections are left out.
-    settings : dict
-        Values by dotted key.
-    steps : int
-        Number of steps.
-
-    Returns
-    -------
-    Scenario or None
-        None where the settings are invalid.
+    The sweep, measurements and injections are left out.
     """
     short = shortened(scenario, steps)
     return None if short is None else with_settings(short, short.resolved(), settings)
@@ -258,20 +222,9 @@ MEASURED_STEPS = 1
 
 
 class VariantChange(NamedTuple):
-    """A change to try.
+    """A change to try: a setting, further ones (``beside``), and a side effect in words (``but``).
 
-    Attributes
-    ----------
-    family : str
-        Kind of the change.
-    key, value
-        The main setting.
-    but : str
-        Side effect, in words.
-    beside : mapping of str to value
-        Further settings.
-    said : str
-        Title, by default the setting.
+    ``family`` is its kind; ``said`` its title, by default the setting.
     """
 
     family: str
@@ -382,17 +335,10 @@ MAX_WORLD_SIZE = 2**20
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Read sizes: ``"25 MB"``, ``"1KiB:1GiB"`` by doubling, or ``"1KiB:1GiB:4"``.
+    """Read sizes [bytes]: ``"25 MB"``, ``"1KiB:1GiB"`` by doubling, or ``"1KiB:1GiB:4"``.
 
-    Returns
-    -------
-    list of int
-        Sizes [bytes]; the last only if the factor hits it.
-
-    Raises
-    ------
-    ScenarioError
-        If a size has no unit or is invalid, or the range is reversed.
+    The last size is included only if the factor hits it. A ScenarioError if a size has no unit or
+    is invalid, or the range is reversed.
     """
     parts = text.split(":")
     if len(parts) > 3 or "," in text:
@@ -429,17 +375,10 @@ def _wrong_size(text: str, why: str) -> ScenarioError:
 
 
 def parse_world_sizes(text: str) -> list[int]:
-    """Read world sizes: ``"8"``, ``"2,4,8"``, or ``"2:64"`` by doubling.
+    """Read ascending world sizes: ``"8"``, ``"2,4,8"``, or ``"2:64"`` by doubling.
 
-    Returns
-    -------
-    list of int
-        Ascending; the end of a range only if doubling hits it.
-
-    Raises
-    ------
-    ScenarioError
-        If they are not whole numbers from 1 on, or do not ascend.
+    The end of a range is included only if doubling hits it. A ScenarioError if they are not whole
+    numbers from 1 on, or do not ascend.
     """
     doubling = ":" in text
     try:
@@ -464,13 +403,7 @@ def _wrong_world_size(text: str, why: str) -> ScenarioError:
 
 
 def parse_counts(option: str, text: str) -> list[int]:
-    """Read whole numbers of 1 or more: ``"1,2,8"``; ``option`` leads errors.
-
-    Raises
-    ------
-    ScenarioError
-        If one is not.
-    """
+    """Read whole numbers of 1 or more: ``"1,2,8"``; else a ScenarioError led by ``option``."""
     counts = [part.strip() for part in text.split(",")]
     wrong = [part for part in counts if not (part.isascii() and part.isdecimal() and int(part))]
     if wrong:

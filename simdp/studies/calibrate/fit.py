@@ -42,20 +42,10 @@ QUANTILE = 1.645
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant to fit.
+    """A constant to fit: dotted key, dimension (None for a plain number) and bounds above 0.
 
-    Attributes
-    ----------
-    key : str
-        Dotted, as in a scenario.
-    dimension : str or None
-        A key of `simdp.units.DIMENSIONS`; None for a plain number.
-    typical : float
-        Value without data.
-    low, high : float
-        Bounds, above 0.
-    spread : float
-        Standard error of the logarithm around ``typical``; 1 is a factor of e.
+    ``typical`` is its value without data, ``spread`` the standard error of its logarithm around
+    that; 1 is a factor of e.
     """
 
     key: str
@@ -72,14 +62,10 @@ class Fit:
 
     Attributes
     ----------
-    constants : tuple of Constant
-        Fitted constants.
-    values : ndarray, shape `(num_constants,)`
-        Best values.
-    predicted : ndarray, shape `(num_points,)`
-        Times with these values [s].
-    errors : ndarray, shape `(num_points,)`
-        Predicted over measured, less 1.
+    constants, values : tuple of Constant, ndarray of shape `(num_constants,)`
+        Fitted constants and their best values.
+    predicted, errors : ndarray, shape `(num_points,)`
+        Times with these values [s]; predicted over measured, less 1.
     noise : float
         Root mean square of the logarithmic errors, at least `LEAST_NOISE`.
     jacobian : ndarray, shape `(num_points, num_constants)`
@@ -133,16 +119,12 @@ def fit(
     start: Floats | None = None,
     batched: bool = False,
 ) -> Fit:
-    """Fit constants to measured times.
+    """Fit constants to measured times [s].
 
     Parameters
     ----------
     predict : callable
         Times [s] from the constants' values, in their order.
-    measured : ndarray, shape `(num_points,)`
-        Times [s].
-    constants : sequence of Constant
-        Free constants.
     num_starts : int
         Number of searches, of which the best counts; the first starts from the typical values.
     restraints : callable, optional
@@ -183,12 +165,7 @@ def fit(
 
 
 def jacobian(predict: Callable[[Floats], Floats], values: Floats, step: float = 1e-4) -> Floats:
-    """Derivatives of the times' logarithms by the constants' logarithms, by central differences.
-
-    Returns
-    -------
-    ndarray, shape `(num_points, num_constants)`
-    """
+    """Central differences of log times by log constants, `(num_points, num_constants)`."""
     columns = []
     for index in range(len(values)):
         factor = np.ones(len(values))
@@ -242,17 +219,7 @@ def _search(
 
 
 class CalibrationPoint(NamedTuple):
-    """A collective whose time was measured, or is predicted.
-
-    Attributes
-    ----------
-    collective : str
-        A key of `simdp.collectives.costs.nccl.WAYS`.
-    nbytes : float
-        Size of the buffer [bytes].
-    wiring : Wiring
-        Of the ranks.
-    """
+    """A collective, its buffer [bytes] and wiring; its time was measured, or is predicted."""
 
     collective: str
     nbytes: float
@@ -260,14 +227,9 @@ class CalibrationPoint(NamedTuple):
 
 
 class Candidates:
-    """Every algorithm and protocol for many points.
+    """Every algorithm and protocol for many points of two ranks or more.
 
-    Parameters
-    ----------
-    cost : NcclCost
-        With the constants that are not fitted.
-    points : sequence of CalibrationPoint
-        Of two ranks or more.
+    ``cost`` has the constants that are not fitted.
     """
 
     def __init__(self, cost: NcclCost, points: Sequence[CalibrationPoint]) -> None:
@@ -359,16 +321,8 @@ def nccl_constants(
 ) -> list[Constant]:
     """List the constants that affect some points, the most important first.
 
-    Constants of 0 are off, and left out.
-
-    Parameters
-    ----------
-    cost : NcclCost
-        Typical values: NVIDIA's, unless they are set.
-    points : sequence of CalibrationPoint
-        Points of the fit.
-    is_given : bool
-        Whether the slowest stage's bandwidth is a data sheet's; else it is the best measured one.
+    Typical values are those of ``cost``. Constants of 0 are off, and left out. ``is_given``: the
+    slowest stage's bandwidth is a data sheet's; else it is the best measured one.
     """
     inside = any(point.wiring.local_size > 1 for point in points)
     across = any(point.wiring.num_nodes > 1 for point in points)
@@ -414,17 +368,8 @@ def restraints(
 ) -> Callable[[Floats], Floats]:
     """Make the constraint that LL and LL128 get at most their payload's part of Simple's share.
 
-    Parameters
-    ----------
-    constants : sequence of Constant
-        Fitted constants.
-    base : mapping
-        Values of all others.
-
-    Returns
-    -------
-    callable
-        From the constants' values to violations in standard errors, 0 where there is none.
+    Maps the fitted constants' values to violations in standard errors, 0 where there is none;
+    ``base`` has the values of all others.
     """
     keys = [constant.key for constant in constants]
 

@@ -28,18 +28,9 @@ CONTRADICTION = 2.0
 
 @dataclass(frozen=True)
 class LinkFigures:
-    """A link and its source.
+    """A link: its name in the catalogue if it has one, alpha [s], bandwidth [bytes/s] and source.
 
-    Attributes
-    ----------
-    name : str or None
-        Of the catalogue.
-    alpha, bandwidth : float
-        [s], [bytes/s].
-    is_given : bool
-        Whether it was given, not inferred from the data.
-    source : str
-        For the machine's entry.
+    ``is_given`` is False where it was inferred from the data.
     """
 
     name: str | None
@@ -51,20 +42,9 @@ class LinkFigures:
 
 @dataclass(frozen=True)
 class Measurements:
-    """All measured points of a machine.
+    """All measured points of a machine, with their times [s] and files.
 
-    Attributes
-    ----------
-    points : tuple of CalibrationPoint
-        With the wiring of their ranks.
-    seconds : tuple of float
-        Their times [s].
-    sources : tuple of str
-        Their files.
-    link, inter_link : LinkFigures or None
-        None where no node has two ranks, or there is one node.
-    devices_per_node, links_per_node : int
-        Of the machine.
+    ``link`` is None where no node has two ranks, ``inter_link`` where there is one node.
     """
 
     points: tuple[CalibrationPoint, ...]
@@ -97,10 +77,7 @@ def read_measurements(
 ) -> Measurements:
     """Read logs and the wiring of their ranks; arguments as for `calibrate_nccl_tests`.
 
-    Raises
-    ------
-    ScenarioError
-        With every file that cannot be used, and points that contradict each other.
+    A ScenarioError lists every file that cannot be used, and points that contradict each other.
     """
     if not files:
         raise ScenarioError(["calibrate nccl-tests needs a log; give what all_reduce_perf prints."])

@@ -70,20 +70,9 @@ def next_point(
     wirings: Sequence[Wiring],
     target: CalibrationPoint,
 ) -> NextPoint:
-    """Find the measurement that leaves the least variance in a prediction.
+    """Find the measurement of a collective that leaves the least variance in ``target``.
 
-    Parameters
-    ----------
-    found : Fit
-        Of the constants so far.
-    predictor : callable
-        Makes the function from constants to the times of some points.
-    collective : str
-        Collective to measure.
-    wirings : sequence of Wiring
-        Wirings to choose from.
-    target : CalibrationPoint
-        Prediction to improve.
+    ``predictor`` makes the function from constants to the times of some points.
     """
     candidates = [
         CalibrationPoint(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES
@@ -125,16 +114,10 @@ COLLECTIVE = "all_reduce"
 
 
 class Candidate(NamedTuple):
-    """A possible measurement, and the derivatives of its times by the constants.
+    """A proposal without its ``after``, and the derivatives of its times by the constants.
 
-    Attributes
-    ----------
-    proposal : Proposal
-        Without its ``after``.
-    slopes : ndarray, shape `(num_times, num_constants)`
-        Of the logarithms.
-    noise : float
-        Relative standard deviation of one of its times.
+    ``slopes`` are those of the logarithms, shape `(num_times, num_constants)`; ``noise`` is the
+    relative standard deviation of one time.
     """
 
     proposal: Proposal
@@ -145,16 +128,8 @@ class Candidate(NamedTuple):
 def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedStep:
     """Compute the interval of a step with fitted constants, and propose measurements to narrow it.
 
-    Parameters
-    ----------
-    path : Path
-        The scenario, which is simulated on the calibrated machine; its own keys win.
-    entry : str
-        The machine, in YAML.
-    found : Fit
-        Of its constants.
-    prefix : str
-        Leads their keys in a scenario.
+    The scenario is simulated on the calibrated machine, ``entry`` in YAML; its own keys win.
+    ``prefix`` leads the constants' keys in a scenario.
 
     Raises
     ------

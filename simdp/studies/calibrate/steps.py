@@ -48,21 +48,7 @@ OF_ONE = ":"
 
 
 class MeasuredStep(NamedTuple):
-    """A measured point of a scenario.
-
-    Attributes
-    ----------
-    title : str
-        The scenario and the point's settings.
-    scenario : Scenario
-        The point.
-    raw : dict
-        The same as plain data.
-    seconds : float
-        Measured time of a step [s].
-    is_calibration : bool
-        Whether constants may be fitted to it.
-    """
+    """A measured point of a scenario: its time [s], and whether constants may be fitted to it."""
 
     title: str
     scenario: Scenario
@@ -72,19 +58,10 @@ class MeasuredStep(NamedTuple):
 
 
 class StepsFit(NamedTuple):
-    """Fitted constants and points.
+    """Fitted constants, the points that they affect, and measured points outside the fit.
 
-    Attributes
-    ----------
-    fit : Fit
-        The constants and the errors, point by point.
-    points : list of MeasuredStep
-        Points that the constants affect.
-    slopes : ndarray, shape `(num_others, num_constants)`
-        Derivatives of the logarithms of step times by those of constants, at points outside the
-        fit.
-    others : list of MeasuredStep
-        These points.
+    ``slopes``, shape `(num_others, num_constants)`, are the derivatives of log step times by log
+    constants at the others.
     """
 
     fit: Fit
@@ -141,15 +118,7 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
 
 
 class Watched:
-    """A measured step that is recorded once, for fast simulation with other constants.
-
-    Attributes
-    ----------
-    step : MeasuredStep
-        The step.
-    stopwatch : Stopwatch
-        Of its scenario.
-    """
+    """A measured step whose scenario is recorded once, for fast simulation with other constants."""
 
     def __init__(self, step: MeasuredStep) -> None:
         self.step, self.stopwatch = step, Stopwatch(step.scenario)

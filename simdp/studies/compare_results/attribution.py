@@ -36,15 +36,7 @@ Metrics = Mapping[str, float]
 
 @dataclass
 class Budget:
-    """Short runs that are left, and their results.
-
-    Attributes
-    ----------
-    runs : int
-        Number of runs that are left.
-    spent : bool
-        Whether keys were skipped because too few were left.
-    """
+    """Short runs that are left, their results, and whether keys were skipped for lack of runs."""
 
     runs: int = MAX_RUNS
     spent: bool = False
@@ -62,20 +54,9 @@ class Budget:
 def attributed(
     a: Raw, b: Raw, base: Path, steps: int, changed: Sequence[Differing], budget: Budget
 ) -> list[KeyChange]:
-    """Simulate the effect of each key; largest first.
+    """Simulate the effect of each differing key of two resolved scenarios, largest first.
 
-    Parameters
-    ----------
-    a, b : dict
-        Resolved scenarios.
-    base : Path
-        Folder that the paths of both start from.
-    steps : int
-        Of the shorter of the two results.
-    changed : sequence of Differing
-        Differing keys.
-    budget : Budget
-        Is reduced.
+    ``steps`` are those of the shorter result; ``budget`` is reduced.
     """
     plain = [KeyChange(one.key, one.a, one.b) for one in changed]
     needed = 2 * len(changed) + 4

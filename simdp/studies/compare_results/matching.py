@@ -49,17 +49,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Differing:
-    """One setting that differs.
-
-    Attributes
-    ----------
-    key : str
-        Dotted.
-    a, b : value
-        Of either scenario.
-    leaves : tuple of Leaf
-        All places that change with it.
-    """
+    """One setting that differs: dotted key, both values, and all places that change with it."""
 
     key: str
     a: Any
@@ -166,19 +156,7 @@ Input = str | os.PathLike[str] | Study | Result | Diagnosis
 
 @dataclass(frozen=True)
 class ResultPoint:
-    """One point of a result.
-
-    Attributes
-    ----------
-    set : dict
-        Its settings.
-    result : Result
-        Its result.
-    raw : dict
-        Its scenario as plain data; resolved if it loads.
-    loads : bool
-        Whether the scenario loads.
-    """
+    """One point of a result: its settings, result, and scenario, which is resolved if it loads."""
 
     set: dict[str, Any]
     result: Result
@@ -188,18 +166,9 @@ class ResultPoint:
 
 @dataclass(frozen=True)
 class ComparedResult:
-    """One side of a comparison.
+    """One side of a comparison: a result (``study``) or traces (``found``).
 
-    Attributes
-    ----------
-    name : str
-        For reports.
-    study : Study or None
-        If the side is a result.
-    found : Diagnosis or None
-        If the side is traces.
-    base : Path
-        Folder that the scenario's paths start from.
+    The scenario's paths start from ``base``.
     """
 
     name: str
@@ -245,13 +214,7 @@ class ComparedResult:
 
 
 def given(what: Input) -> ComparedResult:
-    """Read one side.
-
-    Raises
-    ------
-    ScenarioError
-        If it is neither a result nor a trace with steps.
-    """
+    """Read one side; a ScenarioError if it is neither a result nor a trace with steps."""
     if isinstance(what, Result):
         what = Study(simdp.__version__, {**what.scenario, "sweep": {}}, [what])
     if isinstance(what, Study):
@@ -343,15 +306,10 @@ MAX_NAMED = 3
 
 
 def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
-    """Match the points with equal settings, in A's order.
+    """Match the points with equal settings, in A's order; a ScenarioError if none match.
 
     Two single runs always match. Where the two sweep different keys, a point's values of the
     other's keys are those of its scenario.
-
-    Raises
-    ------
-    ScenarioError
-        If no points match.
     """
     if len(a.results) == len(b.results) == 1:
         return [(0, 0)]
@@ -373,17 +331,9 @@ def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
 
 
 def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, list[str]]:
-    """Choose the point to compare a real run with: that with as many ranks.
+    """Choose the point to compare a real run with, that with as many ranks, and add notes.
 
-    Returns
-    -------
-    int, list of str
-        Its number, and notes.
-
-    Raises
-    ------
-    ScenarioError
-        If none or several have as many.
+    A ScenarioError if none or several have as many.
     """
     world, sizes = traces.side.world_size, [point.world_size for point in result.results]
     alike = [number for number, size in enumerate(sizes) if size == world]

@@ -35,14 +35,9 @@ class CompletedItem(Generic[Value]):
 
 @dataclass(frozen=True)
 class Failed:
-    """An item that failed.
+    """An item that failed: problems, one line each, and the exception.
 
-    Attributes
-    ----------
-    problems : list of str
-        Reasons, one line each.
-    error : Exception
-        The exception that was raised, or one that describes the end of its process.
+    If its process died, the exception describes that.
     """
 
     problems: list[str]
@@ -83,19 +78,9 @@ class PointExecutor(ABC):
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
     ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
-        """Call a function with every item; failures are results, not exceptions.
+        """Call a function with every item; yield each item's number and result as they finish.
 
-        Parameters
-        ----------
-        function : callable
-            Picklable, as are the items and return values.
-        items : sequence
-            Arguments.
-
-        Yields
-        ------
-        int, CompletedItem or Failed
-            Number of an item, from 0, and its result: each once, as they finish.
+        Function, items and return values are picklable. Failures are results, not exceptions.
         """
 
     @property
@@ -132,15 +117,7 @@ def _readable(failed: Failed) -> Failed:
 
 
 def in_order(outcomes: Iterator[tuple[int, R]], number: int) -> Iterator[R]:
-    """Yield results in the order of their items; early ones wait.
-
-    Parameters
-    ----------
-    outcomes : iterator of (int, value)
-        Each number from 0 once.
-    number : int
-        Number of items.
-    """
+    """Yield ``number`` results in the order of their items, 0, 1, ...; early ones wait."""
     early: dict[int, R] = {}
     for wanted in range(number):
         while wanted not in early:

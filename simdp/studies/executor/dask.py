@@ -41,17 +41,9 @@ ALONE = Lock()
 
 
 class DaskExecutor(PointExecutor):
-    """Calls a function on the workers of a Dask scheduler.
+    """Calls a function on the workers of a Dask scheduler at ``address``, as ``"tcp://host:8786"``.
 
-    Parameters
-    ----------
-    address : str
-        Of the scheduler, as ``"tcp://host:8786"``.
-
-    Raises
-    ------
-    ScenarioError
-        If no scheduler answers there, it has no workers, or the library is missing.
+    A ScenarioError if no scheduler answers there, it has no workers, or the library is missing.
     """
 
     def __init__(self, address: str) -> None:

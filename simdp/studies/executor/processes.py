@@ -32,13 +32,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ProcessExecutor(PointExecutor):
-    """Calls a function in several processes of this machine.
-
-    Parameters
-    ----------
-    workers : int
-        Number of processes, at least 1; they share the cores.
-    """
+    """Calls a function in several processes of this machine, which share the cores."""
 
     def __init__(self, workers: int) -> None:
         if workers < 1:

@@ -88,19 +88,8 @@ from simdp.workload.step_costs import update_seconds
 def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
     """Memory of the fullest rank, at every operation that may be the peak.
 
-    Exact allocation is assumed, since allocators never take less.
-
-    Parameters
-    ----------
-    raw : dict
-        A scenario with one sample per micro-batch, merged with its machine.
-    base : Path
-        Folder that relative paths start from.
-
-    Raises
-    ------
-    ScenarioError
-        If it is invalid.
+    ``raw`` is a scenario with one sample per micro-batch, merged with its machine; a ScenarioError
+    if it is invalid. Exact allocation is assumed, since allocators never take less.
     """
     raw = copy.deepcopy(raw)
     raw["cluster"]["allocator"] = "exact"
@@ -135,15 +124,7 @@ class NetworkCollectives:
     def least(
         self, collective: str, nbytes: float, group: Group, groups: Sequence[ProcessGroups]
     ) -> float:
-        """Least time of a collective after its last rank has entered [s].
-
-        Parameters
-        ----------
-        collective, nbytes, group
-            As for `simdp.steps.program.CollectiveCall`.
-        groups : sequence of ProcessGroups
-            Of the program.
-        """
+        """Least time of a collective after its last rank has entered [s]."""
         if self.cluster.world_size == 1 or isinstance(group, tuple):
             return 0.0
         names = tuple(one.name for one in groups)
@@ -222,20 +203,9 @@ def named(settings: dict[str, Any]) -> str:
 
 @dataclass(eq=False)
 class SharedCluster:
-    """A cluster that points share.
+    """A cluster that points share: its collectives, different devices, cost and power.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        One with this cluster.
-    network : NetworkCollectives
-        Bounds of its collectives.
-    devices : list of Device
-        Its different devices.
-    factor : float
-        Least factor of stragglers on compute.
-    rates : Rates
-        Cost and power.
+    ``factor`` is the least factor of stragglers on compute.
     """
 
     scenario: Scenario
@@ -277,14 +247,8 @@ def _factor(scenario: Scenario) -> float:
 class Recipe:
     """Work of each rank, for any batch.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        One with this work.
-    calls : dict of (str, int, str) to ndarray
-        Seconds of each call, by activity, micro-batch and device.
-    times : dict of tuple to Times
-        By devices.
+    ``calls`` has the seconds of each call by activity, micro-batch and device; ``times`` is by
+    devices.
     """
 
     scenario: Scenario
@@ -348,18 +312,10 @@ NUM_COLUMNS = NUM_BESIDE + 1
 
 
 class Asks(NamedTuple):
-    """A collective that is launched.
+    """A collective that is launched: a `simdp.steps.program.CollectiveCall` on a stream.
 
-    Attributes
-    ----------
-    tag : int or None
-        Its number in the step; None where the rank waits for it at once.
-    collective, nbytes, group
-        As for `simdp.steps.program.CollectiveCall`.
-    stream : int
-        Its stream.
-    wait, after
-        As for `simdp.steps.ops.AllReduce`.
+    ``tag`` is None where the rank waits for it at once; ``wait`` and ``after`` are as for
+    `simdp.steps.ops.AllReduce`.
     """
 
     tag: int | None
@@ -378,12 +334,8 @@ Event = int | Asks | tuple[int, ...]
 class OneUpdate(NamedTuple):
     """Work of an update, each figure that of the rank with least of it.
 
-    Attributes
-    ----------
-    scaled, moved : float
-        Memory traffic of scaling, and of the optimizer [bytes].
-    over_lists, in_loop : float
-        Launches of kernels over lists of tensors, and in a loop over tensors.
+    Memory traffic of scaling and of the optimizer [bytes]; launches of kernels over lists of
+    tensors, and in a loop over tensors.
     """
 
     scaled: float
@@ -401,10 +353,8 @@ class Prices(NamedTuple):
         Forward, backward and tail of each call [s].
     beside : ndarray, shape `(NUM_BESIDE, num_points)`
         Seconds per unit of each column `BYTES` ... `KERNELS`.
-    message : ndarray, shape `(num_points,)`
-        Before each collective [s].
-    first : ndarray, shape `(num_points,)`
-        At the beginning of a step [s].
+    message, first : ndarray, shape `(num_points,)`
+        Before each collective, and at the beginning of a step [s].
     collective : callable
         Least time of a collective, shape `(num_points,)` [s].
     """
@@ -428,21 +378,9 @@ NO_BOUND = {
 
 
 class Sheet:
-    """Work of a steady step of one program.
+    """Work of a steady step of one program, with one micro-step, or with `MICRO_STEPS`.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        With one micro-step, or with `MICRO_STEPS`.
-
-    Attributes
-    ----------
-    is_closed : bool
-        Whether all collectives of a step end within it.
-    groups : list of ProcessGroups
-        Of the program.
-    update : OneUpdate
-        Work of each update.
+    ``is_closed``: all collectives of a step end within it.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -561,19 +499,9 @@ class Sheet:
         return found
 
     def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
-        """Least time of a step, and of its calls only.
+        """Least time of a step, and of its calls only, shape `(num_points,)` [s].
 
-        Parameters
-        ----------
-        prices : Prices
-            Of each point.
-        micro_steps : ndarray, shape `(num_points,)`
-            Per step: 1 for all points, or 2 and more, as in the sheet.
-
-        Returns
-        -------
-        step, calls : ndarray, shape `(num_points,)`
-            [s].
+        ``micro_steps`` per step are 1 for all points, or 2 and more, as in the sheet.
         """
         nothing = prices._replace(beside=np.zeros_like(prices.beside))
         calls = self._sum(self.work(nothing), micro_steps)
@@ -702,16 +630,10 @@ SAFETY = 1 - 1e-9
 
 
 class Look(NamedTuple):
-    """A scenario to bound: for its operations, and for its memory.
+    """A scenario to bound, as plain data for its operations and for its memory.
 
-    Attributes
-    ----------
-    steps, memory : dict
-        Plain data.
-    base : Path
-        Folder that relative paths start from.
-    microbatch, room : int, float
-        Smallest micro-batch and largest memory of its points [bytes].
+    ``microbatch`` and ``room`` are the smallest micro-batch and largest memory of its points
+    [bytes].
     """
 
     steps: Raw
@@ -728,12 +650,8 @@ Read = tuple[Sheet | None, list[tuple[float, float]]]
 def looked_at(asked: Look) -> Read:
     """Compute a scenario's sheet and memory, in any process.
 
-    Returns
-    -------
-    sheet : Sheet or None
-        None where operations depend on times, or do not fit at any point.
-    lines : list of (float, float)
-        Bytes with one sample in a micro-batch, and per further sample.
+    The sheet is None where operations depend on times, or do not fit at any point. Lines of memory
+    are the bytes with one sample in a micro-batch, and per further sample.
     """
     scenario = build(asked.steps, asked.base)
     found = lines_of(asked.memory, asked.base)
@@ -923,12 +841,7 @@ class Bounds:
     def look(self, executor: PointExecutor, progress: Progress | None = None) -> None:
         """Add communication and memory to the bounds of possible points, grouped by operations.
 
-        Parameters
-        ----------
-        executor : PointExecutor
-            Computes the sheets.
-        progress : callable, optional
-            Called with the number of finished points and of all.
+        ``progress`` is called with the number of finished points and of all.
         """
         open_ = self.is_possible & (self.level == 0)
         groups = {

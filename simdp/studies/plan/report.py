@@ -145,13 +145,7 @@ UNTOLD = {
 
 
 def refuse_untold(search: Search, asked: PlanRequest) -> None:
-    """Check that some point has a figure for the goal and each limit.
-
-    Raises
-    ------
-    ScenarioError
-        With every one that has none.
-    """
+    """Raise a ScenarioError if no point has a figure for the goal or a limit."""
     fields = {f"--for {asked.goal}": GOALS[asked.goal]}
     fields |= {f"--{name}": LIMITS[name] for name in asked.limits}
     there = search.bounds.is_possible
@@ -165,13 +159,7 @@ def refuse_untold(search: Search, asked: PlanRequest) -> None:
 
 
 def refuse_untold_nearest(search: Search, asked: PlanRequest, nearest: SearchedPoint) -> None:
-    """Check that options within the limits have a figure for the goal.
-
-    Raises
-    ------
-    ScenarioError
-        If none has.
-    """
+    """Raise a ScenarioError if options within the limits have no figure for the goal."""
     field = GOALS[asked.goal]
     missed = search.misses(nearest.number, nearest.option)
     if nearest.option.value(field) is None and not missed:

@@ -42,18 +42,10 @@ KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
 
 
 class Infeasible(NamedTuple):
-    """Why a point is infeasible.
+    """Why a point is infeasible; the reason is the same for all points of one cause.
 
-    Attributes
-    ----------
-    reason : str
-        In words, the same for all points of one cause.
-    option : str or None
-        Option of the command, or key of the scenario, whose change may make the point feasible.
-    divisor : int
-        GPUs times micro-batch, where the global batch is not a multiple of it; else 0.
-    batch : int
-        The global batch then.
+    ``option`` is the option or key whose change may make it feasible. Where the global ``batch`` is
+    not a multiple of GPUs times micro-batch, that is the ``divisor``; else 0.
     """
 
     reason: str
@@ -77,20 +69,10 @@ class Infeasible(NamedTuple):
 def summed(
     counts: Mapping[Infeasible, int], divisors: Mapping[int, int] | None = None
 ) -> list[dict[str, Any]]:
-    """Count points by reason, the most frequent reason first.
+    """Count points by reason, the most frequent reason first: ``reason``, ``count`` and ``option``.
 
-    Parameters
-    ----------
-    counts : mapping of Infeasible to int
-        Points of each.
-    divisors : mapping of int to int
-        Numbers of feasible points by GPUs times micro-batch.
-
-    Returns
-    -------
-    list of dict
-        Each with ``reason``, ``count`` and ``option``; that of a batch has the value that makes
-        most points feasible.
+    ``divisors`` counts the feasible points by GPUs times micro-batch; the option of a batch has the
+    value that makes most points feasible.
     """
     groups: dict[tuple[str, str | None], dict[Infeasible, int]] = {}
     for one, count in counts.items():
@@ -144,21 +126,9 @@ def luck_of(need: SamplesNeeded) -> Floats:
 
 
 def chance(option: Option, limits: Mapping[str, float], factors: Floats) -> float | None:
-    """Probability that an option meets deadline, budget and energy together.
+    """Probability that an option meets deadline, budget and energy together; None without a limit.
 
-    Parameters
-    ----------
-    option : Option
-        With its mean time, cost and energy.
-    limits : mapping of str to float
-        As in `simdp.results.plan.PlanResult`.
-    factors : ndarray
-        Equally probable factors on all three, from `factors_of`.
-
-    Returns
-    -------
-    float or None
-        None without such a limit.
+    ``factors`` are equally probable factors on all three, from `factors_of`.
     """
     allowed = inf
     for name, metric in LIMITED.items():
@@ -171,12 +141,8 @@ def chance(option: Option, limits: Mapping[str, float], factors: Floats) -> floa
 def factors_of(luck: Floats, ends: tuple[float, float] | None) -> Floats:
     """Combine the factors on the time to the target.
 
-    Parameters
-    ----------
-    luck : ndarray
-        Times of single runs over their mean.
-    ends : (float, float) or None
-        90 % interval of a step relative to its time; its logarithm is taken as normal on each side.
+    ``luck`` are times of single runs over their mean; ``ends`` is the 90 % interval of a step
+    relative to its time, whose logarithm is taken as normal on each side.
     """
     if ends is None:
         return luck
@@ -218,17 +184,9 @@ NETWORK = ("cluster", "collectives")
 
 
 class PlanPoint(NamedTuple):
-    """One point of a space.
+    """One point of a grid, with its settings by dotted key, including derived ones.
 
-    Attributes
-    ----------
-    number : int
-        In the grid, whose last key varies fastest.
-    settings : dict
-        Dotted keys of a scenario, including derived ones.
-    world_size, microbatch, micro_steps : int
-        Ranks, samples per rank in a micro-step, and micro-steps; 0 samples where they are not
-        equal.
+    ``microbatch`` is 0 where ranks have different numbers of samples.
     """
 
     number: int
@@ -241,16 +199,9 @@ class PlanPoint(NamedTuple):
 class Space:
     """Search space of a plan.
 
-    Parameters
-    ----------
-    raw : dict
-        The scenario as plain data, without sweep and measurements.
-    base : Path
-        Folder that relative paths start from.
-    choices : mapping of str to sequence
-        Dotted keys, or `NODES`, and their values.
-    global_batch : int or None
-        Samples of a step at every point; None where ``choices`` decide.
+    ``raw`` is the scenario as plain data, without sweep and measurements; ``choices`` has the
+    values of dotted keys, or of `NODES`; ``global_batch`` is kept at every point unless ``choices``
+    decide.
     """
 
     def __init__(
@@ -339,24 +290,13 @@ class Space:
         return raw
 
     def scenario(self, settings: Mapping[str, Any]) -> Scenario:
-        """Make a scenario with settings.
-
-        Raises
-        ------
-        ScenarioError
-            If it is invalid.
-        """
+        """Make a scenario with settings; a ScenarioError if it is invalid."""
         return checked(self.raw_of(settings), self.base)
 
     def steady(self, settings: Mapping[str, Any]) -> Scenario:
-        """Make a scenario whose steady steps are those of a long job.
+        """Make a scenario whose steady steps are those of a long job; else a ScenarioError.
 
         It starts after the warm-up of its strategy, and has whole periods of it.
-
-        Raises
-        ------
-        ScenarioError
-            If it is invalid.
         """
         scenario = self.scenario(settings)
         strategy, workload = scenario.strategy.after_warmup(), scenario.workload
@@ -434,12 +374,9 @@ QUANTITIES = {"deadline": "time", "memory": "data size", "budget": "money"}
 
 
 def parse_limit(name: str, text: str) -> float:
-    """Read a limit: ``"3 days"``, ``"10000 USD"``, ``"500 kWh"``, ``"60 GB"``.
+    """Read a limit above 0: ``"3 days"``, ``"10000 USD"``, ``"500 kWh"``, ``"60 GB"``.
 
-    Raises
-    ------
-    ScenarioError
-        If it is not such a quantity above 0.
+    A ScenarioError if it is no such quantity.
     """
     option = f"--{'max-' * (name == 'memory')}{name}"
     if name == "energy":
@@ -461,13 +398,7 @@ def parse_limit(name: str, text: str) -> float:
 
 
 def parse_sure(text: str) -> float:
-    """Read a probability: ``"90%"``.
-
-    Raises
-    ------
-    ScenarioError
-        If it is not one.
-    """
+    """Read a probability: ``"90%"``; a ScenarioError if it is not one."""
     try:
         return parse_percent(text)
     except UnitError as error:
@@ -475,13 +406,7 @@ def parse_sure(text: str) -> float:
 
 
 def doubled(key: str, text: str) -> list[Any]:
-    """Read a range by doubling: ``"1:64"``, or ``"1MiB:1GiB"``.
-
-    Raises
-    ------
-    ScenarioError
-        If it is not one.
-    """
+    """Read a range by doubling: ``"1:64"``, or ``"1MiB:1GiB"``; else a ScenarioError."""
     first = text.split(":")[0]
     try:
         if first.isdecimal():
@@ -493,13 +418,7 @@ def doubled(key: str, text: str) -> list[Any]:
 
 
 def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
-    """Check the keys and values of choices.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem.
-    """
+    """Check the keys and values of choices; a ScenarioError has every problem."""
     known, found = [*Scenario.model_fields, NODES], []
     for key, values in choices.items():
         first = key.split(".")[0]
@@ -553,13 +472,7 @@ def _is_told(name: str, goal: str) -> bool:
 
 
 def refuse(scenario: Scenario, asked: PlanRequest) -> None:
-    """Check that a plan can be made for a scenario and options.
-
-    Raises
-    ------
-    ScenarioError
-        With every problem.
-    """
+    """Raise a ScenarioError with every reason why no plan can be made."""
     found = []
     if asked.goal not in GOALS:
         found.append(f"--for: {unknown_name('goal', asked.goal, list(GOALS))}")
@@ -616,15 +529,7 @@ PRECISION = {"dtype", "precision"}
 
 
 class LearningSettings:
-    """Settings of a scenario that affect learning and that a plan may change.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    global_batch : int
-        Samples of all ranks in a step.
-    """
+    """Settings of a scenario that affect learning and that a plan may change."""
 
     def __init__(self, scenario: Scenario, global_batch: int) -> None:
         workload, strategy = scenario.workload, scenario.strategy

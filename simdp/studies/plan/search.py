@@ -89,26 +89,10 @@ Play = Callable[[Sequence[int]], list[Option | None]]
 class Search:
     """Searches for the best points.
 
-    Parameters
-    ----------
-    bounds : Bounds
-        Of all points.
-    goal : str
-        A key of `GOALS`.
-    limits : mapping of str to float
-        By the keys of `LIMITS`; a limit on memory in addition to the devices'.
-    play : callable
-        Simulates.
-    margin : callable, optional
-        Factor by point number, at least 1, on its time, cost and energy before they are compared
-        with the limits.
-
-    Attributes
-    ----------
-    options : dict of int to Option
-        All simulated points.
-    pruned : dict of str to int
-        Numbers of other points, by reason.
+    ``limits`` are by the keys of `LIMITS`; that on memory applies in addition to the devices'.
+    ``margin`` is a factor by point number, at least 1, on time, cost and energy before they are
+    compared with the limits. ``options`` has all simulated points, ``pruned`` the numbers of others
+    by reason.
     """
 
     def __init__(
@@ -321,17 +305,7 @@ HUGE = 1e300
 
 
 class Sampled(NamedTuple):
-    """A sample of a large space.
-
-    Attributes
-    ----------
-    points : list of PlanPoint
-        Valid points, by number.
-    impossible : dict of Infeasible to int
-        Reasons of other points, and their numbers.
-    bounds : Bounds
-        Of the points.
-    """
+    """A sample of a large space: valid points by number, counts of infeasible ones, and bounds."""
 
     points: list[PlanPoint]
     impossible: dict[Infeasible, int]
@@ -346,25 +320,10 @@ def sampled(
     seed: int,
     progress: Callable[[str], None],
 ) -> Sampled:
-    """Choose points of a space by their bounds.
+    """Choose points of a space of more than `MAX_POINTS` by their bounds.
 
-    Parameters
-    ----------
-    space : Space
-        Of more than `MAX_POINTS`.
-    asked : PlanRequest
-        Goal and limits.
-    need_of, executor
-        As for `Bounds`, and for its ``look``.
-    seed : int
-        Same seed, same points.
-    progress : callable
-        Called with a line of text.
-
-    Raises
-    ------
-    ScenarioError
-        If Optuna is not installed.
+    Same seed, same points. ``progress`` is called with a line of text. A ScenarioError if Optuna is
+    not installed.
     """
     study = _study(space, seed)
     found = _Found(space, asked, need_of, executor)
@@ -493,18 +452,10 @@ PARTS = BUSY + WAITING + REST
 
 
 class Simulated(NamedTuple):
-    """A simulated point.
+    """A simulated point: times of the whole step, and memory of the fullest rank [bytes].
 
-    Attributes
-    ----------
-    metrics : dict
-        Times of the whole step.
-    peak : float
-        Memory of the fullest rank [bytes].
-    luck : ndarray
-        Times of single runs to the target over their mean.
-    whole : Scenario
-        With all micro-steps, or with a few where they are equal.
+    ``luck`` are times of single runs to the target over their mean; ``whole`` may have few
+    micro-steps where all are equal.
     """
 
     metrics: dict[str, float]
@@ -514,18 +465,10 @@ class Simulated(NamedTuple):
 
 
 class SimulatedPoint(NamedTuple):
-    """Scenarios to simulate for a point.
+    """Scenarios to simulate for a point: itself, or two shorter ones; none if it is invalid.
 
-    Attributes
-    ----------
-    scenarios : list of Scenario
-        The point itself, or two shorter ones; empty if it is invalid.
-    num_alike : int
-        Micro-steps, or steps of a period, of the point; 0 without extrapolation.
-    whole : Scenario or None
-        As in `Simulated`.
-    problem : str
-        Why the point is invalid.
+    ``num_alike`` are the micro-steps, or steps of a period, to extrapolate to; 0 without
+    extrapolation.
     """
 
     scenarios: list[Scenario]
@@ -537,16 +480,7 @@ class SimulatedPoint(NamedTuple):
 class Player:
     """Simulates points.
 
-    Parameters
-    ----------
-    bounds : Bounds
-        Of all points.
-    need_of : callable
-        As for `Bounds`.
-    changes : callable
-        Lists a scenario's changes to the file's training, at a global batch.
-    executor, store
-        As for `simulate_all`.
+    ``changes`` lists a scenario's changes to the file's training, at a global batch.
 
     Attributes
     ----------
@@ -555,8 +489,7 @@ class Player:
     why : dict of int to Infeasible
         Of points that cannot be simulated.
     intervals : dict of int to (float, float) or None
-        90 % interval of a step relative to its time, where computed; None where the machine is not
-        calibrated.
+        90 % interval of a step relative to its time; None where the machine is not calibrated.
     """
 
     def __init__(

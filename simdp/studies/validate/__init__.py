@@ -38,10 +38,7 @@ Clock = Callable[[int], float]
 def clock_of(scenario: Scenario, collective: str) -> Clock:
     """Return the function from a collective's size [bytes] to its time [s] in a scenario.
 
-    Raises
-    ------
-    ScenarioError
-        If ``collectives.cost`` does not support it.
+    A ScenarioError if ``collectives.cost`` does not support it.
     """
     cost = scenario.collectives.cost
     if cost.timed:
@@ -69,25 +66,8 @@ def time_table(
 ) -> list[CollectiveComparison]:
     """Simulate every size of a table, and compare with the measurements.
 
-    Parameters
-    ----------
-    name : str
-        Of the table's scenario.
-    measured : MeasuredCollective
-        The table.
-    scenario : Scenario
-        With the table's settings.
-    known : sequence of Known
-        Uncertainty of its constants.
-    number : int
-        Of the table, from 0.
-    pairs : sequence of (Scenario, Scenario), optional
-        The scenario with either end of each interval; by default from ``known``.
-
-    Raises
-    ------
-    ScenarioError
-        If it cannot be simulated.
+    ``pairs`` are the scenario with either end of each interval, by default from ``known``. A
+    ScenarioError if it cannot be simulated.
     """
     collective, wiring = measured.collective, wiring_of(scenario.cluster)
     clock, known = clock_of(scenario, collective), with_pool(known, scenario)
@@ -239,13 +219,7 @@ def joined(
 
 
 def compare(job: ValidationGroup) -> Comparisons:
-    """Simulate a job's points, and compare with the measurements.
-
-    Raises
-    ------
-    ScenarioError
-        If one cannot be simulated.
-    """
+    """Simulate a job's points, and compare; a ScenarioError if one cannot be simulated."""
     steps, rows = list[StepComparison](), list[CollectiveComparison]()
     place = ""
     try:

@@ -41,21 +41,7 @@ BY: tuple[By, ...] = get_args(By)
 
 
 class Item(NamedTuple):
-    """A measured point or table of a scenario.
-
-    Attributes
-    ----------
-    file, name : str
-        The scenario's.
-    measured : MeasuredScenario
-        All measurements of the scenario.
-    number : int
-        Of the point or the table, from 0.
-    made : Scenario
-        The point or the table as a scenario.
-    is_table : bool
-        Whether it is a table.
-    """
+    """A measured point or table of a scenario, by its number from 0; ``made`` is it as a scenario."""
 
     file: str
     name: str
@@ -121,20 +107,10 @@ def items_of(scenarios: Mapping[Path, Scenario]) -> list[Item]:
 
 
 def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
-    """Divide measurements into folds.
+    """Divide measurements into folds; a ScenarioError if there are none.
 
-    Parameters
-    ----------
-    items : iterable of Item
-        Of all scenarios.
-    by : {"model", "nodes", "collective", "cluster"}
-        A fold is a model, a number of nodes or a collective of one cluster that has several; or a
-        whole cluster.
-
-    Raises
-    ------
-    ScenarioError
-        If there are none.
+    A fold is a model, a number of nodes or a collective of one cluster that has several; or a whole
+    cluster.
     """
     groups: dict[str, list[Item]] = {}
     where = site_of if by == "cluster" else lambda item: item.machine
@@ -250,20 +226,10 @@ def by_key(constants: Sequence[Constant], values: Floats) -> Numbers:
 
 
 class Refitted(NamedTuple):
-    """Constants that were refitted without a fold.
+    """Constants that were refitted without a fold, with the covariance of their logarithms.
 
-    Attributes
-    ----------
-    constants : tuple of Constant
-        Fitted constants.
-    values : ndarray, shape `(num_constants,)`
-        Their values.
-    covariance : ndarray, shape `(num_constants, num_constants)`
-        Of their logarithms.
-    residual : float
-        Relative standard deviation of the unexplained error.
-    tables : dict of str to list of int
-        Fitted tables: numbers of nodes by collective.
+    ``residual`` is the relative standard deviation of the unexplained error; ``tables`` has the
+    node counts of the fitted tables by collective.
     """
 
     constants: tuple[Constant, ...]
@@ -325,19 +291,9 @@ def fitting_tables(remaining: Sequence[Item]) -> list[Item]:
 
 
 def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
-    """Fit NCCL's constants to the remaining tables of a cluster.
+    """Fit NCCL's constants to the remaining tables of a cluster; None if there are none.
 
-    Parameters
-    ----------
-    remaining : sequence of Item
-        Of one cluster.
-    noise : float
-        Of its measurements.
-
-    Returns
-    -------
-    Refitted or None
-        None without a table of NCCL's formula.
+    ``noise`` is that of the cluster's measurements.
     """
     tables = fitting_tables(remaining)
     if not tables:

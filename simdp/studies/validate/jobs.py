@@ -64,14 +64,8 @@ def ring_exchange_time(nbytes: float, wiring: Wiring) -> float:
 def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> float:
     """Time of the simplest algorithm at the links' data sheet: ``hops alpha + sent S / B`` [s].
 
-    Parameters
-    ----------
-    collective : str
-        A key of `simdp.collectives.costs.nccl.WAYS`: a ring, or sends where there is none.
-    nbytes : float
-        Size of the buffer, S [bytes].
-    wiring : Wiring
-        Of the ranks; the slower of the transfers inside and between nodes counts.
+    It is a ring, or sends where there is none; the slower of the transfers inside and between nodes
+    counts.
     """
     way = next(iter(WAYS[collective].values()))(wiring)
     assert way is not None, "rings and sends serve every wiring"
@@ -90,19 +84,9 @@ def same_work(point: Scenario) -> str:
 def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[StepComparison]:
     """Add the prediction of linear scaling: the throughput of fewer ranks, times the ranks.
 
-    Parameters
-    ----------
-    points : sequence of StepComparison
-        Of all scenarios.
-    work : sequence of str
-        `same_work` of each.
-
-    Returns
-    -------
-    list of StepComparison
-        The base is the point with the fewest ranks and the same work on the cluster, else with the
-        fewest of the scenario; among equals the same scenario's, then the first. Points without a
-        base have None.
+    The base is the point with the fewest ranks and the same work (`same_work`) on the cluster, else
+    with the fewest of the scenario; among equals the same scenario's, then the first. Points
+    without a base have None.
     """
     groups: dict[tuple[str, str], list[StepComparison]] = {}
     for point, key in zip(points, work, strict=True):
@@ -209,25 +193,9 @@ def time_step(
     known: Sequence[Known],
     stopwatch: Stopwatch | None = None,
 ) -> StepComparison:
-    """Simulate a point, and compare with the measurement.
+    """Simulate a `shortened` point, and compare with the measurement.
 
-    Parameters
-    ----------
-    name : str
-        Of the point's scenario.
-    measured : MeasuredPoint
-        The measurement.
-    point : Scenario
-        The point; `shortened`.
-    known : sequence of Known
-        Uncertainty of its constants.
-    stopwatch : Stopwatch, optional
-        Of the point, for reuse.
-
-    Raises
-    ------
-    ScenarioError
-        If it cannot be simulated.
+    A ``stopwatch`` of the point is reused. A ScenarioError if it cannot be simulated.
     """
     stopwatch = stopwatch or Stopwatch(point)
     metrics = stopwatch.metrics
@@ -266,26 +234,10 @@ Intervals = Literal["all", "predicted", "none"]
 
 
 class ValidationGroup(NamedTuple):
-    """A job: points of a scenario that share a machine, or one table.
+    """A job: consecutive points of a scenario that share a machine, or one table.
 
-    Attributes
-    ----------
-    file : str
-        The scenario's, for messages.
-    name : str
-        The scenario's.
-    measured : MeasuredScenario
-        All measurements of the scenario.
-    first : int
-        Number of the first point, or of the table.
-    steps : sequence of Scenario
-        Consecutive points.
-    table : Scenario or None
-        With the table's settings.
-    known : sequence of Known
-        Uncertainty of the constants.
-    only_predicted : bool
-        Whether points of other roles have no interval.
+    ``first`` is the number of the first point, or of the table. ``only_predicted``: points of other
+    roles have no interval.
     """
 
     file: str

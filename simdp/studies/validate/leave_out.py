@@ -88,10 +88,6 @@ class Intake:
 
     Parameters
     ----------
-    item : Item
-        A point.
-    scenario : Scenario
-        The same point.
     tables : Refitted or None
         Fit to the remaining tables of the cluster.
     knows_cost : bool
@@ -217,21 +213,10 @@ def _simple_share(scenario: Scenario, place: str, share: float | None, flow: flo
 def refit_steps(
     points: Sequence[tuple[Watched, Intake]], tables: Refitted | None, noise: float
 ) -> Refitted:
-    """Fit constants to the remaining steps.
+    """Fit constants to the remaining steps with role calibration; those without effect are dropped.
 
-    Parameters
-    ----------
-    points : sequence of (Watched, Intake)
-        Those with role calibration.
-    tables : Refitted or None
-        Fit of the same constants to tables.
-    noise : float
-        Of the cluster's measurements.
-
-    Returns
-    -------
-    Refitted
-        With the constants that affect the points; possibly none.
+    ``tables`` is a fit of the same constants to tables; ``noise`` that of the cluster's
+    measurements.
     """
     constants = [
         _constant(key, next(intake for _, intake in points if key in intake.keys), tables)
@@ -338,16 +323,9 @@ Rows = tuple[
 
 
 class FoldJob(NamedTuple):
-    """Points and tables of one fold; or some outside all folds.
+    """Points and tables of one fold; or some outside all folds, with ``by`` None.
 
-    Attributes
-    ----------
-    fold : FoldData
-        Its ``remaining`` is empty where a whole cluster is left out, and outside all folds.
-    by : str or None
-        None outside all folds.
-    noise : float
-        Of the cluster's measurements.
+    ``fold.remaining`` is empty outside all folds, and where a whole cluster is left out.
     """
 
     fold: FoldData
@@ -455,13 +433,7 @@ def _fitting(remaining: Sequence[Item]) -> list[Item]:
 
 
 def predict(job: FoldJob) -> Rows:
-    """Fit to the remaining items, and predict those that are left out.
-
-    Raises
-    ------
-    ScenarioError
-        If a point cannot be simulated.
-    """
+    """Fit to the remaining items, and predict the others; a ScenarioError if one is invalid."""
     without = _Without(job)
     steps = [_told(item, without.step) for item in job.fold.left_out if not item.is_table]
     tables = [_told(item, without.table) for item in job.fold.left_out if item.is_table]
