@@ -211,7 +211,7 @@ def compare(
         A YAML file, a saved result.json, or the name of a shipped scenario.
     over : mapping of str to sequence
         Dotted keys and their values, for example ``{"strategy": ["single", "ddp"]}``; several keys
-        make a grid whose last key varies fastest.
+        make a grid, in which the last key varies fastest.
     overrides : mapping of str to value, optional
         Keys that are set at every point, as for `simdp.load_scenario`.
     workers, scheduler, progress, store

@@ -316,7 +316,7 @@ class Method(NamedTuple):
 def methods(asked: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
     """Yield groups of methods to try; within a group only recomputation differs, and increases.
 
-    ``asked`` restricts methods, strategies and recomputation; all methods use ``precision``.
+    The request restricts methods, strategies and recomputation; all use ``precision``.
     """
     for name in (asked.method,) if asked.method else METHODS:
         for strategy, more in _ways(asked, name):

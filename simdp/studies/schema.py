@@ -167,7 +167,7 @@ class SchemaGenerator(GenerateJsonSchema):
 
 
 def _marker(schema: Any) -> object:
-    """The object whose method validates a field."""
+    """The object with the method that validates a field."""
     return getattr(schema["function"]["function"], "__self__", None)
 
 

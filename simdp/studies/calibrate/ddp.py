@@ -39,7 +39,7 @@ def calibrate_ddp(
     name : str, optional
         Of the machine; by default that of the first scenario, else the first scenario's own.
     wanted : Path, optional
-        A scenario whose step should be predicted better.
+        A scenario with a step to predict better.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _rounded(constant: Constant, value: float) -> Any:
 
 
 def _next(found: StepsFit) -> NextStep | None:
-    """Choose the point whose measurement leaves the least variance in all predictions."""
+    """Choose the point to measure that leaves the least variance in all predictions."""
     if not found.others:
         return None
     slopes, covariance = found.slopes, found.fit.covariance

@@ -84,7 +84,7 @@ def calibrate_nccl_tests(
     target : float
         Size that the next measurement should improve [bytes].
     wanted : Path, optional
-        A scenario whose step should be predicted better.
+        A scenario with a step to predict better.
 
     Raises
     ------

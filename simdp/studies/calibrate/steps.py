@@ -118,7 +118,7 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
 
 
 class Watched:
-    """A measured step whose scenario is recorded once, for fast simulation with other constants."""
+    """A measured step, recorded once for fast simulation with other constants."""
 
     def __init__(self, step: MeasuredStep) -> None:
         self.step, self.stopwatch = step, Stopwatch(step.scenario)

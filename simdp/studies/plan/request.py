@@ -254,7 +254,7 @@ class Space:
     def _cut(
         self, number: int, settings: dict[str, Any], size: int, batch: int, accum: Any
     ) -> PlanPoint:
-        """Make a point whose micro-batch follows from the global batch."""
+        """Make a point with the micro-batch that follows from the global batch."""
         settings[BATCH] = batch
         even = isinstance(accum, int) and batch % (size * accum) == 0
         return PlanPoint(
@@ -294,7 +294,7 @@ class Space:
         return checked(self.raw_of(settings), self.base)
 
     def steady(self, settings: Mapping[str, Any]) -> Scenario:
-        """Make a scenario whose steady steps are those of a long job; else a ScenarioError.
+        """Make a scenario with the steady steps of a long job; a ScenarioError if it is invalid.
 
         It starts after the warm-up of its strategy, and has whole periods of it.
         """

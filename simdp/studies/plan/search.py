@@ -202,7 +202,7 @@ class Search:
             self._simulate(numbers[order[: POINTS_AT_ONCE // 4]])
 
     def nearest(self) -> SearchedPoint | None:
-        """The point whose largest miss is smallest."""
+        """The point with the smallest largest miss."""
         miss = np.zeros(len(self.bounds.points))
         for name, field in LIMITS.items():
             allowed = self.allowed(name)
@@ -244,7 +244,7 @@ class Search:
         return open_
 
     def _is_worse(self, options: Sequence[Option]) -> Bools:
-        """Points whose bounds are no better than a simulated point in time, cost and memory."""
+        """Points with bounds no better than a simulated point in time, cost and memory."""
         time, cost, memory = (
             self.least(field) for field in ("finish_s", "cost_usd", "peak_memory_bytes")
         )

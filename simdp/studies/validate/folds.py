@@ -41,7 +41,7 @@ BY: tuple[By, ...] = get_args(By)
 
 
 class Item(NamedTuple):
-    """A measured point or table of a scenario, by its number from 0; ``made`` is it as a scenario."""
+    """A measured point or table of a scenario, by its number from 0, made a scenario."""
 
     file: str
     name: str

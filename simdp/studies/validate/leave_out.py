@@ -168,7 +168,7 @@ def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
 
 
 def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
-    """Keys of fitted constants whose values a scenario has."""
+    """Keys of fitted constants with the values of a scenario."""
     keys = dict[str, None]()
     for place, calibration, _ in calibrated:
         for key, ends in calibration.intervals.items():
