@@ -599,7 +599,7 @@ def test_too_little_memory_is_one_line(say, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr("simdp.studies.sweep.sweep", full)
-    line = "there is not enough memory for this; try fewer ranks, steps or samples."
+    line = "not enough memory; try fewer ranks, steps or samples."
     assert say("run", "tiny.yaml") == (2, "", [line])
 
 

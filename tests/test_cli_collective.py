@@ -187,8 +187,8 @@ def test_a_csv_is_as_good_as_a_log(say):
         ),
         (
             (*against(), "--sizes", "1 GiB"),
-            "--sizes 1 GiB: nccl_all_reduce_2x4.log has sizes from 1024 B to 67108864 B, and none "
-            "of them is in there.",
+            "--sizes 1 GiB: nccl_all_reduce_2x4.log has sizes from 1024 B to 67108864 B, none of "
+            "them in this range.",
         ),
         (against("nccl_all_gather_old.log"), "nccl_all_gather_old.log: is a log of all_gather, "),
     ],
@@ -233,7 +233,7 @@ def test_without_an_algorithm_the_scenarios_cost_is_taken(say, tmp_path):
     ("arguments", "line"),
     [
         (("--algorithm", "{kind: nccl, launch: 5}"), "--algorithm launch: 5 has no unit"),
-        (("--algorithm", "nccl", "--split", "mod 2"), "--algorithm nccl: knows no process groups"),
+        (("--algorithm", "nccl", "--split", "mod 2"), "--algorithm nccl: does not support process groups"),
     ],
 )
 def test_a_cost_that_cannot_serve_is_refused(say, arguments, line):

@@ -212,7 +212,7 @@ def _check_root(collective: str, root: int, world_size: int) -> None:
     if root and collective not in ROOTED:
         raise ScenarioError([f"--root {root}: {collective} has no root; leave it out."])
     if not 0 <= root < world_size:
-        raise ScenarioError([f"--root {root}: is no rank; give 0 ... {world_size - 1}."])
+        raise ScenarioError([f"--root {root}: is not a rank; give 0 ... {world_size - 1}."])
 
 
 def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
@@ -231,7 +231,7 @@ def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
 def _check_knows(cost: Cost, collective: str, cluster: Cluster, split: GroupSplit | None) -> None:
     wrong = cost.problem_with(collective, wiring_of(cluster))
     if wrong is None and split is not None:
-        wrong = "knows no process groups; leave --split out, or name an algorithm"
+        wrong = "does not support process groups; leave --split out, or name an algorithm"
     if wrong:
         raise ScenarioError([f"--algorithm {cost.kind}: {wrong}."])
 
@@ -499,7 +499,7 @@ def _sizes(request: Request, log: NcclLog | None) -> list[int]:
         raise ScenarioError(
             [
                 f"--sizes {request.sizes}: {log.path} has sizes from {measured[0]} B to "
-                f"{measured[-1]} B, and none of them is in there."
+                f"{measured[-1]} B, none of them in this range."
             ]
         )
     return inside

@@ -108,8 +108,8 @@ def _one_batch(raw: Raw, n: int) -> tuple[Raw, list[str]]:
     for key in ("samples_per_rank", "grad_accum"):
         if isinstance(workload.get(key), list):
             return {}, [
-                f"the batches are the scenario's own, since workload.{key} deals them out by rank; "
-                "strategies that cut a global_batch cannot take them."
+                f"the batches are the scenario's own, since workload.{key} sets them by rank; "
+                "strategies with a global_batch cannot use them."
             ]
     if type(microbatch) is not int or type(accumulate) is not int:
         return {}, []  # validation reports it

@@ -175,7 +175,7 @@ def _worth_a_row(trials: Sequence[_Trial]) -> list[_Trial]:
 def _nothing_to_try(asked: FitsRequest) -> str:
     chosen = {"--method": asked.method, "--strategy": asked.strategy}
     given = ", ".join(f"{option} {value}" for option, value in chosen.items() if value)
-    return f"{given}: {asked.title} cannot be trained so; leave one of them out."
+    return f"{given}: {asked.title} cannot be trained with these; leave one of them out."
 
 
 def _one_of(trials: Sequence[_Trial]) -> _Trial:

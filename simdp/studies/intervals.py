@@ -171,7 +171,7 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
             elif own:
                 raise ScenarioError(
                     [
-                        f"{where}: {ends[0]} ... {ends[1]} does not hold the "
+                        f"{where}: {ends[0]} ... {ends[1]} excludes the "
                         "scenario's value; correct one of them."
                     ]
                 )

@@ -218,7 +218,7 @@ def machine_with(device: str) -> str:
     if not found:
         raise ScenarioError(
             [
-                f"--device {device}: no machine of the catalogue has it, so that its links are not "
+                f"--device {device}: no machine of the catalogue has it, and so its links are not "
                 f"known; add --node-size 8 to assume {OWN_LINK} and {OWN_NETWORK}, or give "
                 "--machine FILE.yaml with its cluster."
             ]

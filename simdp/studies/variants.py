@@ -68,7 +68,7 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
         old = getattr(scenario, section, None)
         if old is None or not hasattr(old, "model_validate"):
             raise ScenarioError(
-                [f"{section}: is no constant; give a key of cluster, workload, ..."]
+                [f"{section}: has no constants; give a key of cluster, workload, ..."]
             )
         if section in made:  # its cost changes as well
             part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
@@ -408,6 +408,6 @@ def parse_counts(option: str, text: str) -> list[int]:
     wrong = [part for part in counts if not (part.isascii() and part.isdecimal() and int(part))]
     if wrong:
         raise ScenarioError(
-            [f"{option} {text}: {wrong[0]!r} is no whole number of 1 or more; write 1,2,8."]
+            [f"{option} {text}: {wrong[0]!r} is not a whole number of 1 or more; write 1,2,8."]
         )
     return [int(part) for part in counts]

@@ -174,7 +174,7 @@ def test_a_root_must_be_a_rank_of_every_world_size():
     ring = make_algorithm("broadcast", "ring")
     assert problems(
         sweep_collective, "broadcast", [ring], [ring_of(2), ring_of(8)], [1], root=2
-    ) == ["--root 2: is no rank; give 0 ... 1."]
+    ) == ["--root 2: is not a rank; give 0 ... 1."]
 
 
 def test_a_root_where_there_is_none_is_refused():

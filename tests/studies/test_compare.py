@@ -118,8 +118,8 @@ def test_a_list_of_micro_steps_is_kept_and_single_says_that_it_cannot_take_it(la
         "fewer; give global_batch and a number of micro-steps instead."
     ]
     assert found.notes == [
-        "the batches are the scenario's own, since workload.grad_accum deals them out by rank; "
-        "strategies that cut a global_batch cannot take them."
+        "the batches are the scenario's own, since workload.grad_accum sets them by rank; "
+        "strategies with a global_batch cannot use them."
     ]
 
 

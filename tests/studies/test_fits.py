@@ -259,7 +259,7 @@ def test_several_nodes_also_try_hsdp() -> None:
         ),
         (
             FitsRequest("resnet18", 8, "dgx-h100", method="lora"),
-            "--method lora: resnet18 cannot be trained so; leave one of them out.",
+            "--method lora: resnet18 cannot be trained with these; leave one of them out.",
         ),
         (
             FitsRequest("gpt2", 12, "dgx-h100"),

@@ -157,8 +157,7 @@ def test_a_machines_file_says_how_well_its_constants_are_known(tmp_path):
         (
             BANDWIDTH,
             ["26 GB/s", "30 GB/s"],
-            f"{BANDWIDTH}: 26 GB/s ... 30 GB/s does not hold the scenario's value; correct one of "
-            "them.",
+            f"{BANDWIDTH}: 26 GB/s ... 30 GB/s excludes the scenario's value; correct one of them.",
         ),
         (
             BANDWIDTH,
@@ -173,15 +172,14 @@ def test_a_machines_file_says_how_well_its_constants_are_known(tmp_path):
         (
             "cluster.topology",
             ["ring", "ring"],
-            "cluster.topology: ring ... ring does not hold the scenario's value; correct one of "
-            "them.",
+            "cluster.topology: ring ... ring excludes the scenario's value; correct one of them.",
         ),
         (
             "clutser.link",
             [1, 2],
-            ".clutser.link: clutser: is no constant; give a key of cluster, workload",
+            ".clutser.link: clutser: has no constants; give a key of cluster, workload",
         ),
-        ("name", ["a", "b"], ".name: name: is no constant; give a key of cluster, workload, ..."),
+        ("name", ["a", "b"], ".name: name: has no constants; give a key of cluster, workload, ..."),
         (
             "cluster.link.alpha.x",
             [1, 2],

@@ -80,14 +80,16 @@ def read_measurements(
     A ScenarioError lists every file that cannot be used, and points that contradict each other.
     """
     if not files:
-        raise ScenarioError(["calibrate nccl-tests needs a log; give what all_reduce_perf prints."])
+        raise ScenarioError(
+            ["calibrate nccl-tests needs a log; give the output of all_reduce_perf."]
+        )
     if len(nodes) not in (0, 1, len(files)):
         raise ScenarioError(
             [f"--nodes has {len(nodes)} numbers for {len(files)} files; give one, or one each."]
         )
     for option, count in (("--links-per-node", links_per_node), *(("--nodes", n) for n in nodes)):
         if count < 1:
-            raise ScenarioError([f"{option} {count}: is no number of 1 or more."])
+            raise ScenarioError([f"{option} {count}: is not a number of 1 or more."])
     each: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
     each = each or [None] * len(files)
     tables: list[_LogTable] = []
@@ -106,18 +108,18 @@ def read_measurements(
 def _table(log: NcclLog, nodes: int | None) -> _LogTable:
     if log.collective not in WAYS:
         raise ScenarioError(
-            [f"{log.path}: {log.collective} is none of NCCL's collectives: {', '.join(WAYS)}."]
+            [f"{log.path}: {log.collective} is not one of NCCL's collectives: {', '.join(WAYS)}."]
         )
     if log.world_size is None:
         raise ScenarioError(
-            [f"{log.path}: does not tell its number of ranks; add a line such as # nranks: 8."]
+            [f"{log.path}: lacks its number of ranks; add a line such as # nranks: 8."]
         )
     num_nodes = nodes or log.num_nodes or 1
     if log.world_size < 2 or log.world_size % num_nodes:
         raise ScenarioError(
             [
                 f"{log.path}: {log.world_size} ranks cannot lie on {num_nodes} nodes, two ranks or "
-                "more, as many on each; say with --nodes how many there are."
+                "more, as many on each; give the number of nodes with --nodes."
             ]
         )
     return _LogTable(log, log.collective, log.world_size, num_nodes)

@@ -163,7 +163,7 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int)
     for key in only:
         if key not in known:
             raise ScenarioError(
-                [f"--only: {key} is no constant that these points bear on: {', '.join(known)}."]
+                [f"--only: {key} is not a constant of these points: {', '.join(known)}."]
             )
     chosen = [constant for constant in constants if not only or constant.key in only]
     needed = len(chosen) if only else LEAST_POINTS
@@ -172,7 +172,8 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int)
         raise ScenarioError(
             [
                 f"{num_points} measured points are fewer than the {needed} constants that they "
-                f"must tell ({keys}); measure more sizes" + (", or fit fewer." if only else ".")
+                f"must determine ({keys}); measure more sizes"
+                + (", or fit fewer." if only else ".")
             ]
         )
     return chosen

@@ -91,13 +91,13 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
     points = [step for step in steps if step.is_calibration]
     if not points:
         raise ScenarioError(
-            ["calibrate: no point has role: calibration; say which points may be fitted."]
+            ["calibrate: no point has role: calibration; set it for the points to fit."]
         )
     constants = [_constant(text, points) for text in asked] or _usual(points)
     keys = [constant.key for constant in constants]
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ScenarioError([f"--fit {twice}: is asked for twice; keep one."])
+        raise ScenarioError([f"--fit {twice}: is given twice; keep one."])
     watched = [Watched(point) for point in points]
     reached = np.atleast_1d(reach(watched, constants).any(axis=1))
     used = [point for point, does in zip(watched, reached, strict=True) if does]
@@ -231,7 +231,7 @@ def _constant(text: str, points: Sequence[MeasuredStep]) -> Constant:
         (least, dimension), (most, other) = (read(text, end) for end in (low, high))
         if dimension != other or not 0 < least < most:
             raise ScenarioError(
-                [f"--fit {text}: {low} and {high} are no bounds; give two, 0 < LOW < HIGH."]
+                [f"--fit {text}: {low} and {high} are not bounds; give two, 0 < LOW < HIGH."]
             )
         return Constant(key, dimension, sqrt(least * most), least, most, np.log(most / least) / 2)
     value = value_at(raw, key.split(OF_ONE)[-1])
@@ -266,7 +266,7 @@ def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
     if not all(point.scenario.collectives.cost.kind == "nccl" for point in points):
         raise ScenarioError(
             [
-                "calibrate: no constant is asked for; name some with --fit, or let "
+                "calibrate: no constants are given; name some with --fit, or let "
                 "collectives.cost be nccl."
             ]
         )
@@ -354,7 +354,7 @@ def _solved(step: MeasuredStep) -> Baseline:
     time = found(step.seconds)
     if time <= least:
         raise ScenarioError(
-            [f"{step.title}: communication alone takes longer; calibrate the network first."]
+            [f"{step.title}: only communication takes longer; calibrate the network first."]
         )
     stopwatch = Stopwatch(at(time))
     known = machine_calibration(scenario.cluster.machine, scenario.base)

@@ -345,7 +345,7 @@ def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, 
     raise ScenarioError(
         [
             f"{result.name}: {how} of {world} ranks, as many as {traces.name}: {_said(result)}; "
-            "run the one point that it is to be held against."
+            "run only the point to compare with."
         ]
     )
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Value = TypeVar("Value", covariant=True)
 
-NO_MEMORY = "there is not enough memory for this; try fewer ranks, steps or samples."
+NO_MEMORY = "not enough memory; try fewer ranks, steps or samples."
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class DaskExecutor(PointExecutor):
                     return ()
             except CancelledError:
                 return [future for future in futures if future.status != "pending"]
-        raise self._gone("has no workers any more")
+        raise self._gone("has lost its workers")
 
     def _outcome(self, future: Any) -> CompletedItem[Any] | Failed | None:
         """Result of an item; None where it was lost with its worker."""
@@ -121,7 +121,7 @@ class DaskExecutor(PointExecutor):
             return found
         except TimeoutError:  # lost with its worker, and not repeated yet
             if not self._client.nthreads():
-                raise self._gone("has no workers any more") from None
+                raise self._gone("has lost its workers") from None
             return None
         except CancelledError:
             if self._client.status != "running":
@@ -131,8 +131,8 @@ class DaskExecutor(PointExecutor):
     def _gone(self, what: str) -> ScenarioError:
         return ScenarioError(
             [
-                f"--scheduler {self.address}: {what}; what is done is kept: start it again, and "
-                "add --continue."
+                f"--scheduler {self.address}: {what}; finished points are kept; start it again "
+                "with --continue."
             ]
         )
 
@@ -174,7 +174,7 @@ def _told(error: Any) -> Exception:
     if isinstance(error, ModuleNotFoundError):
         return SimdpError(f"a worker has no {error.name}; install simdp on every one.")
     if type(error).__name__ == "KilledWorker":
-        return SimdpError("the workers that played it died; they may have too little memory.")
+        return SimdpError("the workers that simulated it died; they may have too little memory.")
     return error if isinstance(error, Exception) else SimdpError(str(error))
 
 

@@ -24,7 +24,7 @@ AHEAD = 2
 MAX_DEATHS = 2
 """Deaths of a process that runs one item alone until the item fails."""
 
-DIED = "its process died; it may have needed more memory than there is: try fewer workers."
+DIED = "its process died, possibly out of memory; try fewer workers."
 
 
 PR_SET_PDEATHSIG = 1

@@ -261,7 +261,7 @@ def _need_of(scenario: Scenario) -> NeedOf:
         wrong = target.problem_with(batch, there)
         if wrong:
             return f"target.{wrong}"
-        return target.need(batch, there) or "target: only a run can tell when it is reached"
+        return target.need(batch, there) or "target: is only known from a run"
 
     return need_of
 

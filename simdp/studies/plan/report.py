@@ -136,9 +136,8 @@ MAX_INTERVALS = 50
 
 
 UNTOLD = {
-    "cost_usd": "nobody says what these devices cost; add cluster.price: 2 USD/h, or choose "
-    "others.",
-    "energy_kwh": "nobody says what these devices draw; add cluster.power: {rest: 80 W, busy: "
+    "cost_usd": "these devices have no price; add cluster.price: 2 USD/h, or choose others.",
+    "energy_kwh": "these devices have no power; add cluster.power: {rest: 80 W, busy: "
     "700 W}, or choose others.",
 }
 """Errors by field of an option that needs a price or power."""
@@ -163,7 +162,7 @@ def refuse_untold_nearest(search: Search, asked: PlanRequest, nearest: SearchedP
     field = GOALS[asked.goal]
     missed = search.misses(nearest.number, nearest.option)
     if nearest.option.value(field) is None and not missed:
-        said = f"{nearest.option.label or 'the scenario'} meets the limits, and {UNTOLD[field]}"
+        said = f"{nearest.option.label or 'the scenario'} meets the limits, but {UNTOLD[field]}"
         raise ScenarioError([f"--for {asked.goal}: {said}"])
 
 

@@ -266,7 +266,9 @@ class Space:
         nodes = settings.pop(NODES, None)
         if nodes is None:
             given = settings.get(WORLD, self.raw["cluster"].get("world_size"))
-            return given if isinstance(given, int) else Infeasible(f"{WORLD} is no number", WORLD)
+            return (
+                given if isinstance(given, int) else Infeasible(f"{WORLD} is not a number", WORLD)
+            )
         machine = settings.get(MACHINE, self.raw["cluster"].get("machine"))
         if machine not in self._per_node:
             brought = read_machine(machine, self.base).cluster if machine is not None else {}
@@ -393,7 +395,7 @@ def parse_limit(name: str, text: str) -> float:
     if not isfinite(value) or value <= 0:
         examples = {"budget": "10000 USD", "energy": "500 kWh", "deadline": "3 days"}
         example = examples.get(name, "60 GB")
-        raise ScenarioError([f"{option} {text}: is no such quantity above 0; write {example}."])
+        raise ScenarioError([f"{option} {text}: is not a quantity above 0; write {example}."])
     return value
 
 
@@ -433,11 +435,11 @@ def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
             wrong = [v for v in values if not isinstance(v, int) or isinstance(v, bool) or v < 1]
             if wrong:
                 found.append(
-                    f"--choose nodes: {shown(wrong[0])} is no whole number of 1 or more; write "
+                    f"--choose nodes: {shown(wrong[0])} is not a whole number of 1 or more; write "
                     "nodes=1,2,8."
                 )
     if NODES in choices and WORLD in choices:
-        found.append(f"--choose nodes: says how many ranks there are, as {WORLD} does; keep one.")
+        found.append(f"--choose nodes: sets the number of ranks, as {WORLD} does; keep one.")
     if found:
         raise ScenarioError(found)
 
@@ -479,7 +481,7 @@ def refuse(scenario: Scenario, asked: PlanRequest) -> None:
     for name in ("deadline", "budget", "energy"):
         if name in asked.limits and scenario.target is None:
             found.append(
-                f"--{name}: the scenario does not say what is to be reached; add target: "
+                f"--{name}: the scenario has no target; add target: "
                 "{samples: 1e9}, or {epochs: 90}, or {benchmark: bert}."
             )
     if asked.sure is not None and not 0.5 <= asked.sure < 1:
@@ -489,21 +491,19 @@ def refuse(scenario: Scenario, asked: PlanRequest) -> None:
         )
     if asked.sure is not None and not any(name in asked.limits for name in LIMITED):
         found.append(
-            "--sure: there is no limit that options could meet; add --deadline, --budget or "
-            "--energy."
+            "--sure: needs a limit that options can meet; add --deadline, --budget or --energy."
         )
     if isinstance(scenario.target, LossReached):
         found.append(
-            "target.loss: only a run that learns tells when it is reached; write {samples: ...} "
-            "for a plan."
+            "target.loss: is only known from a run that learns; write {samples: ...} for a plan."
         )
     if scenario.workload.mode != "training":
         found.append("workload.mode: a plan is for training; leave mode out.")
     if scenario.neighbours:
-        found.append("neighbours: a plan has no other jobs beside it; leave them out.")
+        found.append("neighbours: a plan simulates no other jobs; leave them out.")
     if asked.global_batch is not None and ACCUM in asked.choices:
         found.append(
-            f"--global-batch: is kept by the number of micro-steps, and --choose has {ACCUM}; "
+            f"--global-batch: sets the number of micro-steps, as --choose {ACCUM} does; "
             "leave one out."
         )
     if found:

@@ -344,8 +344,8 @@ def _study(space: Space, seed: int) -> Any:
     except ImportError:
         raise ScenarioError(
             [
-                f"--choose: makes {len(space):,} points; of more than {MAX_POINTS:,} a sample is "
-                "looked at, which needs optuna; pip install 'simdp[plan]', or give fewer values."
+                f"--choose: makes {len(space):,} points; more than {MAX_POINTS:,} are sampled, "
+                "which needs optuna; pip install 'simdp[plan]', or give fewer values."
             ]
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)

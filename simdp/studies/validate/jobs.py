@@ -144,7 +144,7 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
         if scenario.measured is None:
             lines.append(
                 f"{file}: has no measured: key; add measured: {{source: ..., points: [...]}}, "
-                "what a real machine did."
+                "with the measurements."
             )
         other = first.setdefault(scenario.name, file)
         if other.resolve() != file.resolve():

@@ -85,5 +85,5 @@ def test_a_step_shorter_than_its_communication_is_refused(tmp_path):
     raw = yaml.safe_load(path.read_text())
     raw["measured"]["points"] = [{"step_time": "2 ms"}]
     path.write_text(yaml.safe_dump(raw))
-    with pytest.raises(ScenarioError, match="communication alone takes longer; calibrate the net"):
+    with pytest.raises(ScenarioError, match="only communication takes longer; calibrate the net"):
         solve_baselines([path])

@@ -160,13 +160,16 @@ def test_points_that_no_constant_bears_on_are_left_out_of_the_fit(tmp_path):
         (["cluster.overheads.massage"], "--fit cluster.overheads.massage: has no value to start"),
         (["cluster.link"], "--fit cluster.link: has no value to start from; give its bounds"),
         ([f"{HOP}=1us"], f"--fit {HOP}=1us: has no bounds; write {HOP}=LOW:HIGH."),
-        ([f"{HOP}=1us:1"], f"--fit {HOP}=1us:1: 1us and 1 are no bounds; give two, 0 < LOW < HIGH"),
-        ([f"{HOP}=2us:1us"], f"--fit {HOP}=2us:1us: 2us and 1us are no bounds"),
-        ([f"{HOP}=1us:2us"] * 2, f"--fit {HOP}: is asked for twice; keep one."),
+        (
+            [f"{HOP}=1us:1"],
+            f"--fit {HOP}=1us:1: 1us and 1 are not bounds; give two, 0 < LOW < HIGH",
+        ),
+        ([f"{HOP}=2us:1us"], f"--fit {HOP}=2us:1us: 2us and 1us are not bounds"),
+        ([f"{HOP}=1us:2us"] * 2, f"--fit {HOP}: is given twice; keep one."),
         ([f"{HOP}=a:b"], f"--fit {HOP}=a:b: 'a' is neither a quantity nor a number."),
         (["strategy.kind"], "--fit strategy.kind: 'ddp' is neither a quantity nor a number."),
         (["bax:seed=1:9"], "--fit bax:seed: no such scenario has calibration points; known: box."),
-        (["seed=1:9"], "seed: is no constant; give a key of cluster, workload, ..."),
+        (["seed=1:9"], "seed: has no constants; give a key of cluster, workload, ..."),
         (
             ["cluster.overheads.massage=1us:2us"],
             "cluster.overheads: unknown key 'massage'; known: ",
@@ -188,13 +191,13 @@ def test_fewer_points_than_constants_are_refused(tmp_path):
 
 
 def test_without_calibration_points_there_is_nothing_to_fit(tmp_path):
-    with pytest.raises(ScenarioError, match="calibrate: no point has role: calibration; say"):
+    with pytest.raises(ScenarioError, match="calibrate: no point has role: calibration; set"):
         fit_steps([write(tmp_path, measured(["predicted"] * 9))])
 
 
 def test_constants_must_be_named_where_there_is_no_formula(tmp_path):
     path = write(tmp_path, measured(ROLES), collectives={"cost": "links"})
-    with pytest.raises(ScenarioError, match="calibrate: no constant is asked for; name some with"):
+    with pytest.raises(ScenarioError, match="calibrate: no constants are given; name some with"):
         fit_steps([path])
 
 

@@ -226,7 +226,7 @@ def refusal(files, **options):
 def test_fewer_points_than_constants_are_refused(tmp_path):
     short = write(tmp_path / "short.csv", lambda size: 1e-5, sizes=(1024.0,))
     assert (
-        "1 measured points are fewer than the 2 constants that they must tell "
+        "1 measured points are fewer than the 2 constants that they must determine "
         "(efficiency.intra.simple, launch); measure more sizes." in refusal([short])
     )
     two = write(tmp_path / "two.csv", lambda size: size / 1e9, sizes=(1e6, 1e7))
@@ -254,11 +254,11 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
         ({"device": "a100"}, "--device: unknown device 'a100'; known: "),
         ({"link": "nvlink9"}, "--link: unknown link 'nvlink9'"),
         ({"link": "3 us"}, "--link: '3 us' is not a bandwidth"),
-        ({"only": ["hop.inter.ll"]}, "--only: hop.inter.ll is no constant that these points"),
+        ({"only": ["hop.inter.ll"]}, "--only: hop.inter.ll is not a constant of these points"),
         ({"cost": {"stages": "x"}}, "cost.stages: 'x' is not allowed"),
         ({"cost": [1]}, "cost: [1] is not a mapping; write for example {algorithms: [ring, nvls]}"),
-        ({"nodes": [0]}, "--nodes 0: is no number of 1 or more."),
-        ({"links_per_node": 0}, "--links-per-node 0: is no number of 1 or more."),
+        ({"nodes": [0]}, "--nodes 0: is not a number of 1 or more."),
+        ({"links_per_node": 0}, "--links-per-node 0: is not a number of 1 or more."),
         ({"link": "0 GB/s"}, "--link 0 GB/s: is out of range; give for example 25 GB/s."),
         ({"link": "1e400 GB/s"}, "--link 1e400 GB/s: is out of range; give for example 25 GB/s."),
     ],
@@ -283,6 +283,6 @@ def test_files_that_are_no_logs_are_all_named(tmp_path):
 def test_a_log_must_tell_its_ranks_and_a_collective_of_nccl(made):
     text = made.read_text()
     made.write_text(text.replace("# nranks: 8\n", ""))
-    assert "does not tell its number of ranks; add" in refusal([made])
+    assert "lacks its number of ranks; add" in refusal([made])
     made.write_text(text.replace("all_reduce", "hypercube"))
-    assert "hypercube is none of NCCL's collectives: all_gather" in refusal([made])
+    assert "hypercube is not one of NCCL's collectives: all_gather" in refusal([made])

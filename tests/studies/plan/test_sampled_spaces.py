@@ -85,7 +85,7 @@ def test_without_optuna_it_is_said_what_to_install(file, monkeypatch):
     with pytest.raises(ScenarioError) as caught:
         plan(file, ASKED)
     (line,) = caught.value.problems
-    assert line.startswith("--choose: makes 600,000 points; of more than 500,000")
+    assert line.startswith("--choose: makes 600,000 points; more than 500,000")
     assert "pip install 'simdp[plan]'" in line
 
 
