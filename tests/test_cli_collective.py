@@ -233,7 +233,10 @@ def test_without_an_algorithm_the_scenarios_cost_is_taken(say, tmp_path):
     ("arguments", "line"),
     [
         (("--algorithm", "{kind: nccl, launch: 5}"), "--algorithm launch: 5 has no unit"),
-        (("--algorithm", "nccl", "--split", "mod 2"), "--algorithm nccl: does not support process groups"),
+        (
+            ("--algorithm", "nccl", "--split", "mod 2"),
+            "--algorithm nccl: does not support process groups",
+        ),
     ],
 )
 def test_a_cost_that_cannot_serve_is_refused(say, arguments, line):
