@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simdp.reports.figures import percent
+from simdp.reports.sections import table_of
+from simdp.reports.wide_table import wide_table
 from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
 from simdp.units import format_quantity
 
@@ -59,7 +59,6 @@ def _table(study: CollectiveStudy, curve: CollectiveCurve) -> Table:
     n = curve.world_size
     ranks = f"{n} rank{'s' if n > 1 else ''}"
     title = f"{study.collective}, {curve.algorithm}, on {study.cluster}: {ranks}"
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=0)
     heads = dict(HEADS)
     if curve.algorithm.startswith("auto"):
         heads["algorithm"] = ""
@@ -67,16 +66,10 @@ def _table(study: CollectiveStudy, curve: CollectiveCurve) -> Table:
         heads |= INTERVAL_HEADS
     if study.against is not None:
         heads |= MEASURED_HEADS
-    for head, unit in heads.items():
-        side = "left" if head == "algorithm" else "right"
-        table.add_column(f"{head}\n{unit}", justify=side, no_wrap=True)  # type: ignore[arg-type]
-    for point in curve.points:
-        cells = _cells(study, point, n)
-        table.add_row(*(Text(cells[head]) for head in heads))
-    # As wide as it is: on a narrow terminal a number that is cut off is worse than a long line.
-    wide = Console(width=1000)
-    table.width = Measurement.get(wide, wide.options, table).maximum
-    return table
+    columns = [(f"{head}\n{unit}", head != "algorithm") for head, unit in heads.items()]
+    cells = [_cells(study, point, n) for point in curve.points]
+    rows = [[row[head] for head in heads] for row in cells]
+    return wide_table(table_of(title, columns, rows), padding=0)
 
 
 def _cells(study: CollectiveStudy, point: CollectivePoint, world_size: int) -> dict[str, str]:

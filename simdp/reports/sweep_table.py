@@ -7,9 +7,7 @@ from functools import partial
 from textwrap import fill
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from simdp.reports import answers, figures, sections
@@ -26,7 +24,7 @@ from simdp.reports.figures import (
     unit_of,
 )
 from simdp.reports.sections import table_of
-from simdp.reports.wide_table import narrow_tables, wide_table, widen
+from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.comparison import (
     ComparedPoint,
     Comparison,
@@ -81,20 +79,9 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
         folded = heads if name in FOLDED_FOR else []
         if _width(cells, folded, FOLDED_KEY) >= WIDTH:
             cells.pop(name, None)
-    table = Table(title=Text(sweep_title(study)), box=box.SIMPLE_HEAD, padding=0)
-    room = _room_for_keys(cells, num_keys)
-    for place, head in enumerate(cells):
-        is_key = place < num_keys
-        table.add_column(
-            Text(head),
-            justify="left" if is_key else "right",
-            no_wrap=not is_key,
-            overflow="fold",
-            max_width=room.get(head),
-        )
-    for row in zip(*cells.values(), strict=True):
-        table.add_row(*map(Text, row))
-    widen(table)
+    columns = [(head, place >= num_keys) for place, head in enumerate(cells)]
+    section = table_of(sweep_title(study), columns, zip(*cells.values(), strict=True))
+    table = wide_table(section, dict(enumerate(_room_for_keys(cells, num_keys))), padding=0)
     foot, rows = sweep_feet(study, verbose)
     rows = [*answers.verdict(sweep_verdict(study).lines), *rows]
     feet = [foot] * bool(foot) + [answers.lines(rows, WIDTH)] * bool(rows)
@@ -278,15 +265,12 @@ def _width(cells: Mapping[str, Sequence[str]], keys: Sequence[str] = (), longest
     return sum(1 + (min(n, longest) if head in keys else n) for head, n in widths.items())
 
 
-def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> dict[str, int]:
-    """How wide the values of keys may be, the longest cut first, so that all fits; else nothing."""
-    room = {head: _longest(head, cells[head]) for head in list(cells)[:num_keys]}
+def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> list[int]:
+    """Widths of the values of keys: the longest are cut, as long as the table is too wide."""
+    room = [_longest(*one) for one in list(cells.items())[:num_keys]]
     excess = _width(cells) - (WIDTH - 1)
-    while excess > 0:
-        head = max(room, key=lambda name: room[name])
-        if room[head] <= LEAST_KEY:
-            break
-        room[head] -= 1
+    while excess > 0 and max(room) > LEAST_KEY:
+        room[room.index(max(room))] -= 1
         excess -= 1
     return room
 

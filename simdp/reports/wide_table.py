@@ -24,10 +24,15 @@ LEAST_LINE = 30
 """Letters of a kind's line beside its name, however long that is."""
 
 
-def wide_table(section: sections.Table) -> Table:
-    """Draw a table as wide as it takes."""
+def wide_table(
+    section: sections.Table, limits: Mapping[int, int] | None = None, padding: int = 1
+) -> Table:
+    """Draw a table as wide as its cells.
+
+    Columns in ``limits`` are broken at so many characters; ``padding`` is that behind a cell.
+    """
     columns = list(zip(section.heads, section.figures, strict=True))
-    return _made(section.title, columns, section.rows, {})
+    return _made(section.title, columns, section.rows, limits or {}, padding)
 
 
 def narrow_tables(section: sections.Table) -> list[Table]:
@@ -64,9 +69,12 @@ def _made(
     title: str,
     columns: Sequence[tuple[str, bool]],
     rows: Iterable[Sequence[str]],
-    limits: dict[int, int],
+    limits: Mapping[int, int],
+    padding: int = 1,
 ) -> Table:
-    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """Draw columns, each a head and whether it holds figures, which are set right."""
+    padded = (0, padding, 0, 0)
+    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, padding=padded)
     for place, (head, is_number) in enumerate(columns):
         table.add_column(
             Text(head),
@@ -77,14 +85,10 @@ def _made(
         )
     for row in rows:
         table.add_row(*map(Text, row))
-    widen(table)
-    return table
-
-
-def widen(table: Table) -> None:
-    """Let a table be as wide as its cells are, whatever the terminal is."""
+    # Also on a narrow terminal: a number that is cut off is worse than a long line.
     wide = Console(width=1000)
     table.width = Measurement.get(wide, wide.options, table).maximum
+    return table
 
 
 def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
