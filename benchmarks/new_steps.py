@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simdp.results.validation import StepComparison
-from simdp.studies.intervals import LEAST, NORMAL_90, further
+from simdp.studies.intervals import LEAST, NORMAL_90, step_novelty_spread
 from simdp.studies.validate import validate
 
 FOLDER = Path(__file__).parents[1] / "scenarios" / "validation"
@@ -30,7 +30,7 @@ WIDEST = 2.0
 
 
 class Step(NamedTuple):
-    """A predicted step; times in seconds, ``exposed`` as `further` has it."""
+    """A predicted step; times in seconds, ``exposed`` as `step_novelty_spread` has it."""
 
     scenario: str
     cluster: str
@@ -59,7 +59,7 @@ def is_inside(step: Step, spread: float) -> bool:
     end = step.high if step.measured > step.simulated else step.low
     if end <= 0:
         return True
-    now = (NORMAL_90 * further(step.new, step.exposed)) ** 2
+    now = (NORMAL_90 * step_novelty_spread(step.new, step.exposed)) ** 2
     known = max(log(end / step.simulated) ** 2 - now, 0.0)
     then = (NORMAL_90 * max(spread * step.exposed, LEAST)) ** 2
     return error(step) ** 2 <= (known + then) * (1 + 1e-9)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simdp.results.validation import CollectiveComparison
-from simdp.studies.intervals import LARGE, MIDDLE, NORMAL_90, extrapolated
+from simdp.studies.intervals import LARGE, MIDDLE, NORMAL_90, collective_novelty_spread
 from simdp.studies.validate import validate
 
 TABLES = Path(__file__).parents[1] / "scenarios" / "validation" / "nccl-tests"
@@ -51,7 +51,10 @@ def deviation(rows: Rows) -> float:
 def inside(row: CollectiveComparison, spread: float) -> bool:
     """Whether a point would be in its interval if what is new had another spread."""
     end = row.high if row.measured > row.simulated else row.low
-    known = log(end / row.simulated) ** 2 - (NORMAL_90 * extrapolated(row.new, row.nbytes)) ** 2
+    known = (
+        log(end / row.simulated) ** 2
+        - (NORMAL_90 * collective_novelty_spread(row.new, row.nbytes)) ** 2
+    )
     return error(row) ** 2 <= max(known, 0.0) + (NORMAL_90 * spread) ** 2
 
 

@@ -124,7 +124,7 @@ def test_folds_are_those_of_leave_out(rule):
     clusters = {"hkbu-10gbe", "hkbu-ib100", "hkbu-100gbe", "polaris-tcp", "rtx2080ti-pcie3"}
     mine = [point for point in POINTS.points if point["cluster"] in clusters]
     theirs = {
-        fold.name: sum(len(i.table.times) if i.is_table else not i.is_told for i in fold.left_out)
+        fold.name: sum(len(i.table.times) if i.is_table else not i.is_fitted for i in fold.left_out)
         for fold in folds_of(items_of(load_measured(paths)), rule)
     }
     assert {fold.name: len(fold.left_out) for fold in folds(mine, rule)} == {

@@ -106,7 +106,7 @@ def _step(item: Item) -> Record:
     microbatch = workload.microbatch or max(samples // (made.cluster.world_size * micro_steps), 1)
     alone = _micro_step(workload, microbatch)
     tells_of_kernels = alone is None and item.point.role == "calibration"
-    role = "given" if item.is_told or tells_of_kernels else item.point.role
+    role = "given" if item.is_fitted or tells_of_kernels else item.point.role
     kept = getattr(strategy, "param_dtype", None)
     itemsize = numpy_dtype(kept).itemsize if kept else workload.gradient_itemsize
     return {

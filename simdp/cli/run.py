@@ -213,12 +213,12 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
         if place in left_out:
             continue
         from simdp.results.comparison import short_key, written
-        from simdp.studies.fits import need_in_words, what_fits_in_words
+        from simdp.studies.fits import fitting_settings_in_words, need_in_words
 
         _, alone = points[number]
         said = [f"{short_key(key)} {written(value)}" for key, value in point.set.items()]
         where = f" at {', '.join(said)}" if said else ""
-        more = what_fits_in_words(alone) if place == len(too_large) - 1 else ""
+        more = fitting_settings_in_words(alone) if place == len(too_large) - 1 else ""
         needs = need_in_words(alone, point.metrics)
         complain(f"warning: the model does not fit{where}: {needs}{more}")
     if left_out:

@@ -35,10 +35,10 @@ from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.spec import Spec
 from simdp.studies.intervals import (
     Known,
+    collective_interval,
+    collective_novelty,
     cost_variants,
     machine_calibration,
-    news,
-    told,
     with_pool_of,
 )
 from simdp.studies.variants import parse_sizes, parse_world_sizes
@@ -263,7 +263,7 @@ def _timed(
     """Curve of a cost that computes times, with intervals where its constants have any."""
     wiring, why = wiring_of(cluster), f"collectives.cost: {cost.kind}"
     others = cost_variants(cost, known) if wiring.world_size > 1 else []
-    new = news(known, collective, wiring.num_nodes)
+    new = collective_novelty(known, collective, wiring.num_nodes)
     points = []
     for size in sizes:
         time = cost.seconds(collective, size, wiring)
@@ -271,7 +271,7 @@ def _timed(
             (low.seconds(collective, size, wiring), high.seconds(collective, size, wiring))
             for low, high in others
         ]
-        low, high = told(time, ends, known, new, size) if ends else (None, None)
+        low, high = collective_interval(time, ends, known, new, size) if ends else (None, None)
         by = cost.served_by(collective, size, wiring)
         points.append(CollectivePoint(size, time, by, why, None, {}, times.get(size), low, high))
     return CollectiveCurve(cost.kind, cluster.world_size, tuple(points))

@@ -526,7 +526,7 @@ class MemoryNeed(NamedTuple):
     fits: bool
 
 
-def what_fits(scenario: Scenario) -> list[MemoryNeed]:
+def fitting_settings(scenario: Scenario) -> list[MemoryNeed]:
     """Try settings with less memory: recomputation, sharding, smaller micro-batches.
 
     Returns those that fit; if none does, all that were tried. Invalid settings are skipped.
@@ -565,12 +565,12 @@ def _too_large_a_unit(scenario: Scenario, rank: int, memory: float) -> str:
     )
 
 
-def what_fits_in_words(scenario: Scenario) -> str:
+def fitting_settings_in_words(scenario: Scenario) -> str:
     """Describe settings that fit, or how close others come: ``"; strategy fsdp needs 12 GB"``.
 
     ``scenario`` is one point, which does not fit.
     """
-    found = what_fits(scenario)
+    found = fitting_settings(scenario)
     on = f" on these {scenario.cluster.world_size}" if scenario.cluster.world_size > 1 else ""
     listed = ", ".join(f"{need.words} needs {nbytes(need.nbytes)}" for need in found)
     if not found:

@@ -459,7 +459,7 @@ shares over clusters (0.35), smaller ones more than new nodes. ``cluster``: 78 t
 predicted without its site, in addition to the spread of the pool's shares."""
 
 
-def news(known: Sequence[Known], collective: str, num_nodes: int) -> tuple[str, ...]:
+def collective_novelty(known: Sequence[Known], collective: str, num_nodes: int) -> tuple[str, ...]:
     """List the new properties of a collective; ``cluster`` where none was fitted on it."""
     if is_unmeasured(known):
         return ("cluster",)
@@ -494,22 +494,24 @@ def tables_of(known: Sequence[Known]) -> dict[str, list[int]]:
     return found
 
 
-def extrapolated(new: Sequence[str], nbytes: float) -> float:
+def collective_novelty_spread(new: Sequence[str], nbytes: float) -> float:
     """Standard deviation of the logarithm of a time, by size [bytes] and new properties."""
     size = "large" if nbytes >= LARGE else "middle" if nbytes >= MIDDLE else "small"
     both = ["both"] if "collective" in new and "nodes" in new else []
     return hypot(*(NOVELTY_SPREAD[each][size] for each in ("size", *new, *both)))
 
 
-def told(
+def collective_interval(
     time: float,
     ends: Sequence[tuple[float, float]],
     known: Sequence[Known],
     new: Sequence[str],
     nbytes: float,
 ) -> Interval:
-    """Compute the 90 % interval of a collective's time [s], with new properties as from `news`."""
-    return widened(time, spread(time, ends, residual(known)), extrapolated(new, nbytes))
+    """Compute the 90 % interval of a collective's time [s]; ``new`` is a `collective_novelty`."""
+    return widened(
+        time, spread(time, ends, residual(known)), collective_novelty_spread(new, nbytes)
+    )
 
 
 def widened(time: float, interval: Interval, deviation: float) -> Interval:
@@ -566,7 +568,7 @@ def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
     return found
 
 
-def what_is_new(
+def step_novelty(
     steps: Mapping[str, Sequence[int]], model: str, num_nodes: int, world_size: int
 ) -> tuple[str, ...]:
     """List the properties of a step that no fitted step has; keys of `SPREAD`.
@@ -592,7 +594,7 @@ def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: in
     return ["nodes"] if num_nodes > max(seen) else []
 
 
-def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
+def scenario_novelty(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
     """List the properties of a scenario's step that no fitted step has; keys of `SPREAD`."""
     cluster = scenario.cluster
     if cluster.world_size == 1:
@@ -601,7 +603,7 @@ def new_of(scenario: Scenario, known: Sequence[Known]) -> tuple[str, ...]:
         return ("cluster",)
     if steps := steps_of(known):
         name = name_of(scenario)
-        new = list(what_is_new(steps, name, cluster.num_nodes, cluster.world_size))
+        new = list(step_novelty(steps, name, cluster.num_nodes, cluster.world_size))
     else:  # for the network, tables of collectives count too
         tables = {nodes for each in tables_of(known).values() for nodes in each}
         new = more_nodes(tables, tables, cluster.num_nodes)
@@ -627,7 +629,7 @@ def name_of(scenario: Scenario) -> str:
     return model_name({"model": scenario.workload.model.model_dump(mode="json")})
 
 
-def further(new: Sequence[str], exposed: float) -> float:
+def step_novelty_spread(new: Sequence[str], exposed: float) -> float:
     """Standard deviation of the logarithm of a step's time by new properties.
 
     ``exposed`` is the share of the step that is exposed communication, 0 to 1.
@@ -653,7 +655,7 @@ def deviation(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Kn
 
     ``known`` includes the pool's constants.
     """
-    more = further(new_of(scenario, known), exposed_part(metrics, scenario))
+    more = step_novelty_spread(scenario_novelty(scenario, known), exposed_part(metrics, scenario))
     return hypot(more, by_data_sheet(metrics, scenario, known), by_scaling(metrics, scenario))
 
 
@@ -666,9 +668,9 @@ def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequenc
     of_devices = any("cluster.device" in key for one in known for key in one.calibration.intervals)
     names = {device.name for device in scenario.cluster.devices()}
     fitted = of_devices and not has_new_precision(scenario, known)
-    told = scenario.workload.compute.kind != "roofline" or fitted
+    measured = scenario.workload.compute.kind != "roofline" or fitted
     time = float(metrics["step_time_s"])
-    if not known or told or not names & set(DEVICES.names()) or not time:
+    if not known or measured or not names & set(DEVICES.names()) or not time:
         return 0.0
     return BY_DATA_SHEET * float(metrics["compute_s"] + metrics["update_s"]) / time
 

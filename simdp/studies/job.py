@@ -24,7 +24,7 @@ from simdp.results.metrics import bill, energy_range
 from simdp.results.result import Result
 from simdp.scenario import Scenario
 from simdp.studies.executor import PointExecutor, executor_for
-from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
+from simdp.studies.store import ResultCache, Store, done_in_order, key_of, key_of_all
 
 RUNS, BLOCK = 1000, 25
 """Default number of runs of an ensemble, and of a block, which is stored at once."""
@@ -84,7 +84,7 @@ def job(
     blocks = len(points) * -(-runs // BLOCK)
     with executor_for(min(workers, blocks), scheduler) as executor:
         for number, (chosen, point) in enumerate(points):
-            done = partial(_told, progress, number * runs, len(points) * runs)
+            done = partial(_report, progress, number * runs, len(points) * runs)
             trained = _trained(point) if train else None
             ask = JobRequest(runs, until, executor, store, done)
             study.points.append(replace(_job(point, chosen, ask), trained=trained))
@@ -101,7 +101,7 @@ class JobRequest(NamedTuple):
     progress: Callable[[int], None]
 
 
-def _told(progress: Progress | None, before: int, total: int, done: int) -> None:
+def _report(progress: Progress | None, before: int, total: int, done: int) -> None:
     if progress is not None:
         progress(before + done, total)
 
@@ -129,10 +129,10 @@ def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome
     """All runs in order."""
     runs = asked.runs
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
-    keep: Keep[Block, list[Outcome]] | None = None
+    keep: ResultCache[Block, list[Outcome]] | None = None
     if asked.store is not None:
         name = partial(key_of_all, [key_of(point, "job")])
-        keep = Keep(asked.store, name, list[Outcome])
+        keep = ResultCache(asked.store, name, list[Outcome])
     found = list[Outcome]()
     for block in done_in_order(partial(_play, plan), blocks, executor=asked.executor, keep=keep):
         found += block

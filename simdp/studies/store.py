@@ -161,7 +161,7 @@ def done_in_order(
     items: Sequence[T],
     *,
     executor: PointExecutor,
-    keep: Keep[T, R] | None = None,
+    keep: ResultCache[T, R] | None = None,
 ) -> Iterator[R]:
     """Apply a function to many items; yield the results in the order of the items.
 
@@ -184,7 +184,7 @@ def done_in_order(
         yield one
 
 
-class Keep(Generic[T, R]):
+class ResultCache(Generic[T, R]):
     """Stores results of one type, dataclasses or named tuples.
 
     ``key`` hashes an item by all inputs of its result.

@@ -8,7 +8,7 @@ from for_each import for_each
 import simdp
 from simdp.scenario import checked
 from simdp.strategies import STRATEGIES
-from simdp.studies.fits import need_in_words, what_fits, what_fits_in_words
+from simdp.studies.fits import fitting_settings, fitting_settings_in_words, need_in_words
 
 needs_shards = pytest.mark.skipif(
     not {"zero1", "zero2", "fsdp"} <= set(STRATEGIES), reason="needs sharded strategies"
@@ -49,7 +49,7 @@ LEARNED = {
 
 
 def words(chosen):
-    return [need.words for need in what_fits(chosen)]
+    return [need.words for need in fitting_settings(chosen)]
 
 
 @pytest.mark.slow
@@ -59,12 +59,12 @@ def test_a_model_of_80_gb_on_40_gb_devices_fits_in_shards():
     model = {"kind": "gpt2", **layers, "vocab_size": 1000, "n_positions": 64}
     dataset = {"kind": "tokens", "num_samples": 8}
     chosen = scenario(model=model, dataset=dataset, loss="cross_entropy")
-    found = {need.words: need for need in what_fits(chosen)}
+    found = {need.words: need for need in fitting_settings(chosen)}
     fsdp = ["strategy fsdp", "strategy fsdp with recompute: blocks"]
     assert list(found) == ["strategy zero2", *fsdp]
     assert found["strategy zero2"].nbytes < 40e9
     assert found["strategy fsdp"].nbytes < 14e9
-    line = what_fits_in_words(chosen)
+    line = fitting_settings_in_words(chosen)
     assert line.startswith("; strategy zero2 needs ")
     assert line.endswith(" GB on these 8.")
 
@@ -99,25 +99,25 @@ def test_the_largest_micro_batch_that_halving_finds_is_named():
         for size in (4096, 1024)
     }
     chosen = scenario(2, f"{peaks[1024]} B", **LEARNED)
-    (need,) = [need for need in what_fits(chosen) if need.words.startswith("microbatch")]
+    (need,) = [need for need in fitting_settings(chosen) if need.words.startswith("microbatch")]
     assert (need.words, need.nbytes, need.fits) == ("microbatch: 1024", peaks[1024], True)
 
 
 @pytest.mark.slow
 def test_where_nothing_fits_all_that_was_tried_is_listed():
     chosen = scenario(2, "1 kB", **LEARNED)
-    found = what_fits(chosen)
+    found = fitting_settings(chosen)
     assert found
     assert not any(need.fits for need in found)
     assert found[-1].words == "microbatch: 1"
-    line = what_fits_in_words(chosen)
+    line = fitting_settings_in_words(chosen)
     assert line.startswith("; nothing that was tried fits: recompute: blocks needs ")
     assert line.endswith(" on these 2; use larger devices, or more with fsdp.")
 
 
 def test_a_lone_device_with_nothing_to_try_needs_to_be_larger():
-    assert what_fits(scenario(1, strategy="single")) == []
-    assert what_fits_in_words(scenario(1, strategy="single")) == "; use larger devices."
+    assert fitting_settings(scenario(1, strategy="single")) == []
+    assert fitting_settings_in_words(scenario(1, strategy="single")) == "; use larger devices."
 
 
 def test_settings_that_the_scenario_cannot_have_are_passed_over():

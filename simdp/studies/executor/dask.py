@@ -113,7 +113,7 @@ class DaskExecutor(PointExecutor):
     def _outcome(self, future: Any) -> CompletedItem[Any] | Failed | None:
         """Result of an item; None where it was lost with its worker."""
         if future.status == "error":
-            return Failed.of(_told(future.exception()))
+            return Failed.of(_translated(future.exception()))
         if self._client.status != "running":
             raise self._gone("went away")
         try:
@@ -169,7 +169,7 @@ def _connected(address: str) -> Any:
     return client
 
 
-def _told(error: Any) -> Exception:
+def _translated(error: Any) -> Exception:
     """Translate the error of a worker that could not run the item."""
     if isinstance(error, ModuleNotFoundError):
         return SimdpError(f"a worker has no {error.name}; install simdp on every one.")

@@ -27,7 +27,7 @@ from simdp.scenario.shipped import find
 from simdp.strategies import STRATEGIES
 from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.plan.bounds import Bounds, NeedOf
-from simdp.studies.plan.report import Made, order, refuse_untold, refuse_untold_nearest
+from simdp.studies.plan.report import PlanReport, check_figures, check_nearest_figures, order
 from simdp.studies.plan.request import (
     ACCUM,
     BATCH,
@@ -180,18 +180,18 @@ def _found(
 
     player = Player(bounds, need_of, changes, executor, store)
     search = Search(bounds, asked.goal, asked.limits, player.play, _margin(player, asked.sure))
-    refuse_untold(search, asked)
+    check_figures(search, asked)
     bounds.look(executor, lambda n, count: say(f"bounds of {n:,} of {count:,} points"))
     say("simulating what the bounds leave open")
     search.run()
-    made = Made(search, player, asked)
-    best, front = made.best(), made.front()
+    report = PlanReport(search, player, asked)
+    best, front = report.best(), report.front()
     nearest = None if best else search.nearest()
     if not best and nearest is None:
         raise ScenarioError([_nothing(space, bounds, impossible | Counter(player.why.values()))])
     if nearest is not None:
-        refuse_untold_nearest(search, asked, nearest)
-    binding = made.binding(nearest)
+        check_nearest_figures(search, asked, nearest)
+    binding = report.binding(nearest)
     search.count()
     pruned = dict(search.pruned)
     pruned["impossible"] += sum(impossible.values())
@@ -206,7 +206,7 @@ def _found(
         choices=space.choices,
         best=tuple(best),
         front=tuple(front),
-        nearest=None if nearest is None else made.nearest(nearest),
+        nearest=None if nearest is None else report.nearest(nearest),
         binding=binding,
         order=order(best, asked.goal),
         num_points=len(space),
@@ -215,7 +215,7 @@ def _found(
         infeasible=_infeasible(search, player, impossible, asked),
         sure=asked.sure,
         is_exact=is_exact,
-        notes=tuple(made.notes(scenario)),
+        notes=tuple(report.notes(scenario)),
     )
     return _with_files(told)
 

@@ -8,8 +8,8 @@ problem on graphs and digraphs", 1974). So of 2 (n - 1) S bytes of an all_reduce
 its halves and of a broadcast, some rank sends an n-th part or more, over all the links that leave
 it; and the same holds for nodes. Switches that reduce save one half.
 
-A `Sheet` is independent of device, network and micro-batch: it counts calls, bytes and launches
-between waits. `Sheet.least` computes its time for many clusters and micro-batches at once.
+A `StepDemand` is independent of device, network and micro-batch: it counts calls, bytes and
+launches between waits. `StepDemand.least` computes its time for many clusters at once.
 
 Why no simulated step can be shorter
 ------------------------------------
@@ -297,7 +297,7 @@ class Recipe:
 # Work of a step -----------------------------------------------------------------------------------
 
 MICRO_STEPS = 4
-"""Most micro-steps of a sheet: the first, two equal ones in the middle, and the last."""
+"""Most micro-steps of a demand: the first, two equal ones in the middle, and the last."""
 
 BYTES, HOOKS, LAUNCHES, HOST_BYTES, KERNELS = range(5)
 """Columns of work outside calls: bytes of device memory, hooks, launches of collectives, bytes of
@@ -311,7 +311,7 @@ UPDATES = NUM_BESIDE
 NUM_COLUMNS = NUM_BESIDE + 1
 
 
-class Asks(NamedTuple):
+class LaunchedCollective(NamedTuple):
     """A collective that is launched: a `simdp.steps.program.CollectiveCall` on a stream.
 
     ``tag`` is None where the rank waits for it at once; ``wait`` and ``after`` are as for
@@ -327,7 +327,7 @@ class Asks(NamedTuple):
     after: tuple[int, ...]
 
 
-Event = int | Asks | tuple[int, ...]
+Event = int | LaunchedCollective | tuple[int, ...]
 """A row of work, a collective that is launched, or tags to wait for."""
 
 
@@ -363,7 +363,7 @@ class Prices(NamedTuple):
     beside: Floats
     message: Floats
     first: Floats
-    collective: Callable[[Asks], Floats]
+    collective: Callable[[LaunchedCollective], Floats]
 
 
 NO_BOUND = {
@@ -377,7 +377,7 @@ NO_BOUND = {
 """Operations whose time is left out, which keeps the bound below a run's time."""
 
 
-class Sheet:
+class StepDemand:
     """Work of a steady step of one program, with one micro-step, or with `MICRO_STEPS`.
 
     ``is_closed``: all collectives of a step end within it.
@@ -397,14 +397,16 @@ class Sheet:
         started: set[int] = set()
         segment = list[Event]()
         for op in flat(program.steady):
-            if isinstance(op, ops.Batch) and any(isinstance(e, int | Asks) for e in segment):
+            if isinstance(op, ops.Batch) and any(
+                isinstance(e, int | LaunchedCollective) for e in segment
+            ):
                 self.segments.append(segment)
                 segment = []
             self._add(op, segment)
             last = segment[-1] if segment else None
             if isinstance(op, ops.Wait):
                 started -= set(op.tags)
-            elif isinstance(last, Asks) and last.tag is not None:
+            elif isinstance(last, LaunchedCollective) and last.tag is not None:
                 started.add(last.tag)
         self.segments.append(segment)
         self.is_closed = not started
@@ -425,7 +427,7 @@ class Sheet:
             ops.Take: self._take,
             ops.Update: self._update,
         }
-        return Interpreter(f"{__name__}.Sheet", handles, ignores=NO_BOUND)
+        return Interpreter(f"{__name__}.StepDemand", handles, ignores=NO_BOUND)
 
     def _add(self, op: ops.Op, segment: list[Event]) -> None:
         add = self._adders[type(op)]
@@ -441,7 +443,9 @@ class Sheet:
         stream = self._streams.get(called.group, 0)
         wait = float(getattr(op, "wait", 0.0))
         segment.append(
-            Asks(tag, called.collective, called.nbytes, called.group, stream, wait, after)
+            LaunchedCollective(
+                tag, called.collective, called.nbytes, called.group, stream, wait, after
+            )
         )
 
     def _wait(self, op: ops.Wait, segment: list[Event]) -> None:
@@ -501,7 +505,7 @@ class Sheet:
     def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
         """Least time of a step, and of its calls only, shape `(num_points,)` [s].
 
-        ``micro_steps`` per step are 1 for all points, or 2 and more, as in the sheet.
+        ``micro_steps`` per step are 1 for all points, or 2 and more, as in the demand.
         """
         nothing = prices._replace(beside=np.zeros_like(prices.beside))
         calls = self._sum(self.work(nothing), micro_steps)
@@ -570,7 +574,7 @@ class _Rank:
         for event in segment:
             if isinstance(event, int):
                 self._clock = self._clock + self._seconds[event]
-            elif isinstance(event, Asks):
+            elif isinstance(event, LaunchedCollective):
                 self._start(event)
             else:
                 self._wait(event)
@@ -598,7 +602,7 @@ class _Rank:
         self._free = {stream: free + by for stream, free in self._free.items()}
         self._done = {tag: done + by for tag, done in self._done.items()}
 
-    def _start(self, asks: Asks) -> None:
+    def _start(self, asks: LaunchedCollective) -> None:
         enter = self._clock + asks.wait
         if asks.stream in self._free:
             enter = np.maximum(enter, self._free[asks.stream])
@@ -629,7 +633,7 @@ SAFETY = 1 - 1e-9
 """Factor on bounds, since sums in another order differ by rounding."""
 
 
-class Look(NamedTuple):
+class BoundRequest(NamedTuple):
     """A scenario to bound, as plain data for its operations and for its memory.
 
     ``microbatch`` and ``room`` are the smallest micro-batch and largest memory of its points
@@ -643,14 +647,14 @@ class Look(NamedTuple):
     room: float
 
 
-Read = tuple[Sheet | None, list[tuple[float, float]]]
-"""A scenario's sheet, and the lines of its memory."""
+Read = tuple[StepDemand | None, list[tuple[float, float]]]
+"""A scenario's demand, and the lines of its memory."""
 
 
-def looked_at(asked: Look) -> Read:
-    """Compute a scenario's sheet and memory, in any process.
+def demand_of(asked: BoundRequest) -> Read:
+    """Compute a scenario's demand and memory, in any process.
 
-    The sheet is None where operations depend on times, or do not fit at any point. Lines of memory
+    The demand is None where operations depend on times, or do not fit at any point. Lines of memory
     are the bytes with one sample in a micro-batch, and per further sample.
     """
     scenario = build(asked.steps, asked.base)
@@ -658,7 +662,7 @@ def looked_at(asked: Look) -> Read:
     lines = [(float(line), line.per_sample) for line in found]
     least = max((one + more * (asked.microbatch - 1) for one, more in lines), default=0.0)
     is_known = not scenario.program.facts.foreseen and SAFETY * least <= asked.room
-    return Sheet(scenario) if is_known else None, lines
+    return StepDemand(scenario) if is_known else None, lines
 
 
 NeedOf = Callable[[int], SamplesNeeded | str]
@@ -852,7 +856,7 @@ class Bounds:
         unread = [key for key in groups if key not in self._read]
         done = sum(len(group) for key, group in groups.items() if key in self._read)
         asked = [self._asked(groups[key]) for key in unread]
-        for place, outcome in executor.each(looked_at, asked):
+        for place, outcome in executor.each(demand_of, asked):
             key = unread[place]
             if isinstance(outcome, CompletedItem):
                 self._read[key] = outcome.value
@@ -873,7 +877,7 @@ class Bounds:
                 self._take(group, found)
         self._spread()
 
-    def _asked(self, group: Sequence[int]) -> Look:
+    def _asked(self, group: Sequence[int]) -> BoundRequest:
         point = self.points[group[0]]
         count = 1 if point.micro_steps == 1 else MICRO_STEPS
         raws = [
@@ -882,13 +886,13 @@ class Bounds:
         ]
         smallest = min(self.points[number].microbatch for number in group)
         room = float(self.room[group].max())
-        return Look(raws[0], raws[1], self.space.base, smallest, room)
+        return BoundRequest(raws[0], raws[1], self.space.base, smallest, room)
 
     def _take(self, group: Sequence[int], found: Read) -> None:
-        """Apply a sheet and memory to all points of a group."""
-        sheet, lines = found
-        if sheet is not None:
-            step, busy = self._least(sheet, group)
+        """Apply a demand and memory to all points of a group."""
+        demand, lines = found
+        if demand is not None:
+            step, busy = self._least(demand, group)
             self.step[group] = np.maximum(self.step[group], step)
             self.busy[group] = np.maximum(self.busy[group], busy)
         sizes = np.array([self.points[number].microbatch for number in group], dtype=float)
@@ -897,7 +901,7 @@ class Bounds:
             most = (one[:, None] + more[:, None] * (sizes - 1)).max(axis=0)
             self.memory[group] = SAFETY * most
 
-    def _least(self, sheet: Sheet, numbers: Sequence[int]) -> tuple[Floats, Floats]:
+    def _least(self, demand: StepDemand, numbers: Sequence[int]) -> tuple[Floats, Floats]:
         """Least time of a step and of its calls at some points [s]."""
         points = [self.points[number] for number in numbers]
         places = [place for place in map(self.place_of, points) if place is not None]
@@ -913,9 +917,9 @@ class Bounds:
         at = np.array([which.setdefault(id(place), len(which)) for place in places])
         different = list({id(place): place for place in places}.values())
 
-        def collective(asks: Asks) -> Floats:
+        def collective(asks: LaunchedCollective) -> Floats:
             told = [
-                place.network.least(asks.collective, asks.nbytes, asks.group, sheet.groups)
+                place.network.least(asks.collective, asks.nbytes, asks.group, demand.groups)
                 for place in different
             ]
             found: Floats = np.array(told)[at]
@@ -928,7 +932,7 @@ class Bounds:
             _first(recipe.scenario, clusters) * factors,
             collective,
         )
-        step, busy = sheet.least(prices, np.array([float(one.micro_steps) for one in points]))
+        step, busy = demand.least(prices, np.array([float(one.micro_steps) for one in points]))
         return SAFETY * step, SAFETY * busy
 
     def _spread(self) -> None:

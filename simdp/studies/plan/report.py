@@ -135,7 +135,7 @@ MAX_INTERVALS = 50
 """Most options of the front that get intervals."""
 
 
-UNTOLD = {
+NO_FIGURE = {
     "cost_usd": "these devices have no price; add cluster.price: 2 USD/h, or choose others.",
     "energy_kwh": "these devices have no power; add cluster.power: {rest: 80 W, busy: "
     "700 W}, or choose others.",
@@ -143,30 +143,30 @@ UNTOLD = {
 """Errors by field of an option that needs a price or power."""
 
 
-def refuse_untold(search: Search, asked: PlanRequest) -> None:
+def check_figures(search: Search, asked: PlanRequest) -> None:
     """Raise a ScenarioError if no point has a figure for the goal or a limit."""
     fields = {f"--for {asked.goal}": GOALS[asked.goal]}
     fields |= {f"--{name}": LIMITS[name] for name in asked.limits}
     there = search.bounds.is_possible
     found = [
-        f"{option}: {UNTOLD[field]}"
+        f"{option}: {NO_FIGURE[field]}"
         for option, field in fields.items()
-        if field in UNTOLD and not np.isfinite(search.least(field)[there]).any()
+        if field in NO_FIGURE and not np.isfinite(search.least(field)[there]).any()
     ]
     if found:
         raise ScenarioError(found)
 
 
-def refuse_untold_nearest(search: Search, asked: PlanRequest, nearest: SearchedPoint) -> None:
+def check_nearest_figures(search: Search, asked: PlanRequest, nearest: SearchedPoint) -> None:
     """Raise a ScenarioError if options within the limits have no figure for the goal."""
     field = GOALS[asked.goal]
     missed = search.misses(nearest.number, nearest.option)
     if nearest.option.value(field) is None and not missed:
-        said = f"{nearest.option.label or 'the scenario'} meets the limits, but {UNTOLD[field]}"
+        said = f"{nearest.option.label or 'the scenario'} meets the limits, but {NO_FIGURE[field]}"
         raise ScenarioError([f"--for {asked.goal}: {said}"])
 
 
-class Made:
+class PlanReport:
     """Makes the options and notes of a plan's result."""
 
     def __init__(self, search: Search, player: Player, asked: PlanRequest) -> None:
@@ -181,7 +181,7 @@ class Made:
         for place, one in enumerate(found):
             later = found[place + 1].option if place + 1 < len(found) else None
             why = why_best(one.option, later, self._asked.goal) if place == 0 or later else ""
-            options.append(self.told(one, why))
+            options.append(self.completed(one, why))
         return options
 
     def front(self) -> list[Option]:
@@ -190,14 +190,14 @@ class Made:
         self._left_out = max(len(found) - MAX_INTERVALS, 0)
         self._player.find_intervals([one.number for one in found[:MAX_INTERVALS]])
         options = [one.option for one in found]
-        return [self.told(one, why_on_front(one.option, options)) for one in found]
+        return [self.completed(one, why_on_front(one.option, options)) for one in found]
 
     def nearest(self, one: SearchedPoint) -> Option:
         """The option that misses the limits least, with its interval."""
         self._player.find_intervals([one.number])
-        return self.told(one, self.misses_in_words(one))
+        return self.completed(one, self.misses_in_words(one))
 
-    def told(self, one: SearchedPoint, why: str) -> Option:
+    def completed(self, one: SearchedPoint, why: str) -> Option:
         """Complete an option with its interval, probabilities and reason."""
         option, player, limits = one.option, self._player, self._asked.limits
         misses = self._search.misses(one.number, option)

@@ -462,10 +462,10 @@ def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
 
 def machines_for(goal: str) -> list[str]:
     """Machines of the catalogue with known price (cheapest) or power (greenest)."""
-    return [name for name in MACHINES.names() if _is_told(name, goal)]
+    return [name for name in MACHINES.names() if _has_figure(name, goal)]
 
 
-def _is_told(name: str, goal: str) -> bool:
+def _has_figure(name: str, goal: str) -> bool:
     if goal == "fastest":
         return True
     cluster = {**dict(MACHINES.read(name)["cluster"]), "world_size": 1, "stragglers": []}

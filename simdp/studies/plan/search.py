@@ -573,9 +573,11 @@ class Player:
                 for key, value in metrics.items()
             }
         peak = float(max(last.metrics["peak_memory_bytes"]))
-        return self._told(number, metrics, peak, played.whole)
+        return self._simulated_option(number, metrics, peak, played.whole)
 
-    def _told(self, number: int, metrics: dict[str, float], peak: float, whole: Scenario) -> Option:
+    def _simulated_option(
+        self, number: int, metrics: dict[str, float], peak: float, whole: Scenario
+    ) -> Option:
         point, cluster = self.bounds.points[number], whole.cluster
         batch = self.batch_of(point, whole)
         need = self._need_of(batch)

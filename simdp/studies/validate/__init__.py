@@ -17,8 +17,14 @@ from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.placement import wiring_of
 from simdp.studies.executor import executor_for
-from simdp.studies.intervals import Known, news, pairs_of, told, with_pool
-from simdp.studies.store import Keep, Store, done_in_order, key_of, key_of_all
+from simdp.studies.intervals import (
+    Known,
+    collective_interval,
+    collective_novelty,
+    pairs_of,
+    with_pool,
+)
+from simdp.studies.store import ResultCache, Store, done_in_order, key_of, key_of_all
 from simdp.studies.validate.folds import Item
 from simdp.studies.validate.jobs import (
     Intervals,
@@ -73,7 +79,7 @@ def time_table(
     clock, known = clock_of(scenario, collective), with_pool(known, scenario)
     pairs = pairs_of(scenario, known) if pairs is None else pairs
     ends = [(clock_of(low, collective), clock_of(high, collective)) for low, high in pairs]
-    new = news(known, collective, wiring.num_nodes)
+    new = collective_novelty(known, collective, wiring.num_nodes)
     whose = cluster_name(name, scenario), measured.set, wiring.world_size
     rows = []
     for (nbytes, seconds), role in zip(measured.times, measured.roles(), strict=True):
@@ -86,7 +92,7 @@ def time_table(
                 role,
                 seconds,
                 time,
-                *told(time, both, known, new, nbytes),
+                *collective_interval(time, both, known, new, nbytes),
                 note=measured.note,
                 collective=collective,
                 table=number,
@@ -179,7 +185,7 @@ def validate(
     keep = (
         None
         if store is None
-        else Keep[ValidationGroup, Comparisons](store, key_of_job, Comparisons)
+        else ResultCache[ValidationGroup, Comparisons](store, key_of_job, Comparisons)
     )
     with executor_for(workers, scheduler) as executor:
         results = done_in_order(compare, jobs, executor=executor, keep=keep)

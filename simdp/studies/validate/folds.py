@@ -77,7 +77,7 @@ class Item(NamedTuple):
         return named or cluster_name(self.name, self.made)
 
     @property
-    def is_told(self) -> bool:
+    def is_fitted(self) -> bool:
         """Whether the workload was fitted to it, as to the step of a single device."""
         if self.is_table or self.point.role == "predicted":
             return False
@@ -238,7 +238,7 @@ class Refitted(NamedTuple):
     residual: float
     tables: dict[str, list[int]]
 
-    def told(self) -> Numbers:
+    def values_by_key(self) -> Numbers:
         """The values by key, in SI units."""
         return by_key(self.constants, self.values)
 

@@ -24,7 +24,7 @@ from simdp.studies.intervals import (
     OWN,
     Known,
     machine_calibration,
-    new_of,
+    scenario_novelty,
     step_interval,
     with_pool,
 )
@@ -217,7 +217,7 @@ def time_step(
         samples=samples,
         linear=None,
         ring=ring_step_time(point, metrics["compute_s"] + metrics["update_s"]),
-        new=new_of(point, with_pool(known, point)),
+        new=scenario_novelty(point, with_pool(known, point)),
         exposed_measured=measured.exposed_sync,
         exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
         joined=wiring_of(point.cluster).joined,

@@ -27,16 +27,16 @@ from simdp.studies.intervals import (
     OWN,
     Known,
     exposed_part,
-    further,
     interval_of_pairs,
     is_between,
     machine_calibration,
     name_of,
     pairs_of,
-    what_is_new,
+    step_novelty,
+    step_novelty_spread,
     widened,
 )
-from simdp.studies.store import Keep, Store, done_in_order, key_of_all
+from simdp.studies.store import ResultCache, Store, done_in_order, key_of_all
 from simdp.studies.validate import Progress, joined, key_of_item, time_table, worthwhile
 from simdp.studies.validate.folds import (
     By,
@@ -83,7 +83,7 @@ MOVES = 1e-9
 """Least change of a time's logarithm for a constant to count."""
 
 
-class Intake:
+class PointConstants:
     """Applies refitted constants to a point.
 
     Parameters
@@ -128,7 +128,7 @@ class Intake:
             self._ties = {}
         start = {key: self._published(key) for key in self.keys}
         scenario = with_values(scenario, self._entry, start, item.place) if start else scenario
-        self.base = scenario if tables is None else with_numbers(scenario, tables.told())
+        self.base = scenario if tables is None else with_numbers(scenario, tables.values_by_key())
 
     def _published(self, key: str) -> Any:
         value = value_at(self.bare, key)
@@ -211,7 +211,7 @@ def _simple_share(scenario: Scenario, place: str, share: float | None, flow: flo
 
 
 def refit_steps(
-    points: Sequence[tuple[Watched, Intake]], tables: Refitted | None, noise: float
+    points: Sequence[tuple[Watched, PointConstants]], tables: Refitted | None, noise: float
 ) -> Refitted:
     """Fit constants to the remaining steps with role calibration; those without effect are dropped.
 
@@ -286,7 +286,7 @@ def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) 
     return best
 
 
-def _constant(key: str, intake: Intake, tables: Refitted | None) -> Constant:
+def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Constant:
     """Typical value, bounds and spread of a constant before a fit to steps."""
     if tables is not None:
         for index, one in enumerate(tables.constants):
@@ -375,7 +375,7 @@ def leave_out(
     done, total = 0, len(items)
     runs = sum(job.num_runs for job in jobs)
     workers = workers or worthwhile(len(jobs), runs)
-    keep = None if store is None else Keep[FoldJob, Rows](store, _keys(items), Rows)
+    keep = None if store is None else ResultCache[FoldJob, Rows](store, _keys(items), Rows)
     with executor_for(workers, scheduler) as executor:
         sorted_jobs = [jobs[i] for i in heaviest]
         results = done_in_order(predict, sorted_jobs, executor=executor, keep=keep)
@@ -435,12 +435,12 @@ def _fitting(remaining: Sequence[Item]) -> list[Item]:
 def predict(job: FoldJob) -> Rows:
     """Fit to the remaining items, and predict the others; a ScenarioError if one is invalid."""
     without = _Without(job)
-    steps = [_told(item, without.step) for item in job.fold.left_out if not item.is_table]
-    tables = [_told(item, without.table) for item in job.fold.left_out if item.is_table]
+    steps = [_with_place(item, without.step) for item in job.fold.left_out if not item.is_table]
+    tables = [_with_place(item, without.table) for item in job.fold.left_out if item.is_table]
     return steps, tables
 
 
-def _told(item: Item, how: Any) -> Any:
+def _with_place(item: Item, how: Any) -> Any:
     try:
         return how(item)
     except ScenarioError as error:
@@ -467,9 +467,9 @@ class _Without:
         if any(not item.is_table for item in fold.left_out):
             self.steps = refit_steps(points, self.tables, job.noise)
 
-    def intake(self, item: Item, scenario: Scenario) -> Intake:
+    def intake(self, item: Item, scenario: Scenario) -> PointConstants:
         by_cluster = self.job.by == "cluster"
-        return Intake(item, scenario, self.tables, self.knows_cost, by_cluster)
+        return PointConstants(item, scenario, self.tables, self.knows_cost, by_cluster)
 
     def step(self, item: Item) -> tuple[StepComparison, HeldOutPoint]:
         """Predict a step."""
@@ -480,20 +480,22 @@ class _Without:
         watched = _watched(item)
         scenario, watch = watched.step.scenario, watched.stopwatch
         found = time_step(item.name, item.point, scenario, (), watch)
-        place = HeldOutPoint(self.name, not item.is_told, found.simulated)
+        place = HeldOutPoint(self.name, not item.is_fitted, found.simulated)
         intake = self.intake(item, scenario)
         if intake.keys or not self.knows_cost:
             found = self._predicted(found, intake, watch)
         else:
             again = time_step(item.name, item.point, scenario, known, watch)
             found = replace(found, low=again.low, high=again.high)
-        role = item.point.role if item.is_told else "predicted"
+        role = item.point.role if item.is_fitted else "predicted"
         return _named(item, replace(found, role=role)), place
 
-    def _predicted(self, found: StepComparison, intake: Intake, watch: Any) -> StepComparison:
+    def _predicted(
+        self, found: StepComparison, intake: PointConstants, watch: Any
+    ) -> StepComparison:
         steps = self.steps
         assert steps is not None
-        values = steps.told()
+        values = steps.values_by_key()
         scenario = intake.take(values)
         pairs = [
             (intake.take(low), intake.take(high))
@@ -505,11 +507,13 @@ class _Without:
         (time,) = watch.step_times([scenario])
         known = [*intake.own, steps.known()]
         inside = interval_of_pairs(time, pairs, known, watch.step_times)
-        new = self.news(scenario)
-        low, high = widened(time, inside, further(new, exposed_part(watch.metrics, scenario)))
+        new = self.novelty(scenario)
+        low, high = widened(
+            time, inside, step_novelty_spread(new, exposed_part(watch.metrics, scenario))
+        )
         return replace(found, simulated=time, low=low, high=high, new=new)
 
-    def news(self, scenario: Scenario) -> tuple[str, ...]:
+    def novelty(self, scenario: Scenario) -> tuple[str, ...]:
         """List the properties of a step that no remaining step has."""
         if self.job.by == "cluster":
             return ("cluster",)
@@ -518,7 +522,7 @@ class _Without:
             nodes = steps.setdefault(name_of(item.made), [])
             nodes.append(item.made.cluster.num_nodes)
         cluster = scenario.cluster
-        return what_is_new(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
+        return step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
 
     def table(self, item: Item) -> list[tuple[CollectiveComparison, HeldOutPoint]]:
         """Predict a table."""
@@ -537,7 +541,7 @@ class _Without:
                     free = {k: v for k, v in values.items() if not _is_set(k, own)}
                     return with_numbers(bare, free)
 
-                made, known = take(self.tables.told()), [self.tables.known()]
+                made, known = take(self.tables.values_by_key()), [self.tables.known()]
                 pairs = [(take(low), take(high)) for low, high in self.tables.ends()]
         rows = time_table(*args, made, known, item.number, pairs)
         return [

@@ -30,7 +30,7 @@ from simdp.results.trace import TraceBuilder
 from simdp.steps import ops, program
 from simdp.steps.facts import LayerDtypes
 from simdp.steps.program import Interpreter, Program, called_by, flat
-from simdp.studies.plan.bounds import Sheet
+from simdp.studies.plan.bounds import StepDemand
 
 OPERATIONS = [kind for kind in get_args(ops.Op) if kind is not ops.Unless]
 CLOCK_OPERATIONS = list(get_args(clock_ops.ClockOp))
@@ -73,7 +73,7 @@ def runs():
 def tables():
     """Every interpreter of the operations of a step."""
     run, (numbers, forecast, past, _) = runs()
-    sheet = Sheet(scenario({"kind": "ddp"}))
+    sheet = StepDemand(scenario({"kind": "ddp"}))
     return [
         program._CALLED_BY,
         program._PROGRAM,
@@ -120,7 +120,7 @@ def test_what_reads_operations_refuses_one_of_its_own():
         lambda op: run.costs._delay(op),
         lambda op: compression.work_of(op, 4, 2),
         lambda op: list(run._read(ops.Unless((op,)))),
-        lambda op: Sheet(scenario({"kind": "ddp"}))._interpreter()[type(op)],
+        lambda op: StepDemand(scenario({"kind": "ddp"}))._interpreter()[type(op)],
     ]
     for interpret in read:
         with pytest.raises(OperationError, match=r"ignores the operation .*\.Own; add it"):

@@ -22,12 +22,12 @@ from simdp.studies.intervals import (
     Known,
     by_data_sheet,
     exposed_part,
-    further,
     machine_calibration,
-    new_of,
     precision_of,
+    scenario_novelty,
+    step_novelty,
+    step_novelty_spread,
     steps_of,
-    what_is_new,
     with_pool,
 )
 from simdp.studies.validate import validate
@@ -48,17 +48,17 @@ STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
     ],
 )
 def test_new_is_what_no_step_had(model, num_nodes, new):
-    assert what_is_new(STEPS, model, num_nodes, 8) == new
+    assert step_novelty(STEPS, model, num_nodes, 8) == new
 
 
 def test_who_measured_inside_a_node_alone_knows_nothing_of_the_network():
-    assert what_is_new({"resnet50": [1]}, "resnet50", 2, 4) == ("network",)
-    assert what_is_new({"resnet50": [1]}, "vgg16", 2, 4) == ("model", "network")
+    assert step_novelty({"resnet50": [1]}, "resnet50", 2, 4) == ("network",)
+    assert step_novelty({"resnet50": [1]}, "vgg16", 2, 4) == ("model", "network")
 
 
 def test_one_rank_and_a_machine_without_steps_have_nothing_new():
-    assert what_is_new(STEPS, "bert-base", 1, 1) == what_is_new({}, "bert-base", 4, 8) == ()
-    assert further((), 0.5) == 0
+    assert step_novelty(STEPS, "bert-base", 1, 1) == step_novelty({}, "bert-base", 4, 8) == ()
+    assert step_novelty_spread((), 0.5) == 0
 
 
 def test_the_steps_of_all_that_is_known_are_joined():
@@ -70,9 +70,9 @@ def test_the_steps_of_all_that_is_known_are_joined():
 
 
 def test_what_is_new_counts_by_the_part_of_a_step_that_communication_takes():
-    assert further(("model",), 0.5) == pytest.approx(SPREAD["model"] / 2)
-    assert further(("model",), 0.0) == LEAST
-    both = further(("model", "nodes"), 1.0)
+    assert step_novelty_spread(("model",), 0.5) == pytest.approx(SPREAD["model"] / 2)
+    assert step_novelty_spread(("model",), 0.0) == LEAST
+    both = step_novelty_spread(("model", "nodes"), 1.0)
     assert both == pytest.approx((SPREAD["model"] ** 2 + SPREAD["nodes"] ** 2) ** 0.5)
 
 
@@ -91,7 +91,7 @@ def test_an_interval_is_wider_for_a_new_model(write):
     assert new.low < plain.low < plain.high < new.high
     share = new.exposed_simulated / new.simulated
     reach = (log(new.high / new.simulated) ** 2 - log(plain.high / plain.simulated) ** 2) ** 0.5
-    assert reach / 1.645 == pytest.approx(further(("model",), share))
+    assert reach / 1.645 == pytest.approx(step_novelty_spread(("model",), share))
 
 
 def test_a_runs_interval_is_wider_for_a_new_model():
@@ -123,7 +123,7 @@ def on_machine(machine, world_size=16, **keys):
 
 def news_of(scenario):
     known = machine_calibration(scenario.cluster.machine, Path())
-    return new_of(scenario, with_pool(known, scenario))
+    return scenario_novelty(scenario, with_pool(known, scenario))
 
 
 SLOW_NETWORK = {"link": {"alpha": "30 us", "bandwidth": "10 Gbit/s"}, "links_per_node": 1}

@@ -16,7 +16,7 @@ from simdp.studies.intervals import (
     NOVELTY_SPREAD,
     Interval,
     Known,
-    extrapolated,
+    collective_novelty_spread,
     novelty_of,
     tables_of,
     widened,
@@ -48,7 +48,9 @@ def test_who_measured_inside_a_node_alone_knows_nothing_of_the_network():
 
 def test_a_machine_without_tables_tells_nothing():
     assert novelty_of({}, "all_reduce", 8) == ()
-    assert extrapolated((), LARGE) == NOVELTY_SPREAD["size"]["large"]  # which always is new
+    assert (
+        collective_novelty_spread((), LARGE) == NOVELTY_SPREAD["size"]["large"]
+    )  # which always is new
 
 
 def test_the_tables_of_all_that_is_known_are_joined():
@@ -62,15 +64,20 @@ def test_the_tables_of_all_that_is_known_are_joined():
 def test_what_is_new_twice_is_further_off_than_either():
     for one, other in (("collective", "network"), ("cluster", "nodes"), ("nodes", "network")):
         for nbytes in (1, 1 << 16, LARGE):
-            size = extrapolated((), nbytes) ** 2
-            parts = [extrapolated((new,), nbytes) ** 2 - size for new in (one, other)]
-            assert extrapolated((one, other), nbytes) ** 2 == pytest.approx(size + sum(parts))
+            size = collective_novelty_spread((), nbytes) ** 2
+            parts = [collective_novelty_spread((new,), nbytes) ** 2 - size for new in (one, other)]
+            assert collective_novelty_spread((one, other), nbytes) ** 2 == pytest.approx(
+                size + sum(parts)
+            )
 
 
 def test_another_collective_on_other_nodes_is_further_off_than_the_two_by_themselves():
     for nbytes in (1, 1 << 16, LARGE):
-        alone = hypot(extrapolated(("collective",), nbytes), extrapolated(("nodes",), nbytes))
-        assert extrapolated(("collective", "nodes"), nbytes) > alone
+        alone = hypot(
+            collective_novelty_spread(("collective",), nbytes),
+            collective_novelty_spread(("nodes",), nbytes),
+        )
+        assert collective_novelty_spread(("collective", "nodes"), nbytes) > alone
 
 
 def test_an_interval_is_widened_by_a_factor_to_both_sides():

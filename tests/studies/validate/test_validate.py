@@ -9,7 +9,7 @@ from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies import intervals
-from simdp.studies.intervals import Interval, extrapolated, widened
+from simdp.studies.intervals import Interval, collective_novelty_spread, widened
 from simdp.studies.store import Store
 from simdp.studies.validate import clock_of, validate
 from simdp.studies.validate.jobs import shortened
@@ -110,7 +110,9 @@ def test_tables_have_intervals_too(write):
     row = validate([path]).rows[0]
     rest, time = 1.645 * 0.01 * row.simulated, row.simulated
     fitted = Interval(time - (2e-6**2 + rest**2) ** 0.5, time + (6e-6**2 + rest**2) ** 0.5)
-    wanted = widened(time, fitted, extrapolated((), row.nbytes))  # a size of its own is always new
+    wanted = widened(
+        time, fitted, collective_novelty_spread((), row.nbytes)
+    )  # a size of its own is always new
     assert (row.low, row.high) == pytest.approx(wanted)
 
 
