@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.beside_torch import complain, simdp_step
 from benchmarks.table import show
 from simdp.workload.layers.rotary import waves
-from simdp.workload.losses import CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
 from simdp.workload.models.llama import Llama
 from simdp.workload.weights import drawn
 

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.beside_torch import NO_TORCH, complain, simdp_step
 from benchmarks.table import show
 from simdp.workload.layers.embedding import waves
-from simdp.workload.losses import CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
 from simdp.workload.models.transformer import Transformer
 from simdp.workload.weights import drawn
 

@@ -25,7 +25,7 @@ from typing import Literal
 from simdp.strategies.ddp import DDP
 from simdp.strategies.data_parallel import Single
 from simdp.strategies import Strategy
-from simdp.workload.layers.activations import ReLU
+from simdp.workload.layers.activations.rectifiers import ReLU
 from simdp.workload.models.sequential import MLP
 
 

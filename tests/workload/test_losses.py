@@ -7,23 +7,18 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.workload.losses import (
+from simdp.workload.losses import LOSSES, AnyLoss
+from simdp.workload.losses.classification import (
     BCE,
-    L1,
-    LOSSES,
-    MSE,
     NLL,
-    AnyLoss,
     BCEWithLogits,
     CrossEntropy,
     HingeEmbedding,
-    Huber,
     KLDiv,
     MultiMargin,
-    PoissonNLL,
-    SmoothL1,
     SoftMargin,
 )
+from simdp.workload.losses.regression import L1, MSE, Huber, PoissonNLL, SmoothL1
 
 GOLDEN = [Path(__file__).parents[1] / "golden" / f"{name}_losses.npz" for name in ("g15", "g15b")]
 RANDOM = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from simdp.arrays import Array, Bools
 from simdp.spec import Float, Int, problem
 from simdp.workload.layers import AnyModule
-from simdp.workload.layers.activations import ReLU
+from simdp.workload.layers.activations.rectifiers import ReLU
 from simdp.workload.layers.base import (
     ExtentsOf,
     GraphBuilder,

@@ -10,7 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int
-from simdp.workload.layers.activations import GELU, activation
+from simdp.workload.layers.activations import activation
+from simdp.workload.layers.activations.smooth import GELU
 from simdp.workload.layers.attention import Attention, KeyPadding, MultiheadAttention, T5Attention
 from simdp.workload.layers.base import GraphBuilder, Module, Parameter, Value, check_heads, copy_of
 from simdp.workload.layers.linear import Gate, Linear, TransposedLinear

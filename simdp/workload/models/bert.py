@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.activations import Tanh, activation
+from simdp.workload.layers.activations import activation
+from simdp.workload.layers.activations.smooth import Tanh
 from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import GraphBuilder, ModelGraph, Value, check_heads, check_token
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding, TokenTypeEmbedding

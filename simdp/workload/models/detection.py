@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Int, problem
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.activations import LeakyReLU, ReLU
+from simdp.workload.layers.activations.rectifiers import LeakyReLU, ReLU
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,

@@ -9,7 +9,8 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.workload.datasets import files
 from simdp.workload.datasets.files import Csv
-from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
+from simdp.workload.losses.regression import MSE
 from simdp.workload.models.sequential import MLP
 
 DATA = Csv(path="data.csv", label="y")

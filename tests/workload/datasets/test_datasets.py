@@ -8,7 +8,8 @@ from reader import Reader, settled
 
 from simdp.workload import Workload
 from simdp.workload.datasets import DATASETS, AnyDataset
-from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
+from simdp.workload.losses.regression import MSE
 from simdp.workload.models.operators import EinsumModel
 from simdp.workload.models.sequential import MLP, Sequential
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from reader import Reader, settled
 
 from simdp.workload.datasets.synthetic import WORDS, Digits, spelled
-from simdp.workload.losses import CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
 
 MODEL = Reader(task="seq2seq", vocab=11, tgt_vocab=13)
 

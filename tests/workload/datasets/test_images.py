@@ -5,7 +5,8 @@ import pytest
 from for_each import for_each
 
 from simdp.workload.datasets.synthetic import Images
-from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
+from simdp.workload.losses.regression import MSE
 from simdp.workload.models.operators import EinsumModel
 from simdp.workload.models.sequential import MLP
 

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from reader import Reader, settled
 
 from simdp.workload.datasets.synthetic import Tokens
-from simdp.workload.losses import MSE, CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
+from simdp.workload.losses.regression import MSE
 
 TASKS = ["language_model", "classifier", "seq2seq"]
 every_task = pytest.mark.parametrize("task", TASKS)

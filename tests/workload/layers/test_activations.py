@@ -8,7 +8,8 @@ from for_each import for_each
 from layer_checks import kept_nbytes, refusal
 
 from simdp.workload.layers import Kernel
-from simdp.workload.layers.activations import ACTIVATIONS, LeakyReLU
+from simdp.workload.layers.activations import ACTIVATIONS
+from simdp.workload.layers.activations.rectifiers import LeakyReLU
 from simdp.workload.layers.base import Pass
 
 every_activation = pytest.mark.parametrize("kind", ACTIVATIONS)

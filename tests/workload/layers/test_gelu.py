@@ -5,7 +5,7 @@ from math import erf, exp, pi, sqrt
 import numpy as np
 from for_each import for_each
 
-from simdp.workload.layers.activations import GELU
+from simdp.workload.layers.activations.smooth import GELU
 
 
 def test_gelu_in_float32_is_as_exact_as_float32_allows():

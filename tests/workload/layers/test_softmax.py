@@ -5,7 +5,7 @@ import pytest
 from for_each import for_each
 from layer_checks import drawn, new_pass
 
-from simdp.workload.layers.activations import LogSoftmax, Softmax
+from simdp.workload.layers.activations.smooth import LogSoftmax, Softmax
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.layers.linear import GLU, PReLU
 

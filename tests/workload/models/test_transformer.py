@@ -21,7 +21,7 @@ from simdp.workload.layers.base import (
     uniform,
     xavier_uniform,
 )
-from simdp.workload.losses import CrossEntropy
+from simdp.workload.losses.classification import CrossEntropy
 from simdp.workload.models import AnyModel
 from simdp.workload.precision import Full
 

@@ -1,149 +1,17 @@
-"""Loss functions of torch.nn."""
+"""Losses of classes, signs and distributions."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from math import pi
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from simdp.arrays import Array
-from simdp.family import Family
-from simdp.spec import Bool, Float, Int, Spec, one_of
+from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.activations import log_softmax, logistic
-
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
-
-class Loss(Spec):
-    """What is made small."""
-
-    kind: str
-
-    of_classes: ClassVar[bool] = False
-    """Whether targets are class indices, which are whole numbers."""
-
-    num_kept: ClassVar[int] = 0
-    """Tensors like the prediction that torch's loss keeps from forward for backward."""
-
-    num_gradients: ClassVar[int] = 1
-    """Tensors like the prediction that there are at a time in its backward."""
-
-    @property
-    def adds(self) -> bool:
-        """Whether losses of parts add up to that of the whole; else its mean by `count` is."""
-        return False
-
-    @abstractmethod
-    def count(self, target: Array) -> float:
-        """What the loss of these targets averages: samples, targets that count, their weights."""
-
-    def ignored(self, target: Array) -> Array:
-        """Which elements of these targets do not count, shaped like them; by default none."""
-        return np.zeros(target.shape, dtype=bool)
-
-    def ignored_label(self) -> int | None:
-        """What a data set writes where nothing is to be told; None where all targets count."""
-        return None
-
-    def target_shape(self, output_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a sample's target where the model makes this of it; by default the same."""
-        return output_shape
-
-    def drawn(self, y: Array) -> Array:
-        """Make of real numbers, such as synthetic data sets draw, targets of the loss."""
-        return y
-
-    @abstractmethod
-    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
-        """Return the loss and its gradient by the prediction; the count is above 0."""
-
-    @abstractmethod
-    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
-        """Say why targets do not fit a model's output, or None; the targets are all of a data set.
-
-        Parameters
-        ----------
-        target : ndarray, shape `(num_samples, ...)`
-            The data set's ``y``.
-        output_shape : tuple of int
-            What the model makes of one sample.
-        """
-
-
-LOSSES: Family[Loss] = Family(
-    "losses",
-    Loss,
-    __name__,
-    {
-        "bce": "BCE",
-        "bce_with_logits": "BCEWithLogits",
-        "cross_entropy": "CrossEntropy",
-        "hinge_embedding": "HingeEmbedding",
-        "huber": "Huber",
-        "kl_div": "KLDiv",
-        "l1": "L1",
-        "mse": "MSE",
-        "multi_margin": "MultiMargin",
-        "nll": "NLL",
-        "none": "NoLoss",
-        "poisson_nll": "PoissonNLL",
-        "smooth_l1": "SmoothL1",
-        "soft_margin": "SoftMargin",
-    },
-)
-AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]
-
-
-class Elementwise(Loss):
-    """Mean or sum over every element of what prediction and target have between them.
-
-    Attributes
-    ----------
-    reduction : {"mean", "sum"}
-        What is made of the elements.
-    """
-
-    reduction: Literal["mean", "sum"] = "mean"
-
-    @property
-    def adds(self) -> bool:
-        return self.reduction == "sum"
-
-    def count(self, target: Array) -> float:
-        return len(target)
-
-    @abstractmethod
-    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        """Loss and gradient of every element, new arrays; the second is changed in place."""
-
-    def divisor(self, prediction: Array) -> int:
-        """What the sum of all elements is divided by."""
-        return 1 if self.reduction == "sum" else prediction.size
-
-    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
-        values, slope = self.each(prediction, target)
-        divisor = self.divisor(prediction)
-        slope *= 1 / divisor
-        return float(values.sum() / divisor), slope
-
-    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
-        if target.shape[1:] != output_shape:
-            return (
-                f"y has shape {target.shape}, but the model makes {output_shape} of each sample; "
-                f"give y the shape {(len(target), *output_shape)}."
-            )
-        if not np.issubdtype(target.dtype, np.floating) or not np.isfinite(target).all():
-            return f"y is {target.dtype} or has values that are not finite; give finite floats."
-        return self.problem_with_values(target)
-
-    def problem_with_values(self, target: Array) -> str | None:
-        """Say what else is wrong with finite targets of the right shape; by default nothing."""
-        return None
-
+from simdp.workload.losses import Elementwise, Loss
 
 Weights = Annotated[tuple[Annotated[Float, Field(ge=0)], ...], Field(min_length=1)]
 
@@ -233,24 +101,6 @@ class BCEWithLogits(Binary):
         return self.weighted((1 - target) * prediction + both * soft, (1 - target) - both * against)
 
 
-class Huber(Elementwise):
-    """Mean over elements of ``d^2 / 2`` up to delta, and ``delta (|d| - delta / 2)`` beyond.
-
-    Attributes
-    ----------
-    delta : float
-        Where it changes, and the slope beyond.
-    """
-
-    kind: Literal["huber"] = "huber"
-    delta: Float = Field(1.0, gt=0)
-
-    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        difference = prediction - target
-        near = np.clip(difference, -self.delta, self.delta)
-        return near * (difference - near / 2), near
-
-
 class KLDiv(Elementwise):
     """Mean over elements of ``t (log t - prediction)``; predictions are log-probabilities.
 
@@ -287,45 +137,6 @@ class KLDiv(Elementwise):
             f"y holds {target.min()}, but kl_div needs probabilities; give none below 0, or write "
             "log_target: true."
         )
-
-
-class L1(Elementwise):
-    """Mean over samples and outputs of the difference without its sign."""
-
-    kind: Literal["l1"] = "l1"
-
-    num_kept: ClassVar[int] = 1  # torch: the difference, whose absolute value is another step
-
-    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        difference = prediction - target
-        return np.abs(difference), np.sign(difference)
-
-
-class MSE(Elementwise):
-    """Mean over samples and outputs of the squared difference."""
-
-    kind: Literal["mse"] = "mse"
-
-    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        difference = prediction - target
-        values = difference * difference
-        difference *= 2
-        return values, difference
-
-
-class NoLoss(Loss):
-    """For a model that has times but no numbers; takes no time itself."""
-
-    kind: Literal["none"] = "none"
-
-    def count(self, target: Array) -> float:
-        return 0
-
-    def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
-        raise AssertionError("a model without numbers makes no prediction")
-
-    def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
-        return None
 
 
 class OfClasses(Loss):
@@ -622,70 +433,3 @@ class NLL(OfClasses):
         slope[at] = -share
         value = -(share * prediction.reshape(slope.shape)[at]).sum()
         return float(value), slope.reshape(prediction.shape)
-
-
-class PoissonNLL(Elementwise):
-    """Mean over elements of ``exp(x) - t x``, for targets that are counts.
-
-    As torch.nn.PoissonNLLLoss; without ``log_input`` ``x - t log(x + eps)``.
-
-    Attributes
-    ----------
-    log_input : bool
-        Whether predictions are logarithms of rates.
-    full : bool
-        Add Stirling's approximation of ``log t!`` for targets above 1.
-    eps : float
-        Keeps the logarithm of a rate finite.
-    """
-
-    kind: Literal["poisson_nll"] = "poisson_nll"
-    log_input: Bool = True
-    full: Bool = False
-    eps: Float = Field(1e-8, gt=0)
-
-    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        if self.log_input:
-            rate = np.exp(prediction)
-            values, slope = rate - target * prediction, rate - target
-        else:
-            shifted = prediction + prediction.dtype.type(self.eps)
-            values, slope = prediction - target * np.log(shifted), 1 - target / shifted
-        if self.full:
-            many = np.where(target > 1, target, 1)
-            stirling = many * np.log(many) - many + 0.5 * np.log(2 * pi * many)
-            values = values + np.where(target > 1, stirling, 0)
-        return values, slope
-
-    def drawn(self, y: Array) -> Array:
-        return np.round(np.exp(np.minimum(y, 3)))
-
-    def problem_with_values(self, target: Array) -> str | None:
-        if target.min(initial=0) >= 0:
-            return None
-        return f"y holds {target.min()}, but poisson_nll needs counts; give none below 0."
-
-
-class SmoothL1(Elementwise):
-    """Mean over elements of ``d^2 / (2 beta)`` below beta, and ``|d| - beta / 2`` beyond.
-
-    Girshick, arXiv 1504.08083, equation 3.
-
-    Attributes
-    ----------
-    beta : float
-        Where it changes; 0 makes it the absolute error.
-    """
-
-    kind: Literal["smooth_l1"] = "smooth_l1"
-    beta: Float = Field(1.0, ge=0)
-
-    def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        difference = prediction - target
-        far = np.abs(difference)
-        if not self.beta:
-            return far, np.sign(difference)
-        values = np.where(
-            far < self.beta, difference * difference / (2 * self.beta), far - self.beta / 2
-        )
-        return values, np.clip(difference / self.beta, -1, 1)
