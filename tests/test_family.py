@@ -117,8 +117,8 @@ def refused(kind, table=STRATEGIES):
 
 def test_a_family_is_a_table():
     package = "simdp.workload.layers.activations"
-    few = Family("few", Activation, package, {"relu": "ReLU", "tanh": "Tanh"})
-    more = Family("more", Activation, package, {"gelu": "GELU"}, few)
+    few = Family("few", Activation, package, {"relu": "rectifiers:ReLU", "tanh": "smooth:Tanh"})
+    more = Family("more", Activation, package, {"gelu": "smooth:GELU"}, few)
     assert list(more) == ["relu", "tanh", "gelu"]
     assert len(more) == 3
     assert "relu" in more

@@ -9,7 +9,7 @@ import numpy as np
 
 from simdp.arrays import Array, Floats, Ints
 from simdp.scenario import Scenario
-from simdp.workload.input import Input
+from simdp.workload.compute import Input
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.sampling import Packs, SampleParts
 

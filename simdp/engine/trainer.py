@@ -23,8 +23,7 @@ from simdp.workload.optimizers.base import Optimizer, State, TrustRatio, squares
 from simdp.workload.precision import GradScaler, rounded
 from simdp.workload.sampling import Participants
 from simdp.workload.schedules import Schedule
-from simdp.workload.schedules.base import Progress
-from simdp.workload.schedules.plateau import ReduceLROnPlateau, Seen
+from simdp.workload.schedules.base import Progress, ReduceLROnPlateau, Seen
 
 Arrays = dict[str, Array]
 

@@ -23,12 +23,11 @@ from pydantic_core import InitErrorDetails
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int, form_of, problem
 from simdp.workload import weights
-from simdp.workload.compute import COMPUTE, AnyCompute
+from simdp.workload.compute import COMPUTE, AnyCompute, Host, Input
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.finetuning import Lora, Quantized
 from simdp.workload.incompatible import for_training_only, misfits
-from simdp.workload.input import Host, Input
 from simdp.workload.layers.base import ModelGraph
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import MODEL, AnyModel, in_layers

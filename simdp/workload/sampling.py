@@ -18,9 +18,9 @@ from simdp.errors import ScenarioError
 from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.spec import Bool, Float, Int, Spec, problem
+from simdp.workload.compute import Input
 from simdp.workload.datasets import Dataset
 from simdp.workload.datasets.base import most_taken
-from simdp.workload.input import Input
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 

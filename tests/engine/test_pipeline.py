@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import simdp
 from simdp.engine.samples import Pipeline
 from simdp.scenario import checked
-from simdp.workload.input import Input
+from simdp.workload.compute import Input
 
 COMPUTE = 10e-3
 BATCH = 8

@@ -9,8 +9,8 @@ import simdp
 from simdp.engine.trainer import STATE, Plateau
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
+from simdp.workload.schedules.base import ReduceLROnPlateau, Seen
 from simdp.workload.schedules.lr_scheduler import StepLR
-from simdp.workload.schedules.plateau import ReduceLROnPlateau, Seen
 
 
 def play(folder, world_size, **more):

@@ -33,7 +33,7 @@ SCHEDULES: Family[Schedule] = Family(
         "one_cycle_lr": "lr_scheduler:OneCycleLR",
         "polynomial_lr": "lr_scheduler:PolynomialLR",
         "polynomial_warmup": "warmup:PolynomialWarmup",
-        "reduce_lr_on_plateau": "plateau:ReduceLROnPlateau",
+        "reduce_lr_on_plateau": "base:ReduceLROnPlateau",
         "sequential_lr": "lr_scheduler:SequentialLR",
         "step_lr": "lr_scheduler:StepLR",
         "warmup_stable_decay": "warmup:WarmupStableDecay",

@@ -9,8 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
 from simdp.workload.schedules import AnySchedule
-from simdp.workload.schedules.base import Progress
-from simdp.workload.schedules.plateau import Seen
+from simdp.workload.schedules.base import Progress, Seen
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDED = json.loads((GOLDEN / "g16_schedules.json").read_text())
