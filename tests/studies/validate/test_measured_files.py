@@ -28,8 +28,8 @@ def test_a_file_without_measurements_is_refused(write):
     with pytest.raises(ScenarioError) as caught:
         load_measured([path])
     assert caught.value.problems == [
-        f"{path}: has no measured: key; add measured: {{source: ..., points: [...]}}, what a real "
-        "machine did."
+        f"{path}: has no measured: key; add measured: {{source: ..., points: [...]}}, with the "
+        "measurements."
     ]
 
 
