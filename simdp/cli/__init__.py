@@ -141,7 +141,7 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     except MemoryError:
-        complain("there is not enough memory for this; try fewer ranks, steps or samples.")
+        complain("not enough memory; try fewer ranks, steps or samples.")
         return 2
     except Exception as error:
         # Typer's errors of usage; their base class is click's, which Typer may bring along itself.
