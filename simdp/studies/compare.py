@@ -36,7 +36,7 @@ from simdp.scenario.shipped import find
 from simdp.spec import one_of
 from simdp.strategies import STRATEGIES, AnyStrategy, strategy_class
 from simdp.studies.executor import Failed, executor_for, in_order
-from simdp.studies.many import PointRequest, simulated
+from simdp.studies.many import PointRequest, shared_first, simulated
 from simdp.studies.store import Store
 from simdp.workload.models import MODEL
 
@@ -316,7 +316,7 @@ def _played(
     asked = [PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
     _play([compared[number] for number in scenarios], asked, play(asked))
     if not any(point.metrics for point in compared):
-        raise ScenarioError(_wrong_with_all(compared))
+        raise ScenarioError(shared_first([(one.label, one.problems) for one in compared]))
     return compared, notes
 
 
@@ -356,15 +356,6 @@ def _parts_of_periods(scenario: Scenario) -> list[str]:
         f"{strategy.kind} averages weights every {every} steps; steps counted here: {len(local)}, "
         f"averages among them: {averages}; set workload.steps: {whole}, for whole periods."
     ]
-
-
-def _wrong_with_all(compared: Sequence[ComparedPoint]) -> list[str]:
-    """Problems that all points share, then those of each."""
-    lines = [line for line in compared[0].problems if all(line in p.problems for p in compared)]
-    for point in compared:
-        lead = f"with {point.label}: "
-        lines += [lead + line for line in point.problems if line not in lines]
-    return lines
 
 
 # Filling in points --------------------------------------------------------------------------------

@@ -54,6 +54,14 @@ HOMES = {
 }
 """Module of each family's table; the table's name is the family's in capitals."""
 
+FILES = {
+    "benchmarks": ("simdp.job.targets", "describe"),
+    "devices": ("simdp.cluster.hardware", "describe_device"),
+    "links": ("simdp.cluster.hardware", "describe_link"),
+    "machines": ("simdp.cluster.hardware", "describe_machine"),
+}
+"""Families of YAML files: module of the table, and its function that describes a member."""
+
 CODELESS = ("constants",)
 """Families whose members are fitted figures, without a class or a file of their own."""
 
@@ -76,12 +84,9 @@ def _table(family: str) -> Family[Spec]:
 def _catalogues() -> dict[str, Callable[[], dict[str, str]]]:
     """Functions that list the families without a table, or with more than a table."""
     return {
+        **{family: partial(_described, family) for family in FILES},
         "models": _models,
-        "benchmarks": _benchmarks,
         "constants": constants,
-        "devices": _devices,
-        "links": _links,
-        "machines": _machines,
         "scenarios": _scenarios,
     }
 
@@ -105,9 +110,9 @@ def places(family: str) -> dict[str, str]:
     ScenarioError
         If the family is one of `CODELESS`.
     """
-    folders = {"devices": "cluster", "links": "cluster", "machines": "cluster", "benchmarks": "job"}
-    if family in folders:
-        return {name: f"simdp/{folders[family]}/{family}/{name}.yaml" for name in kinds(family)}
+    if family in FILES:
+        folder = FILES[family][0].rpartition(".")[0].replace(".", "/")
+        return {name: f"{folder}/{family}/{name}.yaml" for name in kinds(family)}
     if family == "scenarios":
         return {name: f"scenarios/{name}.yaml" for name in kinds(family)}
     if family in CODELESS:
@@ -140,28 +145,11 @@ def _models() -> dict[str, str]:
     return (_offered(_table("models")) if has_offers("models") else {}) | listed
 
 
-def _benchmarks() -> dict[str, str]:
-    from simdp.job import targets
-
-    return {name: targets.describe(name) for name in targets.BENCHMARKS.names()}
-
-
-def _devices() -> dict[str, str]:
-    from simdp.cluster.hardware import DEVICES, describe_device
-
-    return {name: describe_device(name) for name in DEVICES.names()}
-
-
-def _links() -> dict[str, str]:
-    from simdp.cluster.hardware import LINKS, describe_link
-
-    return {name: describe_link(name) for name in LINKS.names()}
-
-
-def _machines() -> dict[str, str]:
-    from simdp.cluster.hardware import MACHINES, describe_machine
-
-    return {name: describe_machine(name) for name in MACHINES.names()}
+def _described(family: str) -> dict[str, str]:
+    """A family of `FILES`, each member with its description."""
+    module, describe = FILES[family]
+    home = import_module(module)
+    return {name: getattr(home, describe)(name) for name in getattr(home, family.upper()).names()}
 
 
 def _scenarios() -> dict[str, str]:

@@ -226,3 +226,12 @@ def result_of(
         launched=partial(launched, asked.point),
         **value,
     )
+
+
+def shared_first(points: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Combine the problems of points, given with their labels: shared ones once, and first."""
+    first = points[0][1]
+    lines = [line for line in first if all(line in problems for _, problems in points)]
+    for label, problems in points:
+        lines += [f"with {label}: {line}" for line in problems if line not in lines]
+    return lines

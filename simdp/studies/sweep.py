@@ -22,7 +22,7 @@ from simdp.scenario import Scenario
 from simdp.scenario.loading import of as scenario_of
 from simdp.studies.answers import MAX_RANKS, complete, lost_to, step_time_with
 from simdp.studies.executor import Failed, executor_for
-from simdp.studies.many import simulate_all
+from simdp.studies.many import shared_first, simulate_all
 from simdp.studies.store import Store
 
 Progress = Callable[[int, int], None]
@@ -143,12 +143,7 @@ def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -
     error = failures[0].error
     if len(failures) == 1 or not isinstance(error, ScenarioError):
         return error
-    lines = [line for line in failures[0].problems if all(line in f.problems for f in failures)]
-    for point in points:
-        lines += [
-            f"with {said_of(point.set)}: {line}" for line in point.problems if line not in lines
-        ]
-    return ScenarioError(lines)
+    return ScenarioError(shared_first([(said_of(one.set), one.problems) for one in points]))
 
 
 def _alone(

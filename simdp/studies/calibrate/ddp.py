@@ -49,7 +49,7 @@ def calibrate_ddp(
     found = fit_steps(paths, asked)
     first = found.points[0].scenario
     name = name or Path(first.cluster.machine or first.name).stem
-    constants = _constants(found)
+    constants = found.fit.listed(_rounded)
     following = _next(found)
     entry = _entry(name, paths, asked, found, constants, following)
     return StepCalibration(
@@ -65,16 +65,6 @@ def calibrate_ddp(
         version=simdp.__version__,
         wanted=None if wanted is None else wanted_step(wanted, entry, found.fit),
     )
-
-
-def _constants(found: StepsFit) -> tuple[FittedConstant, ...]:
-    opened, listed = found.fit.undetermined(), []
-    for index, constant in enumerate(found.fit.constants):
-        values = (float(found.fit.values[index]), *found.fit.interval(index))
-        value, low, high = (str(_rounded(constant, each)) for each in values)
-        known = constant.key not in opened
-        listed.append(FittedConstant(constant.key, value, low, high, known))
-    return tuple(listed)
 
 
 def _rounded(constant: Constant, value: float) -> Any:

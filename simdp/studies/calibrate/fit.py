@@ -20,6 +20,7 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import PAYLOAD, PROTOCOLS, TREE_OVER_RING, NcclCost, pooled
+from simdp.results.calibration import FittedConstant
 from simdp.rng import stream
 
 # Fit ----------------------------------------------------------------------------------------------
@@ -108,6 +109,16 @@ class Fit:
             if bounded or error > max(constant.spread / 2, WELL_KNOWN):
                 found.append(constant.key)
         return found
+
+    def listed(self, write: Callable[[Constant, float], Any]) -> tuple[FittedConstant, ...]:
+        """The constants with values and intervals as ``write`` gives them."""
+        opened, listed = self.undetermined(), []
+        for index, constant in enumerate(self.constants):
+            ends = (float(self.values[index]), *self.interval(index))
+            value, low, high = (str(write(constant, each)) for each in ends)
+            known = constant.key not in opened
+            listed.append(FittedConstant(constant.key, value, low, high, known))
+        return tuple(listed)
 
 
 def fit(

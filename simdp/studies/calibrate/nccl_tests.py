@@ -17,7 +17,7 @@ from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import format_yaml
 from simdp.phrases import problems
-from simdp.results.calibration import CalibrationStudy, FittedConstant, FittedPoint, NextPoint
+from simdp.results.calibration import CalibrationStudy, FittedPoint, NextPoint
 from simdp.studies.calibrate.fit import (
     CalibrationPoint,
     Candidates,
@@ -100,7 +100,7 @@ def calibrate_nccl_tests(
     following = _following(measured, found, predictor, target)
     entry = _entry(name, device, measured, fitted, found, following)
     asked = None if wanted is None else wanted_step(wanted, entry, found, COST)
-    told = tuple(_constants(found)), found.residual, entry, simdp.__version__
+    told = found.listed(_write), found.residual, entry, simdp.__version__
     points = _points(measured, fitted)
     return CalibrationStudy(name, *told, points=points, next_point=following, wanted=asked)
 
@@ -196,18 +196,6 @@ def _write(constant: Constant, value: float) -> Any:
     if constant.dimension == "time":
         return format_quantity(float(f"{value * 1e6:.3g}") / 1e6, "time")
     return float(f"{value:.3g}")
-
-
-def _constants(found: Fit) -> list[FittedConstant]:
-    opened = found.undetermined()
-    listed = []
-    for index, constant in enumerate(found.constants):
-        low, high = found.interval(index)
-        value = float(found.values[index])
-        said, least, most = (str(_write(constant, each)) for each in (value, low, high))
-        known = constant.key not in opened
-        listed.append(FittedConstant(constant.key, said, least, most, known))
-    return listed
 
 
 def _points(measured: Measurements, fitted: NcclCost) -> tuple[FittedPoint, ...]:

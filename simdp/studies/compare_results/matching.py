@@ -81,7 +81,7 @@ def differing(a: Raw, b: Raw) -> list[Differing]:
             found.append(Differing(".".join(map(str, leaf.place)), leaf.a, leaf.b, (leaf,)))
         else:
             parts = {leaf.place[len(place)] for leaf in each}
-            before, after = (_only(_at(raw, place), parts) for raw in (a, b))
+            before, after = (_only(value_of(raw, key), parts) for raw in (a, b))
             found.append(Differing(key, before, after, tuple(each)))
     return found
 
@@ -90,12 +90,6 @@ def _is_brought(place: Place) -> bool:
     if place[0] == "cluster":
         return len(place) > 1 and place[1] not in OF_THE_JOB
     return place[:2] == ("collectives", "cost")
-
-
-def _at(raw: Any, place: Place) -> Any:
-    for part in place:
-        raw = raw.get(part) if isinstance(raw, dict) else None
-    return raw
 
 
 def _only(value: Any, parts: set[str | int]) -> Any:
