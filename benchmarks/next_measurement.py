@@ -45,7 +45,6 @@ from simdp.rng import stream
 from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies.calibrate.fit import (
-    QUANTILE,
     CalibrationPoint,
     Candidates,
     Constant,
@@ -57,6 +56,7 @@ from simdp.studies.calibrate.fit import (
 )
 from simdp.studies.calibrate.next_measurement import variance_left
 from simdp.studies.calibrate.steps import MeasuredStep, measured_steps, written
+from simdp.studies.intervals import NORMAL_90
 from simdp.studies.validate.jobs import load_measured
 from simdp.studies.variants import value_at, with_values
 from simdp.units import parse
@@ -261,7 +261,7 @@ def known(case: Case, chosen: Sequence[int]) -> tuple[Known, Floats, Floats, flo
     )
     predict = case.predict([case.target])
     goal = jacobian(predict, found.values, case.step)
-    reach = QUANTILE * float(np.sqrt(np.sum(goal @ found.covariance * goal)))
+    reach = NORMAL_90 * float(np.sqrt(np.sum(goal @ found.covariance * goal)))
     error = abs(float(predict(found.values)[0]) / case.seconds[case.target] - 1)
     return Known(reach, error), found.covariance, found.values, found.noise
 

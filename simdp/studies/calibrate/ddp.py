@@ -15,9 +15,10 @@ from simdp.files import format_yaml
 from simdp.results.calibration import FittedConstant, FittedStep, NextStep, StepCalibration
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
-from simdp.studies.calibrate.fit import QUANTILE, Constant
+from simdp.studies.calibrate.fit import Constant
 from simdp.studies.calibrate.next_measurement import variance_left, wanted_step
 from simdp.studies.calibrate.steps import OF_ONE, StepsFit, fit_steps, written
+from simdp.studies.intervals import NORMAL_90
 from simdp.units import format_percent
 
 LEFT_OUT = ("machine", "world_size")
@@ -80,7 +81,7 @@ def _next(found: StepsFit) -> NextStep | None:
     left = variance_left(covariance, slopes, slopes[:, None, :], found.fit.noise)
     best = int(np.argmin(left))
     before = np.sum(slopes @ covariance * slopes, axis=1).mean()
-    reach = [QUANTILE * float(np.sqrt(variance)) for variance in (before, left[best])]
+    reach = [NORMAL_90 * float(np.sqrt(variance)) for variance in (before, left[best])]
     return NextStep(found.others[best].title, *reach)
 
 

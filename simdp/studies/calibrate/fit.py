@@ -22,6 +22,7 @@ from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import PAYLOAD, PROTOCOLS, TREE_OVER_RING, NcclCost, pooled
 from simdp.results.calibration import FittedConstant
 from simdp.rng import stream
+from simdp.studies.intervals import NORMAL_90
 
 # Fit ----------------------------------------------------------------------------------------------
 
@@ -36,9 +37,6 @@ LEAST_NOISE = 0.01
 
 WELL_KNOWN = 0.1
 """Relative standard error below which a constant counts as determined."""
-
-QUANTILE = 1.645
-"""Standard errors on each side of a 90 % interval."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Fit:
     def interval(self, index: int) -> tuple[float, float]:
         """The 90 % interval of a constant, cut off at its bounds."""
         constant = self.constants[index]
-        reach = exp(min(QUANTILE * float(np.sqrt(self.covariance[index, index])), 50.0))
+        reach = exp(min(NORMAL_90 * float(np.sqrt(self.covariance[index, index])), 50.0))
         value = float(self.values[index])
         return max(value / reach, constant.low), min(value * reach, constant.high)
 

@@ -20,8 +20,9 @@ from simdp.results.calibration import NextPoint, Proposal, WantedStep
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written
 from simdp.scenario.shipped import find
-from simdp.studies.calibrate.fit import NOISE, QUANTILE, CalibrationPoint, Fit, jacobian
+from simdp.studies.calibrate.fit import NOISE, CalibrationPoint, Fit, jacobian
 from simdp.studies.calibrate.steps import written
+from simdp.studies.intervals import NORMAL_90
 from simdp.studies.validate import clock_of
 from simdp.studies.validate.jobs import shortened
 from simdp.studies.variants import with_values
@@ -90,8 +91,8 @@ def next_point(
         world_size=chosen.wiring.world_size,
         nbytes=chosen.nbytes,
         target=f"{said} between {w.world_size} ranks on {w.num_nodes} nodes",
-        before=QUANTILE * float(np.sqrt(before)),
-        after=QUANTILE * float(np.sqrt(left[best])),
+        before=NORMAL_90 * float(np.sqrt(before)),
+        after=NORMAL_90 * float(np.sqrt(left[best])),
     )
 
 
@@ -152,7 +153,7 @@ def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedS
     cluster = target.cluster
     return WantedStep(
         target=f"step of {target.name} on {cluster.world_size} ranks",
-        before=QUANTILE * float(np.sqrt(before)),
+        before=NORMAL_90 * float(np.sqrt(before)),
         proposals=tuple(best(candidates, found.covariance, goal)),
     )
 
@@ -172,7 +173,7 @@ def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> l
         left = variance_left(covariance, goal, slopes, noise)
         for each, variance in zip(some, left, strict=True):
             if variance < WORTH**2 * before:
-                after = QUANTILE * float(np.sqrt(variance))
+                after = NORMAL_90 * float(np.sqrt(variance))
                 found.setdefault(kind, []).append(replace(each.proposal, after=after))
     chosen = []
     for proposals in found.values():

@@ -79,7 +79,7 @@ class ProcessExecutor(PointExecutor):
         if self._pool is None:
             import multiprocessing
 
-            # Each process of this kind counts its BLAS threads anew.
+            # A spawned process sets its own number of BLAS threads.
             context = multiprocessing.get_context("spawn")
             share = max(1, threads.available() // self._workers)
             # Linux ends a child with the thread that started it, and only the main one stays.
