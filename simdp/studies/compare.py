@@ -90,7 +90,7 @@ def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
     n = world_size(raw)
     if several and n > 0:
         changes, notes = _one_batch(raw, n)
-        notes += _remainder(raw, changes, n) + _sums(raw, n)
+        notes += _remainder(raw, changes, n) + _summed_loss(raw, n)
     if n > 1 and strategy_class(kind_of(raw)).max_ranks == 1:
         found, said = _one_device(raw, n)
         changes, notes = {**changes, **found}, [*notes, *said]
@@ -134,7 +134,7 @@ def _remainder(raw: Raw, changes: Raw, n: int) -> list[str]:
     ]
 
 
-def _sums(raw: Raw, n: int) -> list[str]:
+def _summed_loss(raw: Raw, n: int) -> list[str]:
     """Note that a loss that is a sum is divided where gradients are averaged."""
     workload = raw.get("workload")
     loss = workload.get("loss") if isinstance(workload, dict) else None
@@ -229,7 +229,7 @@ def compare(
         point can run.
     """
     file, values = find(Path(path)), {key: list(given) for key, given in over.items()}
-    _refuse(values)
+    _check_grid(values)
     raw = as_written(file, overrides, values)
     if raw.get("sweep"):
         raise ScenarioError(
@@ -241,7 +241,7 @@ def compare(
         try:
             points = list(grid({**raw, "sweep": values}, file.parent))
             kept, said = keep_options(raw, points)
-            compared, notes = _played(points, file.parent, play)
+            compared, notes = _simulate_points(points, file.parent, play)
         except ScenarioError as error:
             raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     for number in kept:
@@ -277,7 +277,7 @@ def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
     return [f"collectives are timed by {each}; give collectives.cost, for one way."]
 
 
-def _refuse(over: dict[str, list[Any]]) -> None:
+def _check_grid(over: dict[str, list[Any]]) -> None:
     """Raise if there is nothing to compare, or a value is not a strategy."""
     found = []
     for line in sweep_problems({"sweep": over}):
@@ -290,12 +290,12 @@ def _refuse(over: dict[str, list[Any]]) -> None:
         )
     for key in PLAIN_KEYS:
         for value in over.get(key, ()):
-            found += [f"--over {key}: {line}" for line in _no_strategy(key, value)]
+            found += [f"--over {key}: {line}" for line in _strategy_problems(key, value)]
     if found:
         raise ScenarioError(found)
 
 
-def _no_strategy(key: str, value: Any) -> list[str]:
+def _strategy_problems(key: str, value: Any) -> list[str]:
     """Problems of a strategy; options are checked only for the key ``strategy``."""
     try:
         STRATEGY.expand(value)
@@ -308,11 +308,11 @@ def _no_strategy(key: str, value: Any) -> list[str]:
     return []
 
 
-def _played(
+def _simulate_points(
     points: Sequence[tuple[Raw, Raw]], base: Path, play: Callable[[list[PointRequest]], Outcomes]
 ) -> tuple[list[ComparedPoint], list[str]]:
     """Simulate every valid point; raise the problems of all if none is."""
-    compared, scenarios, notes = _made(points, base)
+    compared, scenarios, notes = _scenarios_of(points, base)
     asked = [PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
     _play([compared[number] for number in scenarios], asked, play(asked))
     if not any(point.metrics for point in compared):
@@ -320,7 +320,7 @@ def _played(
     return compared, notes
 
 
-def _made(
+def _scenarios_of(
     points: Sequence[tuple[Raw, Raw]], base: Path
 ) -> tuple[list[ComparedPoint], dict[int, Scenario], list[str]]:
     """Make the scenario of every valid point, by number, and collect notes."""

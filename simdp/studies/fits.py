@@ -102,11 +102,11 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
         found = [(trial.row(has_times), trial) for trial in _trials(stacks(asked.gpus))]
     else:
         found = list(_least_rows(asked, place, precision, stacks))
-    found.sort(key=lambda pair: _worth(pair[0]))
+    found.sort(key=lambda pair: _sort_key(pair[0]))
     rows = [row for row, _ in found]
     chosen = 0
     if asked.gpus is not None and rows[0].step_time_s is not None:
-        chosen = _choice(rows)
+        chosen = _chosen_row(rows)
         rows[chosen] = replace(rows[chosen], chosen=True)
     rows[chosen] = found[chosen][1].with_interval(rows[chosen])
     gpus = asked.gpus or rows[0].gpus
@@ -154,14 +154,14 @@ def _trials(stacks: _Stacks) -> Iterator[_Trial]:
         trials = [trial for trial in trials if not trial.problems]
         found = found or bool(trials)
         if group[0].name == "full":
-            yield from _worth_a_row(trials)
+            yield from _useful_trials(trials)
         elif trials:
-            yield _one_of(trials)
+            yield _with_best_recompute(trials)
     if not found:
         raise ScenarioError(list(dict.fromkeys(wrong)) or [_nothing_to_try(stacks.asked)])
 
 
-def _worth_a_row(trials: Sequence[_Trial]) -> list[_Trial]:
+def _useful_trials(trials: Sequence[_Trial]) -> list[_Trial]:
     """Drop trials with too little recomputation to fit, or more than the largest batch needs."""
     kept: list[_Trial] = []
     for trial in reversed(trials):
@@ -178,7 +178,7 @@ def _nothing_to_try(asked: FitsRequest) -> str:
     return f"{given}: {asked.title} cannot be trained with these; leave one of them out."
 
 
-def _one_of(trials: Sequence[_Trial]) -> _Trial:
+def _with_best_recompute(trials: Sequence[_Trial]) -> _Trial:
     """Choose a method's recomputation.
 
     Offloading takes the most: transfers to the host are slow, and larger batches share them.
@@ -222,7 +222,7 @@ def _least_rows(
             low, high = (low, middle) if fits else (middle + 1, high)
         found = [_Trial(stacks(sizes[high]), method) for method in group]
         rows = [(t.row(), t) for t in found if not t.problems and t.state == "yes"]
-        yield min(rows, key=lambda pair: _worth(pair[0]))
+        yield min(rows, key=lambda pair: _sort_key(pair[0]))
 
 
 def _sizes(place: TrainingNodes) -> Iterator[int]:
@@ -232,7 +232,7 @@ def _sizes(place: TrainingNodes) -> Iterator[int]:
         yield from range(2 * place.per_node, LARGEST_SIZE + 1, place.per_node)
 
 
-def _worth(row: FittingRow) -> tuple[float, ...]:
+def _sort_key(row: FittingRow) -> tuple[float, ...]:
     """Sort key: what fits, full training, few devices and fast steps first; else least memory."""
     if row.step_time_s is None:
         return (4, row.peak_memory_bytes)
@@ -240,7 +240,7 @@ def _worth(row: FittingRow) -> tuple[float, ...]:
     return (first, row.gpus, row.step_time_s / row.microbatch, row.peak_memory_bytes)
 
 
-def _choice(rows: Sequence[FittingRow]) -> int:
+def _chosen_row(rows: Sequence[FittingRow]) -> int:
     """Number of the row for ``init``: the simplest of those that are nearly the fastest."""
     first = rows[0]
     least = NEARLY_THE_BEST * _rate(first)
@@ -251,14 +251,14 @@ def _choice(rows: Sequence[FittingRow]) -> int:
         and (row.method in ADAPTING) == (first.method in ADAPTING)
         and _rate(row) >= least
     ]
-    return min(alike, key=lambda place: _plainness(rows[place]))
+    return min(alike, key=lambda place: _simplicity(rows[place]))
 
 
 def _rate(row: FittingRow) -> float:
     return row.microbatch / (row.step_time_s or float("inf"))
 
 
-def _plainness(row: FittingRow) -> tuple[int, str, int]:
+def _simplicity(row: FittingRow) -> tuple[int, str, int]:
     return METHODS.index(row.method), row.strategy, RECOMPUTE.index(row.recompute)
 
 
@@ -303,14 +303,14 @@ class _Stacks:
         key = model.depth_key
         self.depth = int(getattr(model, key)) if key else 0
         self.short: list[Scenario] = []
-        if key and self.depth > DEPTHS[1] and _is_in_step(self.whole.strategy):
+        if key and self.depth > DEPTHS[1] and _is_uniform(self.whole.strategy):
             for depth in DEPTHS:
                 settings = {f"workload.model.{key}": depth}
                 self.short.append(build(override_all(deepcopy(raw), settings, Path()), Path()))
         self.times: dict[str, Times] = {}
 
 
-def _is_in_step(strategy: Strategy) -> bool:
+def _is_uniform(strategy: Strategy) -> bool:
     """Whether all ranks do the same in every step."""
     return strategy.execution == "synchronous" and not strategy.averages_parameters
 
@@ -322,10 +322,10 @@ class _Trial:
         field: Any = AnyStrategy
         self.stacks, self.method, self.asked = stacks, method, stacks.asked
         self.strategy: Strategy = TypeAdapter(field).validate_python(method.strategy)
-        self.whole = self._of(stacks.whole)
+        self.whole = self._with_method(stacks.whole)
         self.memory = _memory(self.whole)
 
-    def _of(self, scenario: Scenario) -> Scenario:
+    def _with_method(self, scenario: Scenario) -> Scenario:
         """The method's scenario with one sample."""
         precision: Any = AnyPrecision
         method = self.method
@@ -355,12 +355,12 @@ class _Trial:
     @cached_property
     def lines(self) -> list[MemoryLine]:
         """Memory by samples of a micro-batch, at every operation that may be the peak."""
-        short = [self._of(scenario) for scenario in self.stacks.short]
+        short = [self._with_method(scenario) for scenario in self.stacks.short]
         return list(lines_of_depth(self.whole, short, self.stacks.depth))
 
     def peak_at(self, samples: int) -> float:
         """Tensors at the peak of the fullest rank [bytes]."""
-        if _is_in_step(self.strategy):
+        if _is_uniform(self.strategy):
             return max(line.at(samples) for line in self.lines)
         return float(max(memory_needed(self.at(samples)).peak.tolist()))
 
@@ -370,7 +370,7 @@ class _Trial:
         if self.asked.microbatch:
             return self.asked.microbatch
         room = room_for_tensors(self.memory, self.stacks.gpus)
-        if _is_in_step(self.strategy):
+        if _is_uniform(self.strategy):
             return _largest(self.lines, room)
         size = LARGEST_BATCH
         while size > 1 and self.peak_at(size) > room:
@@ -445,7 +445,7 @@ class _Trial:
     def _step_time(self, microbatch: int) -> float:
         """Time of a steady step of the whole model [s]."""
         scenario = self.at(microbatch)
-        if not _is_in_step(self.strategy):
+        if not _is_uniform(self.strategy):
             return float(simulate(scenario).metrics["step_time_s"])
         workload = scenario.workload.model_copy(update={"steps": STEPS})
         scenario = scenario.model_copy(update={"workload": workload})
@@ -602,10 +602,10 @@ def _tried(scenario: Scenario) -> Iterator[MemoryNeed | None]:
     if kinds and recompute and scenario.cluster.world_size > 1:
         both = {"strategy": {"kind": kinds[-1]}, **recompute}
         yield _need(scenario, f"strategy {kinds[-1]} with recompute: blocks", both)
-    yield _smaller(scenario)
+    yield _smaller_microbatch(scenario)
 
 
-def _smaller(scenario: Scenario) -> MemoryNeed | None:
+def _smaller_microbatch(scenario: Scenario) -> MemoryNeed | None:
     """The largest micro-batch that fits, by halving; or one sample."""
     size, found = scenario.workload.microbatch, None
     least = _need(scenario, "microbatch: 1", {"workload.microbatch": 1}) if size else None

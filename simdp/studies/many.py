@@ -129,7 +129,7 @@ def simulated(
         keys = [_key(one, raw) for one, raw in zip(asked, raws, strict=True)]
     waiting, done = list[int](), 0
     for number, one in enumerate(asked):
-        there = taken(store, keys[number], one, raws[number]) if store is not None else None
+        there = stored_result(store, keys[number], one, raws[number]) if store is not None else None
         if there is None:
             waiting.append(number)
         else:
@@ -185,7 +185,7 @@ def play(asked: PointRequest) -> Plain:
     return Plain(value, arrays or None)
 
 
-def taken(store: Store, key: str, asked: PointRequest, raw: Raw) -> Result | None:
+def stored_result(store: Store, key: str, asked: PointRequest, raw: Raw) -> Result | None:
     """Read a finished point; None where it is missing or damaged."""
     value = store.get(key)
     if value is None:

@@ -251,7 +251,7 @@ def place_of(
         which = "neither" if machine is None else "both"
         raise ScenarioError([f"--device, --machine: {which} given; give one of them."])
     if machine is None and node_size is not None and not _machines_with(device or ""):
-        return _own_nodes(device or "", node_size)
+        return _assumed_nodes(device or "", node_size)
     name = machine or machine_with(device or "")
     cluster: Raw = {"machine": name}
     figures = dict(known_machine(name).cluster)
@@ -265,7 +265,7 @@ def place_of(
     )
 
 
-def _own_nodes(device: str, node_size: int) -> TrainingNodes:
+def _assumed_nodes(device: str, node_size: int) -> TrainingNodes:
     """Assume nodes for a device that no machine has."""
     figures: Raw = {
         "devices_per_node": node_size,
@@ -319,12 +319,12 @@ def methods(asked: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
     The request restricts methods, strategies and recomputation; all use ``precision``.
     """
     for name in (asked.method,) if asked.method else METHODS:
-        for strategy, more in _ways(asked, name):
+        for strategy, more in _strategies_of(asked, name):
             kinds = (asked.recompute,) if asked.recompute else RECOMPUTE
             yield tuple(Method(name, strategy, precision, kind, **more) for kind in kinds)
 
 
-def _ways(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
+def _strategies_of(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
     """Yield the strategies of a method, each with additional keys of the workload."""
     more: Raw = {}
     if name in ("lora", "qlora"):

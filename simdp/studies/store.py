@@ -168,7 +168,7 @@ def done_in_order(
     ``keep`` stores results and provides those of earlier runs. The exception of the first item that
     fails is raised when its turn comes.
     """
-    found: dict[int, R | Failed] = {} if keep is None else keep.taken(items)
+    found: dict[int, R | Failed] = {} if keep is None else keep.stored(items)
     waiting = [number for number in range(len(items)) if number not in found]
     outcomes = executor.each(function, [items[number] for number in waiting])
     for wanted in range(len(items)):
@@ -194,7 +194,7 @@ class ResultCache(Generic[T, R]):
         self.store, self.key = store, key
         self._adapter: TypeAdapter[R] = TypeAdapter(kind)
 
-    def taken(self, items: Sequence[T]) -> dict[int, R | Failed]:
+    def stored(self, items: Sequence[T]) -> dict[int, R | Failed]:
         """Read the stored results, by item number."""
         found: dict[int, R | Failed] = {}
         for number, item in enumerate(items):

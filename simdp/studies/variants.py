@@ -41,7 +41,7 @@ def with_values(
     its value is invalid.
     """
     try:
-        made = _made(scenario, raw, values)
+        made = _changed_sections(scenario, raw, values)
     except ScenarioError as error:
         if not where:
             raise
@@ -53,10 +53,12 @@ COST = "collectives.cost"
 """A part that is validated separately: no other key of its section depends on it."""
 
 
-def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_sections(
+    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """Validate the sections that hold the changed keys."""
     inside = [key for key in values if key.startswith(f"{COST}.") and key != f"{COST}.kind"]
-    made = _made_cost(scenario, raw, {key: values[key] for key in inside}) if inside else {}
+    made = _changed_cost(scenario, raw, {key: values[key] for key in inside}) if inside else {}
     sections: dict[str, Any] = {}
     for key, value in values.items():
         if key in inside:
@@ -84,7 +86,7 @@ def _made(scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any])
     return made
 
 
-def _made_cost(
+def _changed_cost(
     scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Validate a changed cost, and put it into the section of collectives."""

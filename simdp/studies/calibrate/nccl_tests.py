@@ -100,9 +100,9 @@ def calibrate_nccl_tests(
     following = _following(measured, found, predictor, target)
     entry = _entry(name, device, measured, fitted, found, following)
     asked = None if wanted is None else wanted_step(wanted, entry, found, COST)
-    told = found.listed(_write), found.residual, entry, simdp.__version__
+    shared = found.listed(_write), found.residual, entry, simdp.__version__
     points = _points(measured, fitted)
-    return CalibrationStudy(name, *told, points=points, next_point=following, wanted=asked)
+    return CalibrationStudy(name, *shared, points=points, next_point=following, wanted=asked)
 
 
 def _check_device(name: str | None) -> None:

@@ -147,17 +147,17 @@ def _beside_traces(first: ComparedResult, second: ComparedResult) -> Difference:
         results.append(side.results[number])
         notes += odd
     traces = list[tuple[str, Diagnosis]]()
-    told = list[tuple[float, Values, Known]]()
+    sides = list[tuple[float, Values, Known]]()
     for side, result in zip((first, second), results, strict=True):
         if result is not None:
             step = float(result.metrics["step_time_s"])
-            told.append((step, parts_of_result(result, True), figures_of_result(result)))
+            sides.append((step, parts_of_result(result, True), figures_of_result(result)))
         elif side.found is not None:
             step = side.found.step_time_s or 0.0
-            told.append((step, parts_of_traces(side.found), figures_of_traces(side.found)))
+            sides.append((step, parts_of_traces(side.found), figures_of_traces(side.found)))
             traces.append((side.name, side.found))
             notes += [f"{side.name}: {remark}" for remark in side.found.remarks]
-    (a_s, a_parts, a_figures), (b_s, b_parts, b_figures) = told
+    (a_s, a_parts, a_figures), (b_s, b_parts, b_figures) = sides
     known = results[0]
     point = PointDifference(
         {} if known is None else known.set,

@@ -102,22 +102,22 @@ def plan(
     asked, file = asked or PlanRequest(), find(Path(path))
     say = progress or (lambda words: None)
     checked_choices(asked.choices)
-    raw = _plain(as_written(file, overrides, asked.choices), asked)
+    raw = _timing_only(as_written(file, overrides, asked.choices), asked)
     try:
-        scenario = checked(_first(raw, asked.choices), file.parent)
+        scenario = checked(_with_first_choices(raw, asked.choices), file.parent)
         refuse(scenario, asked)
     except ScenarioError as error:
-        raise ScenarioError([_led(file, line) for line in error.problems]) from None
-    space = Space(raw, file.parent, *_chosen(scenario, raw, asked))
+        raise ScenarioError([_with_file(file, line) for line in error.problems]) from None
+    space = Space(raw, file.parent, *_choices(scenario, raw, asked))
     with executor or executor_for(1) as at_work:
-        return _found(asked, scenario, _own(raw, scenario), space, at_work, store, say)
+        return _searched(asked, scenario, _file_settings(raw, scenario), space, at_work, store, say)
 
 
-def _led(file: Path, line: str) -> str:
+def _with_file(file: Path, line: str) -> str:
     return line if line.startswith("--") else f"{file}: {line}"
 
 
-def _plain(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
+def _timing_only(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
     """The scenario for a plan: timing only, few steps, no sweep or measurements."""
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     workload = raw.get("workload")
@@ -131,7 +131,9 @@ def _plain(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
     return raw
 
 
-def _first(raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def _with_first_choices(
+    raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
     """The scenario, with the first choices of keys that it lacks."""
     found: dict[str, Any] = {**raw, "workload": dict(raw.get("workload") or {})}
     for key, values in choices.items():
@@ -145,7 +147,7 @@ def _first(raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[st
     return found
 
 
-def _chosen(
+def _choices(
     scenario: Scenario, raw: dict[str, Any], asked: PlanRequest
 ) -> tuple[dict[str, list[Any]], int | None]:
     """The choices, and the samples of a step that every point keeps."""
@@ -162,7 +164,7 @@ def _chosen(
     return choices, batch if raw["workload"].get("global_batch") else None
 
 
-def _found(
+def _searched(
     asked: PlanRequest,
     scenario: Scenario,
     own: LearningSettings,
@@ -188,7 +190,7 @@ def _found(
     best, front = report.best(), report.front()
     nearest = None if best else search.nearest()
     if not best and nearest is None:
-        raise ScenarioError([_nothing(space, bounds, impossible | Counter(player.why.values()))])
+        raise ScenarioError([_why_none(space, bounds, impossible | Counter(player.why.values()))])
     if nearest is not None:
         check_nearest_figures(search, asked, nearest)
     binding = report.binding(nearest)
@@ -197,7 +199,7 @@ def _found(
     pruned["impossible"] += sum(impossible.values())
     if not is_exact:
         pruned["sampled"] = len(space) - len(bounds.points) - sum(impossible.values())
-    told = PlanResult(
+    result = PlanResult(
         version=simdp.__version__,
         scenario=scenario.resolved(),
         goal=asked.goal,
@@ -217,7 +219,7 @@ def _found(
         is_exact=is_exact,
         notes=tuple(report.notes(scenario)),
     )
-    return _with_files(told)
+    return _with_files(result)
 
 
 def _bounded(
@@ -236,7 +238,7 @@ def _bounded(
     else:
         _, impossible, bounds = sampled(space, asked, need_of, executor, seed, say)
     if not bounds.is_possible.any():
-        raise ScenarioError([_nothing(space, bounds, impossible)])
+        raise ScenarioError([_why_none(space, bounds, impossible)])
     return impossible, bounds
 
 
@@ -266,7 +268,7 @@ def _need_of(scenario: Scenario) -> NeedOf:
     return need_of
 
 
-def _own(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
+def _file_settings(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
     """Learning settings of the file's scenario; with DDP where it names no strategy."""
     n = scenario.cluster.world_size
     batch = int(scenario.workload.samples_per_step(n))
@@ -314,7 +316,7 @@ def _infeasible(
     return sorted(found, key=lambda row: -row["count"])
 
 
-def _nothing(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]) -> str:
+def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]) -> str:
     """Name the most frequent reason why no point is feasible."""
     counts = Counter(impossible)
     counts.update(bounds.why.values())
@@ -346,7 +348,7 @@ def ready(
         Resolved scenarios as plain data, by file name.
     """
     file = find(Path(path))
-    raw = _plain(as_written(file, overrides, found.choices), PlanRequest(found.goal))
+    raw = _timing_only(as_written(file, overrides, found.choices), PlanRequest(found.goal))
     space = Space(raw, file.parent, found.choices, None)
     scenarios = {}
     for option in found.options:

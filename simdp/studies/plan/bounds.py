@@ -133,11 +133,11 @@ class NetworkCollectives:
             if names not in self._launchers:
                 planner = Planner(self.cluster)
                 self._launchers[names] = Launcher(self._collectives, planner, groups)
-            told = self._launchers[names].told(collective, nbytes, group)
-            if told is None:
+            least = self._launchers[names].told(collective, nbytes, group)
+            if least is None:
                 sizes: dict[Group, int] = {one.name: one.ranks.shape[1] for one in groups}
-                told = self._must_send(collective, nbytes, sizes.get(group), group is None)
-            self._known[key] = told
+                least = self._must_send(collective, nbytes, sizes.get(group), group is None)
+            self._known[key] = least
         return self._known[key]
 
     def _must_send(self, collective: str, nbytes: float, size: int | None, of_all: bool) -> float:
@@ -389,7 +389,7 @@ class StepDemand:
         self._streams: dict[Group, int] = {None: 0, **{g.name: g.stream for g in self.groups}}
         self._num_calls = len(facts.graph.calls) + 1
         self._has_loss = scenario.workload.loss.kind != "none"
-        self._beside = _Beside(scenario, facts)
+        self._beside = _OtherTraffic(scenario, facts)
         self.update = self._beside.of_update()
         self.segments: list[list[Event]] = []
         self._rows: list[Floats] = []
@@ -533,7 +533,7 @@ class StepDemand:
         return found
 
 
-class _Beside:
+class _OtherTraffic:
     """Memory traffic of operations outside the model's calls."""
 
     def __init__(self, scenario: Scenario, facts: Facts) -> None:
@@ -709,7 +709,9 @@ class Bounds:
         self.space, self.points = space, points
         self._places: dict[str, SharedCluster | None] = {} if like is None else like._places
         self._recipes: dict[str, Recipe | None] = {} if like is None else like._recipes
-        self._odd: dict[tuple[int, int, int], str | None] = {} if like is None else like._odd
+        self._incompatible: dict[tuple[int, int, int], str | None] = (
+            {} if like is None else like._incompatible
+        )
         self._read: dict[Hashable, Read | str] = {} if like is None else like._read
         self._wrong: dict[str, str] = {} if like is None else like._wrong
         count = len(points)
@@ -738,7 +740,7 @@ class Bounds:
             part = network_part if place is None else recipe_part
             wrong = self._wrong[named(part(point.settings))]
         else:
-            wrong = self._oddity(point, place, recipe)
+            wrong = self._incompatibility(point, place, recipe)
         need = need_of(batch) if batch else None
         if (
             place is None
@@ -776,18 +778,20 @@ class Bounds:
         except ScenarioError:
             return 0
 
-    def _oddity(self, point: PlanPoint, place: SharedCluster, recipe: Recipe) -> str | None:
+    def _incompatibility(
+        self, point: PlanPoint, place: SharedCluster, recipe: Recipe
+    ) -> str | None:
         """Why the parts of a point are incompatible; None where they are not."""
         key = id(place), id(recipe), min(point.micro_steps, 2)
-        if key not in self._odd:
+        if key not in self._incompatible:
             parts = recipe.scenario
             batch = {"microbatch": max(point.microbatch, 1), "grad_accum": point.micro_steps}
             workload = parts.workload.model_copy(update=batch)
             found = joint_problems(
                 place.scenario.cluster, workload, parts.strategy, lambda *_: True
             )
-            self._odd[key] = found[0] if found else None
-        return self._odd[key]
+            self._incompatible[key] = found[0] if found else None
+        return self._incompatible[key]
 
     def place_of(self, point: PlanPoint) -> SharedCluster | None:
         """The cluster of a point; None where it is invalid."""
@@ -918,11 +922,11 @@ class Bounds:
         different = list({id(place): place for place in places}.values())
 
         def collective(asks: LaunchedCollective) -> Floats:
-            told = [
+            least = [
                 place.network.least(asks.collective, asks.nbytes, asks.group, demand.groups)
                 for place in different
             ]
-            found: Floats = np.array(told)[at]
+            found: Floats = np.array(least)[at]
             return found
 
         prices = Prices(

@@ -43,11 +43,11 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
     if theirs - mine <= noise:
         return (
             "no difference from the next one beyond the noise of the simulated jobs: "
-            f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]}, {_paid(best, other)}"
+            f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]}, {_gpu_hours(best, other)}"
         )
     found = [
         f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]} than the next",
-        _paid(best, other),
+        _gpu_hours(best, other),
     ]
     saved = {
         name: _share(other, keys) * other.gpu_hours - _share(best, keys) * best.gpu_hours
@@ -60,7 +60,7 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
     return "; ".join(found)
 
 
-def _paid(best: Option, other: Option) -> str:
+def _gpu_hours(best: Option, other: Option) -> str:
     """GPU hours of both, and their price."""
     said = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
     prices = [

@@ -173,7 +173,7 @@ class Search:
     def front(self) -> list[SearchedPoint]:
         """Points that none dominates, the fastest first."""
         found = self.meeting()
-        values = np.array([_ways(one.option) for one in found]).reshape(-1, 3)
+        values = np.array([_objectives(one.option) for one in found]).reshape(-1, 3)
         kept = []
         for number, one in enumerate(found):
             no_worse = (values <= values[number]).all(axis=1)
@@ -181,7 +181,7 @@ class Search:
             equal = no_worse & ~better
             if not better.any() and int(np.flatnonzero(equal)[0]) == number:
                 kept.append(one)
-        return sorted(kept, key=lambda one: (_ways(one.option), one.number))
+        return sorted(kept, key=lambda one: (_objectives(one.option), one.number))
 
     def without(self, name: str) -> SearchedPoint | None:
         """The best point without one limit; None if there is none."""
@@ -250,7 +250,7 @@ class Search:
         )
         found = np.zeros(len(time), dtype=np.bool_)
         for option in options:
-            t, c, m = _ways(option)
+            t, c, m = _objectives(option)
             found |= (time >= t) & (cost >= c) & (memory >= m)
         return found
 
@@ -286,7 +286,7 @@ class Search:
         self.pruned["worse"] = int(rest.sum())
 
 
-def _ways(option: Option) -> tuple[float, float, float]:
+def _objectives(option: Option) -> tuple[float, float, float]:
     """Time, cost (infinite if unknown) and memory."""
     cost = inf if option.cost_usd is None else option.cost_usd
     return option.finish_s, cost, option.peak_memory_bytes
@@ -326,12 +326,12 @@ def sampled(
     not installed.
     """
     study = _study(space, seed)
-    found = _Found(space, asked, need_of, executor)
+    found = _BoundsCache(space, asked, need_of, executor)
     for number in range(GENERATIONS):
         trials = [study.ask() for _ in range(GENERATION)]
         values = found.values([_chosen(trial, space) for trial in trials])
         for trial, value in zip(trials, values, strict=True):
-            _tell(study, trial, value)
+            _report_trial(study, trial, value)
         progress(f"bounds of {len(found.seen):,} points, generation {number + 1} of {GENERATIONS}")
     points = sorted(found.points.values(), key=lambda point: point.number)
     return Sampled(points, found.impossible, Bounds(space, points, need_of, found.bounds))
@@ -362,14 +362,14 @@ def _chosen(trial: Any, space: Space) -> tuple[int, dict[str, Any]]:
     return number, chosen
 
 
-class _Value(NamedTuple):
+class _TrialValue(NamedTuple):
     """A point's figures and relative misses of limits, for Optuna."""
 
     ways: list[float]
     over: dict[str, float]
 
 
-class _Found:
+class _BoundsCache:
     """Computes bounds, and caches them for points that repeat."""
 
     def __init__(
@@ -377,12 +377,12 @@ class _Found:
     ) -> None:
         self._space, self._asked = space, asked
         self._need_of, self._executor = need_of, executor
-        self.seen: dict[int, _Value | None] = {}
+        self.seen: dict[int, _TrialValue | None] = {}
         self.points: dict[int, PlanPoint] = {}
         self.impossible: dict[Infeasible, int] = {}
         self.bounds: Bounds | None = None
 
-    def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_Value | None]:
+    def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_TrialValue | None]:
         """Values of points; None for impossible ones."""
         fresh = list[PlanPoint]()
         for number, chosen in asked:
@@ -414,10 +414,10 @@ class _Found:
             over = {
                 name: min(least[LIMITS[name]] / limit - 1, HUGE) for name, limit in limits.items()
             }
-            self.seen[point.number] = _Value(ways, over)
+            self.seen[point.number] = _TrialValue(ways, over)
 
 
-def _tell(study: Any, trial: Any, value: _Value | None) -> None:
+def _report_trial(study: Any, trial: Any, value: _TrialValue | None) -> None:
     """Report a trial's value to the study."""
     from optuna.trial import TrialState
 

@@ -118,7 +118,7 @@ def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
         groups.setdefault(where(item), []).append(item)
     found = [fold for name, group in groups.items() for fold in _folds(name, group, by)]
     if not found:
-        raise ScenarioError([_nothing(groups, by)])
+        raise ScenarioError([_why_no_folds(groups, by)])
     return found
 
 
@@ -135,7 +135,7 @@ def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
     left = {id(item): what for what, part in parts.items() for item in part}
     return [
         FoldData(
-            f"{SAID[by](what)} on {name}",
+            f"{LABELS[by](what)} on {name}",
             part,
             [item for item in group if left.get(id(item)) != what],
         )
@@ -143,13 +143,13 @@ def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
     ]
 
 
-def _nothing(groups: Mapping[str, list[Item]], by: By) -> str:
+def _why_no_folds(groups: Mapping[str, list[Item]], by: By) -> str:
     """Explain why there are no folds, and which other kinds there are."""
     said = []
     for name, group in groups.items():
         each = dict.fromkeys(UNITS[by](item) for item in group)
-        only = [SAID[by](what) for what in each if what is not None]
-        said.append(f"{name} has {'only ' + only[0] if only else NOTHING[by]}")
+        only = [LABELS[by](what) for what in each if what is not None]
+        said.append(f"{name} has {'only ' + only[0] if only else MISSING[by]}")
     more = f" and {len(said) - 3} more" if len(said) > 3 else ""
     others = [
         other
@@ -200,14 +200,14 @@ UNITS: dict[str, Callable[[Item], Any]] = {
 }
 """Property of an item that a fold has in common; None where the item has none."""
 
-SAID: dict[str, Callable[[Any], str]] = {
+LABELS: dict[str, Callable[[Any], str]] = {
     "model": str,
     "nodes": lambda nodes: "1 node" if nodes == 1 else f"{nodes} nodes",
     "collective": str,
     "cluster": str,
 }
 
-NOTHING = {"model": "no steps", "collective": "no tables"}
+MISSING = {"model": "no steps", "collective": "no tables"}
 
 
 # Refitted constants -------------------------------------------------------------------------------

@@ -115,8 +115,8 @@ class PointConstants:
         calibrated = [] if own is None else [Known(OWN, own)]
         calibrated += machine_calibration(scenario.cluster.machine, scenario.base)
         self.own = calibrated[: own is not None]
-        taken = set[str]() if unmeasured else _taken(scenario, calibrated)
-        self.keys = [key for key in _held(scenario, calibrated) if key not in taken]
+        taken = set[str]() if unmeasured else _of_other_sites(scenario, calibrated)
+        self.keys = [key for key in _fitted_keys(scenario, calibrated) if key not in taken]
         made = scenario if own is None else scenario.model_copy(update={"measured": item.measured})
         bare, prior = bare_cost(item._replace(made=made))
         self.prior = prior + [known.only(taken) for known in calibrated[len(self.own) :]]
@@ -155,7 +155,7 @@ class PointConstants:
         return _simple_share(self.base, place, share, flow)
 
 
-def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
+def _of_other_sites(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
     """Keys of constants that were fitted to machines of other sites."""
     base, own = scenario.base, scenario.cluster.machine
     site = own and (read_machine(own, base).site or own)
@@ -167,7 +167,7 @@ def _taken(scenario: Scenario, calibrated: Sequence[Known]) -> set[str]:
     }
 
 
-def _held(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
+def _fitted_keys(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
     """Keys of fitted constants with the values of a scenario."""
     keys = dict[str, None]()
     for place, calibration, _ in calibrated:
@@ -228,7 +228,7 @@ def refit_steps(
         return intakes[id(one)].take(by_key(constants, values))
 
     watched = [one for one, _ in points]
-    moved = _moved(watched, constants, take)
+    moved = _affected(watched, constants, take)
     by_constant, by_point = np.atleast_1d(moved.any(axis=0)), np.atleast_1d(moved.any(axis=1))
     constants = [one for one, does in zip(constants, by_constant, strict=True) if does]
     used = [one for one, does in zip(watched, by_point, strict=True) if does]
@@ -249,7 +249,7 @@ def _grid(constant: Constant) -> Floats:
     return inner
 
 
-def _moved(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Bools:
+def _affected(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Bools:
     """Whether each constant affects each point, `(num_points, num_constants)`."""
     found = np.zeros((len(points), len(constants)), dtype=bool)
     if not points or not constants:
@@ -434,7 +434,7 @@ def _fitting(remaining: Sequence[Item]) -> list[Item]:
 
 def predict(job: FoldJob) -> Rows:
     """Fit to the remaining items, and predict the others; a ScenarioError if one is invalid."""
-    without = _Without(job)
+    without = _FoldFit(job)
     steps = [_with_place(item, without.step) for item in job.fold.left_out if not item.is_table]
     tables = [_with_place(item, without.table) for item in job.fold.left_out if item.is_table]
     return steps, tables
@@ -447,7 +447,7 @@ def _with_place(item: Item, how: Any) -> Any:
         raise ScenarioError([f"{item.place}: {line}" for line in error.problems]) from None
 
 
-class _Without:
+class _FoldFit:
     """Constants of a cluster, fitted without a fold."""
 
     def __init__(self, job: FoldJob) -> None:

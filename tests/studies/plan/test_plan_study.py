@@ -67,10 +67,10 @@ def file(tmp_path):
 def everything(file, asked):
     """Play all points of a plan, and find the front and the best by looking at each."""
     found = plan(file, PlanRequest(asked.goal, choices=asked.choices))
-    from simdp.studies.plan import _plain, as_written
+    from simdp.studies.plan import _timing_only, as_written
     from simdp.studies.plan.request import PlanPoint, Space
 
-    raw = _plain(as_written(file), asked)
+    raw = _timing_only(as_written(file), asked)
     batch = 4 * 4 * 4
     space = Space(raw, file.parent, asked.choices, batch)
     rows = []
