@@ -60,7 +60,7 @@ def job(
     workers : int
         Processes that share them; the results are the same for any number.
     scheduler : str, optional
-        Address of a Dask scheduler whose workers share them instead.
+        Address of a Dask scheduler, to use its workers instead.
     until : float, optional
         A deadline [s].
     progress : callable, optional

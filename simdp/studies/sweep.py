@@ -57,7 +57,7 @@ def sweep(
     workers : int
         Processes that share the points; the results are the same for any number.
     scheduler : str, optional
-        Address of a Dask scheduler whose workers share them instead.
+        Address of a Dask scheduler, to use its workers instead.
     progress : callable, optional
         Called with the number of finished points and of all; for a single run, of steps.
     store : Store, optional

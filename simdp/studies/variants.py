@@ -122,7 +122,7 @@ def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
 def value_at(here: Any, key: str) -> Any:
     """Find the value at a dotted key of a scenario or plain data; None if there is none.
 
-    A mapping whose values are all equal, as the hops of all protocols, counts as that value.
+    A mapping with equal values, as the hops of all protocols, counts as that value.
     """
     for part in key.split("."):
         if isinstance(here, list | tuple):

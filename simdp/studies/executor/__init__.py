@@ -33,7 +33,7 @@ def executor_for(workers: int = 1, scheduler: str | None = None) -> PointExecuto
     workers : int
         Processes on this machine; 1 is this process.
     scheduler : str, optional
-        Address of a Dask scheduler, as ``"tcp://host:8786"``, whose workers are used instead.
+        Address of a Dask scheduler, as ``"tcp://host:8786"``, to use its workers instead.
 
     Raises
     ------

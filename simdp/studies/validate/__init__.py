@@ -162,7 +162,7 @@ def validate(
         Processes that share the points; the results are the same for any number. By default as many
         as there are cores, if that pays off.
     scheduler : str, optional
-        Address of a Dask scheduler whose workers share them instead.
+        Address of a Dask scheduler, to use its workers instead.
     progress : callable, optional
         Called with the number of finished points and tables, and of all.
     store : Store, optional
