@@ -1,9 +1,7 @@
 """Layers by kind; this table is the one place of registration.
 
-It holds what ``model.layers`` may name in YAML; activations have a table of their own. Beside the
-members stand layers that models alone call, such as `attention`, and bases that members share, such
-as `convolution` and `transformer_layer`. What is done with arrays, such as the windows of a
-convolution, is in `arrays`.
+It lists the kinds of ``model.layers`` in YAML; activations have a table of their own. Other modules
+hold layers that only models use, such as `Attention`, and shared bases.
 """
 
 from __future__ import annotations

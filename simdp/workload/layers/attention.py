@@ -1,8 +1,7 @@
 """Attention: scaled dot product, multi-head, T5; costs with and without flash kernels.
 
-Forward keeps one number of each row of scores, the logarithm of the sum of their exponentials;
-backward computes the scores again. What lies ahead of a causal query is not computed at all.
-Dao, "FlashAttention-2", arXiv 2307.08691.
+Forward keeps one number of each row of scores, the log-sum-exp; backward computes the scores again.
+Keys after a causal query are not computed. Dao, "FlashAttention-2", arXiv 2307.08691.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ from simdp.workload.layers.linear import Projection
 from simdp.workload.layers.tensor_ops import dropout_cost, kept_elements, masked
 
 LOGSUMEXP = 4
-"""Bytes of what a fused kernel keeps of each row of scores, in float32 whatever the dtype."""
+"""Bytes that a fused kernel keeps per row of scores: float32 for any dtype."""
 
 FULL = 4
 """Bytes of a number in float32."""
 
 BACKWARD_PRODUCTS = 2.5
-"""Five products where forward has two: scores are computed again."""
+"""Five products instead of forward's two: scores are computed again."""
 
 
 class AttentionWork(NamedTuple):
-    """The sizes of attention on one sample.
+    """Sizes of attention on one sample.
 
     Attributes
     ----------
@@ -63,9 +62,9 @@ class AttentionWork(NamedTuple):
     num_heads, num_kv_heads : int
         Heads of the queries; of the keys and values.
     pairs : float
-        Queries times those keys that each of them looks at, of one head.
+        Query-key pairs that the mask allows, per head.
     dropout : bool
-        Whether weights are left out.
+        Whether attention weights are dropped.
     upcast : bool
         Whether softmax runs in float32 if the rest has 16 bits.
     """
@@ -95,11 +94,11 @@ class AttentionWork(NamedTuple):
         return float(self.num_heads * self.queries * self.keys)
 
 
-# Kernel by kernel, as torch's plain implementation launches them ---------------------------------
+# Costs of eager attention -------------------------------------------------------------------------
 
 
 def eager_forward(work: AttentionWork, itemsize: int) -> list[Kernel]:
-    """Heads apart, QK^T with the mask, softmax, dropout, PV, heads together."""
+    """Kernels of torch's plain code: split heads, QK^T, softmax, dropout, PV, merge heads."""
     product = _product(work, itemsize)
     return [
         Kernel(0.0, 2.0 * work.packed * itemsize),
@@ -115,7 +114,7 @@ def eager_forward(work: AttentionWork, itemsize: int) -> list[Kernel]:
 
 
 def eager_backward(work: AttentionWork, itemsize: int) -> list[Kernel]:
-    """Slopes of V and P, dropout, softmax, those of Q and K, heads together."""
+    """Kernels: gradients of V and P, dropout, softmax, gradients of Q and K, merge heads."""
     product = _product(work, itemsize)
     return [
         product,
@@ -132,10 +131,10 @@ def eager_backward(work: AttentionWork, itemsize: int) -> list[Kernel]:
 
 
 def eager_kept(work: AttentionWork, itemsize: int, inputs: tuple[int, ...]) -> Kept:
-    """Queries, keys, values and all weights; with dropout these once more, and the mask.
+    """Queries, keys, values and all weights; with dropout the weights twice, and the mask.
 
-    Of keys and values that several heads share, copies for all heads are kept instead. In 16 bits
-    a softmax in float32 is kept as it is, beside what becomes of it.
+    Keys and values shared by several heads are kept as copies for all heads. In 16 bits the float32
+    softmax is kept besides its cast.
     """
     nbytes = work.scores * itemsize
     nbytes += work.scores * (itemsize + 1) * work.dropout
@@ -146,13 +145,13 @@ def eager_kept(work: AttentionWork, itemsize: int, inputs: tuple[int, ...]) -> K
 
 
 def _product(work: AttentionWork, itemsize: int) -> Kernel:
-    """One of the six products; each moves the scores and two of Q, K, V and their like."""
+    """One of the six products; each moves the scores and two of Q, K, V or their gradients."""
     moved = work.scores + (work.queries + work.keys) * work.width
     return Kernel(2.0 * work.queries * work.keys * work.width, float(moved * itemsize))
 
 
 def _repeated(work: AttentionWork, itemsize: int) -> list[Kernel]:
-    """Keys and values copied for each head that shares them; backward, the copies' sums."""
+    """Copies of keys and values for heads that share them; in backward, the sums of copies."""
     heads = work.num_heads + work.num_kv_heads
     copy = Kernel(0.0, float(work.keys * heads * work.depth * itemsize))
     return [copy, copy] if work.num_kv_heads < work.num_heads else []
@@ -170,28 +169,28 @@ def _casts(work: AttentionWork, itemsize: int) -> list[Kernel]:
     return [Kernel(0.0, work.scores * (itemsize + FULL))] * _is_cast(work, itemsize)
 
 
-# One kernel each way -----------------------------------------------------------------------------
+# Costs of flash attention -------------------------------------------------------------------------
 
 
 def flash_forward(work: AttentionWork, itemsize: int) -> list[Kernel]:
-    """Reads queries, keys and values; writes the output and a number of each row of scores."""
+    """One kernel: reads queries, keys, values; writes the output and one number per row."""
     moved = (work.packed + work.queries * work.width) * itemsize + _rows_nbytes(work)
     return [Kernel(_flash_flops(work), moved)]
 
 
 def flash_backward(work: AttentionWork, itemsize: int) -> list[Kernel]:
-    """Reads these again, and the output and its slope; writes the slopes of the three."""
+    """One kernel: reads these, the output and its gradient; writes the three gradients."""
     moved = 2 * (work.packed + work.queries * work.width) * itemsize + _rows_nbytes(work)
     return [Kernel(BACKWARD_PRODUCTS * _flash_flops(work), moved)]
 
 
 def flash_kept(work: AttentionWork, inputs: tuple[int, ...]) -> Kept:
-    """Queries, keys, values, the output, and a number of each row; no weights."""
+    """Queries, keys, values, the output, and one number per row; no weights."""
     return Kept(inputs, output=True, nbytes=_rows_nbytes(work))
 
 
 def _flash_flops(work: AttentionWork) -> float:
-    """Two products, of those scores alone that somebody looks at."""
+    """Two products over the pairs that the mask allows."""
     return 4.0 * work.pairs * work.width
 
 
@@ -210,22 +209,22 @@ def softmax(scores: Array) -> None:
     np.exp(scores, out=scores)
     flat = scores.reshape(-1, scores.shape[-1])
     total = flat @ np.ones(flat.shape[1], dtype=scores.dtype)
-    np.maximum(total, 1, out=total)  # the largest counts as 1, so that only rows of zeros are less
+    np.maximum(total, 1, out=total)  # at least 1 but in rows of zeros
     flat *= (1 / total)[:, None]
 
 
-@lru_cache(maxsize=16)  # those of one step; a mask of 1,024 tokens takes 4 MB
+@lru_cache(maxsize=16)  # enough for one step; a mask of 1,024 tokens takes 4 MB
 def look_back(queries: int, keys: int, ahead: int, window: int | None, dtype: str) -> Array:
-    """-inf where a key stands after the query, or too far before it, shape `(queries, keys)`.
+    """Mask of shape `(queries, keys)`: -inf where a key is after the query or outside its window.
 
     Parameters
     ----------
     queries, keys : int
-        How many there are.
+        Lengths.
     ahead : int
-        How many keys stand before the first query.
+        Number of keys before the first query.
     window : int or None
-        Keys that a query sees, its own the last of them; all up to its own by default.
+        Number of keys that a query sees, its own the last; by default all up to its own.
     dtype : str
         Of the mask.
     """
@@ -233,23 +232,23 @@ def look_back(queries: int, keys: int, ahead: int, window: int | None, dtype: st
     if window is not None:
         far = np.arange(queries)[:, None] + ahead - np.arange(keys) >= window
         mask[far] = -np.inf
-    mask.setflags(write=False)  # it is handed out again and again
+    mask.setflags(write=False)  # cached
     return mask
 
 
 @lru_cache(maxsize=16)
 def distances(num_heads: int, keys: int, bias_max: float, dtype: str) -> Array:
-    """ALiBi: what is added to the scores of each head's keys, shape `(num_heads, keys)`.
+    """ALiBi: bias of each head's keys, shape `(num_heads, keys)`.
 
     Parameters
     ----------
     num_heads : int
-        Heads; each has a slope of its own, ``2^(-bias_max i / heads)`` for i = 1, 2, ... where
-        their number is a power of two, else every second one of twice as many, and then the rest.
+            Head i has slope ``2^(-bias_max i / heads)``, i = 1, 2, ..., if their number is a power
+        of two; else the next power of two is used, first its every second slope and then the rest.
     keys : int
-        How many there are; what is added to the last one is 0.
+        Number of keys; the last one has bias 0.
     bias_max : float
-        Of the steepest exponent.
+        Exponent of the smallest slope.
     dtype : str
         Of the array.
 
@@ -269,16 +268,16 @@ def distances(num_heads: int, keys: int, bias_max: float, dtype: str) -> Array:
 # Flash --------------------------------------------------------------------------------------------
 
 SHORT_SCORES = 2**16
-"""Of shorter samples, so many scores are worked on at a time."""
+"""Scores per block, for samples with fewer scores than this."""
 
 FEW_ROWS = 64
-"""Queries of a block of a longer sample."""
+"""Queries per block of a longer sample."""
 
 
 class AttentionParts(NamedTuple):
-    """Queries, shape `(batch, kv_heads, heads of each, length, d)`, and keys and values for them.
+    """Queries, shape `(batch, kv_heads, heads of each, length, d)`, and matching keys and values.
 
-    Heads that share keys and values lie side by side.
+    Heads that share keys and values are adjacent.
     """
 
     queries: Array
@@ -286,23 +285,23 @@ class AttentionParts(NamedTuple):
     values: Array
 
     def of(self, samples: slice) -> AttentionParts:
-        """Some of the samples."""
+        """The parts of some samples."""
         return AttentionParts(*(array[samples] for array in self))
 
 
 class Sight(NamedTuple):
-    """What is looked at.
+    """Mask and bias of the scores.
 
     Attributes
     ----------
     causal : bool
-        Whether a query sees no key behind its own place.
+        Whether a query sees no key after its own position.
     window : int or None
-        How many keys it sees then; all by default.
+        Number of keys that it then sees; all by default.
     bias : ndarray or None
-        What is added to the scores of each head's keys, shape `(kv_heads, heads of each, keys)`.
+        Added to the scores of each head's keys, shape `(kv_heads, heads of each, keys)`.
     hidden : ndarray or None
-        -inf for the keys of a sample that nobody sees, else 0, shape `(batch, keys)`.
+        -inf for the padding keys of a sample, else 0, shape `(batch, keys)`.
     """
 
     causal: bool
@@ -312,7 +311,7 @@ class Sight(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Some samples' queries of some heads, and the keys that any of them sees."""
+    """Queries of some samples and heads, and the keys that they see."""
 
     samples: slice
     heads: slice
@@ -321,12 +320,11 @@ class _Block(NamedTuple):
 
 
 def attend(parts: AttentionParts, sight: Sight, out: Array) -> Array:
-    """Write the output, of the queries' shape.
+    """Write the output, of the queries' shape; return the log-sum-exp of each row of scores.
 
     Returns
     -------
     ndarray, shape `(batch, kv_heads, heads of each, length, 1)`
-        Of each row of scores the logarithm of the sum of their exponentials.
     """
     sums = np.empty((*parts.queries.shape[:4], 1), dtype=out.dtype)
     lowest = np.finfo(out.dtype).min
@@ -338,7 +336,7 @@ def attend(parts: AttentionParts, sight: Sight, out: Array) -> Array:
         np.exp(scores, out=scores)
         ones = np.ones(scores.shape[4], dtype=scores.dtype)
         total = (scores.reshape(-1, scores.shape[4]) @ ones).reshape(top.shape)
-        np.maximum(total, 1, out=total)  # the largest counts as 1; only rows of zeros are less
+        np.maximum(total, 1, out=total)  # at least 1 but in rows of zeros
         found = _folded(scores) @ parts.values[block.samples, block.heads, :, block.keys]
         place = block.samples, block.heads, slice(None), block.queries
         np.divide(found.reshape(*scores.shape[:4], -1), total, out=out[place])
@@ -349,18 +347,10 @@ def attend(parts: AttentionParts, sight: Sight, out: Array) -> Array:
 def attend_back(
     parts: AttentionParts, sight: Sight, sums: Array, y: Array, dy: Array, gradients: AttentionParts
 ) -> None:
-    """Add the gradients of queries, keys and values to arrays of zeros.
+    """Add the gradients of queries, keys and values to ``gradients``, which start as zeros.
 
-    Parameters
-    ----------
-    parts, sight
-        As in `attend`.
-    sums : ndarray
-        From there.
-    y, dy : ndarray
-        The output and its gradient, of the queries' shape.
-    gradients : Parts
-        What is added to.
+    ``sums`` is the result of `attend`; ``y`` and ``dy`` are the output and its gradient, of the
+    queries' shape.
     """
     scale = dy.dtype.type(1 / sqrt(parts.queries.shape[4]))
     for block in _cut(parts, sight):
@@ -405,7 +395,7 @@ def _cut(parts: AttentionParts, sight: Sight) -> Iterator[_Block]:
 
 
 def _scaled(parts: AttentionParts, block: _Block) -> Array:
-    """The queries of a block over sqrt(d), one behind the other in memory."""
+    """The queries of a block over sqrt(d), contiguous."""
     queries = parts.queries[block.samples, block.heads, :, block.queries]
     scale = queries.dtype.type(1 / sqrt(queries.shape[4]))
     found: Array = np.multiply(queries, scale, order="C")
@@ -413,7 +403,7 @@ def _scaled(parts: AttentionParts, block: _Block) -> Array:
 
 
 def _folded(array: Array) -> Array:
-    """Rows of heads that share keys as those of one head, so that products are larger."""
+    """Join the rows of heads that share keys into those of one head, for larger products."""
     return array.reshape(*array.shape[:2], 1, prod(array.shape[2:4]), array.shape[4])
 
 
@@ -425,7 +415,7 @@ def _scores(queries: Array, parts: AttentionParts, sight: Sight, block: _Block) 
         scores += sight.bias[block.heads, :, None, block.keys]
     if sight.causal:
         ahead = block.queries.start - block.keys.start
-        if sight.window is None:  # only the last keys may lie behind a query
+        if sight.window is None:  # only the last keys can come after a query
             near = scores[..., ahead:]
             near += look_back(*near.shape[3:], 0, None, scores.dtype.name)
         else:
@@ -436,13 +426,13 @@ def _scores(queries: Array, parts: AttentionParts, sight: Sight, block: _Block) 
 
 
 BLOCK_SCORES = 2**16
-"""Scores worked on at a time, so that they stay in a core's cache."""
+"""Scores per block, so that they fit a core's cache."""
 
 Implementation = Literal["eager", "flash"]
 
 
 class KeyPadding(NamedTuple):
-    """Which keys nobody looks at: those whose token is the padding."""
+    """Masks the keys whose token is the padding."""
 
     tokens: Value
     pad_id: int
@@ -451,35 +441,35 @@ class KeyPadding(NamedTuple):
 class Attention(Layer):
     """``softmax(Q K^T / sqrt(d) + mask) V`` in each head, as torch's scaled_dot_product_attention.
 
-    Takes queries, keys and values packed along the last axis; or the queries, and then keys and
-    values packed; or all three apart. Where ``pad_id`` is given, last, the tokens that the keys
-    belong to. A query that may look at nothing gets zeros, as in torch.
+    Takes queries, keys and values packed along the last axis; or queries, and keys and values
+    packed; or all three separately. With ``pad_id``, the keys' tokens come last. A query whose keys
+    are all masked gets zeros, as in torch.
 
     Attributes
     ----------
     num_heads : int
-        Heads, each of which has an equal part of the width.
+        Heads, each with an equal part of the width.
     num_kv_heads : int or None
-        Heads of keys and values, each of which serves as many heads of the queries as the others;
-        by default there are as many. Ainslie et al., "GQA", arXiv 2305.13245.
+            Heads of keys and values, each shared by equally many heads of the queries; by default
+        as many. Ainslie et al., "GQA", arXiv 2305.13245.
     causal : bool
-        Whether a query looks only at keys up to its own place.
+        Whether a query sees only keys up to its own position.
     window : int or None
-        How many keys a causal query looks at, its own the last of them; all by default.
+        Number of keys that a causal query sees, its own the last; all by default.
     alibi : float or None
-        Add to each score how far away its key is, times a slope of the head, down to
+            Adds to each score the distance of its key times a slope of the head, down to
         ``2^-alibi``; see `distances`.
     dropout : float
-        Probability that a weight is left out; it is drawn for each sample alone.
+        Probability that a weight is dropped, drawn per sample.
     pad_id : int or None
-        Keys of this token are looked at by nobody.
+        Keys of this token are masked.
     interleaved : bool
-        Whether in one packed input each head's query, key and value stand side by side, as in
+            Whether one packed input holds each head's query, key and value together, as in
         GPT-NeoX, instead of all queries before all keys and values.
     implementation : {"eager", "flash"}
-        Kernel by kernel, with all weights in memory; or one kernel each way that keeps a number of
-        each row and computes scores again, as torch's flash and memory-efficient kernels do (Dao,
-        arXiv 2307.08691). Both give the same numbers.
+            Kernel by kernel, with all weights in memory; or one kernel in each direction that keeps
+        one number per row and recomputes scores, as torch's flash and memory-efficient kernels do
+        (Dao, arXiv 2307.08691). Both give the same numbers.
     upcast : bool
         Whether an eager softmax runs in float32 where the rest has 16 bits, as in transformers.
 
@@ -510,14 +500,13 @@ class Attention(Layer):
         return self.num_kv_heads or self.num_heads
 
     def _packs(self, num_inputs: int) -> tuple[tuple[int, ...], ...]:
-        """Heads of what each input packs, by the number of inputs."""
+        """Number of heads of each part that each input packs."""
         heads, others = self.num_heads, self._kv_heads()
         if num_inputs == 1:
             return ((heads, others, others),)
         return ((heads,), (others, others)) if num_inputs == 2 else ((heads,), (others,), (others,))
 
     def _work(self, inputs: Sequence[Shape]) -> AttentionWork:
-        """Lengths, heads and their width."""
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
         shapes = [sequence_shape(shape) for shape in packed]
         packs = [sum(heads) for heads in self._packs(len(packed))]
@@ -538,14 +527,14 @@ class Attention(Layer):
         )
 
     def pairs(self, queries: int, keys: int) -> float:
-        """Queries times the keys that each looks at; half of a square counts as its triangle."""
+        """Query-key pairs that the mask allows; half of a square counts as its triangle."""
         if not self.causal:
             return float(queries * keys)
         seen = min(self.window or keys, keys)
         return queries * seen - seen**2 / 2
 
     def scores(self, inputs: Sequence[Shape]) -> float:
-        """How many scores there are of a sample, of all heads."""
+        """Number of scores of a sample, over all heads."""
         return self._work(inputs).scores
 
     def output_shape(self, *inputs: Shape) -> Shape:
@@ -567,7 +556,7 @@ class Attention(Layer):
         return AttentionParts(*(self._grouped(array) for array in found))
 
     def _grouped(self, array: Array) -> Array:
-        """From shape `(batch, length, heads, d)` to that of `Parts`."""
+        """From shape `(batch, length, heads, d)` to that of `AttentionParts`."""
         batch, length, heads, depth = array.shape
         others = self._kv_heads()
         return array.reshape(batch, length, others, heads // others, depth).transpose(0, 2, 3, 1, 4)
@@ -598,11 +587,11 @@ class Attention(Layer):
 
     @property
     def _in_blocks(self) -> bool:
-        """Whether scores are computed again, and not kept; what dropout leaves is drawn at once."""
+        """Whether scores are recomputed; dropout keeps them, since its mask is drawn at once."""
         return self.implementation == "flash" and not self.dropout
 
     def _sight(self, parts: AttentionParts, tokens: Array | None) -> Sight:
-        """What queries look at."""
+        """Mask and bias of these parts."""
         dtype, keys = parts.queries.dtype, parts.keys.shape[3]
         bias = hidden = None
         if self.alibi is not None:
@@ -663,7 +652,7 @@ class Attention(Layer):
         return eager_forward(work, itemsize)
 
     def model_flops(self, inputs: Sequence[Shape]) -> float:
-        """Of two products, without softmax; of all pairs of tokens, where it is causal too."""
+        """FLOPs of the two products without softmax; a causal mask does not reduce them."""
         work = self._work(inputs)
         return 4.0 * work.queries * min(self.window or work.keys, work.keys) * work.width
 
@@ -687,12 +676,12 @@ class Attention(Layer):
 
 
 def sample_blocks(weights: Array) -> Iterator[slice]:
-    """Cut a batch so that the scores of each part stay in a core's cache."""
+    """Cut a batch so that each block's scores fit a core's cache."""
     return blocks(len(weights), prod(weights.shape[1:]), BLOCK_SCORES)
 
 
 def _weigh(parts: AttentionParts, sight: Sight, part: slice, scores: Array) -> None:
-    """Weights of a block of samples, before dropout, in their place."""
+    """Write the weights of a block of samples, before dropout, into ``scores``."""
     np.matmul(parts.queries, parts.keys.swapaxes(3, 4), out=scores)
     scores *= scores.dtype.type(1 / sqrt(parts.queries.shape[4]))
     if sight.bias is not None:
@@ -714,20 +703,20 @@ def _product_sums(left: Array, right: Array, out: Array) -> None:
 
 
 class MultiheadAttention(Module):
-    """Projections to queries, keys and values, attention, and a projection back.
+    """Projections to queries, keys and values, attention, and an output projection.
 
     Attributes
     ----------
     embed_dim : int
         Width of a token.
     num_heads : int
-        Heads, each of which has an equal part of the width.
+        Heads, each with an equal part of the width.
     dropout : float
-        Share of the attention's weights that are dropped.
+        Share of the attention weights that are dropped.
     bias : bool
         Whether the projections have one.
     mask : {"none", "causal"}
-        Whether a query looks only at keys up to its own place.
+        Whether a query sees only keys up to its own position.
     """
 
     kind: Literal["multihead_attention"] = "multihead_attention"
@@ -749,23 +738,13 @@ class MultiheadAttention(Module):
         return self.attend(graph, projections, inputs[0], inputs[-1])
 
     def register(self, graph: GraphBuilder, cross: bool) -> list[Projection]:
-        """Take the tensors into the model.
+        """Register the projections: one packed or two separate input projections, and the output's.
 
-        Parameters
-        ----------
-        graph : GraphBuilder
-            The model's.
-        cross : bool
-            Whether queries and keys come from different inputs.
-
-        Returns
-        -------
-        list of Projection
-            What `attend` calls: one that packs or two that part the way in, and the way back.
+        ``cross``: queries and keys come from different inputs. The result is for `attend`.
         """
         d = self.embed_dim
-        # torch: xavier_uniform_ over the packed weight of 3 d rows, and any Linear's way back,
-        # which is constructed first, and whose bias is cleared at the end.
+        # torch: xavier_uniform_ of the packed weight of 3 d rows; out_proj is drawn first, as any
+        # Linear, and its bias is cleared at the end.
         parts, packed = [(0, d), (d, 3 * d)] if cross else [(0, 3 * d)], xavier_uniform(d, 3 * d)
         inward = [self._projection("in_proj", 3 * d, rows, packed.size) for rows in parts]
         back = self._projection("out_proj", d, (0, d), kaiming_uniform(d).size)
@@ -800,18 +779,17 @@ class MultiheadAttention(Module):
         memory: Value,
         padding: KeyPadding | None = None,
     ) -> Value:
-        """Append to a graph.
+        """Append the calls to a graph.
 
         Parameters
         ----------
         graph : GraphBuilder
-            The model's.
         projections : list of Projection
-            From `register`.
+            Result of `register`.
         x, memory : Value
-            What asks, and what is looked at: the same for self-attention.
+            Sources of the queries and of the keys: the same for self-attention.
         padding : KeyPadding, optional
-            Of the memory.
+            Padding of the memory.
         """
         *inward, back = projections
         sources = (x, memory)[: len(inward)]
@@ -828,27 +806,27 @@ class MultiheadAttention(Module):
 
 
 class T5Attention(Layer):
-    """``softmax(Q K^T + bias) V`` in each head; takes queries, keys and values apart.
+    """``softmax(Q K^T + bias) V`` in each head; takes queries, keys and values separately.
 
-    Where ``pad_id`` is given, the tokens that the keys belong to come last. The layers of a stack
-    share one bias, which the first of them has looked up.
+    With ``pad_id``, the keys' tokens come last. The layers of a stack share one bias, which the
+    first of them looks up.
 
     Attributes
     ----------
     num_heads : int
-        Heads, each of which has an equal part of the width.
+        Heads, each with an equal part of the width.
     causal : bool
-        Whether a query looks only at keys up to its own place.
+        Whether a query sees only keys up to its own position.
     bias : str
         Name of the bias's weight, shape `(num_buckets, num_heads)`; empty for none.
     looks_up : bool
-        Whether this layer is the first, and is charged for the bias.
+        Whether this layer is the first, which pays for the lookup of the bias.
     num_buckets, max_distance : int
-        Distances that are told apart, and that from which on they are not.
+        Number of distance buckets; distance from which all fall into the last one.
     dropout : float
-        Probability that a weight is left out; it is drawn for each sample alone.
+        Probability that a weight is dropped, drawn per sample.
     pad_id : int or None
-        Keys of this token are looked at by nobody.
+        Keys of this token are masked.
 
     References
     ----------
@@ -873,7 +851,7 @@ class T5Attention(Layer):
         return "no"
 
     def model_flops(self, inputs: Sequence[Shape]) -> float:
-        """Of two products; as of `Attention`."""
+        """FLOPs of the two products, as in `Attention`."""
         work = self._work(inputs)
         return 4.0 * work.queries * work.keys * work.width
 
@@ -932,7 +910,7 @@ class T5Attention(Layer):
         return y, (inputs[:3], weights, kept)
 
     def _added(self, run: Pass, dtype: str, queries: int, keys: int) -> Array | None:
-        """Bias and mask, shape `(num_heads or 1, queries, keys)`; None where there is neither."""
+        """Bias plus mask, shape `(num_heads or 1, queries, keys)`; None if there is neither."""
         added = None
         if self.bias:
             table = run.parameters[self.bias].T
@@ -969,7 +947,7 @@ class T5Attention(Layer):
         return tuple(gradient if need else None for gradient, need in found)
 
     def _add_bias(self, run: Pass, dbias: Array) -> None:
-        """Add up the slopes of scores whose distance is in one bucket."""
+        """Sum the gradients of the scores of each bucket."""
         where = self._buckets(*dbias.shape[1:]).reshape(-1)
         found, sums = sums_by_token(where, dbias.reshape(self.num_heads, -1).T)
         gradient = run.room(self.bias)
@@ -980,7 +958,7 @@ class T5Attention(Layer):
     # Costs ----------------------------------------------------------------------------------------
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """As of eager attention; the bias is looked up once and added with the mask."""
+        """Eager attention, and one lookup of the bias, which is added with the mask."""
         work = self._work(inputs)
         nbytes = float(work.num_heads * work.queries * work.keys * itemsize)
         looked_up = [Kernel(0.0, 0.0, 2 * nbytes)] * (bool(self.bias) and self.looks_up)
@@ -989,7 +967,7 @@ class T5Attention(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """As of eager attention; the bias gets the sum over the samples, and then by bucket."""
+        """Eager attention, and the bias's gradient: a sum over the samples, then by bucket."""
         work = self._work(inputs)
         scores = float(work.num_heads * work.queries * work.keys)
         summed = [Kernel(scores, scores * itemsize, scores * itemsize)] * bool(self.bias)
@@ -1005,20 +983,19 @@ class T5Attention(Layer):
 
 @lru_cache(maxsize=16)
 def buckets(queries: int, keys: int, both_ways: bool, num_buckets: int, max_distance: int) -> Ints:
-    """In which bucket the distance of each query and key is, shape `(queries, keys)`.
+    """Bucket of the distance of each query and key, shape `(queries, keys)`.
 
-    Half of the buckets are for one distance each, the others for ranges that grow exponentially.
-    The logarithm is taken in float32, as transformers does, so that borders are the same.
+    Half of the buckets hold one distance each, the others ranges that grow exponentially. The
+    logarithm is taken in float32, as transformers does, so that bucket borders are the same.
 
     Parameters
     ----------
     queries, keys : int
-        How many there are.
+        Lengths.
     both_ways : bool
-        Whether keys after the query have buckets of their own, half of all; else they are as near
-        as its own place.
+        Whether keys after the query get half of the buckets; else they count as distance 0.
     num_buckets, max_distance : int
-        How many there are; from which distance on all are in the last one.
+        Number of buckets; distance from which all fall into the last one.
     """
     distance = np.arange(keys) - np.arange(queries)[:, None]
     found = np.zeros((queries, keys), dtype=np.int64)
@@ -1033,5 +1010,5 @@ def buckets(queries: int, keys: int, both_ways: bool, num_buckets: int, max_dist
     share = growth / np.float32(log(max_distance / exact)) * np.float32(num_buckets - exact)
     far = np.minimum(exact + share.astype(np.int64), num_buckets - 1)
     found += np.where(distance < exact, distance, far)
-    found.setflags(write=False)  # it is handed out again and again
+    found.setflags(write=False)  # cached
     return found

@@ -1,17 +1,17 @@
-"""Layers, the graph that a model builds of them, and helpers for their arguments and shapes.
+"""Base classes of layers, the graph that a model builds of them, checks of arguments and shapes.
 
-The bounds and deviations are computed as torch.nn.init computes them, to the last bit.
+Bounds and deviations of initial values equal torch.nn.init's to the last bit.
 
-Borders between layers are `(batch, channels, height, width)` as in torch, but the memory behind
-them is channels-last wherever these layers have made it: a neighbourhood of pixels is then a few
-long pieces, and the pixels are the rows of a matrix product.
+Values between layers have torch's axes, `(batch, channels, height, width)`, but lie channels-last
+in memory wherever these layers made them: a neighbourhood of pixels is then a few long pieces, and
+the pixels are the rows of a matrix product.
 
-What FSDP's wrapping policies and activation checkpointing take as a whole. Names tell them, as they
-do in torch: `layers` are not asked what they are.
+A model builds its graph like ``__init__`` and ``forward`` of a torch module: it registers layers in
+torch's order, then calls them. Backward runs through the calls in reverse, as autograd does, so the
+order in which gradients become ready follows from the order of the calls.
 
-A model builds its graph as a torch module writes ``__init__`` and ``forward``: it registers layers
-in torch's order, then calls them. Backward goes through the calls in reverse, as torch's autograd
-does, so that the order in which gradients become ready follows from the order of the calls.
+FSDP's wrapping policies and activation checkpointing work on blocks, which the names of parameters
+define.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ Extents = tuple[int, ...]
 """In torch's order: length, or height, width, or depth, height, width."""
 
 LISTS = {1: "a list of one", 2: "a pair of them", 3: "three of them"}
-"""What is written where the axes differ, by their number."""
+"""Wording of errors, by number of axes."""
 
 
 class ExtentsOf:
-    """A field that takes a whole number, for all axes, or a list; or one of some words.
+    """Field type: a whole number for all axes, a list with one per axis, or one of some words.
 
     Parameters
     ----------
     axes : int
-        How many.
+        Number of axes.
     minimum : int
-        The least of a length.
+        Smallest length allowed.
     words : str
-        What may stand in place of lengths.
+        Words allowed in place of lengths, such as ``"same"``.
     """
 
     def __init__(self, axes: int, minimum: int, *words: str) -> None:
@@ -73,7 +73,7 @@ class ExtentsOf:
         return {"anyOf": [one, many, *({"const": word} for word in self.words)]}
 
     def validate(self, value: Any) -> Any:
-        """Make it one length of each axis."""
+        """Convert to one length per axis."""
         if isinstance(value, str) and value in self.words:
             return value
         found = tuple(value) if isinstance(value, list | tuple) else (value,) * self.axes
@@ -107,20 +107,20 @@ Padding3 = Annotated[Extents | str, ExtentsOf(3, 0, "same", "valid")]
 
 @dataclass(frozen=True)
 class Initial:
-    """How a tensor is filled before training; see `uniform`, `normal` and `constant`.
+    """Initial values of a tensor; made by `uniform`, `normal`, `constant` and their like.
 
     Attributes
     ----------
     kind : {"constant", "normal", "uniform", "copy"}
-        Which.
+        Distribution, or a copy of another parameter.
     size : float
         The constant, the standard deviation, or the bound on both sides of 0.
     zero_row : int or None
-        A row that is 0 whatever is drawn.
+        Row that is set to 0.
     within : float or None
-        Bound on both sides of 0 of a truncated normal: values beyond it are drawn again.
+        Bound of a truncated normal: values beyond ``+-within`` are drawn again.
     of : str
-        The parameter that is copied, as torch copies a whole module (copy.deepcopy).
+        Name of the parameter to copy, as torch does with copy.deepcopy of a module.
     """
 
     kind: Literal["constant", "normal", "uniform", "copy"]
@@ -130,7 +130,7 @@ class Initial:
     of: str = ""
 
     def draw_as_torch(self, generator: TorchGenerator, shape: tuple[int, ...], dtype: str) -> Array:
-        """Fill an array in a dtype with the numbers that torch draws for it."""
+        """Draw the numbers that torch draws from this generator."""
         if self.kind == "constant":
             return np.full(shape, self.size, dtype=dtype)
         if self.kind == "uniform":
@@ -143,16 +143,16 @@ class Initial:
         return found
 
     def skip_as_torch(self, generator: TorchGenerator, shape: tuple[int, ...], dtype: str) -> None:
-        """Leave a generator as `draw_as_torch` does, where the numbers are not wanted."""
+        """Advance a generator as `draw_as_torch` does, without making the numbers."""
         if self.kind == "uniform":
             generator.skip_uniform(prod(shape), dtype)
         elif self.kind == "normal" and self.within is None:
             generator.skip_normal(prod(shape), dtype)
-        elif self.kind == "normal":  # how many are drawn again depends on the numbers
+        elif self.kind == "normal":  # the number of redraws depends on the values
             self.draw_as_torch(generator, shape, dtype)
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Fill an array, float64, from a stream that torch does not have."""
+        """Draw float64 values from a NumPy stream, which torch has no counterpart of."""
         if self.kind == "constant":
             found = np.full(shape, self.size)
         elif self.kind == "normal":
@@ -165,7 +165,7 @@ class Initial:
 
 
 def uniform(bound: float) -> Initial:
-    """Uniform between -bound and bound."""
+    """Uniform in [-bound, bound]."""
     return Initial("uniform", bound)
 
 
@@ -180,7 +180,7 @@ def xavier_uniform(fan_in: int, fan_out: int) -> Initial:
 
 
 def normal(std: float, zero_row: int | None = None) -> Initial:
-    """Normal around 0, but for a row that is 0."""
+    """Normal around 0; ``zero_row`` is set to 0."""
     return Initial("normal", std, zero_row)
 
 
@@ -190,22 +190,22 @@ def kaiming_normal(fan: int) -> Initial:
 
 
 def trunc_normal(std: float, within: float = 2.0) -> Initial:
-    """torch.nn.init.trunc_normal_ of torch 2.14, between -within and within, not times std."""
+    """torch.nn.init.trunc_normal_ of torch 2.14, cut at +-within (absolute, not times std)."""
     return Initial("normal", std, within=within)
 
 
 def copy_of(name: str) -> Initial:
-    """The same values as another parameter's, which is drawn before."""
+    """The values of another parameter, which is drawn earlier."""
     return Initial("copy", 0.0, of=name)
 
 
 def constant(value: float) -> Initial:
-    """The same value everywhere."""
+    """One value for all elements."""
     return Initial("constant", value)
 
 
 class Parameter(NamedTuple):
-    """A learned tensor: its torch name, its shape, and its values before training."""
+    """Trainable tensor: torch name, shape and initial values."""
 
     name: str
     shape: tuple[int, ...]
@@ -218,16 +218,15 @@ class Parameter(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """A tensor that is kept but not learned, such as a running mean.
+    """Tensor that is stored but not trained, such as a running mean.
 
     Attributes
     ----------
     name : str
-        Its torch name.
+        Name in torch's state_dict.
     shape : tuple of int
-        Its shape.
     value : float
-        What fills it before training.
+        Initial value of every element.
     integer : bool
         int64 instead of the workload's dtype.
     """
@@ -246,20 +245,20 @@ class Buffer(NamedTuple):
 Parameters = Mapping[str, Array]
 T = TypeVar("T")
 Shape = tuple[int, ...]
-"""Of one sample: without the batch's axis."""
+"""Shape of one sample, without the batch axis."""
 
 NO_ARRAYS: Parameters = MappingProxyType({})
 
 PAUSE: Array = np.zeros(0)
-"""What a pass with pauses yields before each call, instead of a part to exchange."""
+"""Yielded before each call by a pass with pauses, instead of a part to exchange."""
 
 
 class ShapeError(ValueError):
-    """What a layer is given does not fit it."""
+    """Raised when inputs do not fit a layer."""
 
 
 class Kernel(NamedTuple):
-    """What one kernel asks of a device.
+    """Cost of one kernel.
 
     Attributes
     ----------
@@ -268,7 +267,7 @@ class Kernel(NamedTuple):
     nbytes : float
         Bytes read and written in device memory per sample, each tensor once.
     fixed : float
-        Bytes that do not depend on the samples, such as weights.
+        Bytes per launch that do not depend on the number of samples, such as weights.
     """
 
     flops: float
@@ -277,18 +276,18 @@ class Kernel(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a layer keeps from forward for backward; values that others keep too are kept once.
+    """Values kept from forward for backward; a value kept by several layers counts once.
 
     Attributes
     ----------
     inputs : tuple of int
-        Which of its inputs.
+        Positions of the inputs kept.
     output : bool
-        Whether its output.
+        Whether the output is kept.
     nbytes : float
-        Of what it keeps beside them, per sample.
+        Bytes per sample kept besides these.
     fixed : float
-        Bytes that it keeps of a micro-batch, whatever its samples.
+        Bytes kept per micro-batch, independent of the number of samples.
     """
 
     inputs: tuple[int, ...] = ()
@@ -306,17 +305,17 @@ class Pass:
     parameters : mapping of str to ndarray
         The rank's weights by torch name.
     buffers : dict of str to ndarray
-        The rank's buffers; a layer may change them in place.
+        The rank's buffers; layers may change them in place.
     gradients : dict of str to ndarray
-        What backward has found so far.
+        Gradients that backward has computed so far.
     into : mapping of str to ndarray
-        Arrays that gradients may be written into, instead of new ones; their content is lost.
+        Arrays to write gradients into instead of new ones; their content is lost.
     samples : ndarray, shape `(batch,)`
-        Which samples these are, for random numbers that belong to a sample.
+        Numbers of the samples, for random numbers that belong to a sample.
     seed, step : int
-        Of the scenario, and the number of the optimizer step.
+        Seed of the scenario; number of the optimizer step.
     pauses : bool
-        Whether to yield `PAUSE` before each call, so that weights may come and go.
+        Whether to yield `PAUSE` before each call, so that weights can be gathered and freed.
     """
 
     parameters: Parameters
@@ -329,36 +328,37 @@ class Pass:
     pauses: bool = False
 
     def room(self, name: str) -> Array:
-        """An array that a gradient of a parameter may be written into; its content is lost."""
+        """Array to write a parameter's gradient into; its content is undefined."""
         if name in self.gradients or name not in self.into:
             return np.empty_like(self.parameters[name])
         return self.into[name]
 
     def add_gradient(self, name: str, gradient: Array) -> None:
-        """Add to a parameter's gradient; a parameter that several layers share gets several."""
+        """Add to a parameter's gradient; layers that share a parameter each add theirs."""
         if name in self.gradients:
             self.gradients[name] += gradient
         else:
             self.gradients[name] = gradient
 
     def uniform(self, layer: str, shape: Shape) -> Array:
-        """Random numbers of each sample in [0, 1), shape `(batch, *shape)`, float64.
+        """Random numbers in [0, 1) for each sample, shape `(batch, *shape)`, float64.
 
-        They depend on the seed, the step, the layer, the sample and the place in its tensor, but
-        neither on the batch that the sample is in nor on the length that it is padded to.
+        They depend on the seed, the step, the layer, the sample and the position in its tensor, but
+        not on the batch around the sample or the length that it is padded to.
         """
         return uniform_at(self.seed, ("dropout", layer, self.step), self.samples, shape)
 
 
 class Module(Spec):
-    """What a model is made of: a layer, or a block of several.
+    """Base of layers and of blocks of several layers.
 
     Attributes
     ----------
     name : str
-        Its path in the model, which leads its parameters' names.
+        Path in the model; prefix of the parameters' names.
     inputs : tuple of str or None
-        In `Sequential`: names of the layers that it takes, or ``input``; by default the one before.
+            In `Sequential`: names of the layers whose outputs it takes, or ``input``; by default
+        the layer before.
     """
 
     kind: str
@@ -366,46 +366,45 @@ class Module(Spec):
     inputs: tuple[str, ...] | None = Field(None, min_length=1)
 
     most_inputs: ClassVar[int | None] = 1
-    """How many it may be told to take; None is any number."""
+    """Maximum number of inputs; None for any number."""
 
     @abstractmethod
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
-        """Append to a model's graph, in the order of forward; return what comes out."""
+        """Append to a model's graph, in the order of forward; return the output."""
 
 
 class Layer(Module):
-    """One step of a model. Arrays are passed in, so that one layer serves all replicas."""
+    """One operation of a model. Arrays are passed in, so one layer serves all replicas."""
 
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
-    """In mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
+    """Dtype in mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
     keeps_for_weights: ClassVar[bool] = False
-    """Whether what it keeps serves gradients of its weights alone, as of a product."""
+    """Whether kept values serve only the gradients of its weights, as in a matrix product."""
 
     splits_backward: ClassVar[bool] = False
-    """Whether kernels of backward that run where no input wants a gradient serve its weights alone:
-    then frozen ones spare them."""
+    """Whether backward without input gradients serves only the weights, so frozen ones skip it."""
 
     @property
     def costly(self) -> Literal["product", "fused_attention", "no"]:
-        """Whether selective recomputation keeps its output: a matrix product, or a fused kernel."""
+        """Output that selective recomputation keeps: a product, fused attention or none."""
         return "product" if self.autocast == "lower" else "no"
 
     @property
     def constant_nbytes(self) -> float:
-        """Bytes that it holds beside its tensors, whole on every rank."""
+        """Bytes held besides parameters and buffers, in full on every rank."""
         return 0.0
 
     def parameters(self) -> list[Parameter]:
-        """Learned tensors, in torch's order of registration."""
+        """Trainable tensors, in torch's order of registration."""
         return []
 
     def buffers(self) -> list[Buffer]:
-        """Tensors that are kept but not learned, in torch's order of registration."""
+        """Tensors that are stored but not trained, in torch's order of registration."""
         return []
 
     def ready_order(self) -> list[str]:
-        """Names of the parameters in the order in which torch's autograd finishes gradients."""
+        """Parameter names in the order in which torch's autograd finishes their gradients."""
         return [parameter.name for parameter in self.parameters()]
 
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
@@ -413,7 +412,7 @@ class Layer(Module):
 
     @abstractmethod
     def output_shape(self, *inputs: Shape) -> Shape:
-        """Shape that comes out, per sample.
+        """Shape of the output, per sample.
 
         Raises
         ------
@@ -423,7 +422,7 @@ class Layer(Module):
 
     @abstractmethod
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """Return the output and what backward needs."""
+        """Return the output and the values that backward needs."""
 
     @abstractmethod
     def backward(
@@ -434,18 +433,18 @@ class Layer(Module):
         Parameters
         ----------
         run : Pass
-            As in forward.
+            The same as in forward.
         saved : object
-            What forward returned beside the output.
+            Second result of forward.
         dy : ndarray
-            Gradient of the output; left as it is.
+            Gradient of the output; not modified.
         needs : sequence of bool
-            For which inputs a gradient is wanted; None is returned for the others.
+            For each input, whether its gradient is needed; None is returned for the others.
         """
 
     @abstractmethod
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """Kernels of forward on samples whose inputs have these shapes."""
+        """Kernels of forward for inputs of these shapes."""
 
     @abstractmethod
     def backward_cost(
@@ -454,46 +453,46 @@ class Layer(Module):
         """Kernels of backward."""
 
     def model_flops(self, inputs: Sequence[Shape]) -> float:
-        """FLOPs of forward's products per sample, as publications count them."""
+        """FLOPs of forward's matrix products per sample, as publications count them."""
         if self.autocast != "lower":
             return 0.0
         return sum(kernel.flops for kernel in self.forward_cost(inputs, 1))
 
     @abstractmethod
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        """What torch's layer keeps from forward for backward."""
+        """Values that torch's layer keeps from forward for backward."""
 
     def evaluated(self) -> Layer:
-        """The layer as it is after training, with the same tensors: torch's ``eval()``."""
+        """The layer in torch's ``eval()`` mode, with the same tensors."""
         return self
 
 
 Exchange = Generator[Array, Array, T]
-"""A generator that yields a rank's part, is sent the answer to all ranks' parts, and returns."""
+"""A generator that yields a rank's part, receives the combination of all parts, and returns."""
 
 
 class Synchronised(Layer):
-    """Base of the layers whose ranks exchange numbers in the middle of forward and backward."""
+    """Base of layers whose ranks exchange numbers during forward and backward."""
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """As on one rank, that hears itself alone."""
+        """Forward with a world size of 1."""
         return _alone(self.exchanged_forward(run, *inputs), lambda own: own[None])
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        """As on one rank, that hears itself alone."""
+        """Backward with a world size of 1."""
         return _alone(self.exchanged_backward(run, saved, dy, needs), lambda own: own)
 
     @abstractmethod
     def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange[tuple[Array, Any]]:
-        """Like forward; yields a one-dimensional array, is sent those of all ranks as rows."""
+        """Forward as a generator: yields a 1-D array, receives those of all ranks as rows."""
 
     @abstractmethod
     def exchanged_backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> Exchange[tuple[Array | None, ...]]:
-        """Like backward; yields a one-dimensional array, is sent the sum over all ranks."""
+        """Backward as a generator: yields a 1-D array, receives the sum over all ranks."""
 
     @abstractmethod
     def exchanged_elements(self) -> tuple[int, int]:
@@ -514,16 +513,16 @@ def _alone(exchange: Exchange[T], answer: Callable[[Array], Array]) -> T:
 
 
 def numbered(modules: list[Any], lead: str = "") -> list[Any]:
-    """Name those modules that have no name by their place, as torch.nn.Sequential does.
+    """Name unnamed modules by their position, as torch.nn.Sequential does.
 
     Numbers among ``inputs`` become names too.
 
     Parameters
     ----------
     modules : list
-        As written: kinds, mappings, or anything else, which is left for others to refuse.
+        As in YAML: kinds, mappings, or invalid values, which are passed on to validation.
     lead : str
-        What stands before a number.
+        Prefix of the number.
     """
     named = []
     for number, module in enumerate(modules):
@@ -539,14 +538,14 @@ def numbered(modules: list[Any], lead: str = "") -> list[Any]:
 
 
 def check_names(modules: Sequence[Module]) -> None:
-    """Refuse modules that share a name, since their parameters would."""
+    """Raise if two modules share a name, because their parameters would share names too."""
     name, times = Counter(module.name for module in modules).most_common(1)[0]
     if times > 1:
         raise problem(f"{times} layers are called {name!r}; give each a name of its own.")
 
 
 def check_heads(heads: str, num_heads: int, width: str, num_features: int) -> None:
-    """Refuse heads that do not share the features evenly; the words are the two keys."""
+    """Raise if the heads do not divide the features; ``heads`` and ``width`` are the two keys."""
     if num_features % num_heads:
         raise problem(
             f"{heads}: {num_heads} heads do not share {width} {num_features} evenly; "
@@ -555,7 +554,7 @@ def check_heads(heads: str, num_heads: int, width: str, num_features: int) -> No
 
 
 def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
-    """Refuse groups that do not share the channels of a convolution evenly."""
+    """Raise if the groups do not divide the channels of a convolution."""
     for key, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
         if channels % groups:
             raise problem(
@@ -565,7 +564,7 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 
 
 def check_token(key: str, token: int | None, num_tokens: int) -> None:
-    """Refuse a number that is no token of a vocabulary."""
+    """Raise if a number is not a token of the vocabulary."""
     if token is not None and not 0 <= token < num_tokens:
         raise problem(f"{key}: {token} is not a token; tokens are 0 ... {num_tokens - 1}.")
 
@@ -574,12 +573,12 @@ def check_token(key: str, token: int | None, num_tokens: int) -> None:
 
 
 def last_axis(shape: Shape, features: int) -> Shape:
-    """Check that the last axis of a sample has so many features; return the axes before it.
+    """Check the length of a sample's last axis; return the axes before it.
 
     Raises
     ------
     ShapeError
-        If it has not.
+        If the length differs.
     """
     if not shape or shape[-1] != features:
         raise ShapeError(f"takes {features} features, but gets samples of shape {shape}")
@@ -595,17 +594,17 @@ Rows = Annotated[
 
 
 def row_shape(rows: int | Shape) -> Shape:
-    """The lengths of the last axes."""
+    """Convert `Rows` to a tuple."""
     return (rows,) if isinstance(rows, int) else rows
 
 
 def check_rows(shape: Shape, rows: int | Shape) -> None:
-    """Check that the last axes of a sample have these lengths.
+    """Check the lengths of a sample's last axes.
 
     Raises
     ------
     ShapeError
-        If they have not.
+        If they differ.
     """
     wanted = row_shape(rows)
     if shape[-len(wanted) :] != wanted:
@@ -618,16 +617,16 @@ IMAGES = {
     2: ("images", "(channels, height, width)"),
     3: ("volumes", "(channels, depth, height, width)"),
 }
-"""What has so many axes beside the channels, and its shape in words."""
+"""Name and shape of samples in errors, by number of axes besides the channels."""
 
 
 def image_shape(shape: Shape, axes: int = 2) -> Shape:
-    """Check that samples are channels of images, or of what has one axis or three.
+    """Check that samples have channels and ``axes`` spatial axes.
 
     Raises
     ------
     ShapeError
-        If they have another number of axes.
+        If the number of axes differs.
     """
     if len(shape) != axes + 1:
         what, form = IMAGES[axes]
@@ -636,12 +635,12 @@ def image_shape(shape: Shape, axes: int = 2) -> Shape:
 
 
 def check_channels(shape: Shape, channels: int, axes: int) -> None:
-    """Check that samples are images, or alike, of so many channels.
+    """Check the number of channels of images, series or volumes.
 
     Raises
     ------
     ShapeError
-        If they are not.
+        If it differs.
     """
     if image_shape(shape, axes)[0] != channels:
         what = IMAGES[axes][0]
@@ -649,7 +648,7 @@ def check_channels(shape: Shape, channels: int, axes: int) -> None:
 
 
 def axis_of(dim: int, shape: Shape) -> int:
-    """Number of an axis among those of a batch, whose samples are axis 0; -1 is the last.
+    """Convert torch's ``dim`` to a positive axis of a batch, whose axis 0 is the samples.
 
     Raises
     ------
@@ -666,12 +665,12 @@ def axis_of(dim: int, shape: Shape) -> int:
 
 
 def sequence_shape(shape: Shape) -> tuple[int, int]:
-    """Take a sequence's shape apart into length and features.
+    """Split a sequence's shape into length and features.
 
     Raises
     ------
     ShapeError
-        If it has not these two axes.
+        If it does not have two axes.
     """
     if len(shape) != 2:
         raise ShapeError(f"takes sequences (length, features), but gets samples of shape {shape}")
@@ -679,21 +678,11 @@ def sequence_shape(shape: Shape) -> tuple[int, int]:
 
 
 CACHED_ELEMENTS = 2**15
-"""128 KiB of float32: three arrays of a block fit into a core's second cache."""
+"""128 KiB of float32: three arrays of a block fit into a core's L2 cache."""
 
 
 def blocks(num_rows: int, row_elements: int = 1, elements: int | None = None) -> Iterator[slice]:
-    """Cut rows into blocks, each of whole rows and of about so many elements.
-
-    Parameters
-    ----------
-    num_rows : int
-        How many there are.
-    row_elements : int
-        Elements of each.
-    elements : int, optional
-        Most elements of a block; one row is the least.
-    """
+    """Cut rows into blocks of whole rows with at most ``elements`` elements, but at least one."""
     most = CACHED_ELEMENTS if elements is None else elements
     step = max(most // max(row_elements, 1), 1)
     for begin in range(0, num_rows, step):
@@ -703,21 +692,21 @@ def blocks(num_rows: int, row_elements: int = 1, elements: int | None = None) ->
 # Channels -----------------------------------------------------------------------------------------
 
 LANES = 512
-"""Elements of a row that NumPy goes over at once; shorter rows cost more than their elements."""
+"""Least elements of a row for which NumPy's cost per row is negligible."""
 
 
 def channels_last(x: Array) -> Array:
-    """The same values with the channels along the last axis, in one piece of memory."""
+    """The same values with the channels along the last axis, contiguous."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
 
 def channels_second(x: Array) -> Array:
-    """View of channels-last values as torch orders the axes."""
+    """View of channels-last values with torch's order of axes."""
     return np.moveaxis(x, -1, 1)
 
 
 def channel_sum(x: Array) -> Array:
-    """Sum of channels-last values over every axis but the last, float64."""
+    """Sum of channels-last values over all axes but the last, float64."""
     rows = rows_of(x)
     total = np.zeros(rows.shape[1])
     for block in blocks(*rows.shape):
@@ -726,7 +715,7 @@ def channel_sum(x: Array) -> Array:
 
 
 def channel_sums(x: Array, y: Array) -> tuple[Array, Array]:
-    """Sums of x and of x y over every axis but the last, float64; both are channels-last."""
+    """Sums of x and of x y over all axes but the last, float64; both are channels-last."""
     left, right = rows_of(x), rows_of(y)
     total, product = np.zeros(left.shape[1]), np.zeros(left.shape[1])
     for block in blocks(*left.shape):
@@ -745,7 +734,7 @@ def rows_of(x: Array) -> Array:
 
 
 def repeated(channels: Array, rows: Array) -> Array:
-    """One value per channel, for every column of `rows_of`, in its dtype."""
+    """Repeat one value per channel for every column of `rows_of`, in its dtype."""
     return np.repeat(
         channels.astype(rows.dtype)[None], rows.shape[1] // len(channels), axis=0
     ).ravel()
@@ -767,7 +756,7 @@ class ModuleBlock:
     Attributes
     ----------
     name : str
-        The module's, such as ``"encoder.layers.0"``; empty for the root, which has all the rest.
+        Path of the module, such as ``"encoder.layers.0"``; empty for the root, which has the rest.
     calls : tuple of int
         Numbers of its calls, in the order of forward.
     parameters : tuple of str
@@ -780,10 +769,10 @@ class ModuleBlock:
 
 
 def block_names(parameters: Sequence[str]) -> list[str]:
-    """Find the blocks of a model in the names of its parameters.
+    """Find the blocks of a model from the names of its parameters.
 
-    Up to and including the first part that is a number (``encoder.layers.0``, ``layer1.0``), else
-    the first of several parts (``Mixed_5b``), unless that holds other blocks.
+    A block's name ends with the first part that is a number (``encoder.layers.0``, ``layer1.0``),
+    or is the first of several parts (``Mixed_5b``), unless that contains other blocks.
     """
     found: dict[str, None] = {}
     for name in parameters:
@@ -800,7 +789,7 @@ def block_names(parameters: Sequence[str]) -> list[str]:
 def grouped(
     registered: Sequence[Layer], calls: Sequence[Layer], names: Sequence[str]
 ) -> list[ModuleBlock]:
-    """Sort calls and parameters into modules.
+    """Group calls and parameters by module.
 
     Parameters
     ----------
@@ -809,14 +798,14 @@ def grouped(
     calls : sequence of Layer
         In the order of forward.
     names : sequence of str
-        Of the modules; of several that hold a layer, the innermost counts.
+        Paths of the modules; of nested ones, the innermost counts.
 
     Returns
     -------
-    list of Block
-        The root, and then each module, in the order of their first calls. A layer that learns
-        nothing, and whose name is of no module, goes with the call before it. A parameter that
-        layers of several modules use is the root's.
+    list of ModuleBlock
+            The root, then each module, in the order of their first calls. A layer without
+        parameters whose name is in no module joins the call before it. A parameter used in several
+        modules belongs to the root.
     """
     modules = set(names)
 
@@ -853,20 +842,20 @@ def grouped(
 
 
 def within(calls: Sequence[Layer], units: Sequence[str]) -> list[frozenset[str]]:
-    """Find the units that each call runs in, of units that may lie within each other.
+    """Find the units that contain each call; units may be nested.
 
     Parameters
     ----------
     calls : sequence of Layer
         In the order of forward.
     units : sequence of str
-        Names of modules; several in one, with commas between them, are a unit together.
+        Paths of modules; several joined by commas form one unit.
 
     Returns
     -------
     list of frozenset of str
-        What learns nothing and has no name runs where the call before it does, unless that is a
-        module of one layer.
+            A call without parameters and name belongs to the units of the call before it, except a
+        unit that is a single layer.
     """
     known = {name: unit for unit in units for name in unit.split(", ")}
     found, before = list[frozenset[str]](), frozenset[str]()
@@ -884,14 +873,14 @@ def within(calls: Sequence[Layer], units: Sequence[str]) -> list[frozenset[str]]
 # Graph --------------------------------------------------------------------------------------------
 
 Value = NewType("Value", int)
-"""What flows: the graph's inputs come first, then the output of each call."""
+"""Number of a value: the graph's inputs come first, then the output of each call."""
 
 L = TypeVar("L", bound=Layer)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A layer at work: which values it takes. Its output is the value after those before it."""
+    """A layer and the values that it takes; its output is numbered after all earlier values."""
 
     layer: Layer
     inputs: tuple[Value, ...]
@@ -899,22 +888,23 @@ class Call:
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A model's layers and how they are joined.
+    """Layers of a model and their connections.
 
     Attributes
     ----------
     inputs : tuple of str
-        Arrays of the data set, such as ``("x",)``.
+        Arrays of the dataset, such as ``("x",)``.
     registered : tuple of Layer
         Layers in torch's order of registration; some may never be called.
     calls : tuple of Call
         In the order of forward.
     outputs : tuple of (Value, float)
-        What the loss sees, and the weight of each one's loss: 1 for the only one.
+        Inputs of the loss, each with the weight of its loss: 1 for a single one.
     frozen : frozenset of str
-        Names of the parameters that nobody changes: torch's ``requires_grad`` is False.
+        Names of the parameters with ``requires_grad=False``.
     draws : tuple of Parameter
-        What torch's constructors fill, in their order; the last value of a parameter stays.
+            Tensors that torch's constructors fill, in their order; the last value of a parameter
+        counts.
     """
 
     inputs: tuple[str, ...]
@@ -926,7 +916,7 @@ class ModelGraph:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Learned tensors, in torch's order of registration; one that is shared, once."""
+        """Trainable tensors in torch's order of registration, shared ones once."""
         found = {p.name: p for layer in reversed(self.registered) for p in layer.parameters()}
         names = dict.fromkeys(p.name for layer in self.registered for p in layer.parameters())
         return tuple(found[name] for name in names)
@@ -938,17 +928,17 @@ class ModelGraph:
 
     @cached_property
     def trainable(self) -> tuple[Parameter, ...]:
-        """Those of the parameters that are not frozen."""
+        """Parameters that are not frozen."""
         return tuple(p for p in self.parameters if p.name not in self.frozen)
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Tensors that are kept but not learned, in torch's order of registration."""
+        """Tensors that are stored but not trained, in torch's order of registration."""
         return tuple(buffer for layer in self.registered for buffer in layer.buffers())
 
     @cached_property
     def ready_at(self) -> tuple[tuple[str, ...], ...]:
-        """Names whose gradients are complete once backward has gone through each call."""
+        """For each call, the parameters whose gradients are complete after its backward."""
         seen = set(self.frozen)
         ready = []
         for call in self.calls:
@@ -959,18 +949,18 @@ class ModelGraph:
 
     @cached_property
     def ready_order(self) -> tuple[str, ...]:
-        """Names of the parameters in the order in which backward finishes their gradients."""
+        """Parameter names in the order in which backward finishes their gradients."""
         return tuple(name for names in reversed(self.ready_at) for name in names)
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """Names of the parameters that get no gradient, though they are not frozen."""
+        """Names of trainable parameters that get no gradient."""
         used = set(self.ready_order)
         return tuple(p.name for p in self.trainable if p.name not in used)
 
     @cached_property
     def needs(self) -> tuple[tuple[bool, ...], ...]:
-        """For each call, which inputs want a gradient: those with something learned below them."""
+        """For each call and input, whether a gradient is needed (trainable weights before it)."""
         learned = [False] * len(self.inputs)
         found = []
         for call in self.calls:
@@ -985,35 +975,35 @@ class ModelGraph:
 
     @cached_property
     def flows(self) -> tuple[bool, ...]:
-        """For each call, whether backward goes through it: something is learned there or below."""
+        """For each call, whether backward runs through it: trainable weights in it or before it."""
         return tuple(
             any(needs) or bool(self._learned(call.layer))
             for call, needs in zip(self.calls, self.needs, strict=True)
         )
 
     def learned(self, number: int) -> tuple[str, ...]:
-        """Parameters of a call that get gradients, in the order in which torch finishes them."""
+        """Trainable parameters of a call, in the order in which torch finishes their gradients."""
         names = self.calls[number].layer.ready_order()
         return tuple(name for name in names if name not in self.frozen)
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """For each call, the first one whose layer is the same but for its name."""
+        """For each call, the first call whose layer is equal but for its name."""
         first: dict[tuple[type[Layer], str], int] = {}
         layers = [call.layer.model_copy(update={"name": ""}) for call in self.calls]
         return tuple(first.setdefault((type(one), repr(one)), n) for n, one in enumerate(layers))
 
     @cached_property
     def is_synchronised(self) -> bool:
-        """Whether ranks exchange numbers in the middle of forward and backward."""
+        """Whether ranks exchange numbers during forward and backward."""
         return any(isinstance(call.layer, Synchronised) for call in self.calls)
 
     @cached_property
     def blocks(self) -> tuple[ModuleBlock, ...]:
-        """The modules that the model repeats, in the order of their first calls.
+        """Repeated modules of the model, in the order of their first calls.
 
-        A layer that is its own parameter, as where only its times are known, is one, unless names
-        tell which layers are of one block, as those of ``encoder.layers.0`` do.
+        A layer that is its own parameter (a timed layer) is a block of its own, unless names such
+        as ``encoder.layers.0`` define the blocks.
         """
         names = block_names([parameter.name for parameter in self.parameters])
         if not any(name.rpartition(".")[2].isdigit() for name in names):
@@ -1023,7 +1013,7 @@ class ModelGraph:
         return tuple(self.modules(names)[1:])
 
     def modules(self, names: Sequence[str]) -> list[ModuleBlock]:
-        """What belongs to the root, and to each of these modules; see `blocks.grouped`."""
+        """The root and these modules; see `grouped`."""
         layers = [call.layer for call in self.calls]
         return grouped(self.registered, layers, names)
 
@@ -1033,7 +1023,7 @@ class ModelGraph:
         Raises
         ------
         ShapeError
-            If layers do not chain; says which one.
+            If a layer does not fit its inputs; names the layer.
         """
         if tuple(inputs) in self._known_shapes:
             return list(self._known_shapes[tuple(inputs)])
@@ -1053,12 +1043,12 @@ class ModelGraph:
 
 
 class GraphBuilder:
-    """Makes a graph; see the module's text.
+    """Builds a graph; see the module's docstring.
 
     Parameters
     ----------
     inputs : str
-        The graph's inputs by name.
+        Names of the graph's inputs.
     """
 
     def __init__(self, *inputs: str) -> None:
@@ -1074,12 +1064,12 @@ class GraphBuilder:
         return Value(self._inputs.index(name))
 
     def register(self, layer: L, draws: Sequence[Parameter] | None = None) -> L:
-        """Take a layer's tensors into the model, in this order; return the layer.
+        """Add a layer's tensors to the model, in this order; return the layer.
 
-        ``draws`` are the parameters that torch fills when it constructs the layer, in its order,
-        where they are not the layer's own in theirs.
+        ``draws`` lists the parameters that torch's constructor fills, in its order, where it
+        differs from the layer's own.
         """
-        if draws is None:  # one that is shared is drawn where it is registered first
+        if draws is None:  # a shared one is drawn where it is first registered
             draws = [p for p in layer.parameters() if p.name not in self._drawn]
         self._registered.append(layer)
         self.draw(*draws)
@@ -1087,19 +1077,19 @@ class GraphBuilder:
         return layer
 
     def draw(self, *parameters: Parameter) -> None:
-        """Add what torch's constructors fill besides, such as a tensor that is then replaced."""
+        """Add tensors that torch's constructors fill besides, such as one replaced later."""
         self._draws += parameters
         self._drawn.update(parameter.name for parameter in parameters)
 
     def call(self, layer: Layer, *inputs: Value) -> Value:
-        """Let a layer work on values; one that is not registered is registered now."""
+        """Append a call; a layer that is not registered yet is registered first."""
         if id(layer) not in self._known:
             self.register(layer)
         self._calls.append(Call(layer, inputs))
         return Value(len(self._inputs) + len(self._calls) - 1)
 
     def build(self, output: Value, *auxiliary: tuple[Value, float]) -> ModelGraph:
-        """Finish, with the value that the loss sees, and others whose losses count in part."""
+        """Finish, with the loss's input, and auxiliary outputs with the weights of their losses."""
         outputs = ((output, 1.0), *auxiliary)
         registered, calls = tuple(self._registered), tuple(self._calls)
         return ModelGraph(self._inputs, registered, calls, outputs, draws=tuple(self._draws))

@@ -1,7 +1,7 @@
 """Batch normalization, instance normalization, and SyncBatchNorm.
 
-Two collectives per layer: forward gathers each rank's mean, variance and count (2 C + 1 numbers),
-backward sums two numbers per channel (2 C).
+SyncBatchNorm needs two collectives: forward gathers each rank's mean, variance and count (2 C + 1
+numbers), backward sums two numbers per channel (2 C).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from simdp.workload.layers.normalization import ChannelGroups, NormalizedRows
 
 
 class BatchStatistics(NamedTuple):
-    """What a batch is normalised by, per channel, float64; ``num_values`` are behind each."""
+    """Mean and variance per channel, float64, each over ``num_values`` values."""
 
     mean: Array
     variance: Array
@@ -54,14 +54,14 @@ class BatchStatistics(NamedTuple):
 
 
 class Normalised(NamedTuple):
-    """What backward needs: the input less its mean, channels-last, and 1 / standard deviation."""
+    """Input minus its mean, channels-last, and 1 / standard deviation, for backward."""
 
     centred: Array
     inverse: Array
 
 
 class BatchNormSettings(Layer):
-    """Arguments, tensors and costs that every batch norm shares; the channels are axis 1.
+    """Arguments, tensors and costs shared by all batch norms; the channels are axis 1.
 
     Attributes
     ----------
@@ -70,15 +70,15 @@ class BatchNormSettings(Layer):
     eps : float
         Added to the variance.
     momentum : float or None
-        Share of the new batch in the running statistics; None averages over all batches.
+        Weight of the new batch in the running statistics; None averages over all batches.
     affine : bool
         Whether each channel has a weight and a bias.
     track_running_stats : bool
-        Whether statistics are kept for after training.
+        Whether to keep running statistics for evaluation.
     """
 
     sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    """Numbers of axes that a sample may have, the channels' included."""
+    """Allowed numbers of axes of a sample, including the channels."""
 
     num_features: Int = Field(ge=1)
     eps: Float = Field(1e-5, ge=0)
@@ -133,12 +133,12 @@ class BatchNormSettings(Layer):
         return EvaluatedBatchNorm(**self.model_dump(exclude={"kind"}))
 
     def track(self, run: Pass, found: BatchStatistics) -> None:
-        """Move the running statistics towards a batch's; the variance is the unbiased one.
+        """Update the running statistics with a batch's; the variance is the unbiased one.
 
         Raises
         ------
         ScenarioError
-            If there is one value per channel, of which no variance is known.
+            If there is one value per channel, which has no variance.
         """
         if found.num_values == 1:
             raise ScenarioError(
@@ -173,12 +173,9 @@ class BatchNormSettings(Layer):
         return channels_second(y), Normalised(centred, inverse)
 
     def sums(self, run: Pass, saved: Normalised, dy: Array) -> tuple[Array, Array]:
-        """Sum of dy and of dy times the normalised input, per channel; also the gradients.
+        """Sum of dy and of dy times the normalised input, per channel; adds the weights' gradients.
 
-        Parameters
-        ----------
-        dy : ndarray
-            Channels-last.
+        ``dy`` is channels-last.
         """
         total, projected = channel_sums(dy, saved.centred)
         projected *= saved.inverse
@@ -192,14 +189,8 @@ class BatchNormSettings(Layer):
     ) -> Array:
         """``weight / deviation (dy - total / count - normalised projected / count)``.
 
-        Parameters
-        ----------
-        dy : ndarray
-            Channels-last.
-        total, projected : ndarray, shape `(num_features,)`
-            Of all the values that were normalised together.
-        count : float
-            How many these are.
+        ``total`` and ``projected`` are the results of `sums` over all ``count`` values that were
+        normalised together; ``dy`` is channels-last.
         """
         centred, inverse = saved
         scale = inverse * run.parameters[f"{self.name}.weight"] if self.affine else inverse
@@ -217,7 +208,7 @@ class BatchNormSettings(Layer):
 
 
 class BatchNorm(BatchNormSettings):
-    """Base of the batch norms whose statistics are those of the rank's own micro-batch."""
+    """Base of batch norms over the rank's own micro-batch."""
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         found, centred = moments(inputs[0])
@@ -236,9 +227,9 @@ class BatchNorm(BatchNormSettings):
 
 
 class EvaluatedBatchNorm(BatchNormSettings):
-    """Batch norm after training: by its running statistics, or the batch's if it has none.
+    """Batch norm in evaluation: uses the running statistics, or the batch's if there are none.
 
-    No table lists it, since it is what `simdp.workload.transforms` makes of others.
+    Not in the table of layers: only `Layer.evaluated` makes it.
     """
 
     kind: Literal["evaluated_batch_norm"] = "evaluated_batch_norm"
@@ -254,7 +245,7 @@ class EvaluatedBatchNorm(BatchNormSettings):
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        """There is none after training."""
+        """Not available in evaluation."""
         raise AssertionError(f"{self.name} is not learned from any more")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -266,7 +257,7 @@ class EvaluatedBatchNorm(BatchNormSettings):
 
 
 def moments(x: Array) -> tuple[BatchStatistics, Array]:
-    """Statistics of a batch, and the batch less its mean, channels-last; zeros of no samples."""
+    """Statistics of a batch, and the batch minus its mean, channels-last; zeros without samples."""
     last = channels_last(x)
     count = last.size // last.shape[-1]
     centred = np.empty_like(last)
@@ -313,13 +304,13 @@ class InstanceNorm(ChannelGroups):
     num_features : int
         Channels.
     momentum : float or None
-        Share of the new batch in the running statistics; None leaves them as they are.
+        Weight of the new batch in the running statistics; None leaves them unchanged.
     track_running_stats : bool
-        Whether statistics are kept for after training.
+        Whether to keep running statistics for evaluation.
     """
 
     axes: ClassVar[int]
-    """Axes of a sample beside the channels."""
+    """Spatial axes of a sample."""
 
     num_features: Int = Field(ge=1, le=10**8)
     affine: Bool = False
@@ -352,7 +343,7 @@ class InstanceNorm(ChannelGroups):
         return inputs[0]
 
     def track(self, run: Pass, found: NormalizedRows) -> None:
-        """Follow the mean of all samples' statistics; torch never counts the batches here."""
+        """Move the statistics towards the mean over samples; torch counts no batches here."""
         if not self.track_running_stats or not self.momentum or not len(found.mean):
             return
         mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
@@ -369,10 +360,7 @@ class InstanceNorm(ChannelGroups):
 
 
 class EvaluatedInstanceNorm(InstanceNorm):
-    """Instance norm after training, by its running statistics.
-
-    No table lists it, since it is what `simdp.workload.transforms` makes of others.
-    """
+    """Instance norm in evaluation, with the running statistics; not in the table of layers."""
 
     kind: Literal["evaluated_instance_norm"] = "evaluated_instance_norm"
 
@@ -513,7 +501,7 @@ class SyncBatchNorm(BatchNormSettings, Synchronised):
 
 
 def _joined(rows: Array, num_features: int) -> BatchStatistics:
-    """Mean and variance of all ranks' samples from those of each rank; empty ranks weigh nothing.
+    """Mean and variance over all ranks' samples; ranks without samples have weight 0.
 
     ``variance = sum n_r (var_r + (mean_r - mean)^2) / n`` (Chan, Golub and LeVeque, 1979).
     """

@@ -1,11 +1,7 @@
-"""Convolutions and transposed convolutions.
+"""Convolutions and transposed convolutions along one, two or three axes.
 
-Of one axis, of two, or of three; lengths are in torch's order, such as depth, height, width.
-
-Images have one axis beside the channels, two, or three; one code serves them all.
-
-Neighbourhoods of pixels are laid out as the rows of a matrix, which BLAS multiplies by the weight.
-Only a part that fits into a core's cache is laid out at a time. No parameters and no costs.
+Neighbourhoods of pixels are laid out as the rows of a matrix, which BLAS multiplies by the weight;
+only a part that fits a core's cache is laid out at a time.
 
 References
 ----------
@@ -59,16 +55,16 @@ from simdp.workload.layers.tensor_ops import Margin, Padding, Size
 
 @dataclass(frozen=True)
 class ConvWindow:
-    """What slides over an image.
+    """Window that slides over an image.
 
     Attributes
     ----------
     kernel, stride, dilation : tuple of int
         As torch's arguments, one length for each axis.
     before, after : tuple of int
-        Padding before the image and behind it: above and below, left and right.
+        Padding before and after the image along each axis.
     ceil : bool
-        Whether a last window may hang over the end; it must begin on the image or before it.
+        Whether a last window may extend beyond the end; it must begin on the image or before it.
     """
 
     kernel: Extents
@@ -80,16 +76,16 @@ class ConvWindow:
 
     @property
     def reach(self) -> Extents:
-        """Pixels from the first that a window sees to the last."""
+        """Extent of a window in pixels along each axis."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
     @property
     def is_pixel(self) -> bool:
-        """Whether it sees each pixel alone, and all of them."""
+        """Whether each window is one pixel and each pixel has a window."""
         return {*self.kernel, *self.stride} == {1} and {*self.before, *self.after} == {0}
 
     def count(self, shape: Shape) -> Extents:
-        """Windows along each axis of an image, shape `(channels, height, width)` or alike.
+        """Number of windows along each axis of an image, shape `(channels, *lengths)`.
 
         ``floor((length + padding - reach) / stride) + 1``; with ``ceil`` rounded up.
 
@@ -118,12 +114,12 @@ class ConvWindow:
         return count - 1 if (count - 1) * step >= length + self.before[axis] else count
 
     def span(self, count: Extents) -> Extents:
-        """Pixels that so many windows go over, with the padding."""
+        """Pixels that this many windows cover, including the padding."""
         each = zip(count, self.stride, self.reach, strict=True)
         return tuple((n - 1) * s + r for n, s, r in each)
 
     def place(self, frame: Array, images: Array) -> None:
-        """Write channels-last images into a frame of `span`, leaving the padding as it is."""
+        """Copy channels-last images into a frame of size `span`; the padding is not written."""
         to, source = [slice(None)], [slice(None)]
         for axis, before in enumerate(self.before):
             begin, skip = max(before, 0), max(-before, 0)
@@ -133,18 +129,18 @@ class ConvWindow:
         frame[tuple(to)] = images[tuple(source)]
 
     def tap(self, frame: Array, count: Extents, place: Sequence[int]) -> Array:
-        """View of what each window sees at one place of the kernel; the frame is channels-last."""
+        """View of one kernel position's pixel in each window; the frame is channels-last."""
         along = zip(place, self.dilation, self.stride, count, strict=True)
         return frame[slice(None), *(places(at * far, step, n) for at, far, step, n in along)]
 
     def taps(self, frame: Array, count: Extents, groups: int = 1) -> Array:
-        """View of all that the windows see, of a contiguous frame; each pixel many times.
+        """View of all windows' pixels in a contiguous frame; windows overlap.
 
         Returns
         -------
         ndarray, shape `(groups, batch, *count, *kernel, channels)`
-            The channels are those of a group. Neighbours that lie side by side in memory count
-            as channels of one pixel, so that they are copied in one piece.
+                Channels of one group. Neighbours that are adjacent in memory are joined to the
+            channels of one pixel, so that they are copied in one piece.
         """
         image, *axes, item = frame.strides
         kernel, share = list(self.kernel), frame.shape[-1] // groups
@@ -158,34 +154,33 @@ class ConvWindow:
 
 
 def places(begin: int, step: int, count: int) -> slice:
-    """So many places, a step apart."""
+    """Slice of ``count`` positions, ``step`` apart."""
     return slice(begin, begin + (count - 1) * step + 1, step)
 
 
 # Convolution --------------------------------------------------------------------------------------
 
 BLOCK_NBYTES = 150_000
-"""Of the neighbourhoods that are laid out at a time, so that they stay in a core's cache."""
+"""Size of a block of neighbourhoods, which fits a core's cache."""
 
 MIN_PIXELS = 256
-"""Fewer in a block, and adding the weight gradients of the blocks would cost too much."""
+"""With fewer per block, summing the blocks' weight gradients would cost too much."""
 
 
 def neighbourhoods(
     x: Array, window: ConvWindow, count: Extents, groups: int
 ) -> Iterator[tuple[slice, Array]]:
-    """What the kernel sees at each of its places, a block that stays in the cache at a time.
+    """Lay out the pixels of all windows, one block that fits the cache at a time.
 
     Parameters
     ----------
     x : ndarray, shape `(batch, *lengths, channels)`
         In any order of memory.
-    window : Window
-        The kernel's places.
+    window : ConvWindow
     count : tuple of int
-        How many there are along each axis.
+        Number of windows along each axis.
     groups : int
-        Parts of the channels.
+        Groups of channels.
 
     Yields
     ------
@@ -224,10 +219,7 @@ def neighbourhoods(
 
 
 def _cut(count: Extents, pixels: int) -> int:
-    """The axis along which an image is cut into blocks of about so many pixels.
-
-    The last one stays whole, unless it is the only one.
-    """
+    """Axis along which images are cut into blocks of about ``pixels``; the last stays whole."""
     most = max(len(count) - 2, 0)
     return next((axis for axis in range(most) if prod(count[axis + 1 :]) <= pixels), most)
 
@@ -241,10 +233,9 @@ def convolved(x: Array, weight: Array, window: ConvWindow, count: Extents) -> Ar
         In any order of memory.
     weight : ndarray, shape `(groups, *kernel, in / groups, out / groups)`
         In any order of memory.
-    window : Window
-        The kernel's places.
+    window : ConvWindow
     count : tuple of int
-        How many there are along each axis.
+        Number of windows along each axis.
 
     Returns
     -------
@@ -269,24 +260,24 @@ def gradients_of_unit_stride(
 ) -> tuple[Array, Array]:
     """Gradients of the weight and of the input, both from the neighbourhoods of the slope.
 
-    The input's is the slope correlated with the kernel turned by half a turn; the pixel that a
-    neighbourhood of the slope goes back to is also the one which its weights were multiplied by.
+    The input's gradient is the slope correlated with the kernel rotated by half a turn. The same
+    neighbourhoods, times the input, give the weight's gradient.
 
     Parameters
     ----------
     x : ndarray, shape `(batch, *lengths, in)`
-        What was convolved.
+        Input of the convolution.
     slope : ndarray, shape `(batch, *count, out)`
         Gradient of the output.
     weight : ndarray, shape `(groups, out / groups, in / groups, *kernel)`
-        As torch has it, but for the groups.
-    window : Window
-        The kernel's places, a pixel apart.
+        Torch's order of axes after the groups.
+    window : ConvWindow
+        With stride 1.
 
     Returns
     -------
     (ndarray, ndarray)
-        Shaped as the weight and as x.
+        Of the shapes of weight and x.
     """
     before = _beyond(window.reach, window.before)
     after = _beyond(window.reach, window.after)
@@ -306,19 +297,19 @@ def gradients_of_unit_stride(
 
 
 def _beyond(reach: Extents, margin: Extents) -> Extents:
-    """Padding of the slope, so that the turned kernel meets every pixel of the input."""
+    """Padding of the slope with which the rotated kernel covers every pixel of the input."""
     return tuple(far - 1 - near for far, near in zip(reach, margin, strict=True))
 
 
 def _turned(weight: Array, first: int, rest: int = 0) -> Array:
-    """View of a weight with the axes of the kernel, from the first to the last, reversed."""
+    """View of a weight with its kernel axes reversed."""
     back, as_it_is = slice(None, None, -1), slice(None)
     kernel = weight.ndim - first - rest
     return weight[(as_it_is,) * first + (back,) * kernel + (as_it_is,) * rest]
 
 
 def weight_gradient(x: Array, slope: Array, weight: Array, window: ConvWindow) -> Array:
-    """Gradient of the weight from the neighbourhoods of the input; see the function above."""
+    """Gradient of the weight from the input's neighbourhoods; see `gradients_of_unit_stride`."""
     groups, out, share, *kernel = weight.shape
     turned = _pixels(slope, groups).transpose(0, 2, 1)
     total = np.zeros((groups, out, prod(kernel) * share), dtype=slope.dtype)
@@ -328,14 +319,10 @@ def weight_gradient(x: Array, slope: Array, weight: Array, window: ConvWindow) -
 
 
 def input_gradient(shape: Shape, slope: Array, weight: Array, window: ConvWindow) -> Array:
-    """Gradient of the input: each place of the kernel sends something to the pixels it saw.
+    """Gradient of the input: each kernel position adds to the pixels that it covered.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the input, channels-last.
-    slope, weight, window
-        As in `gradients_of_unit_stride`, but for the distance of the places.
+    ``shape`` is the input's, channels-last; the rest as in `gradients_of_unit_stride`, for any
+    stride.
     """
     groups, out, share, *kernel = weight.shape
     matrix = np.ascontiguousarray(np.moveaxis(weight, 2, -1)).reshape(groups, out, -1)
@@ -344,7 +331,7 @@ def input_gradient(shape: Shape, slope: Array, weight: Array, window: ConvWindow
         max(span, before + length)
         for span, before, length in zip(window.span(count), window.before, shape[1:-1], strict=True)
     )
-    # Places of the kernel that lie side by side meet different pixels, and go in one piece.
+    # Adjacent kernel positions write to different pixels, so they are added in one piece.
     step = window.stride[-1] if window.dilation[-1] == 1 else 1
     wide = -(-size[-1] // step)
     frame = np.zeros((len(slope), *size[:-1], wide, step, groups, share), dtype=slope.dtype)
@@ -371,7 +358,7 @@ def input_gradient(shape: Shape, slope: Array, weight: Array, window: ConvWindow
 
 
 BUNDLE_CHANNELS = 32
-"""Channels of a product from which on BLAS is fast."""
+"""Channels from which BLAS products are fast."""
 
 
 class Convolution(Layer):
@@ -380,15 +367,15 @@ class Convolution(Layer):
     Attributes
     ----------
     in_channels, out_channels : int
-        Channels, before and after.
+        Channels of input and output.
     kernel_size, stride, dilation : tuple of int
-        One length for each axis; in YAML one number stands for all.
+        One length for each axis; in YAML one number applies to all.
     padding : tuple of int or {"same", "valid"}
         Zeros at each side; "same" keeps the image's size, "valid" is 0.
     groups : int
-        Parts of the channels that do not see each other.
+        Groups of channels that are convolved separately.
     bias : bool
-        Whether each channel has one.
+        Whether each channel has a bias.
     """
 
     in_channels: Int = Field(ge=1, le=10**8)
@@ -413,9 +400,9 @@ class Convolution(Layer):
 
     @cached_property
     def window(self) -> ConvWindow:
-        """The kernel's places on an image."""
+        """Windows of the kernel on an image."""
         before = after = (0,) * len(self.kernel_size)
-        if self.padding == "same":  # torch: what is odd goes below and right
+        if self.padding == "same":  # torch: an odd pixel goes below and right
             reach = ConvWindow(self.kernel_size, self.stride, self.dilation, before, after).reach
             before = tuple((length - 1) // 2 for length in reach)
             after = tuple(length // 2 for length in reach)
@@ -462,7 +449,7 @@ class Convolution(Layer):
 
     @cached_property
     def _bundle(self) -> int:
-        """Groups that are computed as one: with so few channels, zeros are cheaper than calls."""
+        """Number of groups computed as one: with few channels, zeros are cheaper than calls."""
         most = max(self.in_channels, self.out_channels) // self.groups
         fits = (n for n in range(1, self.groups + 1) if self.groups % n == 0)
         return max(n for n in fits if n == 1 or n * most <= BUNDLE_CHANNELS)
@@ -480,7 +467,7 @@ class Convolution(Layer):
         return dense.reshape(parts, bundle * each, bundle * share, *kernel)
 
     def _add(self, run: Pass, gradient: Array) -> None:
-        """Bring a gradient of the grouped weight into the weight's shape."""
+        """Add a gradient of the grouped weight in the weight's shape."""
         name, bundle = f"{self.name}.weight", self._bundle
         room = run.room(name)
         parts, out, share, *kernel = gradient.shape
@@ -502,7 +489,7 @@ class Convolution(Layer):
         return [work] * needs[0] + [work] + [bias] * self.bias
 
     def _product(self, shape: Shape, itemsize: int) -> Kernel:
-        """Of output, weight gradient and input gradient alike: each reads two and writes one."""
+        """Cost of output, weight gradient or input gradient: each reads two and writes one."""
         out = float(prod(self.output_shape(shape)))
         weight = self.parameters()[0]
         return Kernel(
@@ -516,31 +503,31 @@ class Convolution(Layer):
 
 
 def _diagonal(weight: Array) -> Array:
-    """View of what connects a group to itself; axes 1 and 3 are its number."""
+    """View of the blocks that connect a group to itself; axes 1 and 3 are the group."""
     view: Array = np.einsum("pgogc...->pgoc...", weight)
     return view
 
 
 class TransposedConvolution(Layer):
-    """Base: what a convolution's backward does to its output's gradient, as a layer's forward.
+    """Base: forward is the input gradient of a convolution.
 
     The weight has shape `(in, out / groups, *kernel_size)`.
 
     Attributes
     ----------
     in_channels, out_channels : int
-        Channels, before and after.
+        Channels of input and output.
     kernel_size, stride, dilation : tuple of int
-        Those of the convolution that goes the other way, one length for each axis; in YAML one
-        number stands for all.
+            Those of the convolution in the other direction, one length for each axis; in YAML one
+        number applies to all.
     padding : tuple of int
-        Pixels that are cut off at each side of what comes out.
+        Pixels cut off at each side of the output.
     output_padding : tuple of int
-        Pixels that are added at the end of each axis; less than the stride or the dilation.
+        Pixels added at the end of each axis; less than the stride or the dilation.
     groups : int
-        Parts of the channels that do not see each other.
+        Groups of channels that are convolved separately.
     bias : bool
-        Whether each channel has one.
+        Whether each channel has a bias.
     """
 
     in_channels: Int = Field(ge=1, le=10**8)
@@ -570,7 +557,7 @@ class TransposedConvolution(Layer):
 
     @cached_property
     def window(self) -> ConvWindow:
-        """The kernel's places on what comes out."""
+        """Windows of the kernel on the output."""
         return ConvWindow(self.kernel_size, self.stride, self.dilation, self.padding, self.padding)
 
     def parameters(self) -> list[Parameter]:
@@ -637,7 +624,7 @@ class TransposedConvolution(Layer):
         return [work] * needs[0] + [work] + [bias] * self.bias
 
     def _product(self, shape: Shape, itemsize: int) -> Kernel:
-        """Every value that comes in meets the kernel once."""
+        """Each input value meets the kernel once."""
         given, out = float(prod(shape)), prod(self.output_shape(shape))
         weight = self.parameters()[0]
         return Kernel(
@@ -714,9 +701,9 @@ class ConvTranspose3d(TransposedConvolution):
 
 
 class FrozenConv2d(Layer):
-    """Its tensors are buffers: loaded, never learned, and without a gradient to send.
+    """Convolution with loaded weights, which are buffers without gradients.
 
-    Such weights come from a file. Without one, each output is the mean of what the kernel sees.
+    Without a file of weights, each output is the mean over its window.
 
     Attributes
     ----------
@@ -755,7 +742,7 @@ class FrozenConv2d(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Of the input alone, which is the first of a convolution's."""
+        """Only the input's gradient, the first kernel of a convolution's backward."""
         return self.conv.backward_cost(inputs, itemsize, needs)[: sum(needs)]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:

@@ -45,7 +45,7 @@ class EmbeddingTable(Layer):
     splits_backward: ClassVar[bool] = True
 
     def zero_row(self) -> int | None:
-        """A row that starts at 0; by default none does."""
+        """Row that starts at 0; None by default."""
         return None
 
     def parameters(self) -> list[Parameter]:
@@ -53,7 +53,7 @@ class EmbeddingTable(Layer):
         return [Parameter(f"{self.name}.weight", shape, normal(1.0, self.zero_row()))]
 
     def clearing(self, itemsize: int) -> Kernel:
-        """The dense gradient is cleared before rows are added to it."""
+        """Kernel that clears the dense gradient before rows are added."""
         return Kernel(0.0, 0.0, float(self.num_embeddings * self.embedding_dim * itemsize))
 
 
@@ -67,7 +67,7 @@ class Embedding(EmbeddingTable):
     Attributes
     ----------
     padding_idx : int or None
-        A token whose row starts at 0 and gets no gradient.
+        Token whose row starts at 0 and gets no gradient.
     """
 
     kind: Literal["embedding"] = "embedding"
@@ -116,18 +116,18 @@ class Embedding(EmbeddingTable):
 
 
 def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:
-    """Add the rows of equal tokens, in their order.
+    """Sum the rows of equal tokens, in their order.
 
     Parameters
     ----------
     tokens : ndarray, shape `(num_rows,)`
-        What each row belongs to.
+        Token of each row.
     rows : ndarray, shape `(num_rows, width)`
 
     Returns
     -------
     (ndarray, ndarray)
-        The different tokens, rising, and the sum of each one's rows.
+        The distinct tokens, ascending, and the sum of the rows of each.
     """
     # A product with a sparse matrix of ones reads each row once and in C: on 1,024 rows of 256
     # ten times as fast as np.add.reduceat, fifteen times as fast as np.add.at.
@@ -143,7 +143,7 @@ def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:
 
 
 class PositionEmbedding(EmbeddingTable):
-    """``y = x + weight[0 ... length - 1]``: an Embedding of the places, as in BERT and GPT-2."""
+    """``y = x + weight[0 ... length - 1]``: an Embedding of positions, as in BERT and GPT-2."""
 
     kind: Literal["position_embedding"] = "position_embedding"
 
@@ -176,7 +176,7 @@ class PositionEmbedding(EmbeddingTable):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """First the sum over the samples."""
+        """The sum over the samples, then the gradient's rows."""
         size = prod(inputs[0]) * itemsize
         summed = Kernel(size / itemsize, float(size), float(size))
         return [summed, self.clearing(itemsize), Kernel(0, 0, 3.0 * size)]
@@ -226,21 +226,21 @@ class PositionalEncoding(Layer):
         return Kept()
 
 
-@lru_cache(maxsize=16)  # those of one step; 1,024 tokens of width 1,024 take 4 MB
+@lru_cache(maxsize=16)  # enough for one step; 1,024 tokens of width 1,024 take 4 MB
 def waves(length: int, d_model: int, dtype: str) -> Array:
-    """The encoding of the first places, shape `(length, d_model)`, worked out in float64."""
+    """Encoding of the first positions, shape `(length, d_model)`, computed in float64."""
     step = np.exp(np.arange(0, d_model, 2) * (-log(10000.0) / d_model))
     angle = np.arange(length)[:, None] * step
     found = np.empty((length, d_model))
     found[:, 0::2] = np.sin(angle)
     found[:, 1::2] = np.cos(angle[:, : d_model // 2])
     found = found.astype(dtype)
-    found.setflags(write=False)  # it is handed out again and again
+    found.setflags(write=False)  # cached
     return found
 
 
 class TokenTypeEmbedding(EmbeddingTable):
-    """``y = x + weight[0]``: an Embedding of types that are all 0, as where none are given."""
+    """``y = x + weight[0]``: an Embedding of token types that are all 0, the default."""
 
     kind: Literal["token_type_embedding"] = "token_type_embedding"
 
@@ -263,7 +263,7 @@ class TokenTypeEmbedding(EmbeddingTable):
         return (dy if needs[0] else None,)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """A row is gathered for every token, and added."""
+        """Gathers a row for every token, then adds it."""
         size = float(prod(inputs[0]))
         return [Kernel(0.0, 2 * size * itemsize), Kernel(size, 3 * size * itemsize)]
 
@@ -278,14 +278,14 @@ class TokenTypeEmbedding(EmbeddingTable):
 
 
 class ViTEmbeddings(Layer):
-    """Takes a map of patches, gives ``[cls_token, patches row by row] + position_embeddings``.
+    """``[cls_token, patches row by row] + position_embeddings``, of a map of patches.
 
     Attributes
     ----------
     num_patches : int
-        Places of the map.
+        Pixels of the map.
     hidden_size : int
-        Its channels, the width of a token.
+        Channels of the map, the width of a token.
 
     References
     ----------
@@ -310,7 +310,7 @@ class ViTEmbeddings(Layer):
         return f"{self.name}.cls_token", f"{self.name}.position_embeddings"
 
     def ready_order(self) -> list[str]:
-        return list(reversed(self._names))  # what is added last comes first
+        return list(reversed(self._names))  # added last, ready first
 
     def output_shape(self, *inputs: Shape) -> Shape:
         channels, height, width = image_shape(inputs[0])
@@ -344,7 +344,7 @@ class ViTEmbeddings(Layer):
         return (np.ascontiguousarray(dy[:, 1:].swapaxes(1, 2)).reshape(saved),)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """The tokens are joined, then the places are added."""
+        """Joins the tokens, then adds the positions."""
         size = float(prod(self.output_shape(*inputs)))
         return [
             Kernel(0.0, 2 * size * itemsize),
@@ -354,7 +354,7 @@ class ViTEmbeddings(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The sums over the samples; the convolution gets a copy in its order."""
+        """Sums over the samples; a copy in the convolution's memory order."""
         size, d = float(prod(self.output_shape(*inputs))), float(self.hidden_size)
         copied = Kernel(0.0, 2.0 * prod(inputs[0]) * itemsize)
         return [

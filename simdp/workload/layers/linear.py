@@ -32,7 +32,7 @@ from simdp.workload.layers.base import (
 # Linear -------------------------------------------------------------------------------------------
 
 FEW_ROWS = 128
-"""Up to so many rows W x^T, turned, is up to twice as fast as x W^T; beyond, turning costs more."""
+"""Up to this many rows, (W x^T)^T is up to twice as fast as x W^T; beyond, it is slower."""
 
 
 class Linear(Layer):
@@ -41,9 +41,9 @@ class Linear(Layer):
     Attributes
     ----------
     in_features, out_features : int
-        Lengths of the last axis, before and after.
+        Lengths of the last axis of input and output.
     bias : bool
-        Whether there is one.
+        Whether there is a bias.
     """
 
     kind: Literal["linear"] = "linear"
@@ -112,7 +112,7 @@ def affine(x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def affine_cost(shape: Shape, fan_in: int, fan_out: int, bias: bool, itemsize: int) -> Kernel:
-    """One product, with the bias added on its way out."""
+    """One product that adds the bias as it writes."""
     rows = float(prod(shape[:-1]))
     weights = fan_in * fan_out + fan_out * bias
     return Kernel(
@@ -133,20 +133,19 @@ def affine_backward_cost(
 class Projection(Layer):
     """``y = x W[rows]^T + b[rows]``; the bias starts at 0.
 
-    torch packs the weights of queries, keys and values into one parameter. Self-attention takes
-    all its rows at once; cross-attention takes some for one input and some for another, and both
-    add to one gradient.
+    torch packs the weights of queries, keys and values into one parameter. Self-attention uses all
+    rows at once; cross-attention uses some for each input, and both add to one gradient.
 
     Attributes
     ----------
     weight, bias : str
-        Names of the parameters; no bias where that is empty.
+        Names of the parameters; an empty bias for none.
     in_features, out_features : int
         Of the whole weight, which has shape ``(out_features, in_features)``.
     first, last : int
         The rows are ``first ... last - 1``.
     bound : float
-        The weight starts uniform between -bound and bound.
+        The weight is initialised uniformly in [-bound, bound].
     """
 
     kind: Literal["projection"] = "projection"
@@ -201,10 +200,7 @@ class Projection(Layer):
         return ((flat @ run.parameters[self.weight][rows]).reshape(saved.shape),)
 
     def _rows_of_gradient(self, run: Pass, name: str) -> tuple[Array, bool]:
-        """The place of these rows in a gradient, and whether something is there already.
-
-        The first one to come clears the rows of the others, which then add to them.
-        """
+        """These rows of the gradient, and whether to add to them; the first call clears others."""
         if name in run.gradients:
             return run.gradients[name][self.first : self.last], True
         whole = run.room(name)
@@ -286,21 +282,21 @@ class TransposedLinear(Layer):
 
 
 SCALE_NBYTES, SMALL_NBYTES = 4, 1
-"""Of a block's scale, in float32 or in 8 bits."""
+"""Bytes of a block's scale, in float32 or in 8 bits."""
 
 SECOND_BLOCK = 256
 """Scales that share a scale of their own (QLoRA, section 3)."""
 
 
 class QuantizedLinear(Linear):
-    """``y = x W^T + b``; W is packed, and unpacked by kernels before every use.
+    """``y = x W^T + b``; W is packed, and kernels unpack it before every use.
 
     Attributes
     ----------
     storage_itemsize : int
-        Bytes of the numbers that 4-bit ones are packed into.
+        Bytes of the numbers that 4-bit values are packed into.
     block, double
-        As of `simdp.workload.finetuning.Quantized`.
+        As in `simdp.workload.finetuning.Quantized`.
     """
 
     storage_itemsize: int
@@ -325,13 +321,13 @@ class QuantizedLinear(Linear):
         return self.in_features * self.out_features
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """There are no numbers; the scenario's checks refuse to ask for them."""
+        """Not available: it has no numbers, which the scenario's checks report earlier."""
         raise AssertionError(f"{self.name} has times but no numbers")
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        """As `forward`."""
+        """Not available, as `forward`."""
         raise AssertionError(f"{self.name} has times but no numbers")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -347,7 +343,7 @@ class QuantizedLinear(Linear):
         return sum(kernel.flops for kernel in super().forward_cost(inputs, 1))
 
     def _unpacked(self, itemsize: int) -> list[Kernel]:
-        """Scales from 8 bits to float32, where they have 8, with their mean; then the weight."""
+        """Unpack 8-bit scales to float32 (if double) and add their mean; then the weight."""
         size, blocks = float(self._num_weights), float(-(-self._num_weights // self.block))
         scales = [Kernel(0.0, 0.0, blocks * (SMALL_NBYTES + SCALE_NBYTES))]
         scales.append(Kernel(0.0, 0.0, 2 * blocks * SCALE_NBYTES))
@@ -356,12 +352,12 @@ class QuantizedLinear(Linear):
 
 
 def split_equation(equation: str) -> tuple[str, str, str]:
-    """Cut ``"bd,df->bf"`` into ``("bd", "df", "bf")``.
+    """Split ``"bd,df->bf"`` into ``("bd", "df", "bf")``.
 
     Raises
     ------
     ValueError
-        If it is not a product of a batch with one weight whose gradients are einsums again.
+        If it is not a product of a batch and one weight whose gradients are einsums too.
     """
     operands, arrow, output = equation.replace(" ", "").partition("->")
     x, comma, weight = operands.partition(",")
@@ -442,14 +438,14 @@ class Einsum(Layer):
 
 
 class PReLU(Layer):
-    """Rectified linear unit whose slope below 0 is learned (He et al., arXiv 1502.01852).
+    """Rectified linear unit with a learned slope below 0 (He et al., arXiv 1502.01852).
 
     Attributes
     ----------
     num_parameters : int
         1, or one for each channel.
     init : float
-        The slope before training.
+        Initial slope.
     """
 
     kind: Literal["prelu"] = "prelu"
@@ -497,7 +493,7 @@ class PReLU(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """One kernel writes both gradients, element by element; another adds up the weight's."""
+        """One kernel writes both gradients, element by element; another sums the weight's."""
         size, weight = float(prod(inputs[0])), self.num_parameters * float(itemsize)
         both = Kernel(4 * size, (3 + needs[0]) * size * itemsize, weight)
         return [both, Kernel(size, size * itemsize, weight)]
@@ -512,7 +508,7 @@ class GLU(Layer):
     Attributes
     ----------
     dim : int
-        The axis that is halved; the samples are axis 0, and -1 is the last.
+        Axis that is halved; the samples are axis 0, and -1 is the last.
     """
 
     kind: Literal["glu"] = "glu"
@@ -559,7 +555,7 @@ class Gate(Layer):
     Attributes
     ----------
     activation : str
-        Kind of what the gate goes through.
+        Kind of activation.
 
     References
     ----------
@@ -592,7 +588,7 @@ class Gate(Layer):
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        """The activation is computed again: that is cheaper than to bring back what it made."""
+        """Recompute the activation, which is cheaper than reading it from memory."""
         gate, up = saved
         dgate, dup, act = np.empty_like(up), np.empty_like(up), self._activation()
         flat = [array.reshape(-1) for array in (gate, up, np.ascontiguousarray(dy), dgate, dup)]
@@ -607,7 +603,7 @@ class Gate(Layer):
         )
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """The activation; the product."""
+        """The activation, then the product."""
         size = float(prod(inputs[0]))
         product = Kernel(size, 3 * size * itemsize)
         return [*self._activation().forward_cost(inputs[:1], itemsize), product]
@@ -615,11 +611,11 @@ class Gate(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The product's two slopes; the activation's."""
+        """The product's two gradients, then the activation's."""
         size = float(prod(inputs[0]))
         products = [Kernel(size, 3 * size * itemsize)] * sum(needs)
         return [*products, *self._activation().backward_cost(inputs[:1], itemsize, needs[:1])]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        """Both inputs, and what came out of the activation."""
+        """Both inputs, and the output of the activation."""
         return Kept(inputs=(0, 1), nbytes=float(prod(inputs[0])) * itemsize)

@@ -34,13 +34,13 @@ class LayerNorm(Layer):
     Attributes
     ----------
     normalized_shape : int or list of int
-        Length of a row; or lengths of the last axes, which together are a row.
+        Length of a row; or lengths of the last axes, which together form a row.
     eps : float
         Added to the variance.
     elementwise_affine : bool
-        Whether each place of a row has a weight, and a bias.
+        Whether each position of a row has a weight, and a bias.
     bias : bool
-        Whether there is a bias beside the weight.
+        Whether there is a bias besides the weight.
     """
 
     kind: Literal["layer_norm"] = "layer_norm"
@@ -53,7 +53,6 @@ class LayerNorm(Layer):
 
     @property
     def _row(self) -> int:
-        """Numbers of a row."""
         return prod(row_shape(self.normalized_shape))
 
     def parameters(self) -> list[Parameter]:
@@ -67,7 +66,7 @@ class LayerNorm(Layer):
         return inputs[0]
 
     def _tensors(self, run: Pass) -> tuple[Array | None, Array | None]:
-        """Weight and bias, where they exist."""
+        """Weight and bias, or None."""
         found = [run.parameters[parameter.name].reshape(-1) for parameter in self.parameters()]
         weight, bias = (*found, None, None)[:2]
         return weight, bias
@@ -125,7 +124,7 @@ class LayerNorm(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The input's gradient; weight and bias together."""
+        """The input's gradient, then weight and bias together."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         learned = [Kernel(4 * size, 2 * size * itemsize, weights)] * self.elementwise_affine
         return [Kernel(11 * size, 3 * size * itemsize, weights)] * needs[0] + learned
@@ -139,7 +138,7 @@ class LayerNorm(Layer):
 
 
 FULL = 4
-"""Bytes of a number in float32, in which the parts of an unfused norm run at least."""
+"""Bytes of a float32 number, the least precision of an unfused norm's kernels."""
 
 
 class RMSNorm(Layer):
@@ -150,15 +149,14 @@ class RMSNorm(Layer):
     Attributes
     ----------
     normalized_shape : int or list of int
-        Length of a row; or lengths of the last axes, which together are a row.
+        Length of a row; or lengths of the last axes, which together form a row.
     eps : float or None
-        Added to the mean of the squares; by default the distance of 1 from the next larger number
-        of the dtype.
+        Added to the mean of the squares; by default the dtype's machine epsilon.
     elementwise_affine : bool
-        Whether each place of a row has a weight.
+        Whether each position of a row has a weight.
     fused : bool
-        One kernel, as in torch. Without it, kernel by kernel and in float32, as in transformers'
-        LlamaRMSNorm: the same numbers, but more time, and more that is kept.
+            One kernel, as in torch. Without it, kernel by kernel and in float32, as in
+        transformers' LlamaRMSNorm: the same numbers, but more time and memory.
     """
 
     kind: Literal["rms_norm"] = "rms_norm"
@@ -171,7 +169,6 @@ class RMSNorm(Layer):
 
     @property
     def _row(self) -> int:
-        """Numbers of a row."""
         return prod(row_shape(self.normalized_shape))
 
     def parameters(self) -> list[Parameter]:
@@ -228,7 +225,7 @@ class RMSNorm(Layer):
     # Costs ----------------------------------------------------------------------------------------
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """At once; or to float32, squares, mean, root, product, back again, times the weight."""
+        """Fused, or: cast to float32, squares, mean, root, product, cast back, times the weight."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         if self.fused:
             return [Kernel(4 * size, 2 * size * itemsize, weights)]
@@ -246,7 +243,7 @@ class RMSNorm(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The input's gradient; the weight's."""
+        """The input's and the weight's gradients."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         if self.fused:
             learned = [Kernel(2 * size, 2 * size * itemsize, weights)] * self.elementwise_affine
@@ -256,7 +253,7 @@ class RMSNorm(Layer):
         return learned * self.elementwise_affine + below
 
     def _input_kernels(self, size: float, itemsize: int, weights: float) -> list[Kernel]:
-        """Times the weight; the product with 1 / rms, both ways; through root, mean and squares."""
+        """Weight; product with 1 / rms, both ways; root, mean and squares."""
         full, rows = max(itemsize, FULL), size / self._row
         return [
             *[Kernel(size, 2 * size * itemsize, weights)] * self.elementwise_affine,
@@ -271,14 +268,14 @@ class RMSNorm(Layer):
         ]
 
     def _casts(self, size: float, itemsize: int) -> list[Kernel]:
-        """Between 16 bits and float32, where there are any."""
+        """Casts between 16 bits and float32, if any."""
         return [Kernel(0.0, size * (itemsize + FULL))] * (itemsize < FULL)
 
     def _weight_nbytes(self, itemsize: int) -> float:
         return float(self._row * itemsize * self.elementwise_affine)
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        """The input and 1 / rms of each row; unfused, the input in float32, and what it became."""
+        """The input and 1 / rms per row; unfused, the float32 input and the normalised values."""
         size = float(prod(inputs[0]))
         rows, full = size / self._row, max(itemsize, FULL)
         if self.fused:
@@ -290,7 +287,7 @@ class RMSNorm(Layer):
 
 
 class NormalizedRows(NamedTuple):
-    """What backward needs, and what running statistics follow.
+    """Normalised rows, for backward and for running statistics.
 
     Attributes
     ----------
@@ -309,15 +306,7 @@ class NormalizedRows(NamedTuple):
 
 
 def normalised(x: Array, eps: float) -> NormalizedRows:
-    """``(x - mean) / sqrt(variance + eps)`` of each row.
-
-    Parameters
-    ----------
-    x : ndarray, shape `(rows, length)`
-        Left as it is.
-    eps : float
-        Added to the variance.
-    """
+    """``(x - mean) / sqrt(variance + eps)`` of each row of x, shape `(rows, length)`."""
     hat, length = np.empty_like(x), x.shape[1]
     mean, variance = np.empty(len(x), dtype=x.dtype), np.empty(len(x), dtype=x.dtype)
     inverse = np.empty((len(x), 1), dtype=x.dtype)
@@ -333,12 +322,8 @@ def normalised(x: Array, eps: float) -> NormalizedRows:
 def gradient(found: NormalizedRows, slope: Array) -> Array:
     """Gradient of the rows: ``inverse (slope - mean(slope) - hat mean(slope hat))``.
 
-    Parameters
-    ----------
-    found : Rows
-        From forward.
-    slope : ndarray, shape `(rows, length)`
-        Gradient of the normalised values; overwritten by what is returned.
+    ``slope`` is the gradient of the normalised values, shape `(rows, length)`; it is overwritten by
+    the result.
     """
     length = slope.shape[1]
     for rows in blocks(len(slope), length):
@@ -367,12 +352,12 @@ class ChannelGroups(Layer):
     @property
     @abstractmethod
     def channels(self) -> int:
-        """How many a sample has."""
+        """Number of channels of a sample."""
 
     @property
     @abstractmethod
     def groups(self) -> int:
-        """Into how many parts of equal size these are cut."""
+        """Number of groups of equal size."""
 
     def parameters(self) -> list[Parameter]:
         shape = (self.channels,)
@@ -381,7 +366,7 @@ class ChannelGroups(Layer):
         return [weight, bias] * self.affine
 
     def track(self, run: Pass, found: NormalizedRows) -> None:
-        """Move running statistics, where there are any; by default there are none."""
+        """Update running statistics; by default there are none."""
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         x = np.ascontiguousarray(inputs[0])
@@ -411,14 +396,14 @@ class ChannelGroups(Layer):
         return (gradient(saved, (slope * scale).reshape(saved.hat.shape)).reshape(dy.shape),)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """One kernel finds the statistics, one applies them."""
+        """One kernel computes the statistics, one applies them."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         return [Kernel(4 * size, size * itemsize), Kernel(4 * size, 2 * size * itemsize, weights)]
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Sums for all gradients; the input's gradient."""
+        """Sums for all gradients, then the input's gradient."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         sums = Kernel(4 * size, 2 * size * itemsize, weights)
         wanted = needs[0] or self.affine
@@ -432,7 +417,7 @@ class ChannelGroups(Layer):
 
 
 class GroupNorm(ChannelGroups):
-    """Norm over groups of channels; the batch does not matter (Wu and He, arXiv 1803.08494).
+    """Norm over groups of channels, independent of the batch (Wu and He, arXiv 1803.08494).
 
     Attributes
     ----------

@@ -18,16 +18,16 @@ Count = Annotated[Int, Field(ge=0, le=10**15)]
 
 
 class KernelSizes(NamedTuple):
-    """What a kernel asks of a device, whatever the dtype that its layer runs in.
+    """Cost of a kernel, independent of the dtype.
 
     Attributes
     ----------
     flops : float
         Floating-point operations per sample.
     elements, fixed_elements : float
-        Real numbers that it reads and writes: per sample, and whatever the samples.
+        Real numbers read and written: per sample, and per launch.
     nbytes, fixed_nbytes : float
-        Bytes of all else, such as indices and masks.
+        Bytes of everything else, such as indices and masks.
     """
 
     flops: Size
@@ -37,22 +37,22 @@ class KernelSizes(NamedTuple):
     fixed_nbytes: Size = 0.0
 
     def at(self, itemsize: int) -> Kernel:
-        """The kernel with real numbers of so many bytes."""
+        """The kernel with real numbers of ``itemsize`` bytes."""
         fixed = self.fixed_elements * itemsize + self.fixed_nbytes
         return Kernel(self.flops, self.elements * itemsize + self.nbytes, fixed)
 
 
 class KeptSizes(NamedTuple):
-    """What an operator keeps for backward.
+    """Values that an operator keeps for backward.
 
     Attributes
     ----------
     inputs : tuple of int
-        Which of its inputs.
+        Positions of the inputs kept.
     output : bool
-        Whether its output.
+        Whether the output is kept.
     elements, nbytes, fixed_elements, fixed_nbytes : float
-        Of what it keeps beside them, as in `KernelSizes`.
+        Further kept values, as in `KernelSizes`.
     """
 
     inputs: tuple[Count, ...] = ()
@@ -71,7 +71,7 @@ class Learned(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A buffer by name and shape, and whether it holds whole numbers."""
+    """A buffer by name and shape, and whether it is int64."""
 
     name: str
     shape: tuple[Count, ...]
@@ -79,22 +79,22 @@ class Held(NamedTuple):
 
 
 class Operator(Layer):
-    """One operator as it ran, with what its inputs were and what its backward launched.
+    """A recorded operator with given kernels of forward and backward.
 
     Attributes
     ----------
     elements : int
-        Real numbers that it makes of a sample.
+        Real numbers of its output per sample.
     learned : tuple of Learned
-        Parameters that it takes, in the order in which their gradients are ready.
+        Parameters, in the order in which their gradients are ready.
     held : tuple of Held
-        Buffers that belong to it.
+        Buffers.
     products : float
         FLOPs of forward's matrix products per sample, as publications count them.
     forward_kernels, backward_kernels : tuple of KernelSizes
         In the order of their launches.
     keeps : KeptSizes
-        For backward.
+        Values kept for backward.
     """
 
     kind: Literal["operator"] = "operator"
@@ -116,13 +116,13 @@ class Operator(Layer):
         return (self.elements,)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """There are no numbers; the scenario's checks refuse to ask for them."""
+        """Not available: it has no numbers, which the scenario's checks report earlier."""
         raise AssertionError(f"{self.name} has kernels but no numbers")
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        """As `forward`."""
+        """Not available, as `forward`."""
         raise AssertionError(f"{self.name} has kernels but no numbers")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -147,13 +147,13 @@ class Operator(Layer):
 
 
 class Product(Operator):
-    """One that multiplies matrices, as convolutions do."""
+    """An operator that multiplies matrices, such as a convolution."""
 
     autocast: ClassVar[Literal["lower"]] = "lower"
 
 
 class FusedAttention(Product):
-    """Attention in one kernel each way."""
+    """Attention in one kernel in each direction."""
 
     @property
     def costly(self) -> Literal["product", "fused_attention", "no"]:
@@ -161,7 +161,7 @@ class FusedAttention(Product):
 
 
 class WideOperator(Operator):
-    """One that autocast runs in 32 bits."""
+    """An operator that autocast runs in 32 bits."""
 
     autocast: ClassVar[Literal["float32"]] = "float32"
 
@@ -172,30 +172,29 @@ POLICIES: dict[str, type[Operator]] = {
     "promote": Operator,
     "wide": WideOperator,
 }
-"""By what autocast, and the roofline, make of them."""
+"""Classes by their treatment in autocast and in the roofline."""
 
 
 class TimedLayer(Layer):
-    """What was measured of a layer, for a micro-step of whatever size was measured.
+    """A layer with measured times, for a micro-step of the measured size.
 
     Attributes
     ----------
     forward_time : float
-        Of its forward [s].
+        Time of forward [s].
     gradient_time : float
-        From the gradient of its output to that of its parameter, if it has one [s].
+        Backward until the gradient of its parameter, if it has one [s].
     input_time : float
-        What its backward takes after that [s].
+        Backward after that [s].
     num_elements : int
-        Of its parameter, which is called as the layer; 0 where nothing is learned.
+        Elements of its parameter, which has the layer's name; 0 for none.
     activation_nbytes : float
-        What it keeps from forward for backward [bytes].
+        Kept from forward for backward [bytes].
     forward_host, gradient_host : float
-        What the host needs to launch the first two [s]: neither takes less, unless a CUDA graph is
-        replayed.
+        Host time to launch the first two [s]: a lower bound, except when a CUDA graph is replayed.
     products : float
-        The part of its times that the arithmetic of products takes, from 0 to 1; the rest is memory
-        traffic.
+            Share of its times that is arithmetic of matrix products, from 0 to 1; the rest is
+        memory traffic.
     num_buffers, num_counters : int
         Elements of its buffers: of the workload's dtype, and integers.
     """
@@ -229,13 +228,13 @@ class TimedLayer(Layer):
         return ()
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """There are no numbers; the scenario's checks refuse to ask for them."""
+        """Not available: it has no numbers, which the scenario's checks report earlier."""
         raise AssertionError(f"{self.name} has times but no numbers")
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        """As `forward`."""
+        """Not available, as `forward`."""
         raise AssertionError(f"{self.name} has times but no numbers")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:

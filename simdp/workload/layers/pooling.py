@@ -37,17 +37,17 @@ from simdp.workload.layers.tensor_ops import Margin, Size
 
 
 class WindowPool(Layer):
-    """Base of the layers that pool over windows of equal size.
+    """Base of layers that pool over windows of equal size.
 
     Attributes
     ----------
     kernel_size, stride : tuple of int
-        One length for each axis; in YAML one number stands for all. The stride is the kernel's
-        size where none is given.
+            One length for each axis; in YAML one number applies to all. The stride is the kernel's
+        size by default.
     padding : tuple of int
-        Pixels at each side that change nothing, half a window at most.
+        Neutral pixels at each side, at most half a window.
     ceil_mode : bool
-        Whether a last window may hang over the end.
+        Whether a last window may extend beyond the end.
     """
 
     kernel_size: Extents
@@ -57,7 +57,7 @@ class WindowPool(Layer):
 
     @model_validator(mode="after")
     def _padding_is_narrow(self) -> Self:
-        """Refuse windows that may lie in the padding alone, as torch does."""
+        """Raise if a window could lie entirely in the padding, as torch does."""
         both = zip(self.padding, self.kernel_size, strict=True)
         if any(2 * margin > length for margin, length in both):
             raise problem(
@@ -67,12 +67,12 @@ class WindowPool(Layer):
         return self
 
     def distance(self) -> Extents:
-        """Pixels from one that a window sees to the next; by default 1, its neighbour."""
+        """Distance between neighbouring pixels of a window; 1 by default."""
         return (1,) * len(self.kernel_size)
 
     @property
     def window(self) -> ConvWindow:
-        """The windows' places on an image."""
+        """The windows on an image."""
         stride, padding = self.stride or self.kernel_size, self.padding
         return ConvWindow(
             self.kernel_size, stride, self.distance(), padding, padding, self.ceil_mode
@@ -80,7 +80,7 @@ class WindowPool(Layer):
 
 
 class Bins(NamedTuple):
-    """What is averaged along one axis: pixels ``begin`` to ``end``, divided by ``divisor``."""
+    """Bins along one axis: pixels ``begin`` to ``end`` are summed and divided by ``divisor``."""
 
     begin: Ints
     end: Ints
@@ -94,18 +94,18 @@ class Bins(NamedTuple):
 
 
 class AveragePool(Layer):
-    """Base of the layers that average over rectangles.
+    """Base of layers that average over rectangles.
 
-    A rectangle's mean is a mean of means, along one axis after the other: matrix products.
+    A rectangle's mean is a mean of means along one axis after the other: matrix products.
     """
 
     @abstractmethod
     def count(self, shape: Shape) -> Extents:
-        """Rectangles along each axis of an image, shape `(channels, height, width)` or alike."""
+        """Number of rectangles along each axis of an image, shape `(channels, *lengths)`."""
 
     @abstractmethod
     def bins(self, axis: int, length: int, count: int) -> Bins:
-        """Cut an axis of an image; 0 is the first behind the channels."""
+        """Bins of an axis of an image; axis 0 is the first after the channels."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         count = self.count(inputs[0])
@@ -127,7 +127,7 @@ class AveragePool(Layer):
 
 
 def _along_all(x: Array, shares: Sequence[Array]) -> Array:
-    """Multiply an image's lines along each axis by that axis's matrix."""
+    """Multiply an image along each axis by that axis's matrix."""
     y = channels_last(x)
     shape = list(y.shape)
     for axis, share in enumerate(shares, 1):
@@ -142,7 +142,7 @@ class AdaptiveAvgPool(AveragePool):
     Attributes
     ----------
     output_size : tuple of int
-        Cells along each axis; in YAML one number stands for all.
+        Cells along each axis; in YAML one number applies to all.
     """
 
     output_size: Extents
@@ -166,7 +166,7 @@ class AdaptiveAvgPool(AveragePool):
         return self.forward_cost(inputs, itemsize) * needs[0]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        # torch takes a plain mean for one cell, which keeps nothing.
+        # For one cell torch uses a plain mean, which keeps nothing.
         return Kept() if {*self.output_size} == {1} else Kept(inputs=(0,))
 
 
@@ -197,7 +197,7 @@ class AvgPool(AveragePool, WindowPool):
     Attributes
     ----------
     count_include_pad : bool
-        Whether the zeros count in the mean.
+        Whether the mean counts the zeros.
     """
 
     count_include_pad: Bool = True
@@ -253,10 +253,10 @@ class AvgPool3d(AvgPool):
 
 
 BLOCK_ELEMENTS = 2**17
-"""Of the images that are worked on at a time, so that they stay in a core's cache."""
+"""Elements per block of images, which fits a core's cache."""
 
 INDEX_NBYTES = 8
-"""torch keeps where each maximum was, as int64."""
+"""torch keeps the position of each maximum as int64."""
 
 
 class MaxPool(WindowPool):
@@ -267,7 +267,7 @@ class MaxPool(WindowPool):
     Attributes
     ----------
     dilation : tuple of int
-        Distance between the pixels of a window, along each axis; in YAML one number stands for all.
+        Distance between the pixels of a window, along each axis; in YAML one number applies to all.
     """
 
     dilation: Extents
@@ -304,7 +304,7 @@ class MaxPool(WindowPool):
         return (channels_second(dx),)
 
     def _send_back(self, x: Array, y: Array, slope: Array, dx: Array) -> None:
-        """Give each slope to the first pixel that is the maximum of its window."""
+        """Add each slope to the first pixel that equals the maximum of its window."""
         count = y.shape[1:-1]
         frame = self._framed(x, count)
         sent, part, free = np.zeros_like(frame), np.empty_like(y), np.ones(y.shape, dtype=bool)
@@ -372,13 +372,13 @@ class MaxPool3d(MaxPool):
 
 
 class MeanPool(Layer):
-    """Makes one row of a sequence of rows.
+    """Mean over the rows of a sequence.
 
     Attributes
     ----------
     pad_id : int or None
-        Where it is given, the layer also takes the tokens, and rows of this one do not count. A
-        sample of nothing else gets zeros.
+            If given, the layer also takes the tokens, and rows of this token do not count. A sample
+        of padding alone gets zeros.
     """
 
     kind: Literal["mean_pool"] = "mean_pool"
@@ -407,7 +407,7 @@ class MeanPool(Layer):
         return (dx, None)[: 1 + (self.pad_id is not None)]
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """A product with the mask, where there is one, and a sum."""
+        """A product with the mask, if any, and a sum."""
         size, width = float(prod(inputs[0])), inputs[0][-1]
         masked = [Kernel(size, 2 * size * itemsize)] * (self.pad_id is not None)
         return [*masked, Kernel(size, (size + width) * itemsize)]
@@ -424,17 +424,17 @@ class MeanPool(Layer):
 
 
 SAMPLES = 4
-"""Places of a cell that are looked at, 2 x 2, each between four pixels."""
+"""Points sampled per cell, 2 x 2, each interpolated between four pixels."""
 
 GOLDEN = 0.6180339887498949
-"""Multiples of it, without their whole part, spread evenly over 0 ... 1."""
+"""The fractional parts of its multiples spread evenly over [0, 1)."""
 
 
 class RoIAlign(Layer):
-    """``num_rois`` regions of as many cells each, dealt to the maps in turn.
+    """``num_rois`` regions of equally many cells, distributed over the maps in turn.
 
-    Where regions lie depends on what a detector finds. Here their places are fixed, spread over
-    the maps, and a cell is the pixel in its middle; time is that of torchvision.ops.roi_align.
+    In reality a detector's results place the regions. Here their places are fixed, spread over the
+    maps, and a cell is the pixel in its middle; the cost is that of torchvision.ops.roi_align.
 
     Attributes
     ----------
@@ -443,8 +443,8 @@ class RoIAlign(Layer):
     output_size : int
         Cells along the height and the width of a region.
     flat : bool
-        Whether a region becomes a row of features, for linear maps; else regions stand below each
-        other in one tall image, for convolutions.
+            Whether a region becomes a row of features, for linear layers; else regions are stacked
+        vertically in one tall image, for convolutions.
 
     References
     ----------
@@ -470,7 +470,7 @@ class RoIAlign(Layer):
         return (deep, self.num_rois * cells, cells)
 
     def _regions(self, shapes: Sequence[Shape]) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """Of each map: which regions it has, the rows and the columns of their cells."""
+        """For each map: numbers of its regions, rows and columns of their cells."""
         for level, (_, height, width) in enumerate(shapes):
             chosen = np.arange(level, self.num_rois, len(shapes))
             middle = (np.arange(self.output_size) + 0.5) / (2 * self.output_size)
@@ -480,7 +480,7 @@ class RoIAlign(Layer):
             yield chosen, rows[:, :, None], columns[:, None, :]
 
     def _tall(self, array: Array, channels: int) -> Array:
-        """A view of what comes out, shape `(batch, rois, channels, height, width)`."""
+        """View of the output, shape `(batch, rois, channels, height, width)`."""
         cells = self.output_size
         if self.flat:
             return array.reshape(len(array), self.num_rois, channels, cells, cells)
@@ -510,7 +510,7 @@ class RoIAlign(Layer):
         return tuple(found)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """Of each map: its regions' cells from what was sampled, eight operations a sample."""
+        """One kernel per map, with eight operations per sampled point."""
         out = prod(self.output_shape(*inputs)) / len(inputs)
         each = Kernel(out * SAMPLES * 8, out * (SAMPLES + 1) * itemsize)
         return [each] * len(inputs)
@@ -518,7 +518,7 @@ class RoIAlign(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Each map's gradient is cleared, then cells are added to it."""
+        """Clears each map's gradient, then adds the cells' gradients."""
         cleared = [
             Kernel(0.0, float(prod(shape) * itemsize))
             for shape, need in zip(inputs, needs, strict=True)
@@ -531,17 +531,16 @@ class RoIAlign(Layer):
 
 
 class Upsample(Layer):
-    """Repeats pixels, or draws straight lines between them.
+    """Upsampling by repeated pixels or bilinear interpolation.
 
     Attributes
     ----------
     scale_factor : (int, int)
-        How often, along the height and the width; in YAML one number stands for both.
+        Along the height and the width; in YAML one number applies to both.
     mode : {"nearest", "bilinear"}
-        A new pixel is that from which it came, or lies between the four around it.
+        Repeats pixels, or interpolates between the four nearest.
     align_corners : bool or None
-        bilinear: whether the pixels in the corners stay where they are; else the edges of the
-        image do, which is the default.
+        bilinear: whether the corner pixels keep their places; by default the image's edges do.
     """
 
     kind: Literal["upsample"] = "upsample"
@@ -563,7 +562,7 @@ class Upsample(Layer):
         return (channels, height * self.scale_factor[0], width * self.scale_factor[1])
 
     def _lines(self, shape: Shape, dtype: np.dtype[Any]) -> list[Array]:
-        """Of each axis, what the old pixels weigh in the new ones, shape `(new, old)`."""
+        """For each axis, weights of the old pixels in the new ones, shape `(new, old)`."""
         sizes = zip(shape[-2:], self.scale_factor, strict=True)
         return [_line(old, scale, bool(self.align_corners), dtype) for old, scale in sizes]
 
@@ -607,7 +606,7 @@ class Upsample(Layer):
 
 
 def _line(old: int, scale: int, align_corners: bool, dtype: np.dtype[Any]) -> Array:
-    """What each old pixel of an axis weighs in each new one, as torch's area_pixel_compute."""
+    """Weights of an axis's old pixels in the new ones, as torch's area_pixel_compute."""
     new = np.arange(old * scale)
     if align_corners:
         place = new * ((old - 1) / (old * scale - 1) if old * scale > 1 else 0.0)

@@ -1,7 +1,7 @@
 """Recurrent layers: RNN, LSTM and GRU.
 
-Arrays have the steps along their first axis, then the samples. Every step's part of the input is
-one product ahead of the loop; so is every weight's gradient behind it.
+The first axis of arrays is the step, the second the sample. The input's part of all steps is one
+product before the loop; each weight's gradient is one product after it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from simdp.workload.layers.tensor_ops import dropout_cost, kept_elements, masked
 # Recurrence ---------------------------------------------------------------------------------------
 
 State = tuple[Array, ...]
-"""What a step hands on, each of shape `(batch, hidden)`; what comes out is the first of them."""
+"""State after a step, each array `(batch, hidden)`; the first one is the output."""
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction, with G gates.
+    """Weights of one layer in one direction, with G gates.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     bias_ih, bias_hh : ndarray, shape `(G * hidden,)`, or None
         Added to each.
     hr : ndarray, shape `(projected, hidden)`, or None
-        Maps each step's state; ``hh`` then has as many columns.
+        Projects each step's state; ``hh`` then has ``projected`` columns.
     """
 
     ih: Array
@@ -59,7 +59,7 @@ class Weights(NamedTuple):
 
 
 class Cell(ABC):
-    """One step; ``given`` and ``hidden`` are the input and the state times their weights."""
+    """One recurrent step; ``given`` and ``hidden`` are input and state times their weights."""
 
     gates: ClassVar[int]
     """Rows of the weights for each hidden unit."""
@@ -69,20 +69,20 @@ class Cell(ABC):
 
     @abstractmethod
     def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
-        """Return the next state, and what `back` needs."""
+        """Return the next state, and the values that `back` needs."""
 
     @abstractmethod
     def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
-        """Gradients of ``given``, of ``hidden``, and of the state but for its way through hidden.
+        """Gradients of ``given``, of ``hidden``, and of the state except through ``hidden``.
 
         Parameters
         ----------
         kept : object
-            From `step`.
+            Second result of `step`.
         state : tuple of ndarray
-            The state before it.
+            The state before the step.
         slope : tuple of ndarray
-            Gradient of the state behind it.
+            Gradient of the state after the step.
         """
 
 
@@ -160,9 +160,9 @@ class ReLUCell(Cell):
 
 
 class Walked(NamedTuple):
-    """What backward needs: the input, each step's kept values, and the states before the steps.
+    """For backward: the input, each step's kept values, and the states before the steps.
 
-    ``wide`` are the steps' states before they are projected, where they are.
+    ``wide``: the steps' states before projection, if any.
     """
 
     x: Array
@@ -175,25 +175,23 @@ class Walked(NamedTuple):
 def walk(
     cell: Cell, x: Array, weights: Weights, start: State, turned: bool = False
 ) -> tuple[Array, State, Walked]:
-    """Go along a sequence.
+    """Run a cell along a sequence.
 
     Parameters
     ----------
     cell : Cell
-        What a step does.
     x : ndarray, shape `(length, batch, features)`
-        The input.
+        Input.
     weights : Weights
-        Of this layer and direction.
     start : tuple of ndarray
-        The first state.
+        Initial state.
     turned : bool
-        Whether to begin at the end.
+        Whether to run from the end to the start.
 
     Returns
     -------
     (ndarray, tuple of ndarray, Walked)
-        What comes out, shape `(length, batch, hidden)`; the last state; and what `walk_back` needs.
+        Output, shape `(length, batch, hidden)`; the last state; and the values for `walk_back`.
     """
     given = x @ weights.ih.T
     if weights.bias_ih is not None:
@@ -219,21 +217,21 @@ def walk(
 def walk_back(
     cell: Cell, saved: Walked, weights: Weights, dy: Array, end: State
 ) -> tuple[Array, Weights, State]:
-    """Go back along a sequence.
+    """Backward of `walk`.
 
     Parameters
     ----------
     cell, saved, weights
-        As in `walk`, and what it returned.
+        As in `walk`, and its third result.
     dy : ndarray, shape `(length, batch, hidden)`
-        Gradient of what came out.
+        Gradient of the output.
     end : tuple of ndarray
         Gradient of the last state.
 
     Returns
     -------
     (ndarray, Weights, tuple of ndarray)
-        Gradients of the input, of the weights, and of the first state.
+        Gradients of the input, of the weights, and of the initial state.
     """
     x, slope = saved.x, end
     shape = (*x.shape[:2], len(weights.hh))
@@ -249,7 +247,7 @@ def walk_back(
             slope = (slope[0] @ weights.hr, *slope[1:])
         given[at], hidden[at], slope = cell.back(saved.kept[number], state, slope)
         through = hidden[at] @ weights.hh
-        # Of a projected state there is no other way than through hidden.
+        # A projected state acts only through hidden.
         slope = (through if projected is not None else slope[0] + through, *slope[1:])
     flat, inner = given.reshape(-1, shape[2]), hidden.reshape(-1, shape[2])
     found = Weights(
@@ -263,29 +261,29 @@ def walk_back(
 
 
 class Below(NamedTuple):
-    """What a layer of the stack leaves for backward: its directions, and what dropout kept."""
+    """For backward of one layer of the stack: its directions and the mask of dropout."""
 
     walked: list[Walked]
     mask: Bools | None
 
 
 class Recurrent(Layer):
-    """Base: a stack of recurrent layers; samples are `(length, input_size)`, zeros come first.
+    """Base: a stack of recurrent layers; samples are `(length, input_size)`, states start at 0.
 
     Attributes
     ----------
     input_size, hidden_size : int
-        Features of a step that comes in, and of the state.
+        Features of a step's input, and of the state.
     num_layers : int
-        Layers; each goes along what the one below has made.
+        Layers; each takes the output of the one below.
     bias : bool
-        Whether there are any.
+        Whether layers have biases.
     batch_first : bool
-        True: the samples come first, as everywhere here.
+        Must be true: samples are the first axis everywhere in simdp.
     dropout : float
-        Share of what each layer but the last makes that is dropped.
+        Share of the output of each layer but the last that is dropped.
     bidirectional : bool
-        Whether each layer also goes along the sequence from its end; both parts lie side by side.
+        Whether each layer also runs from the end to the start; both outputs are concatenated.
     """
 
     input_size: Int = Field(ge=1, le=10**8)
@@ -315,23 +313,23 @@ class Recurrent(Layer):
     @property
     @abstractmethod
     def cell(self) -> Cell:
-        """What a step does."""
+        """The recurrent step."""
 
     @property
     def state_size(self) -> int:
-        """Features of the state that goes on to the next step and layer."""
+        """Features of the state that is passed to the next step and layer."""
         return self.hidden_size
 
     @property
     def width(self) -> int:
-        """Features that come out, of both directions."""
+        """Features of the output, of both directions."""
         return self.state_size * (1 + self.bidirectional)
 
     def _suffixes(self, number: int) -> list[str]:
         return [f"l{number}", f"l{number}_reverse"][: 1 + self.bidirectional]
 
     def _parts(self) -> dict[str, str]:
-        """Names of the parameters of a layer, without its number, and what `Weights` call them."""
+        """Field of `Weights` by name of parameter without layer number."""
         parts = ["ih", "hh"]
         found = {part: f"weight_{part}" for part in parts}
         if self.bias:
@@ -377,7 +375,7 @@ class Recurrent(Layer):
             yield suffix, Weights(**arrays)
 
     def _zeros(self, batch: int, dtype: np.dtype[Any]) -> State:
-        """A state of zeros, of which the first array is what goes on."""
+        """A state of zeros; its first array is the one passed on."""
         sizes = [self.state_size, *[self.hidden_size] * (self.cell.states - 1)]
         return tuple(np.zeros((batch, size), dtype=dtype) for size in sizes)
 
@@ -425,9 +423,10 @@ class Recurrent(Layer):
     # Costs --------------------------------------------------------------------------------------
 
     def _products(self, number: int, length: int, itemsize: int) -> tuple[Kernel, Kernel]:
-        """Of the input of all steps at once, and of one step's state.
+        """Kernels of the input of all steps, and of one step's state.
 
-        Appleyard, Kočiský and Blunsom, arXiv 1604.01946: the elementwise part is joined to a step.
+        The elementwise part is fused into the step (Appleyard, Kočiský and Blunsom, arXiv
+        1604.01946).
         """
         hidden, fan_in, size = self.hidden_size, self._fan_in(number), self.state_size
         rows, projected = self.cell.gates * hidden, (size != hidden) * size * hidden
@@ -457,7 +456,7 @@ class Recurrent(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Each step's state; then, of all steps at once, the input and both weights."""
+        """Each step's state; then, for all steps at once, the input and both weights."""
         length, found = inputs[0][0], []
         for number in reversed(range(self.num_layers)):
             given, step = self._products(number, length, itemsize)
@@ -469,7 +468,7 @@ class Recurrent(Layer):
         return found
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        """The gates and the states of every step, the output of layers below, dropout's masks."""
+        """Gates and states of all steps, outputs of the lower layers, masks of dropout."""
         length, hidden = inputs[0][0], self.hidden_size
         kept = self.cell.gates + self.cell.states - 1 + (self.state_size != hidden)
         each = kept * hidden * (1 + self.bidirectional)
@@ -483,12 +482,12 @@ class Recurrent(Layer):
 
 
 class RNN(Recurrent):
-    """A stack of plain recurrent layers; what comes out are the last layer's states.
+    """A stack of plain recurrent layers; the output is the last layer's states.
 
     Attributes
     ----------
     nonlinearity : {"tanh", "relu"}
-        What bends the sum of input and state.
+        Activation of the sum of input and state.
     """
 
     kind: Literal["rnn"] = "rnn"
@@ -500,13 +499,13 @@ class RNN(Recurrent):
 
 
 class LSTM(Recurrent):
-    """A stack of layers of long short-term memory; what comes out are the last layer's states.
+    """A stack of long short-term memory layers; the output is the last layer's states.
 
     Attributes
     ----------
     proj_size : int
-        Features to which each step's state is mapped before it goes on (Sak, Senior and Beaufays,
-        arXiv 1402.1128); 0 for no such map.
+            Features that each step's state is projected to (Sak, Senior and Beaufays, arXiv
+        1402.1128); 0 for no projection.
     """
 
     kind: Literal["lstm"] = "lstm"
@@ -531,7 +530,7 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """A stack of layers of gated recurrent units; what comes out are the last layer's states."""
+    """A stack of gated recurrent layers; the output is the last layer's states."""
 
     kind: Literal["gru"] = "gru"
 

@@ -34,37 +34,37 @@ NEEDED = {
     ),
     "yarn": ("factor", "original_max_position_embeddings"),
 }
-"""Keys that each rope_type cannot do without."""
+"""Required keys by rope_type."""
 
 OTHERS = {"default": (), "linear": (), "llama3": (), "yarn": ("attention_factor", "beta_fast")}
 OTHERS["yarn"] += ("beta_slow", "mscale", "mscale_all_dim", "truncate")
-"""Keys that it may have beside them."""
+"""Optional keys by rope_type."""
 
 
 class RopeScaling(Spec):
-    """How waves that were learned on short samples are stretched for longer ones.
+    """Scaling of rotary wavelengths for samples longer than those of training.
 
     Attributes
     ----------
     rope_type : {"default", "linear", "llama3", "yarn"}
-        Not at all; all by one factor; the long ones by a factor, the short ones not at all; or as
-        YaRN (Peng et al., arXiv 2309.00071), which scales attention too.
+            None; all wavelengths by one factor; only long ones; or YaRN (Peng et al., arXiv
+        2309.00071), which scales attention too.
     factor : float or None
-        How many times as long samples become.
+        Ratio of new to original length.
     original_max_position_embeddings : int or None
-        Tokens of the longest samples before.
+        Original maximum length [tokens].
     low_freq_factor, high_freq_factor : float or None
-        llama3: waves that fit less often than the first into the old length are stretched, those
-        that fit more often than the second stay; between them both are mixed.
+            llama3: waves with fewer periods than the first in the original length are stretched,
+        those with more than the second stay; in between both are mixed.
     attention_factor : float or None
-        yarn: what cosines and sines are multiplied with; by default ``0.1 ln(factor) + 1``.
+        yarn: factor of cosines and sines; by default ``0.1 ln(factor) + 1``.
     beta_fast, beta_slow : float or None
-        yarn: turns within the old length above which waves stay, and below which they are
-        stretched; 32 and 1 by default.
+            yarn: rotations within the original length above which waves stay, and below which they
+        are stretched; 32 and 1 by default.
     mscale, mscale_all_dim : float or None
-        yarn: two numbers from which the attention factor comes instead.
+        yarn: two numbers that define the attention factor instead.
     truncate : bool or None
-        yarn: whether the borders are rounded to whole columns; by default they are.
+        yarn: whether the borders are rounded to whole columns; true by default.
     """
 
     rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
@@ -98,35 +98,30 @@ class RopeScaling(Spec):
 
 
 class RopeParameters(RopeScaling):
-    """`RopeScaling`, with what waves there are at first: transformers' rope_parameters.
+    """`RopeScaling` with the base of the frequencies: transformers' rope_parameters.
 
     Attributes
     ----------
     rope_theta : float
-        Of ``theta^(-2 i / d)``, the speed of pair i.
+        Pair i rotates by ``theta^(-2 i / d)`` per position.
     partial_rotary_factor : float
-        Share of a head's columns that turn; the others stay.
+        Share of a head's columns that rotate.
     """
 
     rope_theta: Float = Field(10000.0, gt=1)
     partial_rotary_factor: Float = Field(1.0, gt=0, le=1)
 
     def columns(self, head_dim: int) -> int:
-        """How many of a head's columns turn: an even number."""
+        """Number of columns of a head that rotate, an even number."""
         return int(head_dim * self.partial_rotary_factor) // 2 * 2
 
     def speeds(self, columns: int) -> tuple[Floats, float]:
-        """How fast each pair of columns turns, and what its wave is multiplied with.
-
-        Parameters
-        ----------
-        columns : int
-            From `columns`.
+        """Angular speed of each pair of columns, and the factor of its wave.
 
         Returns
         -------
         (ndarray, float)
-            Angles from one place to the next, shape `(columns / 2,)`, float64; and the factor.
+            Angles per position, shape `(columns / 2,)`, float64; and the factor.
 
         References
         ----------
@@ -151,7 +146,7 @@ class RopeParameters(RopeScaling):
         return self.original_max_position_embeddings or 1
 
     def _llama3(self, speeds: Floats) -> Floats:
-        """Waves that fit ``t`` times into the old length, by where t is between both factors."""
+        """Stretch waves by their number of periods in the original length, between both factors."""
         low, high = self.low_freq_factor or 0.0, self.high_freq_factor or 1.0
         share = (self._old_length * speeds / (2 * pi) - low) / (high - low)
         share = np.clip(share, 0, 1)
@@ -160,7 +155,7 @@ class RopeParameters(RopeScaling):
 
     def _yarn(self, speeds: Floats, columns: int) -> Floats:
         def column(turns: float) -> float:
-            """The pair that turns so often within the old length, as a broken number."""
+            """Fractional number of the pair that makes this many turns in the original length."""
             ratio = log(self._old_length / (turns * 2 * pi))
             return columns * ratio / (2 * log(self.rope_theta))
 
@@ -186,20 +181,20 @@ class RopeParameters(RopeScaling):
 
 
 class Rotary(Layer):
-    """Rotary position embedding: column i of a head turns together with column i + half.
+    """Rotary position embedding: column i of a head rotates together with column i + half.
 
-    Takes queries or keys, head behind head. Products of a turned query with a turned key depend
-    on how far apart they are, not on their places.
+    Takes queries or keys of all heads, concatenated. Products of a rotated query and key depend
+    only on their distance.
 
     Attributes
     ----------
     head_dim : int
         Columns of a head.
     rope : RopeParameters
-        How fast pairs turn, and how many of the columns do.
+        Speed of each pair, and share of columns that rotate.
     packed : bool
-        Whether a head's query, key and value stand side by side, as in GPT-NeoX; then the first
-        two turn.
+            Whether a head's query, key and value are adjacent, as in GPT-NeoX; then the first two
+        rotate.
 
     References
     ----------
@@ -222,7 +217,7 @@ class Rotary(Layer):
         return inputs[0]
 
     def _halves(self, x: Array) -> tuple[Array, Array]:
-        """The columns that turn, in pairs, as views of shape `(batch, length, heads, half)`."""
+        """The rotating columns in two halves, as views of shape `(batch, length, heads, half)`."""
         columns = self.rope.columns(self.head_dim)
         if self.packed:
             heads = x.reshape(*x.shape[:2], -1, 3, self.head_dim)[:, :, :, :2]
@@ -259,16 +254,16 @@ class Rotary(Layer):
     ) -> tuple[Array | None, ...]:
         return (self._turned(dy, -1) if needs[0] else None,)
 
-    # Costs, kernel by kernel, as transformers' apply_rotary_pos_emb launches them ---------------
+    # Costs: the kernels of transformers' apply_rotary_pos_emb ------------------------------------
 
     def _turning(self, inputs: Sequence[Shape]) -> tuple[float, float]:
-        """Elements that turn; those that only have to be put beside them."""
+        """Elements that rotate, and elements that are only copied back beside them."""
         size = prod(inputs[0]) * (2 / 3 if self.packed else 1.0)
         turning = size * self.rope.columns(self.head_dim) / self.head_dim
         return turning, size if turning < size else 0.0
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        """Minus one half, halves swapped, times the cosine, times the sine, the sum."""
+        """Negate one half, swap halves, times the cosine, times the sine, the sum."""
         size, joined = self._turning(inputs)
         return [
             Kernel(size / 2, size * itemsize),
@@ -282,7 +277,7 @@ class Rotary(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Both products, minus one half, each half put into zeros, and three of them added."""
+        """Both products, negation, each half written into zeros, and the sums."""
         size, joined = self._turning(inputs)
         half = [Kernel(0.0, size * itemsize), Kernel(0.0, size * itemsize)]
         found = [
@@ -298,27 +293,15 @@ class Rotary(Layer):
         return found if needs[0] else []
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()  # cosines and sines are there once, for all layers
+        return Kept()  # cosines and sines exist once, for all layers
 
 
-@lru_cache(maxsize=16)  # those of one step; 8,192 places of 128 columns take 4 MB
+@lru_cache(maxsize=16)  # enough for one step; 8,192 positions of 128 columns take 4 MB
 def waves(rope: RopeParameters, columns: int, length: int, dtype: str) -> tuple[Array, Array]:
-    """Cosines and sines of the first places, shape `(length, 1, columns / 2)`.
-
-    Parameters
-    ----------
-    rope : RopeParameters
-        How fast pairs turn.
-    columns : int
-        How many columns do.
-    length : int
-        Places.
-    dtype : str
-        Of the arrays, which are worked out in float64.
-    """
+    """Cosines and sines of the first positions, shape `(length, 1, columns / 2)`, from float64."""
     speeds, factor = rope.speeds(columns)
     angle = np.arange(length)[:, None, None] * speeds
     cos, sin = ((factor * wave(angle)).astype(dtype) for wave in (np.cos, np.sin))
     for found in (cos, sin):
-        found.setflags(write=False)  # they are handed out again and again
+        found.setflags(write=False)  # cached
     return cos, sin

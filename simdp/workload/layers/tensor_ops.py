@@ -32,7 +32,7 @@ from simdp.workload.layers.base import (
 
 
 class Add(Layer):
-    """Elementwise sum of two inputs or more, which have one shape."""
+    """Elementwise sum of two or more inputs of equal shape."""
 
     kind: Literal["add"] = "add"
 
@@ -71,12 +71,12 @@ class Add(Layer):
 
 
 class Concat(Layer):
-    """Inputs that differ along one axis alone: the channels, or the features.
+    """Concatenation of inputs that differ only along one axis: the channels, or the features.
 
     Attributes
     ----------
     dim : int
-        The axis along which they are joined; the samples are axis 0, and -1 is the last.
+        Axis along which they are joined; the samples are axis 0, and -1 is the last.
     """
 
     kind: Literal["concat"] = "concat"
@@ -120,12 +120,12 @@ class Concat(Layer):
 
 
 class Flatten(Layer):
-    """A view: it costs nothing.
+    """Joins axes to one; a view without cost.
 
     Attributes
     ----------
     start_dim, end_dim : int
-        First and last axis that become one; the samples are axis 0, and -1 is the last.
+        First and last axis to join; the samples are axis 0, and -1 is the last.
     """
 
     kind: Literal["flatten"] = "flatten"
@@ -164,12 +164,12 @@ class Flatten(Layer):
 
 
 class Permute(Layer):
-    """A view: it costs nothing. Brings channels last for a loss, or features first for `Conv1d`.
+    """Reorders the axes, such as channels last for a loss; a view without cost.
 
     Attributes
     ----------
     dims : list of int
-        The axes in their new order; the samples are axis 0, and stay there.
+        The axes in their new order; the samples stay axis 0.
     """
 
     kind: Literal["permute"] = "permute"
@@ -214,7 +214,7 @@ class Permute(Layer):
 
 
 Pair = tuple[int, int]
-"""In the order height, width."""
+"""Height, width."""
 
 Size = Annotated[Pair, ExtentsOf(2, 1)]
 Margin = Annotated[Pair, ExtentsOf(2, 0)]
@@ -225,7 +225,7 @@ class OneToken(Layer):
     """Base: one row of a sequence."""
 
     place: ClassVar[int]
-    """Which; -1 is the last."""
+    """Position of the row; -1 is the last."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         _, width = sequence_shape(inputs[0])
@@ -249,7 +249,7 @@ class OneToken(Layer):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """The gradient is cleared, then the row is written."""
+        """Clears the gradient, then writes the row."""
         cleared = Kernel(0.0, float(prod(inputs[0]) * itemsize))
         return [cleared, *self.forward_cost(inputs, itemsize)] * needs[0]
 
@@ -258,7 +258,7 @@ class OneToken(Layer):
 
 
 class FirstToken(OneToken):
-    """``x[:, 0]``: what the model makes of the token that stands for the whole sequence."""
+    """``x[:, 0]``: the output of the token that represents the whole sequence."""
 
     kind: Literal["first_token"] = "first_token"
 
@@ -266,7 +266,7 @@ class FirstToken(OneToken):
 
 
 class LastToken(OneToken):
-    """``x[:, -1]``: what the model makes of the last token, which has seen all before it."""
+    """``x[:, -1]``: the output of the last token, which attends to all before it."""
 
     kind: Literal["last_token"] = "last_token"
 
@@ -276,17 +276,17 @@ class LastToken(OneToken):
 class Residual(Module):
     """``activation(layers(x) + shortcut(x))``; the layers run first, then the shortcut.
 
-    Parameters are named ``<block>.<layer>.weight``. A layer without a name has its number; one of
-    the shortcut is called ``shortcut.<number>``.
+    Parameters are named ``<block>.<layer>.weight``. A layer without a name is named by its number;
+    one of the shortcut ``shortcut.<number>``.
 
     Attributes
     ----------
     layers : list of Module
         The main path, in the order of forward.
     shortcut : list of Module
-        What the input goes through on its way around; nothing by default.
+        Layers of the shortcut; none by default.
     activation : {"relu", "none"}
-        What follows the sum.
+        Activation of the sum.
 
     References
     ----------
@@ -374,7 +374,7 @@ class Scale(Layer):
 
 
 class Dropout(Layer):
-    """As torch.nn.Dropout in training; which elements stay depends on the sample alone.
+    """torch.nn.Dropout in training; the dropped elements of a sample do not depend on its batch.
 
     Attributes
     ----------
@@ -420,18 +420,18 @@ class Dropout(Layer):
 
 
 def kept_elements(run: Pass, layer: str, p: float, shape: Shape) -> Bools:
-    """Which elements of each sample stay, shape `(batch, *shape)`."""
+    """Mask of the elements that each sample keeps, shape `(batch, *shape)`."""
     kept: Bools = run.uniform(layer, shape) >= p
     return kept
 
 
 def masked(x: Array, kept: Bools, p: float) -> Array:
-    """``x / (1 - p)`` where it is kept, else 0; a new array."""
+    """``x / (1 - p)`` where kept, else 0; a new array."""
     y: Array = x * x.dtype.type(1 / (1 - p) if p < 1 else 0)
     y *= kept
     return y
 
 
 def dropout_cost(size: float, itemsize: int) -> Kernel:
-    """Reads and writes the elements, and the mask in one byte each."""
+    """Kernel that reads and writes the elements and a mask of one byte each."""
     return Kernel(2 * size, size * (2 * itemsize + 1))

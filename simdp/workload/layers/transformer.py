@@ -21,47 +21,37 @@ from simdp.workload.layers.tensor_ops import Add, Dropout
 
 
 class EncoderLayer(Module):
-    """Takes a sequence and gives one of the same shape."""
+    """Base of blocks that map a sequence to one of the same shape."""
 
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
         return self.encode(graph, inputs[0])
 
     @abstractmethod
     def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
-        """Append to a graph.
-
-        Parameters
-        ----------
-        graph : GraphBuilder
-            The model's.
-        x : Value
-            The sequence.
-        padding : KeyPadding, optional
-            Of the sequence.
-        """
+        """Append to a graph; ``padding`` masks tokens of the sequence."""
 
 
 class TransformerLayer(Module):
-    """Base of the layers that torch.nn.Transformer is made of, with torch's arguments.
+    """Base of the layers of torch.nn.Transformer, with torch's arguments.
 
     Attributes
     ----------
     d_model : int
         Width of a token.
     nhead : int
-        Heads of the attention, each of which has an equal part of the width.
+        Heads of the attention, each with an equal part of the width.
     dim_feedforward : int
         Width between the two linear maps.
     dropout : float
-        Behind each sublayer, between the linear maps, and of the attention's weights.
+        After each sublayer, between the linear maps, and of the attention weights.
     activation : {"relu", "gelu"}
         Between the linear maps.
     layer_norm_eps : float
         Added to the variance by every norm.
     norm_first : bool
-        Pre-LN: normalise what goes into a sublayer, instead of the sum that comes out.
+        Pre-LN: normalise the input of a sublayer instead of the sum after it.
     bias : bool
-        Whether maps, projections and norms have one.
+        Whether maps, projections and norms have a bias.
     """
 
     d_model: Int = Field(ge=1, le=10**8)
@@ -79,7 +69,7 @@ class TransformerLayer(Module):
         return self
 
     def attention(self, name: str, mask: Literal["none", "causal"]) -> MultiheadAttention:
-        """One of the attention blocks, by its name in torch."""
+        """An attention block with this name in torch."""
         return MultiheadAttention(
             name=f"{self.name}.{name}",
             embed_dim=self.d_model,
@@ -90,7 +80,7 @@ class TransformerLayer(Module):
         )
 
     def norm(self, number: int) -> LayerNorm:
-        """One of the norms, ``norm1`` and on."""
+        """The norm ``norm<number>``."""
         return LayerNorm(
             name=f"{self.name}.norm{number}",
             normalized_shape=self.d_model,
@@ -99,7 +89,7 @@ class TransformerLayer(Module):
         )
 
     def linear(self, number: int) -> Linear:
-        """One of the maps of the feed-forward sublayer, ``linear1`` or ``linear2``."""
+        """``linear1`` or ``linear2`` of the feed-forward sublayer."""
         wide, narrow = self.dim_feedforward, self.d_model
         return Linear(
             name=f"{self.name}.linear{number}",
@@ -115,7 +105,7 @@ class TransformerLayer(Module):
         return graph.call(linears[1], self.drop(graph, "dropout", h))
 
     def drop(self, graph: GraphBuilder, name: str, x: Value) -> Value:
-        """Append a dropout, if there is any."""
+        """Append a dropout if its share is above 0."""
         if not self.dropout:
             return x
         return graph.call(Dropout(name=f"{self.name}.{name}", p=self.dropout), x)
@@ -128,7 +118,7 @@ class TransformerLayer(Module):
         x: Value,
         sublayer: Callable[[Value], Value],
     ) -> Value:
-        """Append a sublayer, its dropout, the sum with what went in, and the norm."""
+        """Append a sublayer, its dropout, the sum with its input, and the norm."""
         h = sublayer(graph.call(norm, x) if self.norm_first else x)
         h = self.drop(graph, f"dropout{number}", h)
         total = graph.call(Add(name=f"{self.name}.add{number}"), x, h)
@@ -136,9 +126,9 @@ class TransformerLayer(Module):
 
 
 def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
-    """Draw the first layer of each stack alone: nn.TransformerEncoder copies the one it is given.
+    """Draw only the first layer of each stack: nn.TransformerEncoder copies the given layer.
 
-    Layers are told apart by the last number in a parameter's name.
+    The last number in a parameter's name is the layer's.
     """
     found = []
     for parameter in draws:
@@ -150,12 +140,12 @@ def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
 
 
 class TransformerEncoderLayer(TransformerLayer, EncoderLayer):
-    """Self-attention, then two linear maps on every token alone.
+    """Self-attention, then two linear maps of each token.
 
     Attributes
     ----------
     mask : {"none", "causal"}
-        Whether a token looks only at those before it, and itself.
+        Whether a token attends only to those before it, and itself.
     """
 
     kind: Literal["transformer_encoder_layer"] = "transformer_encoder_layer"
@@ -189,17 +179,7 @@ class TransformerDecoderLayer(TransformerLayer):
         padding: KeyPadding | None = None,
         memory_padding: KeyPadding | None = None,
     ) -> Value:
-        """Append to a graph.
-
-        Parameters
-        ----------
-        graph : GraphBuilder
-            The model's.
-        x, memory : Value
-            The sequence, and what the encoder made of its own.
-        padding, memory_padding : KeyPadding, optional
-            Of the two.
-        """
+        """Append to a graph; ``memory`` is the encoder's output."""
         looking_back = self.attention("self_attn", "causal")
         own = looking_back.register(graph, cross=False)
         looking_over = self.attention("multihead_attn", "none")
@@ -221,21 +201,21 @@ class TransformerDecoderLayer(TransformerLayer):
 
 
 ActivationName = Literal["gelu", "gelu_new", "relu"]
-"""As transformers calls them."""
+"""Names in transformers."""
 
 ACTIVATION_KINDS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
-"""Kinds of activations by these names."""
+"""Kinds of activations by name in transformers."""
 
 
 class HuggingFaceLayer(Module):
-    """Base of the blocks that models of the library transformers are stacks of, with its names.
+    """Base of blocks of the library transformers' models, with its names.
 
     Attributes
     ----------
     hidden_size, num_heads, intermediate_size : int
         Width of a token, heads of the attention, width between the two feed-forward maps.
     hidden_dropout, attention_dropout : float
-        Behind each sublayer, and of the attention's weights.
+        After each sublayer, and of the attention weights.
     activation : {"gelu", "gelu_new", "relu"}
         Between the two feed-forward maps.
     layer_norm_eps : float
@@ -266,7 +246,7 @@ class HuggingFaceLayer(Module):
         return graph.call(activation(ACTIVATION_KINDS[self.activation], f"{self.name}.{name}"), x)
 
     def add(self, graph: GraphBuilder, name: str, x: Value, sublayer: Value) -> Value:
-        """Append a sublayer's dropout, if there is any, and the sum with what went in."""
+        """Append a sublayer's dropout, if any, and the sum with its input."""
         if self.hidden_dropout:
             dropout = Dropout(name=f"{self.name}.{name}.dropout", p=self.hidden_dropout)
             sublayer = graph.call(dropout, sublayer)
@@ -274,7 +254,7 @@ class HuggingFaceLayer(Module):
 
 
 class BertLayer(HuggingFaceLayer, EncoderLayer):
-    """Self-attention over the whole sequence, then two linear maps on every token alone.
+    """Self-attention over the whole sequence, then two linear maps of each token.
 
     Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
     understanding", NAACL 2019 (arXiv 1810.04805).
@@ -310,7 +290,7 @@ class BertLayer(HuggingFaceLayer, EncoderLayer):
 
 
 class GPT2Block(HuggingFaceLayer):
-    """Self-attention to earlier tokens, then two linear maps on every token alone.
+    """Causal self-attention, then two linear maps of each token.
 
     Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019.
     """
@@ -341,22 +321,22 @@ class GPT2Block(HuggingFaceLayer):
 
 
 class GPTNeoXLayer(Module):
-    """Both sublayers see the layer's input, or the second one what the first one made.
+    """Attention and feed-forward sublayers, in parallel or one after the other.
 
     Attributes
     ----------
     hidden_size, num_heads, intermediate_size : int
         Width of a token, heads of the attention, width between the two feed-forward maps.
     rope : RopeParameters
-        How part of each query and key turns.
+        Rotary embedding of each query and key.
     parallel : bool
-        Whether both sublayers see the layer's input.
+        Whether both sublayers take the layer's input.
     attention_bias : bool
-        Whether the maps into attention and out of it have a bias.
+        Whether the maps into and out of attention have a bias.
     attention_dropout, hidden_dropout : float
-        Of the attention's weights, and behind each sublayer.
+        Of the attention weights, and after each sublayer.
     activation : str
-        Kind of what stands between the feed-forward maps.
+        Kind of activation between the feed-forward maps.
     layer_norm_eps : float
         Added to the variance by every norm.
 
@@ -437,25 +417,25 @@ class GPTNeoXLayer(Module):
 
 
 class LlamaDecoderLayer(Module):
-    """Self-attention to earlier tokens, then three linear maps on every token alone.
+    """Causal self-attention, then three linear maps of each token.
 
     Attributes
     ----------
     hidden_size, intermediate_size : int
-        Width of a token; between the maps.
+        Width of a token, and between the maps.
     num_heads, num_kv_heads, head_dim : int
         Heads of the queries, heads of keys and values, and the width of each.
     rope : RopeParameters
-        How queries and keys turn.
+        Rotary embedding of queries and keys.
     window : int or None
-        Tokens that one looks back at, itself among them.
+        Number of tokens attended to, including the token itself.
     qkv_bias, out_bias, mlp_bias : bool
-        Whether the projections to queries, keys and values have a bias; the one behind
-        attention; and the three maps.
+            Whether there is a bias in the projections to queries, keys and values; in the one after
+        attention; in the three maps.
     attention_dropout : float
-        Of the attention's weights.
+        Of the attention weights.
     activation : str
-        Kind of the gate's.
+        Kind of the gate's activation.
     rms_norm_eps : float
         Added to the mean of the squares by every norm.
 
@@ -546,20 +526,20 @@ class LlamaDecoderLayer(Module):
 
 
 class MptBlock(Module):
-    """Self-attention to earlier tokens, then two linear maps on every token alone.
+    """Causal self-attention, then two linear maps of each token.
 
     Attributes
     ----------
     d_model, n_heads : int
         Width of a token, heads of the attention.
     expansion_ratio : int
-        How many times as wide the feed-forward part is.
+        Width of the feed-forward part over d_model.
     bias : bool
         Whether linear maps and norms have a bias.
     alibi : float or None
         See `Attention`.
     attn_pdrop, resid_pdrop : float
-        Dropout of the attention's weights, and behind each sublayer.
+        Dropout of the attention weights, and after each sublayer.
     layer_norm_epsilon : float
         Added to the variance by every norm.
     """
@@ -615,30 +595,30 @@ class MptBlock(Module):
 FeedForward = Literal["relu", "gelu", "gated-gelu", "gated-silu"]
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}
-"""Kinds of activations; transformers takes GELU's tanh form behind a gate."""
+"""Kinds of activations; transformers uses GELU's tanh form in gates."""
 
 
 class T5Block(Module):
-    """Self-attention, in a decoder attention to what the encoder made, and a feed-forward part.
+    """Self-attention, cross-attention in a decoder, and a feed-forward part.
 
     Attributes
     ----------
     d_model, d_kv, num_heads, d_ff : int
         Width of a token, of a head of attention, number of heads, width of the feed-forward part.
     decodes : bool
-        Whether it is a decoder's.
+        Whether it is a decoder's block.
     bias : str
-        Name of the weight of the stack's bias by distance.
+        Name of the weight of the stack's relative position bias.
     first : bool
-        Whether it is the stack's first block, which has that weight.
+        Whether it is the stack's first block, which holds that weight.
     num_buckets, max_distance : int
-        As of `T5Attention`.
+        As in `T5Attention`.
     dropout : float
-        Behind each sublayer, in the feed-forward part, and of the attention's weights.
+        After each sublayer, in the feed-forward part, and of the attention weights.
     eps : float
         Added to the mean of the squares by every norm.
     feed_forward : {"relu", "gelu", "gated-gelu", "gated-silu"}
-        Activation of the feed-forward part, and whether it is a gate.
+        Activation of the feed-forward part, and whether it is gated.
 
     References
     ----------
@@ -670,19 +650,7 @@ class T5Block(Module):
         memory: Value | None = None,
         padding: KeyPadding | None = None,
     ) -> Value:
-        """Append to a model's graph.
-
-        Parameters
-        ----------
-        graph : GraphBuilder
-            The model's.
-        x : Value
-            What goes in.
-        memory : Value, optional
-            What the encoder made, where this is a decoder's block.
-        padding : KeyPadding, optional
-            Which of the encoder's tokens nobody looks at.
-        """
+        """Append to a graph; a decoder's block takes the encoder's output and its padding."""
         own = None if self.decodes else padding
         relative = {"bias": self.bias, "looks_up": self.first, "causal": self.decodes}
         x = self._attend(graph, "0", "SelfAttention", x, None, own, relative)
@@ -757,12 +725,12 @@ class T5Block(Module):
 
 
 class ViTLayer(HuggingFaceLayer):
-    """Self-attention over the whole sequence, then two linear maps on every token alone.
+    """Self-attention over the whole sequence, then two linear maps of each token.
 
     Attributes
     ----------
     qkv_bias : bool
-        Whether the maps to queries, keys and values have one.
+        Whether the maps to queries, keys and values have a bias.
 
     References
     ----------
@@ -788,7 +756,7 @@ class ViTLayer(HuggingFaceLayer):
             name=f"{self.name}.attention",
             num_heads=self.num_heads,
             dropout=self.attention_dropout,
-            implementation="flash",  # transformers takes torch's fused kernels where there are any
+            implementation="flash",  # transformers uses torch's fused kernels where they exist
         )
         h = graph.call(core, *[graph.call(linear, h) for linear in maps[:3]])
         x = self.add(graph, "attention", x, graph.call(maps[3], h))

@@ -13,58 +13,58 @@ from simdp.spec import Spec, one_of
 
 
 class Loss(Spec):
-    """What is made small."""
+    """Base of losses."""
 
     kind: str
 
     of_classes: ClassVar[bool] = False
-    """Whether targets are class indices, which are whole numbers."""
+    """Whether targets are class indices (whole numbers)."""
 
     num_kept: ClassVar[int] = 0
-    """Tensors like the prediction that torch's loss keeps from forward for backward."""
+    """Tensors of the prediction's size that torch's loss keeps from forward for backward."""
 
     num_gradients: ClassVar[int] = 1
-    """Tensors like the prediction that there are at a time in its backward."""
+    """Tensors of the prediction's size that its backward holds at a time."""
 
     @property
     def adds(self) -> bool:
-        """Whether losses of parts add up to that of the whole; else its mean by `count` is."""
+        """Whether the losses of parts sum to that of the whole; else their mean weighted by `count`."""
         return False
 
     @abstractmethod
     def count(self, target: Array) -> float:
-        """What the loss of these targets averages: samples, targets that count, their weights."""
+        """Denominator of the mean over these targets: samples, counted targets, or their weights."""
 
     def ignored(self, target: Array) -> Array:
-        """Which elements of these targets do not count, shaped like them; by default none."""
+        """Mask of the targets that do not count, in their shape; none by default."""
         return np.zeros(target.shape, dtype=bool)
 
     def ignored_label(self) -> int | None:
-        """What a data set writes where nothing is to be told; None where all targets count."""
+        """Target that a dataset writes for nothing to predict; None if all targets count."""
         return None
 
     def target_shape(self, output_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a sample's target where the model makes this of it; by default the same."""
+        """Shape of a sample's target for the model's output; the same by default."""
         return output_shape
 
     def drawn(self, y: Array) -> Array:
-        """Make of real numbers, such as synthetic data sets draw, targets of the loss."""
+        """Convert real numbers, which synthetic datasets draw, to targets of this loss."""
         return y
 
     @abstractmethod
     def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
-        """Return the loss and its gradient by the prediction; the count is above 0."""
+        """Return the loss and its gradient with respect to the prediction; the count is above 0."""
 
     @abstractmethod
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
-        """Say why targets do not fit a model's output, or None; the targets are all of a data set.
+        """Reason why a dataset's targets do not fit a model's output, or None.
 
         Parameters
         ----------
         target : ndarray, shape `(num_samples, ...)`
-            The data set's ``y``.
+            All targets, ``y``.
         output_shape : tuple of int
-            What the model makes of one sample.
+            The model's output for one sample.
         """
 
 
@@ -95,12 +95,12 @@ AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]
 
 
 class Elementwise(Loss):
-    """Mean or sum over every element of what prediction and target have between them.
+    """Mean or sum over all elements of prediction and target.
 
     Attributes
     ----------
     reduction : {"mean", "sum"}
-        What is made of the elements.
+        Reduction over the elements.
     """
 
     reduction: Literal["mean", "sum"] = "mean"
@@ -114,10 +114,10 @@ class Elementwise(Loss):
 
     @abstractmethod
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
-        """Loss and gradient of every element, new arrays; the second is changed in place."""
+        """Loss and gradient of every element, new arrays; the second is modified in place."""
 
     def divisor(self, prediction: Array) -> int:
-        """What the sum of all elements is divided by."""
+        """Divisor of the sum over all elements."""
         return 1 if self.reduction == "sum" else prediction.size
 
     def value_and_grad(self, prediction: Array, target: Array) -> tuple[float, Array]:
@@ -137,12 +137,12 @@ class Elementwise(Loss):
         return self.problem_with_values(target)
 
     def problem_with_values(self, target: Array) -> str | None:
-        """Say what else is wrong with finite targets of the right shape; by default nothing."""
+        """Reason why finite targets of the right shape are invalid, or None."""
         return None
 
 
 class NoLoss(Loss):
-    """For a model that has times but no numbers; takes no time itself."""
+    """For models that have times but no numbers; takes no time itself."""
 
     kind: Literal["none"] = "none"
 

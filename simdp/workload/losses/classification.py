@@ -21,12 +21,12 @@ LEAST_LOG = -100.0
 
 
 class Binary(Elementwise):
-    """Base: targets are shares.
+    """Base: targets are shares from 0 to 1.
 
     Attributes
     ----------
     weight : list of float or None
-        w, one for each place of the last axis; the mean is over elements all the same.
+        w, one for each position of the last axis; the mean still divides by the number of elements.
     """
 
     weight: Weights | None = None
@@ -62,7 +62,7 @@ class Binary(Elementwise):
 class BCE(Binary):
     """Mean over elements of ``-w (t log x + (1 - t) log(1 - x))``; predictions are probabilities.
 
-    They must lie between 0 and 1, as behind a sigmoid; others, which torch refuses, give nan.
+    Predictions outside of [0, 1], which torch rejects, give nan.
     """
 
     kind: Literal["bce"] = "bce"
@@ -78,14 +78,14 @@ class BCE(Binary):
 
 
 class BCEWithLogits(Binary):
-    """Mean over elements, each of which is a yes or no of its own.
+    """Mean over elements of binary cross-entropy of logits.
 
     ``-w (p t log s(x) + (1 - t) log(1 - s(x)))`` with the logistic function s.
 
     Attributes
     ----------
     pos_weight : list of float or None
-        p, on what speaks for a class, one for each place of the last axis.
+        p, weight of positive targets, one for each position of the last axis.
     """
 
     kind: Literal["bce_with_logits"] = "bce_with_logits"
@@ -107,7 +107,7 @@ class KLDiv(Elementwise):
     Attributes
     ----------
     reduction : {"mean", "sum", "batchmean"}
-        What is made of the elements; the divergence itself is the mean over samples, batchmean.
+        Reduction over the elements; the divergence itself is batchmean, the mean over samples.
     log_target : bool
         Whether targets are logarithms too.
     """
@@ -145,11 +145,11 @@ class OfClasses(Loss):
     Attributes
     ----------
     weight : list of float or None
-        One for each class, on the targets of that class; the mean divides by what they add up to.
+        Weight of each class's targets; the mean divides by the sum of the weights.
     ignore_index : int
         Targets with this value do not count.
     reduction : {"mean", "sum"}
-        What is made of the targets.
+        Reduction over the targets.
     """
 
     of_classes: ClassVar[bool] = True
@@ -200,7 +200,7 @@ class OfClasses(Loss):
 
 
 def problem_with_weight(weight: Sequence[float] | None, classes: int) -> str | None:
-    """Say that there is not one weight for each class, or None."""
+    """Error if the number of weights is not the number of classes, or None."""
     if weight is None or len(weight) == classes:
         return None
     return (
@@ -215,9 +215,8 @@ class CrossEntropy(OfClasses):
     ``-(1 - s) w[label] log p[label] - s / C sum_c w[c] log p[c]`` with ``p = softmax(prediction)``,
     C classes, their weights w and s the label smoothing.
 
-    Targets that are floats in the shape of the prediction are probabilities of the classes, q:
-    ``-sum_c w[c] ((1 - s) q[c] + s / C) log p[c]``, of which the mean is over all targets. What
-    targets take of memory is counted as of indices.
+    Float targets of the prediction's shape are class probabilities q: ``-sum_c w[c] ((1 - s) q[c] +
+    s / C) log p[c]``, averaged over all targets. The memory of targets is counted as of indices.
 
     Attributes
     ----------
@@ -227,7 +226,7 @@ class CrossEntropy(OfClasses):
 
     kind: Literal["cross_entropy"] = "cross_entropy"
 
-    # torch: log_softmax keeps its output; nll_loss's gradient is there when its own is made.
+    # torch: log_softmax keeps its output; nll_loss's gradient coexists with log_softmax's.
     num_kept: ClassVar[int] = 1
     num_gradients: ClassVar[int] = 2
 
@@ -281,7 +280,7 @@ class CrossEntropy(OfClasses):
         logits, labels = prediction.reshape(-1, classes), target.reshape(-1)
         rows = np.flatnonzero(labels != self.ignore_index)
         at, smooth = (rows, labels[rows]), self.label_smoothing
-        # One array is the shifted logits, then their exponentials, then the gradient.
+        # One array holds the shifted logits, then their exponentials, then the gradient.
         work = logits - logits.max(axis=1, keepdims=True)
         chosen = work[at]
         if smooth:
@@ -298,13 +297,13 @@ class CrossEntropy(OfClasses):
         return float(value), work.reshape(prediction.shape)
 
     def _weighted_mean(self, prediction: Array, target: Array) -> tuple[float, Array]:
-        """Each target by the weight of its class; what is spread, by those of all classes."""
+        """Mean of targets weighted by class; the smoothed part by the weights of all classes."""
         labels, smooth = target.reshape(-1), self.label_smoothing
         rows = np.flatnonzero(labels != self.ignore_index)
         at = (np.arange(len(rows)), labels[rows])
         weight = np.asarray(self.weight, dtype=prediction.dtype)
         log = log_softmax(prediction.reshape(len(labels), -1)[rows])
-        # What each class of each row weighs.
+        # Weight of each class in each row.
         pull = np.broadcast_to(weight * (smooth / len(weight)), log.shape).copy()
         pull[at] += (1 - smooth) * weight[at[1]]
         pull /= weight[at[1]].sum()
@@ -342,7 +341,7 @@ class HingeEmbedding(Sided):
     Attributes
     ----------
     margin : float
-        From which distance on unlike pairs cost nothing.
+        Distance from which unlike pairs cost nothing.
     """
 
     kind: Literal["hinge_embedding"] = "hinge_embedding"
@@ -367,14 +366,14 @@ class SoftMargin(Sided):
 class MultiMargin(OfClasses):
     """Mean over samples of ``w[t] sum_c max(0, margin - x[t] + x[c])^p / C``, c not t.
 
-    As torch.nn.MultiMarginLoss, with C classes; the weights do not change what the mean divides by.
+    As torch.nn.MultiMarginLoss, with C classes; the mean's divisor does not depend on the weights.
 
     Attributes
     ----------
     p : {1, 2}
-        The power.
+        Exponent.
     margin : float
-        By how much the label's number must exceed the others.
+        Margin by which the label's score must exceed the others.
     weight : list of float or None
         w, one for each class.
     """
@@ -416,7 +415,7 @@ class MultiMargin(OfClasses):
 
 
 class NLL(OfClasses):
-    """Mean over the targets that count of ``-prediction``, which is of log-probabilities."""
+    """Mean over the targets that count of ``-prediction``, a log-probability."""
 
     kind: Literal["nll"] = "nll"
 

@@ -19,7 +19,7 @@ class Huber(Elementwise):
     Attributes
     ----------
     delta : float
-        Where it changes, and the slope beyond.
+        Border between the two, and the slope beyond.
     """
 
     kind: Literal["huber"] = "huber"
@@ -32,7 +32,7 @@ class Huber(Elementwise):
 
 
 class L1(Elementwise):
-    """Mean over samples and outputs of the difference without its sign."""
+    """Mean over samples and outputs of the absolute difference."""
 
     kind: Literal["l1"] = "l1"
 
@@ -65,9 +65,9 @@ class PoissonNLL(Elementwise):
     log_input : bool
         Whether predictions are logarithms of rates.
     full : bool
-        Add Stirling's approximation of ``log t!`` for targets above 1.
+        Whether to add Stirling's approximation of ``log t!`` for targets above 1.
     eps : float
-        Keeps the logarithm of a rate finite.
+        Added to a rate before its logarithm.
     """
 
     kind: Literal["poisson_nll"] = "poisson_nll"
@@ -105,7 +105,7 @@ class SmoothL1(Elementwise):
     Attributes
     ----------
     beta : float
-        Where it changes; 0 makes it the absolute error.
+        Border between the two; 0 gives the absolute error.
     """
 
     kind: Literal["smooth_l1"] = "smooth_l1"

@@ -15,17 +15,17 @@ from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
 
 
 class Activation(Layer):
-    """An elementwise function."""
+    """Base of elementwise functions."""
 
     flops_per_element: ClassVar[int] = 1
-    """Arithmetic per element; these layers are bound by memory, so that a rough count serves."""
+    """Rough count: these layers are bound by memory."""
 
     keeps_output: ClassVar[bool] = False
-    """Whether backward needs the output; else it needs the input."""
+    """Whether backward needs the output instead of the input."""
 
     @abstractmethod
     def value(self, x: Array) -> tuple[Array, Array]:
-        """Return f(x) and what `slope` needs: the input or the output."""
+        """Return f(x) and the argument of `slope`: x or f(x)."""
 
     @abstractmethod
     def slope(self, saved: Array) -> Array:
@@ -85,14 +85,14 @@ ACTIVATIONS: Family[Activation] = Family(
 
 
 def activation(kind: str, name: str) -> Activation:
-    """Make an activation by its kind, with its usual options and a path in a model."""
+    """Make an activation by kind, with default options and a path in a model."""
     member: Any = ACTIVATIONS.find(kind)
     made: Activation = member(kind=kind, name=name)
     return made
 
 
 def logistic(x: Array) -> Array:
-    """``1 / (1 + exp(-x))``, of which no part overflows."""
+    """``1 / (1 + exp(-x))``, without overflow."""
     power = np.exp(-np.abs(x))
     y: Array = np.maximum(power, x >= 0)  # 1 above 0, exp(x) below
     power += 1
@@ -101,7 +101,7 @@ def logistic(x: Array) -> Array:
 
 
 def log_softmax(x: Array, axis: int = -1) -> Array:
-    """``x - log(sum exp(x))`` along an axis, a new array."""
+    """``x - log(sum exp(x))`` along an axis, as a new array."""
     y: Array = x - x.max(axis=axis, keepdims=True)
     y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
     return y

@@ -21,7 +21,7 @@ class CELU(Activation):
     Attributes
     ----------
     alpha : float
-        Minus what it tends to far below 0; not 0.
+        The function tends to ``-alpha`` for x to -inf; not 0.
     """
 
     kind: Literal["celu"] = "celu"
@@ -41,7 +41,7 @@ class ELU(Activation):
     Attributes
     ----------
     alpha : float
-        Minus what it tends to far below 0.
+        The function tends to ``-alpha`` for x to -inf.
     """
 
     kind: Literal["elu"] = "elu"
@@ -85,7 +85,7 @@ class Hardswish(Activation):
 
 
 class Hardtanh(Activation):
-    """Cuts off what is below one bound or above another.
+    """Clips values to two bounds.
 
     Attributes
     ----------
@@ -116,12 +116,12 @@ class Hardtanh(Activation):
 
 
 class LeakyReLU(Activation):
-    """Rectified linear unit that lets something through below 0.
+    """Rectified linear unit with a small slope below 0.
 
     Attributes
     ----------
     negative_slope : float
-        Share of x below 0, and slope at 0.
+        Slope below 0 and at 0.
     """
 
     kind: Literal["leaky_relu"] = "leaky_relu"
@@ -158,7 +158,7 @@ class ReLU(Activation):
 class ReLU2(Activation):
     """Squared rectified linear unit (So et al., arXiv 2109.08668).
 
-    transformers writes it in two steps, each with a kernel of its own; what is between is kept.
+    transformers runs it as two kernels; the value between them is kept.
     """
 
     kind: Literal["relu2"] = "relu2"
@@ -188,7 +188,7 @@ class ReLU2(Activation):
 
 
 class ReLU6(Activation):
-    """Rectified linear unit that is cut off at 6 (arXiv 1704.04861)."""
+    """Rectified linear unit clipped at 6 (arXiv 1704.04861)."""
 
     kind: Literal["relu6"] = "relu6"
     flops_per_element: ClassVar[int] = 2

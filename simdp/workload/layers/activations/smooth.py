@@ -19,7 +19,7 @@ from simdp.workload.layers.activations import (
 from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, axis_of, blocks
 
 FAR = 40.0
-"""Beyond, Phi is 0 or 1 in any dtype."""
+"""Beyond +-FAR, Phi is 0 or 1 in any dtype."""
 
 
 TURN = 4.5
@@ -28,7 +28,7 @@ TURN = 4.5
 TAIL = (-0.9143915077, 2.684156087, -3.789100088, 3.267243625, -1.795237761, 0.5)
 """``Phi(-a) exp(a^2 / 2)`` as a polynomial in ``a / (a + TURN)``, the highest power first.
 
-Our own fit to SciPy's erfcx: off by less than 3e-8 of Phi, half a step of float32 below 1.
+Fitted to SciPy's erfcx; error below 3e-8 of Phi, half a step of float32 below 1.
 """
 
 
@@ -39,7 +39,7 @@ class GELU(Activation):
     flops_per_element: ClassVar[int] = 15
 
     def value(self, x: Array) -> tuple[Array, Array]:
-        """Find the slope too: both need the same exponential."""
+        """Compute the slope too: both need the same exponential."""
         x = np.ascontiguousarray(x)
         y, slope = np.empty_like(x), np.empty_like(x)
         flat, flat_y, flat_slope = x.reshape(-1), y.reshape(-1), slope.reshape(-1)
@@ -80,7 +80,7 @@ def _cdf32(x: Array, bell: Array) -> Array:
     tail += np.float32(TAIL[-1])
     tail *= bell
     np.subtract(np.float32(0.5), tail, out=tail)
-    # Minus where x is: np.copysign takes three times as long.
+    # Negative where x is: np.copysign takes three times as long.
     tail.view(np.uint32)[...] ^= x.view(np.uint32) & np.uint32(2**31)
     tail += np.float32(0.5)
     return tail
@@ -163,7 +163,7 @@ STEEP = 1.702
 class QuickGELU(Activation):
     """GELU by a sigmoid (Hendrycks and Gimpel, arXiv 1606.08415, section 2).
 
-    transformers writes it in three steps, each with a kernel of its own; the sigmoid is kept too.
+    transformers runs it as three kernels and keeps the sigmoid too.
     """
 
     kind: Literal["quick_gelu"] = "quick_gelu"
@@ -185,7 +185,7 @@ class QuickGELU(Activation):
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
-        """Of the product two kernels, then back through the sigmoid and the factor, and a sum."""
+        """Two kernels of the product, then the sigmoid's, the factor's and a sum."""
         size = float(prod(inputs[0]))
         two, three = Kernel(size, 2 * size * itemsize), Kernel(size, 3 * size * itemsize)
         return [three, three, three._replace(flops=3 * size), two, three] * needs[0]
@@ -201,7 +201,7 @@ class SiLU(Activation):
     flops_per_element: ClassVar[int] = 5
 
     def value(self, x: Array) -> tuple[Array, Array]:
-        """Find the slope too: both need the same exponential."""
+        """Compute the slope too: both need the same exponential."""
         share = logistic(x)
         slope = 1 - share
         slope *= x
@@ -220,9 +220,9 @@ class Softplus(Activation):
     Attributes
     ----------
     beta : float
-        How sharply it bends.
+        Sharpness of the bend.
     threshold : float
-        Of beta x, beyond which it is x itself.
+        The function is x where ``beta x`` exceeds it.
     """
 
     kind: Literal["softplus"] = "softplus"
@@ -258,12 +258,12 @@ class Tanh(Activation):
 
 
 class Exponentials(Layer):
-    """Exponentials along an axis over their sum.
+    """Base of softmax and log-softmax.
 
     Attributes
     ----------
     dim : int
-        The axis along which they add up to 1; the samples are axis 0, and -1 is the last.
+        Axis along which the exponentials are summed; the samples are axis 0, and -1 is the last.
     """
 
     dim: Int = -1
