@@ -217,16 +217,7 @@ def softmax(scores: Array) -> None:
 def look_back(queries: int, keys: int, ahead: int, window: int | None, dtype: str) -> Array:
     """Mask of shape `(queries, keys)`: -inf where a key is after the query or outside its window.
 
-    Parameters
-    ----------
-    queries, keys : int
-        Lengths.
-    ahead : int
-        Number of keys before the first query.
-    window : int or None
-        Number of keys that a query sees, its own the last; by default all up to its own.
-    dtype : str
-        Of the mask.
+    ``ahead`` keys come before the first query; ``window`` keys, the query's own the last, are seen.
     """
     mask = np.triu(np.full((queries, keys), -np.inf, dtype=dtype), k=1 + ahead)
     if window is not None:
@@ -238,19 +229,10 @@ def look_back(queries: int, keys: int, ahead: int, window: int | None, dtype: st
 
 @lru_cache(maxsize=16)
 def distances(num_heads: int, keys: int, bias_max: float, dtype: str) -> Array:
-    """ALiBi: bias of each head's keys, shape `(num_heads, keys)`.
+    """ALiBi: bias of each head's keys, shape `(num_heads, keys)`; the last key has 0.
 
-    Parameters
-    ----------
-    num_heads : int
-            Head i has slope ``2^(-bias_max i / heads)``, i = 1, 2, ..., if their number is a power
-        of two; else the next power of two is used, first its every second slope and then the rest.
-    keys : int
-        Number of keys; the last one has bias 0.
-    bias_max : float
-        Exponent of the smallest slope.
-    dtype : str
-        Of the array.
+    Head i has slope ``2^(-bias_max i / heads)``, i = 1, 2, ..., if their number is a power of two;
+    else the next power of two is used, first its every second slope and then the rest.
 
     References
     ----------
@@ -320,12 +302,7 @@ class _Block(NamedTuple):
 
 
 def attend(parts: AttentionParts, sight: Sight, out: Array) -> Array:
-    """Write the output, of the queries' shape; return the log-sum-exp of each row of scores.
-
-    Returns
-    -------
-    ndarray, shape `(batch, kv_heads, heads of each, length, 1)`
-    """
+    """Write the output, of the queries' shape; return the log-sum-exp of each row of scores."""
     sums = np.empty((*parts.queries.shape[:4], 1), dtype=out.dtype)
     lowest = np.finfo(out.dtype).min
     for block in _cut(parts, sight):
@@ -779,17 +756,10 @@ class MultiheadAttention(Module):
         memory: Value,
         padding: KeyPadding | None = None,
     ) -> Value:
-        """Append the calls to a graph.
+        """Append the calls of the registered projections to a graph.
 
-        Parameters
-        ----------
-        graph : GraphBuilder
-        projections : list of Projection
-            Result of `register`.
-        x, memory : Value
-            Sources of the queries and of the keys: the same for self-attention.
-        padding : KeyPadding, optional
-            Padding of the memory.
+        ``x`` and ``memory`` are the sources of the queries and of the keys, equal for
+        self-attention; ``padding`` is the memory's.
         """
         *inward, back = projections
         sources = (x, memory)[: len(inward)]
@@ -985,17 +955,10 @@ class T5Attention(Layer):
 def buckets(queries: int, keys: int, both_ways: bool, num_buckets: int, max_distance: int) -> Ints:
     """Bucket of the distance of each query and key, shape `(queries, keys)`.
 
-    Half of the buckets hold one distance each, the others ranges that grow exponentially. The
-    logarithm is taken in float32, as transformers does, so that bucket borders are the same.
-
-    Parameters
-    ----------
-    queries, keys : int
-        Lengths.
-    both_ways : bool
-        Whether keys after the query get half of the buckets; else they count as distance 0.
-    num_buckets, max_distance : int
-        Number of buckets; distance from which all fall into the last one.
+    Half of the buckets hold one distance each, the others ranges that grow exponentially up to
+    ``max_distance``. The logarithm is taken in float32, as transformers does, so that bucket
+    borders are the same. With ``both_ways``, keys after the query get half of the buckets; else
+    they count as distance 0.
     """
     distance = np.arange(keys) - np.arange(queries)[:, None]
     found = np.zeros((queries, keys), dtype=np.int64)

@@ -222,9 +222,6 @@ class Buffer(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Name in torch's state_dict.
-    shape : tuple of int
     value : float
         Initial value of every element.
     integer : bool
@@ -412,13 +409,7 @@ class Layer(Module):
 
     @abstractmethod
     def output_shape(self, *inputs: Shape) -> Shape:
-        """Shape of the output, per sample.
-
-        Raises
-        ------
-        ShapeError
-            If the inputs' shapes do not fit.
-        """
+        """Shape of the output, per sample; raises ShapeError if the inputs do not fit."""
 
     @abstractmethod
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
@@ -513,16 +504,9 @@ def _alone(exchange: Exchange[T], answer: Callable[[Array], Array]) -> T:
 
 
 def numbered(modules: list[Any], lead: str = "") -> list[Any]:
-    """Name unnamed modules by their position, as torch.nn.Sequential does.
+    """Name unnamed modules by ``lead`` and their position, as torch.nn.Sequential does.
 
-    Numbers among ``inputs`` become names too.
-
-    Parameters
-    ----------
-    modules : list
-        As in YAML: kinds, mappings, or invalid values, which are passed on to validation.
-    lead : str
-        Prefix of the number.
+    Numbers among ``inputs`` become names too. Invalid values are left to validation.
     """
     named = []
     for number, module in enumerate(modules):
@@ -573,13 +557,7 @@ def check_token(key: str, token: int | None, num_tokens: int) -> None:
 
 
 def last_axis(shape: Shape, features: int) -> Shape:
-    """Check the length of a sample's last axis; return the axes before it.
-
-    Raises
-    ------
-    ShapeError
-        If the length differs.
-    """
+    """Return the axes before the last; raise ShapeError unless the last has ``features``."""
     if not shape or shape[-1] != features:
         raise ShapeError(f"takes {features} features, but gets samples of shape {shape}")
     return shape[:-1]
@@ -599,13 +577,7 @@ def row_shape(rows: int | Shape) -> Shape:
 
 
 def check_rows(shape: Shape, rows: int | Shape) -> None:
-    """Check the lengths of a sample's last axes.
-
-    Raises
-    ------
-    ShapeError
-        If they differ.
-    """
+    """Raise ShapeError unless the last axes of a sample have these lengths."""
     wanted = row_shape(rows)
     if shape[-len(wanted) :] != wanted:
         what = f"{rows} features" if len(wanted) == 1 else f"rows of shape {wanted}"
@@ -621,13 +593,7 @@ IMAGES = {
 
 
 def image_shape(shape: Shape, axes: int = 2) -> Shape:
-    """Check that samples have channels and ``axes`` spatial axes.
-
-    Raises
-    ------
-    ShapeError
-        If the number of axes differs.
-    """
+    """Raise ShapeError unless samples have channels and ``axes`` spatial axes."""
     if len(shape) != axes + 1:
         what, form = IMAGES[axes]
         raise ShapeError(f"takes {what}, shape {form}, but gets samples of shape {shape}")
@@ -635,26 +601,14 @@ def image_shape(shape: Shape, axes: int = 2) -> Shape:
 
 
 def check_channels(shape: Shape, channels: int, axes: int) -> None:
-    """Check the number of channels of images, series or volumes.
-
-    Raises
-    ------
-    ShapeError
-        If it differs.
-    """
+    """Raise ShapeError unless samples have ``axes`` spatial axes and ``channels``."""
     if image_shape(shape, axes)[0] != channels:
         what = IMAGES[axes][0]
         raise ShapeError(f"takes {what} of {channels} channels, but gets samples of shape {shape}")
 
 
 def axis_of(dim: int, shape: Shape) -> int:
-    """Convert torch's ``dim`` to a positive axis of a batch, whose axis 0 is the samples.
-
-    Raises
-    ------
-    ShapeError
-        If samples have no such axis.
-    """
+    """Convert torch's ``dim`` to a positive axis of a batch, whose axis 0 is the samples."""
     axis = dim if dim >= 0 else dim + 1 + len(shape)
     if not 1 <= axis <= len(shape):
         raise ShapeError(
@@ -665,13 +619,7 @@ def axis_of(dim: int, shape: Shape) -> int:
 
 
 def sequence_shape(shape: Shape) -> tuple[int, int]:
-    """Split a sequence's shape into length and features.
-
-    Raises
-    ------
-    ShapeError
-        If it does not have two axes.
-    """
+    """Split a sequence's shape into length and features, or raise ShapeError."""
     if len(shape) != 2:
         raise ShapeError(f"takes sequences (length, features), but gets samples of shape {shape}")
     return shape[0], shape[1]
@@ -789,23 +737,10 @@ def block_names(parameters: Sequence[str]) -> list[str]:
 def grouped(
     registered: Sequence[Layer], calls: Sequence[Layer], names: Sequence[str]
 ) -> list[ModuleBlock]:
-    """Group calls and parameters by module.
+    """Group calls and parameters by module: the root, then each module, by their first calls.
 
-    Parameters
-    ----------
-    registered : sequence of Layer
-        In torch's order of registration.
-    calls : sequence of Layer
-        In the order of forward.
-    names : sequence of str
-        Paths of the modules; of nested ones, the innermost counts.
-
-    Returns
-    -------
-    list of ModuleBlock
-            The root, then each module, in the order of their first calls. A layer without
-        parameters whose name is in no module joins the call before it. A parameter used in several
-        modules belongs to the root.
+    Of nested modules the innermost counts. A layer without parameters whose name is in no module
+    joins the call before it. A parameter used in several modules belongs to the root.
     """
     modules = set(names)
 
@@ -844,18 +779,8 @@ def grouped(
 def within(calls: Sequence[Layer], units: Sequence[str]) -> list[frozenset[str]]:
     """Find the units that contain each call; units may be nested.
 
-    Parameters
-    ----------
-    calls : sequence of Layer
-        In the order of forward.
-    units : sequence of str
-        Paths of modules; several joined by commas form one unit.
-
-    Returns
-    -------
-    list of frozenset of str
-            A call without parameters and name belongs to the units of the call before it, except a
-        unit that is a single layer.
+    A unit is the path of a module, or several joined by commas. A call without parameters and name
+    belongs to the units of the call before it, except a unit that is a single layer.
     """
     known = {name: unit for unit in units for name in unit.split(", ")}
     found, before = list[frozenset[str]](), frozenset[str]()
@@ -1018,13 +943,7 @@ class ModelGraph:
         return grouped(self.registered, layers, names)
 
     def shapes(self, inputs: Sequence[Shape]) -> list[Shape]:
-        """Shape of every value, per sample.
-
-        Raises
-        ------
-        ShapeError
-            If a layer does not fit its inputs; names the layer.
-        """
+        """Shape of every value, per sample; a ShapeError names the layer that does not fit."""
         if tuple(inputs) in self._known_shapes:
             return list(self._known_shapes[tuple(inputs)])
         found = list(inputs)
@@ -1043,13 +962,7 @@ class ModelGraph:
 
 
 class GraphBuilder:
-    """Builds a graph; see the module's docstring.
-
-    Parameters
-    ----------
-    inputs : str
-        Names of the graph's inputs.
-    """
+    """Builds a graph with these inputs; see the module's docstring."""
 
     def __init__(self, *inputs: str) -> None:
         self._inputs = inputs

@@ -172,15 +172,7 @@ def neighbourhoods(
 ) -> Iterator[tuple[slice, Array]]:
     """Lay out the pixels of all windows, one block that fits the cache at a time.
 
-    Parameters
-    ----------
-    x : ndarray, shape `(batch, *lengths, channels)`
-        In any order of memory.
-    window : ConvWindow
-    count : tuple of int
-        Number of windows along each axis.
-    groups : int
-        Groups of channels.
+    ``x`` has shape `(batch, *lengths, channels)`, ``count`` windows along each axis.
 
     Yields
     ------
@@ -225,21 +217,15 @@ def _cut(count: Extents, pixels: int) -> int:
 
 
 def convolved(x: Array, weight: Array, window: ConvWindow, count: Extents) -> Array:
-    """Cross-correlate.
+    """Cross-correlate: the result has shape `(batch, *count, out)`.
 
     Parameters
     ----------
     x : ndarray, shape `(batch, *lengths, channels)`
-        In any order of memory.
     weight : ndarray, shape `(groups, *kernel, in / groups, out / groups)`
-        In any order of memory.
     window : ConvWindow
     count : tuple of int
         Number of windows along each axis.
-
-    Returns
-    -------
-    ndarray, shape `(batch, *count, out)`
     """
     groups, out = len(weight), weight.shape[-1]
     matrix = np.ascontiguousarray(weight).reshape(groups, -1, out)
@@ -270,14 +256,8 @@ def gradients_of_unit_stride(
     slope : ndarray, shape `(batch, *count, out)`
         Gradient of the output.
     weight : ndarray, shape `(groups, out / groups, in / groups, *kernel)`
-        Torch's order of axes after the groups.
     window : ConvWindow
         With stride 1.
-
-    Returns
-    -------
-    (ndarray, ndarray)
-        Of the shapes of weight and x.
     """
     before = _beyond(window.reach, window.before)
     after = _beyond(window.reach, window.after)

@@ -354,10 +354,8 @@ class QuantizedLinear(Linear):
 def split_equation(equation: str) -> tuple[str, str, str]:
     """Split ``"bd,df->bf"`` into ``("bd", "df", "bf")``.
 
-    Raises
-    ------
-    ValueError
-        If it is not a product of a batch and one weight whose gradients are einsums too.
+    Raises ValueError if it is not a product of a batch and one weight whose gradients are einsums
+    too.
     """
     operands, arrow, output = equation.replace(" ", "").partition("->")
     x, comma, weight = operands.partition(",")

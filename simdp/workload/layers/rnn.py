@@ -75,14 +75,8 @@ class Cell(ABC):
     def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
         """Gradients of ``given``, of ``hidden``, and of the state except through ``hidden``.
 
-        Parameters
-        ----------
-        kept : object
-            Second result of `step`.
-        state : tuple of ndarray
-            The state before the step.
-        slope : tuple of ndarray
-            Gradient of the state after the step.
+        ``kept`` is the second result of `step`, ``state`` the state before it, ``slope`` the
+        gradient of the state after it.
         """
 
 
@@ -175,23 +169,10 @@ class Walked(NamedTuple):
 def walk(
     cell: Cell, x: Array, weights: Weights, start: State, turned: bool = False
 ) -> tuple[Array, State, Walked]:
-    """Run a cell along a sequence.
+    """Run a cell along x, shape `(length, batch, features)`, or from its end if ``turned``.
 
-    Parameters
-    ----------
-    cell : Cell
-    x : ndarray, shape `(length, batch, features)`
-        Input.
-    weights : Weights
-    start : tuple of ndarray
-        Initial state.
-    turned : bool
-        Whether to run from the end to the start.
-
-    Returns
-    -------
-    (ndarray, tuple of ndarray, Walked)
-        Output, shape `(length, batch, hidden)`; the last state; and the values for `walk_back`.
+    Returns the output, shape `(length, batch, hidden)`; the last state; and the values for
+    `walk_back`.
     """
     given = x @ weights.ih.T
     if weights.bias_ih is not None:
@@ -217,21 +198,9 @@ def walk(
 def walk_back(
     cell: Cell, saved: Walked, weights: Weights, dy: Array, end: State
 ) -> tuple[Array, Weights, State]:
-    """Backward of `walk`.
+    """Gradients of the input, of the weights and of the initial state of a `walk`.
 
-    Parameters
-    ----------
-    cell, saved, weights
-        As in `walk`, and its third result.
-    dy : ndarray, shape `(length, batch, hidden)`
-        Gradient of the output.
-    end : tuple of ndarray
-        Gradient of the last state.
-
-    Returns
-    -------
-    (ndarray, Weights, tuple of ndarray)
-        Gradients of the input, of the weights, and of the initial state.
+    ``dy`` is the gradient of the output, ``end`` that of the last state.
     """
     x, slope = saved.x, end
     shape = (*x.shape[:2], len(weights.hh))

@@ -28,12 +28,12 @@ class Loss(Spec):
 
     @property
     def adds(self) -> bool:
-        """Whether the losses of parts sum to that of the whole; else their mean weighted by `count`."""
+        """Whether the losses of parts sum to the whole's; else their mean by `count` equals it."""
         return False
 
     @abstractmethod
     def count(self, target: Array) -> float:
-        """Denominator of the mean over these targets: samples, counted targets, or their weights."""
+        """Divisor of the mean over these targets: samples, counted targets, or their weights."""
 
     def ignored(self, target: Array) -> Array:
         """Mask of the targets that do not count, in their shape; none by default."""
