@@ -1,6 +1,6 @@
 """Models by kind; this table is the one place of registration.
 
-A file in ``presets/`` gives a real model its name: a kind of the table, its keys, and the source.
+A file in ``presets/`` defines a named model: a kind of the table, its keys, and the source.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ MODEL = one_of("model", MODELS, presets=PRESETS, shared=True)
 AnyModel = Annotated[Model, MODEL]
 
 USUAL_LAYERS = 50
-"""Layers of a model of which only the number of parameters and a step's time are known: about as
-many as ResNet-50 and BERT have with weights of any size."""
+"""Default layers of a model known only by its number of parameters and a step's time: about as
+many as ResNet-50 and BERT have with large weights."""
 
 
 def in_layers(model: Any) -> Any:
-    """Cut parameters of which only the number is known into layers, if nothing says how many."""
+    """Set a default ``num_layers`` for a model of which only the number of parameters is known."""
     bare = getattr(MODEL.member(model), "brings_times", True) is False
     if not bare or not isinstance(model, dict) or "num_layers" in model:
         return model

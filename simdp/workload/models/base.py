@@ -23,21 +23,21 @@ from simdp.workload.layers.base import (
 
 
 class FileNames(NamedTuple):
-    """What transformers' ``from_pretrained`` does with names, for one kind of model.
+    """Mapping of tensor names by transformers' ``from_pretrained``, for one kind of model.
 
     Attributes
     ----------
     prefix : str
-        Of the model under its head, such as ``transformer``; a file of the model without a head
-        has names without it.
+            Of the model inside its head's model, such as ``transformer``; a file of the model
+        without a head has names without it.
     renames : tuple of (str, str)
-        Patterns of names as older versions wrote them, and what takes their place.
+        Patterns of older names, and their replacements.
     ignored : tuple of str
-        Patterns of names that may be there although the model lacks them: weights that it shares
-        with others, and masks that it makes anew.
+            Patterns of names allowed in a file though the model lacks them: shared weights, and
+        masks that are computed.
     tied : tuple of (str, str)
-        Names of tensors of which the first is the second where the model ties its embeddings; a
-        file in which they differ is of a model that does not.
+            Pairs of names with equal tensors if the model ties its embeddings; a file in which they
+        differ is of a model without ties.
     """
 
     prefix: str = ""
@@ -46,19 +46,9 @@ class FileNames(NamedTuple):
     tied: tuple[tuple[str, str], ...] = ()
 
     def pairs(self, stored: Collection[str], wanted: Collection[str]) -> list[tuple[str, str]]:
-        """Name the tensors of a file as the model does.
+        """Match the tensors of a file to the model's: pairs of model name and file name.
 
-        Parameters
-        ----------
-        stored : collection of str
-            Names in the file.
-        wanted : collection of str
-            Names in the model.
-
-        Returns
-        -------
-        list of (str, str)
-            What the model calls each tensor, and what the file does; ignored ones are left out.
+        Ignored names are left out.
         """
         found = [(self._renamed(name), name) for name in stored]
         lead = f"{self.prefix}."
@@ -79,42 +69,41 @@ class FileNames(NamedTuple):
 
 
 PLAIN = FileNames()
-"""Files call tensors as the model does."""
+"""For files with the model's own names."""
 
 
 class Model(Spec):
-    """What is trained: a graph, and the shapes of a sample and of its output."""
+    """Base of models: a graph, and the shapes of a sample and of its output."""
 
     kind: str
 
     timed: ClassVar[bool] = False
-    """Whether layers bring their times, so that there are no numbers to compute."""
+    """Whether layers have given times and no numbers."""
 
     recorded: ClassVar[bool] = False
-    """Whether of its layers, and of the loss among them, only kernels and sizes are known."""
+    """Whether only kernels and sizes of its layers, including the loss, are known."""
 
     depth_key: ClassVar[str | None] = None
-    """The key that says how many equal blocks the model has, where it is a stack of them."""
+    """The key of the number of blocks, if the model is a stack of equal ones."""
 
     padding_is_unseen: ClassVar[bool] = False
-    """Whether nothing that is made of a token depends on later ones: what fills a short sample up
-    is then seen by nobody, whatever token it is."""
+    """Whether no token attends to later ones, so that any token can pad short samples."""
 
     file_names: ClassVar[FileNames] = PLAIN
-    """How its tensors may be called in files of weights."""
+    """Names of its tensors in files of weights."""
 
     @property
     def unread(self) -> bool:
-        """Whether nothing is known of it before its file has been read."""
+        """Whether nothing is known of the model before its file is read."""
         return self.timed
 
     def read(self, base: Path, itemsize: int) -> Model:
-        """The model that its files tell of; by default it has none, and is the same.
+        """Return the model described by its files; by default the model itself.
 
         Parameters
         ----------
         base : Path
-            Folder that relative paths start from.
+            Folder of relative paths.
         itemsize : int
             Bytes per element of a gradient.
 
@@ -127,27 +116,27 @@ class Model(Spec):
 
     @abstractmethod
     def build(self) -> ModelGraph:
-        """Make the graph, as a torch module's ``__init__`` and ``forward`` do."""
+        """Build the graph, like a torch module's ``__init__`` and ``forward``."""
 
     @cached_property
     def graph(self) -> ModelGraph:
-        """The model's layers and how they are joined."""
+        """The model's layers and their connections."""
         return self.build()
 
     @abstractmethod
     def input_shapes(self) -> dict[str, Shape | None]:
-        """Shape of one sample of each input; None where only the data can tell."""
+        """Shape of one sample of each input; None if it depends on the data."""
 
     def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
         """The same model for samples of these shapes, where its own keys leave them open."""
         return self
 
     def how_to_give_shapes(self) -> str:
-        """What to write where `input_shapes` is not known."""
+        """Advice in errors where `input_shapes` is unknown."""
         return "give it in the model."
 
     def output_shape(self) -> Shape:
-        """Shape of what the model makes of one sample; every input's shape must be known."""
+        """Shape of the output for one sample; every input's shape must be known."""
         return self.shapes(self.known_shapes())[self.graph.outputs[0][0]]
 
     def known_shapes(self) -> tuple[Shape, ...]:
@@ -158,52 +147,52 @@ class Model(Spec):
         return tuple(shape for shape in shapes if shape is not None)
 
     def shapes(self, inputs: tuple[Shape, ...]) -> list[Shape]:
-        """Shape of every value of the graph; see `Graph.shapes`."""
+        """Shape of every value of the graph; see `ModelGraph.shapes`."""
         return self.graph.shapes(inputs)
 
     def num_tokens(self, name: str) -> int | None:
-        """How many different tokens an input may hold; None where it takes real numbers."""
+        """Vocabulary size of an input; None if it takes real numbers."""
         return None
 
     @property
     def padding(self) -> int | None:
-        """The token that fills short samples up to the length of long ones, if there is one."""
+        """Token that pads short samples, if any."""
         return None
 
     @property
     def target_follows(self) -> str | None:
-        """The input whose length the targets share, where they have one target per token."""
+        """Input whose length the targets share, if there is one target per token."""
         return None
 
     def initial(self, parameter: Parameter) -> Initial:
-        """How a parameter starts; by default as its layer does alone."""
+        """Initial values of a parameter; by default those of its layer."""
         return parameter.initial
 
     def draws(self) -> Sequence[Parameter]:
-        """Parameters in the order in which torch fills them; the last value of each stays.
+        """Parameters in the order in which torch fills them; the last value of each counts.
 
-        The constructors of the layers come first, then `filled_again`; first for the parameters
-        `in_trunk`, then for the others.
+        Layers' constructors come first, then `filled_again`; first for the parameters `in_trunk`,
+        then for the others.
         """
         draws = [self.constructed(), self.filled_again()]
         trunk = [p for part in draws for p in part if self.in_trunk(p.name)]
         return [*trunk, *(p for part in draws for p in part if not self.in_trunk(p.name))]
 
     def in_trunk(self, name: str) -> bool:
-        """Whether a parameter's module is complete and filled before the head is constructed."""
+        """Whether a parameter is filled before the head is constructed."""
         return True
 
     def constructed(self) -> Sequence[Parameter]:
-        """Parameters in the order in which the constructors of torch's layers fill them."""
+        """Parameters in the order in which torch's constructors fill them."""
         return self.graph.draws
 
     def filled_again(self) -> Sequence[Parameter]:
-        """What the model fills otherwise than constructors, by default in order of registration."""
+        """Parameters that the model fills after the constructors, in registration order."""
         own = [(p, self.initial(p)) for p in self.graph.parameters]
         return [p._replace(initial=start) for p, start in own if start is not p.initial]
 
     def parameters(self) -> list[Parameter]:
-        """Learned tensors, in torch's order of registration."""
+        """Trainable tensors, in torch's order of registration."""
         return list(self.graph.parameters)
 
     def ready_order(self) -> list[str]:
@@ -211,21 +200,21 @@ class Model(Spec):
         return list(self.graph.ready_order)
 
     def num_parameters(self) -> int:
-        """Number of learned elements."""
+        """Number of trainable elements."""
         return sum(parameter.num_elements for parameter in self.graph.parameters)
 
 
 class TextModel(Model):
-    """Weights start as transformers': normal, biases at 0, norms at 1.
+    """Base of transformers' models: weights start normal, biases at 0, norms at 1.
 
     Attributes
     ----------
     vocab_size : int
-        How many different tokens there are.
+        Size of the vocabulary.
     initializer_range : float
-        Standard deviation of the weights at the start.
+        Standard deviation of the initial weights.
     sequence_length : int or None
-        Tokens of a sample; by default those of the data, or `usual_length` of them.
+        Tokens of a sample; by default those of the data, or `usual_length`.
     """
 
     file_names: ClassVar[FileNames] = FileNames(
@@ -233,7 +222,7 @@ class TextModel(Model):
     )
 
     trunk: ClassVar[str] = ""
-    """Leads the names of parameters that transformers fills before it constructs the head."""
+    """Prefix of the parameters that transformers fills before it constructs the head."""
 
     vocab_size: Int = Field(ge=1, le=10**9)
     initializer_range: Float = Field(0.02, ge=0)
@@ -242,12 +231,12 @@ class TextModel(Model):
     @property
     @abstractmethod
     def num_places(self) -> int:
-        """Tokens of the longest sample that the position embedding knows."""
+        """Maximum length that the position embedding allows [tokens]."""
 
     @property
     @abstractmethod
     def usual_length(self) -> int:
-        """Tokens of a sample where neither the model nor the data say."""
+        """Length of a sample where neither the model nor the data define it [tokens]."""
 
     @model_validator(mode="after")
     def _places_suffice(self) -> Self:
@@ -259,7 +248,7 @@ class TextModel(Model):
         return self
 
     def std_of(self, name: str) -> float:
-        """Standard deviation of a weight at the start; by default the same for all."""
+        """Standard deviation of an initial weight; by default the same for all."""
         return self.initializer_range
 
     def initial(self, parameter: Parameter) -> Initial:

@@ -1,4 +1,4 @@
-"""BERT with a head to fine-tune it by, in transformers' layout or in torch.nn's."""
+"""BERT with a fine-tuning head, in transformers' layout or in torch.nn's."""
 
 from __future__ import annotations
 
@@ -63,41 +63,38 @@ NAMES = {
 
 
 class Bert(TextModel):
-    """Embeddings of tokens, places and types, encoder layers, the pooler, and a head.
+    """Embeddings of tokens, positions and types, encoder layers, the pooler, and a head.
 
-    The input is the tokens ``x`` alone; all are of type 0. Keys are named as transformers'
-    BertConfig.
+    The input is the tokens ``x``; all have type 0. Keys are named as in transformers' BertConfig.
 
     Attributes
     ----------
     layout : {"huggingface", "torch"}
-        Names, shapes and order of the parameters: those of transformers' BertModel,
-        BertForSequenceClassification or BertForMaskedLM, as the head asks; or those of a module of
-        nn.Embedding, nn.TransformerEncoder, whose queries, keys and values share a weight, and
-        nn.Linear.
+            Names, shapes and order of the parameters: those of transformers' BertModel,
+        BertForSequenceClassification or BertForMaskedLM, depending on the head; or of nn.Embedding,
+        nn.TransformerEncoder, whose queries, keys and values share a weight, and nn.Linear.
     pad_id : int or None
-        The token that fills short samples: nobody looks at it.
+        Token that pads short samples; masked in attention.
     pooler : bool or None
-        A linear map and tanh of the first token, in front of the head; by default where
-        transformers has one, everywhere but for masked_lm.
+            A linear map and tanh of the first token, before the head; by default as in
+        transformers, for all heads but masked_lm.
     head : {"none", "classification", "masked_lm"}
-        What comes out: what the pooler makes of a sample, or the hidden states of a model without
-        one; ``num_labels`` numbers per sample; or a number for each word of the vocabulary per
-        token.
+            Output: the pooler's, or the hidden states of a model without one; ``num_labels``
+        numbers per sample; or a score for each word of the vocabulary per token.
     hidden_size, num_hidden_layers, num_attention_heads : int
         Width of a token, number of encoder layers, heads of each one's attention.
     intermediate_size : int
         Width between the two feed-forward maps.
     max_position_embeddings, type_vocab_size : int
-        Places and types of tokens that the model knows.
+        Number of positions and of token types.
     hidden_act : {"gelu", "gelu_new", "relu"}
         Activation between the feed-forward maps.
     hidden_dropout_prob, attention_probs_dropout_prob : float
-        Dropout of the embeddings and behind each sublayer, and of the attention's weights.
+        Dropout of the embeddings and after each sublayer, and of the attention weights.
     layer_norm_eps : float
         Added to the variance by every norm.
     num_labels : int or None
-        Outputs of the head classification; 2 by default.
+        Outputs of the classification head; 2 by default.
 
     References
     ----------
@@ -189,7 +186,7 @@ class Bert(TextModel):
         return self.head != "masked_lm" if self.pooler is None else self.pooler
 
     def _path(self, name: str) -> str:
-        """A path of `Names` in the whole model: transformers' heads hold a BertModel ``bert``."""
+        """Path of a module in the whole model; transformers' heads hold a BertModel ``bert``."""
         inside = self.layout == "huggingface" and self.head != "none"
         return f"bert.{name}" if inside else name
 
@@ -253,7 +250,7 @@ class Bert(TextModel):
         return self._linear(graph, "classifier", h, self.num_labels or 2)
 
     def _words(self, graph: GraphBuilder, h: Value) -> Value:
-        """Transformers' BertLMPredictionHead, whose weight is that of the word embeddings."""
+        """Transformers' BertLMPredictionHead, which shares the weight of the word embeddings."""
         name, d = "cls.predictions", self.hidden_size
         decoder = graph.register(
             Projection(
@@ -306,7 +303,7 @@ class Bert(TextModel):
 
     @property
     def padding(self) -> int | None:
-        # Targets of hidden states have all tokens: then no sample is to be cut.
+        # Targets of hidden states have all tokens, so no sample is cut.
         hidden_states = self.head == "none" and not self._has_pooler
         return None if hidden_states else self.pad_id
 

@@ -32,18 +32,18 @@ from simdp.workload.models.base import Model
 
 
 class ImageModel(Model):
-    """Takes square images of shape `(in_channels, image_size, image_size)`.
+    """Base of models of square images, shape `(in_channels, image_size, image_size)`.
 
     Attributes
     ----------
     num_classes : int
-        Classes to tell apart.
+        Number of classes.
     in_channels : int
         Channels of an image.
     image_size : int
         Height and width of an image [pixels].
     width_multiplier : float
-        What every number of channels is multiplied by; 1 is the model as published.
+        Factor of all numbers of channels; 1 is the model as published.
     """
 
     num_classes: Int = Field(1000, ge=1, le=10**7)
@@ -52,7 +52,7 @@ class ImageModel(Model):
     width_multiplier: Float = Field(1.0, gt=0, le=1000)
 
     def scaled(self, channels: int) -> int:
-        """A published number of channels, times the width multiplier; 1 at least."""
+        """A published number of channels, times the width multiplier; at least 1."""
         return max(1, round(channels * self.width_multiplier))
 
     def input_shapes(self) -> dict[str, Shape | None]:
@@ -60,25 +60,18 @@ class ImageModel(Model):
 
 
 def fan_out(parameter: Parameter) -> int:
-    """Outputs that an input of a convolution goes to: output channels times the kernel's places."""
+    """Output channels of a convolution times its kernel's size."""
     out, _, tall, wide = parameter.shape
     return out * tall * wide
 
 
 class ImageGraph:
-    """Builds a graph whose values are feature maps, and remembers the channels of each.
-
-    Parameters
-    ----------
-    in_channels : int
-        Of the images.
-    eps, momentum : float
-        Of every batch norm.
+    """Builds a graph of feature maps and tracks the channels of each value.
 
     Attributes
     ----------
     graph : GraphBuilder
-        For layers whose values are no feature maps.
+        For layers whose values are not feature maps.
     x : Value
         The images.
     """
@@ -94,7 +87,7 @@ class ImageGraph:
         return self._channels[x]
 
     def call(self, layer: Layer, *inputs: Value) -> Value:
-        """Append a layer that keeps the channels of what it is given."""
+        """Append a layer that keeps the number of channels."""
         return self._call(layer, self._channels[inputs[0]], *inputs)
 
     def conv(
@@ -108,7 +101,7 @@ class ImageGraph:
         groups: int = 1,
         bias: bool = False,
     ) -> Value:
-        """Append a convolution; without ``padding`` half the kernel, which keeps the size."""
+        """Append a convolution; ``padding`` is half the kernel by default, which keeps the size."""
         tall, wide = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)
         conv = Conv2d(
             name=name,
@@ -130,7 +123,7 @@ class ImageGraph:
         return self.call(norm, x)
 
     def concat(self, name: str, *inputs: Value) -> Value:
-        """Put the channels of several values behind each other."""
+        """Concatenate the channels of several values."""
         return self._call(Concat(name=name), sum(self._channels[x] for x in inputs), *inputs)
 
     def _call(self, layer: Layer, channels: int, *inputs: Value) -> Value:
@@ -142,8 +135,7 @@ class ImageGraph:
 class ResNet(ImageModel):
     """Residual blocks in stages; each stage halves the image and doubles the channels.
 
-    Parameters are named ``conv1.weight``, ``bn1.weight``, ..., ``layer1.0.conv1.weight``, ...,
-    ``fc.bias``, as in torchvision.
+    Parameters are named as in torchvision: ``conv1.weight``, ..., ``layer1.0.conv1.weight``, ...
 
     Attributes
     ----------
@@ -228,13 +220,13 @@ class ResNet(ImageModel):
 
 
 POOLED = 7
-"""Height and width of the feature maps that the classifier sees."""
+"""Height and width of the classifier's feature maps."""
 
 
 class VGG(ImageModel):
     """Stages of 3x3 convolutions, each with a max pooling at its end; three linear layers.
 
-    Parameters are named ``features.0.weight``, ..., ``classifier.6.bias``, as in torchvision.
+    Parameters are named as in torchvision: ``features.0.weight``, ..., ``classifier.6.bias``.
 
     Attributes
     ----------
@@ -300,21 +292,21 @@ class VGG(ImageModel):
 
 
 EPS = 1e-3
-"""Of every batch norm."""
+"""eps of every batch norm."""
 
 AUX_WEIGHT = 0.4
-"""Of the auxiliary loss, as in torchvision's training reference."""
+"""Weight of the auxiliary loss, as in torchvision's training reference."""
 
 
 class Inception(ImageModel):
     """Blocks of parallel convolutions whose outputs are concatenated.
 
-    Parameters are named ``Conv2d_1a_3x3.conv.weight``, ..., ``fc.bias``, as in torchvision.
+    Parameters are named as in torchvision: ``Conv2d_1a_3x3.conv.weight``, ..., ``fc.bias``.
 
     Attributes
     ----------
     aux_logits : bool
-        Whether a second classifier looks at the middle of the model; its loss counts for 0.4.
+        Whether there is a second classifier in the middle of the model, whose loss has weight 0.4.
     dropout : float
         Share of the values before the last layer that is dropped.
 
@@ -352,7 +344,7 @@ class Inception(ImageModel):
 
 
 class _Net(ImageGraph):
-    """The blocks, named as torchvision's; numbers of channels are the published ones."""
+    """Blocks with torchvision's names and the published numbers of channels."""
 
     def __init__(self, model: Inception) -> None:
         super().__init__(model.in_channels, eps=EPS)
@@ -367,7 +359,7 @@ class _Net(ImageGraph):
         stride: int = 1,
         padding: int | None = None,
     ) -> Value:
-        """Convolution, batch norm and relu; without ``padding`` the size is kept."""
+        """Convolution, batch norm and relu; by default ``padding`` keeps the size."""
         h = self.conv(f"{name}.conv", x, self.model.scaled(channels), kernel, stride, padding)
         return self.call(ReLU(name=f"{name}.relu"), self.batch_norm(f"{name}.bn", h))
 
@@ -382,7 +374,7 @@ class _Net(ImageGraph):
         return self.halved("maxpool2", h)
 
     def mixed_5(self, name: str, x: Value, pool_channels: int) -> Value:
-        """As torchvision's InceptionA."""
+        """InceptionA."""
         one = self.unit(f"{name}.branch1x1", x, 64, 1)
         five = self.unit(f"{name}.branch5x5_1", x, 48, 1)
         five = self.unit(f"{name}.branch5x5_2", five, 64, 5)
@@ -392,7 +384,7 @@ class _Net(ImageGraph):
         return self.concat(f"{name}.concat", one, five, three, self.pooled(name, x, pool_channels))
 
     def mixed_6a(self, name: str, x: Value) -> Value:
-        """As torchvision's InceptionB."""
+        """InceptionB."""
         once = self.unit(f"{name}.branch3x3", x, 384, 3, stride=2, padding=0)
         twice = self.unit(f"{name}.branch3x3dbl_1", x, 64, 1)
         twice = self.unit(f"{name}.branch3x3dbl_2", twice, 96, 3)
@@ -400,7 +392,7 @@ class _Net(ImageGraph):
         return self.concat(f"{name}.concat", once, twice, self.halved(f"{name}.pool", x))
 
     def mixed_6(self, name: str, x: Value, channels: int) -> Value:
-        """As torchvision's InceptionC."""
+        """InceptionC."""
         one = self.unit(f"{name}.branch1x1", x, 192, 1)
         seven = self.unit(f"{name}.branch7x7_1", x, channels, 1)
         seven = self.unit(f"{name}.branch7x7_2", seven, channels, (1, 7))
@@ -413,7 +405,7 @@ class _Net(ImageGraph):
         return self.concat(f"{name}.concat", one, seven, twice, self.pooled(name, x, 192))
 
     def mixed_7a(self, name: str, x: Value) -> Value:
-        """As torchvision's InceptionD."""
+        """InceptionD."""
         three = self.unit(f"{name}.branch3x3_1", x, 192, 1)
         three = self.unit(f"{name}.branch3x3_2", three, 320, 3, stride=2, padding=0)
         seven = self.unit(f"{name}.branch7x7x3_1", x, 192, 1)
@@ -423,7 +415,7 @@ class _Net(ImageGraph):
         return self.concat(f"{name}.concat", three, seven, self.halved(f"{name}.pool", x))
 
     def mixed_7(self, name: str, x: Value) -> Value:
-        """As torchvision's InceptionE."""
+        """InceptionE."""
         one = self.unit(f"{name}.branch1x1", x, 320, 1)
         three = self.unit(f"{name}.branch3x3_1", x, 384, 1)
         three = self.forked(f"{name}.branch3x3_2", three)
@@ -433,7 +425,7 @@ class _Net(ImageGraph):
         return self.concat(f"{name}.concat", one, three, twice, self.pooled(name, x, 192))
 
     def aux(self, name: str, x: Value) -> Value:
-        """As torchvision's InceptionAux."""
+        """InceptionAux."""
         h = self.call(AvgPool2d(name=f"{name}.pool", kernel_size=5, stride=3), x)
         h = self.unit(f"{name}.conv0", h, 128, 1)
         h = self.unit(f"{name}.conv1", h, 768, 5, padding=0)
@@ -441,22 +433,22 @@ class _Net(ImageGraph):
         return self.classifier(f"{name}.", h)
 
     def forked(self, name: str, x: Value) -> Value:
-        """A 1x3 beside a 3x1 convolution."""
+        """Parallel 1x3 and 3x1 convolutions."""
         wide = self.unit(f"{name}a", x, 384, (1, 3))
         tall = self.unit(f"{name}b", x, 384, (3, 1))
         return self.concat(f"{name}.concat", wide, tall)
 
     def pooled(self, name: str, x: Value, channels: int) -> Value:
-        """The branch that averages over neighbours first."""
+        """Average pooling, then a convolution."""
         pool = AvgPool2d(name=f"{name}.pool", kernel_size=3, stride=1, padding=1)
         return self.unit(f"{name}.branch_pool", self.call(pool, x), channels, 1)
 
     def halved(self, name: str, x: Value) -> Value:
-        """A max pooling that halves the image."""
+        """Max pooling that halves the image."""
         return self.call(MaxPool2d(name=name, kernel_size=3, stride=2), x)
 
     def classifier(self, prefix: str, x: Value) -> Value:
-        """The last layer of the model or of its auxiliary part."""
+        """Last layer of the model or of its auxiliary part."""
         features, classes = self.channels(x), self.model.num_classes
         h = self.graph.call(Flatten(name=f"{prefix}flatten"), x)
         fc = Linear(name=f"{prefix}fc", in_features=features, out_features=classes)

@@ -39,11 +39,11 @@ from simdp.workload.models.convnets import ImageGraph, ImageModel, fan_out
 
 NUM_STAGES = 4
 COARSEST = 32
-"""By how much a ResNet shrinks an image."""
+"""Factor by which a ResNet shrinks an image."""
 
 
 class PyramidModel(Model):
-    """A ResNet of bottlenecks whose norms are frozen, as its first layers may be, and an FPN.
+    """A ResNet of bottlenecks with frozen norms and possibly frozen first layers, and an FPN.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class PyramidModel(Model):
     groups, width_per_group : int
         Of the 3x3 convolutions; ResNeXt-50 32x4d has 32 groups of width 4.
     trainable_layers : int
-        Stages that learn, from the last one: of 5, the first is the convolution that begins.
+        Number of trainable stages, counted from the last; 5 includes the first convolution.
     fpn_channels : int
         Channels of the pyramid's maps.
     base_channels : int
@@ -106,7 +106,7 @@ class PyramidModel(Model):
     # The graph ---------------------------------------------------------------------------------
 
     def body(self, graph: GraphBuilder) -> list[Value]:
-        """Append the ResNet; return what comes out of each stage."""
+        """Append the ResNet; return the output of each stage."""
         width = self.base_channels
         h = self._unit(graph, "conv1", "bn1", graph.input("x"), (self.in_channels, width), 7, 2, 1)
         h = graph.call(ReLU(name="backbone.body.relu"), h)
@@ -125,7 +125,7 @@ class PyramidModel(Model):
 
     @property
     def stage_channels(self) -> list[int]:
-        """Channels that come out of each stage."""
+        """Output channels of each stage."""
         return [4 * self.base_channels * 2**stage for stage in range(NUM_STAGES)]
 
     def _block(
@@ -156,7 +156,7 @@ class PyramidModel(Model):
         stride: int,
         groups: int,
     ) -> Value:
-        """Append a convolution that may be frozen, and its frozen norm."""
+        """Append a convolution, possibly frozen, and its frozen norm."""
         conv = Conv2d(
             name=f"backbone.body.{conv_name}",
             in_channels=channels[0],
@@ -195,7 +195,7 @@ class PyramidModel(Model):
 
 
 def conv(name: str, given: int, out: int, kernel: int, stride: int = 1) -> Conv2d:
-    """A convolution with a bias, half the kernel of zeros around it."""
+    """A convolution with a bias, padded by half its kernel."""
     return Conv2d(
         name=name,
         in_channels=given,
@@ -209,20 +209,20 @@ def conv(name: str, given: int, out: int, kernel: int, stride: int = 1) -> Conv2
 HEAD_CONVS = 4
 
 PRIOR = 0.01
-"""How likely an object is at first."""
+"""Initial probability of an object."""
 
 
 class RetinaNet(PyramidModel):
-    """Two heads go over five maps; the loss sees all that they find, flattened.
+    """Two heads on five maps; the loss takes all their outputs, flattened.
 
     A map has ``num_anchors num_classes`` channels of classes and ``4 num_anchors`` of boxes. The
-    focal loss, which matches boxes to objects, is not modelled: any loss on these outputs leads
-    the same gradients through the model.
+    focal loss, which matches boxes to objects, is not modelled: any loss on these outputs leads to
+    gradients of the same sizes.
 
     Attributes
     ----------
     num_classes : int
-        Classes to tell apart.
+        Number of classes.
     num_anchors : int
         Boxes per cell of a map.
 
@@ -238,7 +238,7 @@ class RetinaNet(PyramidModel):
     num_anchors: Int = Field(9, ge=1, le=1000)
 
     def initial(self, parameter: Parameter) -> Initial:
-        """The heads begin small, and sure that there is nothing, as section 4.1 has it."""
+        """Heads start with small weights and a bias towards no object, as in section 4.1."""
         if not parameter.name.startswith("head."):
             return super().initial(parameter)
         if len(parameter.shape) == 4:
@@ -261,7 +261,7 @@ class RetinaNet(PyramidModel):
     def _head(
         self, graph: GraphBuilder, name: str, last: str, each: int, maps: list[Value]
     ) -> list[Value]:
-        """Append a head, which is one on all maps."""
+        """Append a head, shared by all maps."""
         lead, wide = f"head.{name}", self.fpn_channels
         convs = [
             graph.register(conv(f"{lead}.conv.{n}.0", wide, wide, 3)) for n in range(HEAD_CONVS)
@@ -282,24 +282,24 @@ MASK_CONVS = 4
 
 
 class MaskRCNN(PyramidModel):
-    """A head proposes regions on five maps; two others look at a fixed number of them.
+    """A head proposes regions on five maps; two others process a fixed number of them.
 
-    The loss sees all that the heads find, flattened. How many regions there are depends on the
-    data in part: here their number is that of training, which samples as many, and their places
-    are fixed (see `RoIAlign`). Choosing proposals, which learns nothing, takes no time here.
+    The loss takes all outputs of the heads, flattened. The numbers of regions are those sampled in
+    training, and their places are fixed (see `RoIAlign`). Choosing proposals, which has no weights,
+    takes no time here.
 
     Attributes
     ----------
     num_classes : int
-        Classes to tell apart, the background among them.
+        Number of classes, including the background.
     num_anchors : int
         Boxes per cell of a map.
     box_rois : int
-        Regions of an image that the head for boxes looks at in training.
+        Regions per image of the box head in training.
     mask_rois : int
-        Regions that the head for masks looks at: those that hold an object, a quarter at most.
+        Regions of the mask head: those with an object, at most a quarter.
     representation : int
-        Width of the head for boxes.
+        Width of the box head.
 
     References
     ----------
@@ -331,7 +331,7 @@ class MaskRCNN(PyramidModel):
         return graph.build(graph.call(Concat(name="concat"), *found))
 
     def _proposals(self, graph: GraphBuilder, maps: list[Value]) -> list[Value]:
-        """Append the head that says of each anchor whether something is there, and where."""
+        """Append the head that finds for each anchor whether there is an object, and its box."""
         lead, wide = "rpn.head", self.fpn_channels
         first = graph.register(conv(f"{lead}.conv.0.0", wide, wide, 3))
         ends = [
@@ -345,7 +345,7 @@ class MaskRCNN(PyramidModel):
         return found
 
     def _boxes(self, graph: GraphBuilder, maps: list[Value]) -> list[Value]:
-        """Append the head that names the object of each region and corrects its box."""
+        """Append the head that classifies each region and corrects its box."""
         lead, wide = "roi_heads.box_head", self.representation
         align = RoIAlign(
             name="roi_heads.box_roi_pool",
@@ -368,7 +368,7 @@ class MaskRCNN(PyramidModel):
         return found
 
     def _masks(self, graph: GraphBuilder, maps: list[Value]) -> Value:
-        """Append the head that draws each region's object."""
+        """Append the head that segments each region's object."""
         lead, wide = "roi_heads.mask_head", self.fpn_channels
         align = RoIAlign(
             name="roi_heads.mask_roi_pool", num_rois=self.mask_rois, output_size=MASK_CELLS
@@ -397,22 +397,22 @@ DEFAULTS = (4, 6, 6, 6, 4, 4)
 """Boxes per cell of each map."""
 
 EXTRA = ((256, 512, 2, 1), (256, 512, 2, 1), (128, 256, 2, 1), (128, 256, 1, 0), (128, 256, 1, 0))
-"""Of each further block: channels in between and at the end; stride and zeros around the 3x3."""
+"""Each further block's inner and output channels; stride and padding of its 3x3."""
 
 
 class SSD(ImageModel):
     """The first three stages of a ResNet, the third at full size, and five further blocks.
 
-    Each of six maps has ``4`` and ``num_classes`` numbers for each of its boxes; the loss sees all
-    of them, flattened. SSD's loss, which matches boxes to objects, is not modelled: any loss on
-    these outputs leads the same gradients through the model.
+    Each of six maps has ``4`` and ``num_classes`` numbers per box; the loss takes all of them,
+    flattened. SSD's loss, which matches boxes to objects, is not modelled: any loss on these
+    outputs leads to gradients of the same sizes.
 
     Attributes
     ----------
     layers : list of int
         Residual blocks in each of the three stages.
     num_classes : int
-        Classes to tell apart, the background among them.
+        Number of classes, including the background.
 
     References
     ----------
@@ -479,15 +479,15 @@ class SSD(ImageModel):
 
 NUM_SCALES = 3
 MOMENTUM = 0.01
-"""Of the running statistics, as in Darknet."""
+"""Momentum of the running statistics, as in Darknet."""
 
 
 class YOLO(ImageModel):
-    """One pass finds boxes and classes; the loss sees all maps, flattened, the coarsest first.
+    """One pass predicts boxes and classes; the loss takes all maps, flattened, the coarsest first.
 
     A map has ``num_anchors (5 + num_classes)`` channels: a box, its confidence and the classes for
     each anchor. Darknet's loss, which matches boxes to objects, is not modelled: any loss on these
-    outputs leads the same gradients through the model.
+    outputs leads to gradients of the same sizes.
 
     Attributes
     ----------
@@ -546,7 +546,7 @@ class YOLO(ImageModel):
         return net.graph.build(net.graph.call(Concat(name="concat"), *maps))
 
     def _backbone(self, net: ImageGraph) -> list[Value]:
-        """Darknet-53; returns what comes out of each stage."""
+        """Darknet-53; returns the output of each stage."""
         h = self._unit(net, "backbone.stem", net.x, 32, 3)
         stages = []
         for stage, depth in enumerate(self.layers, 1):
@@ -560,7 +560,7 @@ class YOLO(ImageModel):
         return stages
 
     def _alternate(self, net: ImageGraph, head: str, number: int, h: Value, width: int) -> Value:
-        """A head's convolutions: 1x1 to half the width and 3x3 to all of it, in turn."""
+        """A head's convolutions in turn: 1x1 to half the width, 3x3 to all of it."""
         channels, kernel = (width // 2, 1) if number % 2 else (width, 3)
         return self._unit(net, f"{head}.conv{number}", h, channels, kernel)
 
@@ -573,7 +573,7 @@ class YOLO(ImageModel):
 
 
 class UNet(Model):
-    """Convolutions with instance norms; the outputs are classes of every voxel.
+    """Convolutions with instance norms; the output is a class of every voxel.
 
     Attributes
     ----------

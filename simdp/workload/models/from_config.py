@@ -24,23 +24,23 @@ def _words(text: str) -> frozenset[str]:
 
 
 class FromConfig(NamedTuple):
-    """What may stand in a config.json of one model_type, beside our model's own keys.
+    """Keys of a config.json of one model_type besides our model's own keys.
 
     Attributes
     ----------
     kind : str
         Our model.
     architectures : mapping of str to mapping
-        Classes of transformers that it can be, the usual one first, and the keys that each sets.
+        Possible classes of transformers, the usual one first, and the keys that each sets.
     renames : mapping of str to str
-        What we call a key otherwise.
+        Our names of keys.
     fixed : mapping of str to value
-        Keys that we have no counterpart of, and the value with which none is needed; of a list,
-        that of all members.
+            Keys without counterpart, and the value at which none is needed; for a list, the value
+        of all members.
     ignored : frozenset of str
-        Keys that change nothing of what training computes.
+        Keys without effect on training.
     adjusted : callable
-        Makes our model's keys of a file and of those that were found in it.
+        Converts a file and the keys found in it to our model's keys.
     """
 
     kind: str
@@ -52,9 +52,9 @@ class FromConfig(NamedTuple):
 
 
 def _t5(config: Keys, keys: dict[str, Any]) -> dict[str, Any]:
-    """Since transformers 5 ``tie_word_embeddings: false`` only drops the scaling of the head.
+    """Treat ``tie_word_embeddings: false`` by version: since 5 it only drops the head's scaling.
 
-    Before, it also gave the head a weight of its own, which files of those versions hold.
+    In earlier versions it also gave the head a weight of its own.
     """
     version = str(config.get("transformers_version", ""))
     if keys.get("tie_word_embeddings", True) or version[:2] in ("2.", "3.", "4."):
@@ -77,8 +77,8 @@ ALWAYS_IGNORED = _words(
     transformers_version typical_p unk_token_id use_bfloat16 use_cache
     """
 )
-"""Keys of every configuration: of its file, of tokens, of text that is generated, of what is
-returned. In which type weights are stored is the scenario's ``precision``."""
+"""Keys of every configuration: of its file, tokens, text generation and return values. The dtype
+of weights is the scenario's ``precision``."""
 
 ALWAYS_FIXED: Keys = {
     "add_cross_attention": False,
@@ -134,7 +134,7 @@ FROM_CONFIG: dict[str, FromConfig] = {
     "mistral": FromConfig("mistral", {"MistralForCausalLM": {}}, {}, {}, LIKE_LLAMA),
     "mpt": FromConfig(
         "mpt",
-        # transformers' class is 4 times as wide whatever the file's expansion_ratio
+        # transformers' class ignores the file's expansion_ratio and uses 4
         {"MptForCausalLM": {"expansion_ratio": 4}, "MPTForCausalLM": {}},
         {},
         {
@@ -173,28 +173,28 @@ FROM_CONFIG: dict[str, FromConfig] = {
         _words("encoder_stride pooler_act pooler_output_size"),
     ),
 }
-"""By model_type; those whose kind is in the table of models can be read."""
+"""Entries by model_type."""
 
 
 OWN = ("sequence_length", "tgt_sequence_length")
-"""Keys that are handed on to the model."""
+"""Keys that are passed on to the model."""
 
 
 class Transformers(Model):
     """``{kind: transformers, path: config.json}``: the model that such a file describes.
 
-    It takes the model's place when the scenario is read. A key of the file that changes what is
-    computed, and that the model does not have, is refused.
+    It is replaced by that model when the scenario is read. A key of the file that affects the
+    computation and that the model lacks is an error.
 
     Attributes
     ----------
     path : str
         The file, relative to the scenario's.
     architecture : str or None
-        Class of transformers, such as BertForSequenceClassification; by default the first one of
-        the file's ``architectures``.
+            Class of transformers, such as BertForSequenceClassification; by default the first one
+        of the file's ``architectures``.
     sequence_length, tgt_sequence_length : int or None
-        Tokens of a sample, where the model takes text.
+        Tokens of a sample, if the model takes text.
     """
 
     kind: Literal["transformers"] = "transformers"
@@ -213,7 +213,7 @@ class Transformers(Model):
         if not isinstance(config, dict):
             raise _refusal(path, "is not a config.json; it holds no keys.")
         entry, architecture = self._entry(path, config)
-        from simdp.workload.models import MODELS  # which knows this model as well
+        from simdp.workload.models import MODELS  # imports this module
 
         member = MODELS[entry.kind]
         keys = _keys(path, config, entry, member) | dict(entry.architectures[architecture])
@@ -237,7 +237,7 @@ class Transformers(Model):
         return made
 
     def _entry(self, path: Path, config: Mapping[str, Any]) -> tuple[FromConfig, str]:
-        """What is known of the file's model, and which class it is of."""
+        """Entry of the file's model, and its class."""
         from simdp.workload.models import MODELS
 
         known = {name: entry for name, entry in FROM_CONFIG.items() if entry.kind in MODELS}
@@ -278,7 +278,7 @@ class Transformers(Model):
 def _keys(
     path: Path, config: Mapping[str, Any], entry: FromConfig, member: type[Model]
 ) -> dict[str, Any]:
-    """The model's keys, after all others have been found harmless."""
+    """The model's keys; raises if other keys affect the computation."""
     found = {}
     for key, value in config.items():
         own = entry.renames.get(key, key)
@@ -292,7 +292,7 @@ def _keys(
 
 
 def _nested(path: Path, key: str, value: Any, entry: FromConfig, annotation: Any) -> Any:
-    """A value that may have keys of its own, without those that change nothing."""
+    """A value that may have keys itself, without those that have no effect."""
     if not isinstance(value, dict):
         return value
     if "type" in value and "rope_type" not in value and key.startswith("rope"):
@@ -310,7 +310,7 @@ def _nested(path: Path, key: str, value: Any, entry: FromConfig, annotation: Any
 
 
 def _refuse_what_matters(path: Path, key: str, value: Any, entry: FromConfig) -> None:
-    """Refuse a key that may change what is computed and that the model does not have."""
+    """Raise if a key that the model lacks may affect the computation."""
     name = key.split(".")[-1]
     fixed = {**ALWAYS_FIXED, **entry.fixed}
     if name in ALWAYS_IGNORED or name in entry.ignored:

@@ -28,21 +28,21 @@ from simdp.workload.models.llama import tied_head
 
 
 class GPT2(TextModel):
-    """Embeddings of tokens and places, causal blocks, a norm, and the token embedding again.
+    """Embeddings of tokens and positions, causal blocks, a norm, and the token embedding again.
 
-    One output per token: a number for each token that may come next. Keys are named as
-    transformers' GPT2Config.
+    One output per token: a score for each possible next token. Keys are named as in transformers'
+    GPT2Config.
 
     Attributes
     ----------
     n_positions : int
-        Places that the model knows.
+        Number of positions.
     n_embd, n_layer, n_head : int
         Width of a token, number of blocks, heads of each one's attention.
     n_inner : int or None
         Width between the two feed-forward maps; by default 4 n_embd.
     embd_pdrop, attn_pdrop, resid_pdrop : float
-        Dropout of the embeddings, of the attention's weights, and behind each sublayer.
+        Dropout of the embeddings, of the attention weights, and after each sublayer.
     activation_function : {"gelu_new", "gelu", "relu"}
         Between the feed-forward maps.
     layer_norm_epsilon : float
@@ -118,12 +118,12 @@ class GPT2(TextModel):
         )
 
     def std_of(self, name: str) -> float:
-        """Weights in front of a sum start smaller, as there are 2 n_layer such sums."""
+        """Weights before a residual sum start smaller, by the square root of their number."""
         in_front = name.endswith("c_proj.weight")
         return self.initializer_range / (sqrt(2 * self.n_layer) if in_front else 1)
 
     def filled_again(self) -> Sequence[Parameter]:
-        """Weights in front of a sum twice: as any other, then with their smaller deviation."""
+        """Weights before a residual sum are drawn twice: as any other, then smaller."""
         found = list[Parameter]()
         for parameter in super().filled_again():
             if parameter.name.endswith("c_proj.weight"):
@@ -145,35 +145,35 @@ class GPT2(TextModel):
 
 
 class GPTNeoX(TextModel):
-    """Embedding of tokens, layers with two sublayers side by side, a norm, a map back to tokens.
+    """Embedding of tokens, layers with two parallel sublayers, a norm, and an output map.
 
-    Keys are named as transformers' GPTNeoXConfig.
+    Keys are named as in transformers' GPTNeoXConfig.
 
     Attributes
     ----------
     hidden_size, num_hidden_layers, num_attention_heads, intermediate_size : int
-        Width of a token, number of layers, heads of each one's attention, width between the two
+            Width of a token, number of layers, heads of each one's attention, width between the two
         feed-forward maps.
     hidden_act : {"gelu", "gelu_new", "relu"}
         Between the feed-forward maps.
     rotary_pct : float
-        Share of a head's features that turn with the place.
+        Share of a head's features with rotary embedding.
     rotary_emb_base : float
-        Base of the rotary embeddings' waves.
+        Base of the rotary embedding's frequencies.
     rope_parameters : RopeParameters or None
-        Both, as transformers 5 writes them, and how waves are stretched for longer samples.
+        Both, as transformers 5 writes them, and the scaling for longer samples.
     max_position_embeddings : int
-        Tokens of the longest sample.
+        Maximum length of a sample [tokens].
     use_parallel_residual : bool
-        Whether both sublayers see a layer's input; else the second one sees what the first made.
+        Whether both sublayers take a layer's input; else they run one after the other.
     attention_bias : bool
-        Whether the maps into attention and out of it have a bias.
+        Whether the maps into and out of attention have a bias.
     attention_dropout, hidden_dropout : float
-        Of the attention's weights; of the embedding and behind each sublayer.
+        Of the attention weights; of the embedding and after each sublayer.
     layer_norm_eps : float
         Added to the variance by every norm.
     tie_word_embeddings : bool
-        Whether the map back to tokens has the embedding's weight.
+        Whether the output map has the embedding's weight.
 
     References
     ----------
@@ -231,7 +231,7 @@ class GPTNeoX(TextModel):
 
     @property
     def rope(self) -> RopeParameters:
-        """How part of each query and key turns."""
+        """Rotary embedding of queries and keys."""
         given = self.rope_parameters.model_dump(exclude_unset=True) if self.rope_parameters else {}
         own = {"rope_theta": self.rotary_emb_base, "partial_rotary_factor": self.rotary_pct}
         return RopeParameters(**{**own, **given})
@@ -282,17 +282,17 @@ class GPTNeoX(TextModel):
 
 
 class MptAttentionConfig(Spec):
-    """How tokens look at each other; keys are named as transformers' MptAttentionConfig.
+    """Attention of MPT; keys are named as in transformers' MptAttentionConfig.
 
     Attributes
     ----------
     attn_pdrop : float
-        Dropout of the attention's weights.
+        Dropout of the attention weights.
     alibi : bool
-        Whether scores fall with the distance, more or less steeply in each head (Press et al.,
-        arXiv 2108.12409).
+            Whether scores fall with the distance, by a slope of each head (Press et al., arXiv
+        2108.12409).
     alibi_bias_max : float
-        The least steep of a power of two of heads falls by ``2^-alibi_bias_max``.
+        The smallest slope is ``2^-alibi_bias_max`` if the number of heads is a power of two.
     """
 
     attn_pdrop: Float = Field(0.0, ge=0, le=1)
@@ -303,29 +303,29 @@ class MptAttentionConfig(Spec):
 class Mpt(TextModel):
     """Embedding of tokens, causal blocks, a norm, and the token embedding again.
 
-    Keys are named as transformers' MptConfig.
+    Keys are named as in transformers' MptConfig.
 
     Attributes
     ----------
     d_model, n_heads, n_layers : int
         Width of a token, heads of each block's attention, number of blocks.
     expansion_ratio : int
-        How many times as wide the feed-forward part of a block is; in transformers always 4 times.
+        Width of a block's feed-forward part over d_model; always 4 in transformers.
     max_seq_len : int
-        Tokens of the longest sample.
+        Maximum length of a sample [tokens].
     learned_pos_emb : bool
-        Whether a learned row is added at each place, as llm-foundry does unless it is told not
-        to; transformers' MPT has none.
+            Whether there is a learned position embedding: llm-foundry's default; transformers' MPT
+        has none.
     attn_config : MptAttentionConfig
-        How tokens look at each other.
+        Attention.
     no_bias : bool
-        Leave the biases of linear maps and norms away.
+        Whether linear maps and norms have no biases.
     emb_pdrop, resid_pdrop : float
-        Dropout of the embeddings, and behind each sublayer.
+        Dropout of the embeddings, and after each sublayer.
     layer_norm_epsilon : float
         Added to the variance by every norm.
     tie_word_embeddings : bool
-        Whether the map back to tokens has the embedding's weight.
+        Whether the output map has the embedding's weight.
 
     References
     ----------

@@ -20,11 +20,11 @@ ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh",
 """Kinds of activations by transformers' names."""
 
 USUAL_LENGTH = 8192
-"""Tokens of a sample of a model that could take more, where nobody says; a choice."""
+"""Default length of a sample of models that could take more [tokens]; our choice."""
 
 
 def tied_head(weight: str, hidden_size: int, vocab_size: int) -> Projection:
-    """The map from the last norm back to tokens, with the weight of their embedding."""
+    """Output map from the last norm to tokens, with the embedding's weight."""
     return Projection(
         name="lm_head",
         weight=weight,
@@ -38,39 +38,39 @@ def tied_head(weight: str, hidden_size: int, vocab_size: int) -> Projection:
 
 
 class Decoder(TextModel):
-    """Embedding of tokens, decoder layers, a norm, and a map back to tokens.
+    """Embedding of tokens, decoder layers, a norm, and an output map.
 
-    One output per token: a number for each token that may come next. Keys are named as
-    transformers' LlamaConfig.
+    One output per token: a score for each possible next token. Keys are named as in transformers'
+    LlamaConfig.
 
     Attributes
     ----------
     hidden_size, intermediate_size : int
-        Width of a token; between the maps of a layer's feed-forward part.
+        Width of a token, and between the maps of a layer's feed-forward part.
     num_hidden_layers : int
         Decoder layers.
     num_attention_heads : int
         Heads of the queries.
     num_key_value_heads : int or None
-        Heads of keys and values, each of which serves several queries; by default as many.
+        Heads of keys and values, each shared by several of the queries; by default as many.
     head_dim : int or None
         Width of a head; by default hidden_size over the number of heads.
     max_position_embeddings : int
-        Tokens of the longest sample.
+        Maximum length of a sample [tokens].
     rope_theta : float or None
-        Base of the rotary embeddings' waves, 10,000 by default.
+        Base of the rotary embedding's frequencies, 10,000 by default.
     rope_scaling : RopeScaling or None
-        How these waves are stretched; not at all by default.
+        Scaling of its wavelengths; none by default.
     rope_parameters : RopeParameters or None
-        Both in one, as newer files of transformers have it; in place of the two.
+        Both in one, as in newer files of transformers; instead of the two.
     attention_dropout : float
-        Of the attention's weights.
+        Of the attention weights.
     hidden_act : {"silu", "gelu", "gelu_pytorch_tanh", "relu"}
-        What the gate of the feed-forward part goes through.
+        Activation of the feed-forward part's gate.
     rms_norm_eps : float
         Added to the mean of the squares by every norm.
     tie_word_embeddings : bool
-        Whether the map back to tokens has the embedding's weight.
+        Whether the output map has the embedding's weight.
     """
 
     trunk: ClassVar[str] = "model."
@@ -97,11 +97,11 @@ class Decoder(TextModel):
     @property
     @abstractmethod
     def biases(self) -> dict[str, bool]:
-        """Which maps of a layer have a bias: ``qkv_bias``, ``out_bias``, ``mlp_bias``."""
+        """For ``qkv_bias``, ``out_bias`` and ``mlp_bias`` of a layer, whether there is a bias."""
 
     @property
     def window(self) -> int | None:
-        """Tokens that one looks back at, itself among them; by default all."""
+        """Number of tokens attended to, including the token itself; by default all."""
         return None
 
     @model_validator(mode="after")
@@ -139,7 +139,7 @@ class Decoder(TextModel):
 
     @property
     def rope(self) -> RopeParameters:
-        """How queries and keys turn, from whichever keys say so."""
+        """Rotary embedding of queries and keys."""
         if self.rope_parameters is not None:
             return self.rope_parameters
         scaling: dict[str, Any] = dict(self.rope_scaling) if self.rope_scaling else {}
@@ -195,7 +195,7 @@ class Llama(Decoder):
     attention_bias : bool
         Whether all four projections of attention have a bias.
     mlp_bias : bool
-        Whether the three maps of the feed-forward part have one.
+        Whether the three maps of the feed-forward part have a bias.
 
     References
     ----------
@@ -217,12 +217,12 @@ class Llama(Decoder):
 
 
 class Mistral(Decoder):
-    """As Llama, but a token looks at a window of those before it.
+    """As Llama, but a token attends to a sliding window.
 
     Attributes
     ----------
     sliding_window : int or None
-        Tokens that one looks back at, itself among them; None for all.
+        Number of tokens attended to, including the token itself; None for all.
 
     References
     ----------

@@ -39,16 +39,16 @@ from simdp.workload.models.base import Model
 # Operators ----------------------------------------------------------------------------------------
 
 FORMAT = 1
-"""Number of the format below; a file of another one is refused."""
+"""Version of the format below; other versions are rejected."""
 
 
 class GraphInput(Spec):
-    """What a module is given.
+    """An argument of a recorded module.
 
     Attributes
     ----------
     name : str
-        Of the argument.
+        Name of the argument.
     elements : int
         Numbers per sample.
     integers : bool
@@ -61,7 +61,7 @@ class GraphInput(Spec):
 
 
 class RecordedCall(Spec):
-    """An operator, and what it takes; see `simdp.workload.layers.operator.Operator`.
+    """A recorded operator and its inputs; see `simdp.workload.layers.operator.Operator`.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class RecordedCall(Spec):
     policy : str
         A key of ``POLICIES``.
     takes : tuple of int
-        Numbers of values: the inputs' first, then what each operator made.
+        Numbers of values: first the graph's inputs, then the operators' outputs.
     elements, learned, products, forward, backward, keeps
         As the operator's attributes; parameters by their numbers in the file.
     """
@@ -87,26 +87,26 @@ class RecordedCall(Spec):
 
 
 class Recording(Spec):
-    """What the file holds.
+    """Content of a file of recorded operators.
 
     Attributes
     ----------
     format : int
-        Of the file.
+        Version of the format.
     module, torch : str
-        What was recorded, and by which release.
+        Name of the recorded module, and torch's version.
     inputs : tuple of GraphInput
         In the order of the module's arguments.
     parameters : tuple of Learned
         In torch's order of registration.
     frozen : tuple of int
-        Which of them get no gradient.
+        Numbers of the parameters without gradient.
     buffers : tuple of Held
         In torch's order of registration.
     operators : tuple of RecordedCall
         In the order of forward.
     output : int
-        The value that backward begins at.
+        The value at which backward begins.
     """
 
     format: Annotated[Int, Field(ge=FORMAT, le=FORMAT)]
@@ -120,7 +120,7 @@ class Recording(Spec):
     output: Count
 
     def problem(self) -> str | None:
-        """Say which number of a value or of a parameter is none, or None."""
+        """Error for a number that is no value or parameter, or None."""
         first, parameters = len(self.inputs), len(self.parameters)
         for number, call in enumerate(self.operators):
             where = f"operators.{number}"
@@ -138,10 +138,10 @@ class Recording(Spec):
 
 
 class Operators(Model):
-    """``{kind: operators, path: gpt2.json}``: what `simdp.torch.workload` recorded of a module.
+    """``{kind: operators, path: gpt2.json}``: a module recorded by `simdp.torch.workload`.
 
-    Times and memory on any device follow from the kernels; there are no numbers. The loss is among
-    the operators, if there was one.
+    Times and memory on any device follow from the kernels; there are no numbers. The operators
+    include the loss, if there was one.
 
     Attributes
     ----------
@@ -174,14 +174,14 @@ class Operators(Model):
 
     @classmethod
     def of(cls, recording: Recording, path: str = "") -> Self:
-        """The model of a recording that is read already."""
+        """The model of a recording in memory."""
         found = cls(path=path)
         found._recording = recording
         return found
 
     @property
     def recording(self) -> Recording:
-        """What the file holds; it is read when a workload is settled."""
+        """Content of the file, which is read when a workload is settled."""
         assert self._recording is not None, "the file is read when a workload is settled"
         return self._recording
 
@@ -221,7 +221,7 @@ class EinsumModel(Model):
     Attributes
     ----------
     equation : str
-        The input's indices, the weight's and the output's.
+        Indices of the input, the weight and the output.
     """
 
     model_config = ConfigDict(
@@ -238,7 +238,7 @@ class EinsumModel(Model):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_words(cls, data: Any) -> Any:
-        """Indices are single letters; anything longer is a key that was meant otherwise."""
+        """Raise for keys longer than a letter, which cannot be indices."""
         words = [key for key in data if key not in ("kind", "equation") and len(str(key)) > 1]
         if isinstance(data, dict) and words:
             raise problem(unknown_name("key", words[0], ["equation"]))
@@ -286,19 +286,19 @@ class EinsumModel(Model):
 
 
 class TimedModel(Model):
-    """A chain of layers that bring their times."""
+    """Base of chains of layers with given times."""
 
     timed: ClassVar[bool] = True
 
     brings_times: ClassVar[bool] = True
-    """Whether its layers' times are known, so that nothing else may give them."""
+    """Whether its layers have times, so that ``compute`` must not give them."""
 
     def input_shapes(self) -> dict[str, Shape | None]:
         return {}
 
 
 def chain(layers: Sequence[TimedLayer]) -> ModelGraph:
-    """Call layers one after the other; the first takes nothing."""
+    """Call layers one after the other; the first has no input."""
     graph = GraphBuilder()
     value = graph.call(layers[0])
     for layer in layers[1:]:
@@ -307,21 +307,21 @@ def chain(layers: Sequence[TimedLayer]) -> ModelGraph:
 
 
 def _counted(value: Any) -> Any:
-    """``25.6e6`` is a count as well, which YAML reads as a float."""
+    """Convert ``25.6e6``, which YAML reads as a float, to an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class Parameters(TimedModel):
-    """``{kind: parameters, num_params: 25_000_000}``: equal layers, each in no time.
+    """``{kind: parameters, num_params: 25_000_000}``: equal layers that take no time.
 
-    With ``compute: measured`` a step takes the measured time, in which all layers have equal parts.
+    With ``compute: measured`` a step takes the measured time, divided equally among the layers.
 
     Attributes
     ----------
     num_params : int
         Elements of all layers; also as ``25.6e6``.
     num_layers : int
-        Layers, with a tensor each. One by default, but 50 where compute is measured: with a single
+            Layers, with a tensor each. 1 by default, but 50 if compute is measured: with a single
         one no communication could begin before backward ends.
     """
 
@@ -359,7 +359,7 @@ US_PER_S = 1e6
 
 WHOLE = ("backward_us",)
 SPLIT = ("weight_grad_us", "input_grad_us")
-"""Two ways to write backward: in one, or cut where the layer's gradient is ready."""
+"""Two forms of backward: in one column, or split where the layer's gradient is ready."""
 
 HOST = ("forward_host_us", "backward_host_us")
 
@@ -371,18 +371,17 @@ COUNTER_ITEMSIZE = 8
 class Profile(TimedModel):
     """``{kind: profile, path: layers.csv}``: times and bytes of each layer, in forward order.
 
-    The columns are ``name, forward_us, backward_us, gradient_bytes``, and ``activation_bytes`` if
-    known. In place of ``backward_us`` there may be ``weight_grad_us, input_grad_us``: a layer's
-    gradient is ready after the first; then the second runs, but not for the first layer, whose
-    input nobody learns. All are those of one micro-step. A layer's parameter is called as it; of
-    several tensors each has a line, all but one of them without times.
+    The columns are ``name, forward_us, backward_us, gradient_bytes``, and optionally
+    ``activation_bytes``. Instead of ``backward_us`` there may be ``weight_grad_us, input_grad_us``:
+    a layer's gradient is ready after the first; then the second runs, except for the first layer,
+    whose input needs no gradient. All are those of one micro-step. A layer's parameter has the
+    layer's name; for several tensors write one line each, all but one without times.
 
-    More columns may say what a trace of a real step does. ``forward_host_us`` and
-    ``backward_host_us``: what the host needs to launch the kernels, which a layer takes at least
-    (`workload.cuda_graphs` makes it nothing). ``products``: the part of a layer's time that
-    products of matrices take, from 0 to 1, for other devices (`workload.compute`).
-    ``buffer_bytes`` and ``counter_bytes``: of buffers that are not learned, in the workload's dtype
-    and in int64.
+    Further columns: ``forward_host_us`` and ``backward_host_us`` are the host's times to launch the
+    kernels, a lower bound of a layer's time (0 with `workload.cuda_graphs`). ``products`` is the
+    share of matrix products in a layer's time, from 0 to 1, for other devices (`workload.compute`).
+    ``buffer_bytes`` and ``counter_bytes`` are those of buffers in the workload's dtype and in
+    int64.
 
     Attributes
     ----------
@@ -407,19 +406,14 @@ class Profile(TimedModel):
 
 
 def read_layers(path: Path, itemsize: int) -> list[TimedLayer]:
-    """Read the lines of a profile.
+    """Read the lines of a profile, in forward order, each with the gradient of its input.
 
     Parameters
     ----------
     path : Path
-        A CSV file as of `Profile`.
+        A CSV file as described in `Profile`.
     itemsize : int
         Bytes of one element of a gradient.
-
-    Returns
-    -------
-    list of TimedLayer
-        In forward order, each with the gradient of its input.
 
     Raises
     ------
@@ -436,7 +430,7 @@ def read_layers(path: Path, itemsize: int) -> list[TimedLayer]:
 
 
 def _backward_columns(path: Path, row: NamedRow) -> Sequence[str]:
-    """The columns that hold backward, in the one way or the other."""
+    """The columns of backward, in either form."""
     given = [column for column in (*WHOLE, *SPLIT) if column in row.numbers]
     if tuple(given) not in (WHOLE, SPLIT):
         said = ", ".join(given) or "none of them"
@@ -487,7 +481,7 @@ WHOSE = {
 
 
 def _elements(path: Path, row: NamedRow, column: str, itemsize: int) -> int:
-    """Read a number of bytes as one of elements."""
+    """Convert a column of bytes to elements."""
     nbytes = row.numbers.get(column, 0.0)
     if nbytes % itemsize:
         raise ScenarioError(

@@ -25,7 +25,7 @@ KINDS: JsonDict = {
         {"pattern": f"^{WRITTEN_OUT}$", "title": "`module:Class`"},
     ]
 }
-"""What an activation may be called, in JSON Schema."""
+"""Names of activations, in JSON Schema."""
 
 
 class MLP(Model):
@@ -38,9 +38,9 @@ class MLP(Model):
     widths : list of int
         Length of a sample, then the outputs of each layer.
     activation : str
-        Its kind; between every two layers.
+        Kind of activation between layers.
     bias : bool
-        Whether layers have one.
+        Whether layers have a bias.
     """
 
     kind: Literal["mlp"] = "mlp"
@@ -76,7 +76,7 @@ class MLP(Model):
 
 
 INPUT = "input"
-"""What stands for the sample among the names of inputs."""
+"""Name of the sample among inputs."""
 
 
 class Sequential(Model):
@@ -85,11 +85,12 @@ class Sequential(Model):
     Attributes
     ----------
     layers : list of Module
-        In the order of forward; one without a name has its number as its name, as in
-        torch.nn.Sequential. Each takes what the one before it makes, unless its ``inputs`` name
-        earlier ones, or ``input``, the sample: so skips are written, with ``add`` and ``concat``.
+            In the order of forward; one without a name is named by its number, as in
+        torch.nn.Sequential. Each takes the output of the one before it, unless its ``inputs`` name
+        earlier ones, or ``input``, the sample: skips are written in this way, with ``add`` and
+        ``concat``.
     input_shape : list of int or None
-        Shape of a sample; by default that of the data, or what a first linear layer takes.
+        Shape of a sample; by default that of the data, or the features of a first linear layer.
     unused : tuple of str
         Layers that the model has but never calls: their parameters get no gradient.
     """
@@ -150,7 +151,7 @@ class Sequential(Model):
 
     @model_validator(mode="after")
     def _all_lead_on(self) -> Self:
-        """Refuse a layer whose output nobody takes: its parameters would get no gradient."""
+        """Raise for a layer whose output is not used: its parameters would get no gradient."""
         called = [layer for layer in self.layers if layer.name not in self.unused]
         taken = {name for layer in called for name in layer.inputs or ()}
         for layer, follower in pairwise(called):

@@ -30,19 +30,19 @@ from simdp.workload.models.base import FileNames, Model
 from simdp.workload.models.llama import tied_head
 
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-"""What the blocks of a stack add to their scores, of the first one."""
+"""Position bias of a stack, held by its first block."""
 
 
 class T5(Model):
-    """An encoder of ``x``, a decoder of ``tgt`` that looks at it, and a map back to tokens.
+    """An encoder of ``x``, a decoder of ``tgt`` with cross-attention, and an output map.
 
-    The inputs are tokens: ``x``, and ``tgt``, what the decoder is fed, which transformers makes of
-    the labels by a shift to the right. Keys are named as transformers' T5Config.
+    The inputs are tokens: ``x``, and ``tgt``, the decoder's input, which transformers makes of the
+    labels by a shift to the right. Keys are named as in transformers' T5Config.
 
     Attributes
     ----------
     vocab_size : int
-        How many different tokens there are.
+        Size of the vocabulary.
     d_model, d_kv, d_ff : int
         Width of a token, of a head of attention, of the feed-forward part.
     num_layers, num_decoder_layers : int
@@ -50,23 +50,24 @@ class T5(Model):
     num_heads : int
         Heads of each attention.
     relative_attention_num_buckets, relative_attention_max_distance : int
-        Distances between tokens that the bias tells apart, and that from which on it does not.
+            Number of distance buckets of the position bias; distance from which all fall into the
+        last one.
     dropout_rate : float
-        Of the embeddings, behind each sublayer and the last norms, in the feed-forward part, and
-        of the attention's weights.
+            Of the embeddings, after each sublayer and the last norms, in the feed-forward part, and
+        of the attention weights.
     layer_norm_epsilon : float
         Added to the mean of the squares by every norm.
     initializer_factor : float
-        What all weights at the start are multiplied by.
+        Factor of all initial weights.
     feed_forward_proj : {"relu", "gelu", "gated-gelu", "gated-silu"}
         Activation of the feed-forward part; T5 1.1 has gated-gelu.
     tie_word_embeddings : bool
-        Whether the map back to tokens has the embedding's weight. A file of weights in which both
+            Whether the output map has the embedding's weight. A file of weights in which both
         differ unties them, as in transformers.
     scale_decoder_outputs : bool or None
-        Divide what goes into the map back to tokens by sqrt(d_model); by default where it is tied.
+        Whether to divide the input of the output map by sqrt(d_model); by default if it is tied.
     pad_id : int or None
-        The token that fills short samples: nobody looks at it in ``x``. ``tgt`` may begin with it.
+        Token that pads short samples, masked in ``x``. ``tgt`` may begin with it.
     sequence_length, tgt_sequence_length : int or None
         Length of a sample; by default that of the data.
 
@@ -163,8 +164,8 @@ class T5(Model):
     def draws(self) -> Sequence[Parameter]:
         """As transformers 5: each stack is constructed and filled, then the head, then ``shared``.
 
-        Each stack begins with an embedding of its own, whose place ``shared`` then takes, and
-        fills all it has twice: as any model's, then by the width of what goes in.
+        Each stack starts with an own embedding, which ``shared`` then replaces, and fills all
+        weights twice: as any model, then by their fan-in.
         """
         words, *rest = self.graph.draws
         again = {parameter.name: parameter for parameter in self.filled_again()}
@@ -185,7 +186,7 @@ class T5(Model):
         return [*found, *(p for p in again.values() if len(p.shape) < 2)]
 
     def initial(self, parameter: Parameter) -> Initial:
-        """As transformers' T5PreTrainedModel: by the width of what goes in."""
+        """As transformers' T5PreTrainedModel: by fan-in."""
         part = parameter.name.split(".")[-2]
         if "norm" in part:
             return constant(self.initializer_factor)

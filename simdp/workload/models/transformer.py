@@ -1,7 +1,7 @@
 """Transformers over tokens: language model, classifier, and sequence to sequence.
 
-Parameters are named as those of the torch module that is built from ``nn.Embedding``,
-``nn.TransformerEncoder`` or ``nn.Transformer``, and ``nn.Linear``.
+Parameters are named as in a torch module of ``nn.Embedding``, ``nn.TransformerEncoder`` or
+``nn.Transformer``, and ``nn.Linear``.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ OWN_KEYS = {
     "language_model": (),
     "seq2seq": ("tgt_vocab_size", "tgt_sequence_length", "num_decoder_layers", "shared_embedding"),
 }
-"""Keys that one task alone has."""
+"""Keys that only one task has."""
 
 
 class Transformer(Model):
     """Embedding, positional encoding, encoder (and decoder) layers, and a linear map ``fc``.
 
-    The inputs are tokens ``x``; for seq2seq also ``tgt``, what the decoder is fed. Keys named as
-    torch's have torch's defaults, which are those of nn.Transformer.
+    The inputs are tokens ``x``; for seq2seq also ``tgt``, the decoder's input. Keys named as
+    torch's have torch's defaults, those of nn.Transformer.
 
     Attributes
     ----------
@@ -59,35 +59,35 @@ class Transformer(Model):
     num_layers, num_decoder_layers : int
         Of the encoder; of the decoder, by default as many.
     causal : bool or None
-        Whether a token looks only at those before it; by default in a language model. The ``tgt``
-        of seq2seq always does, its encoder never.
+            Whether a token attends only to those before it; by default in a language model. The
+        ``tgt`` of seq2seq always does, its encoder never.
     pad_id : int or None
-        The token that fills short samples; it is masked as a key wherever it is looked at.
+        Token that pads short samples; masked in attention.
     scale_embedding : bool
-        Multiply the embedding by sqrt(d_model).
+        Whether to multiply the embedding by sqrt(d_model).
     shared_embedding : bool
-        One embedding for ``x`` and ``tgt``.
+        Whether ``x`` and ``tgt`` share one embedding.
     num_labels : int or None
         Outputs of a classifier.
     pooling : {"mean", "first"} or None
-        What a classifier looks at: the mean over the tokens, padding left out, or the first one.
+        Input of a classifier: the mean over the tokens without padding, or the first one.
     sequence_length, tgt_sequence_length : int or None
         Length of a sample; by default that of the data.
     vocab_size, tgt_vocab_size : int
-        How many different tokens there are in ``x``, and in ``tgt``; by default as many.
+        Sizes of the vocabularies of ``x`` and ``tgt``; equal by default.
     d_model, nhead, dim_feedforward : int
         Width of a token, heads of each attention, width between the two linear maps of a layer.
     dropout : float
-        Behind the embedding and each sublayer, between the linear maps, and of the attention's
+            After the embedding and each sublayer, between the linear maps, and of the attention
         weights.
     activation : {"relu", "gelu"}
         Between the linear maps.
     layer_norm_eps : float
         Added to the variance by every norm.
     norm_first : bool
-        As of `TransformerEncoderLayer`.
+        As in `TransformerEncoderLayer`.
     positional_encoding : {"sinusoidal", "none"}
-        What tells places apart, behind the embedding.
+        Encoding added to the embedding.
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -166,7 +166,7 @@ class Transformer(Model):
             of_tgt = self._embedding("tgt_embedding", self._tgt_vocab_size)
         memory = self._embedded(graph, of_src, x, "src_")
         h = self._embedded(graph, of_tgt, tgt, "tgt_")
-        # nn.Transformer ends both parts with a norm, also when the layers are post-LN.
+        # nn.Transformer ends both parts with a norm, even with post-LN layers.
         memory = self._encoded(graph, memory, "transformer.encoder", False, True)
         for number in range(self.num_decoder_layers or self.num_layers):
             layer = TransformerDecoderLayer(
@@ -205,7 +205,7 @@ class Transformer(Model):
         return graph.call(self._norm(f"{name}.norm"), h) if last_norm else h
 
     def _layer_settings(self) -> dict[str, Any]:
-        """What encoder and decoder layers have in common with the model, by the same names."""
+        """Settings that encoder and decoder layers share with the model, by the same names."""
         names = [name for name in TransformerLayer.model_fields if name in type(self).model_fields]
         return {name: getattr(self, name) for name in names if name != "kind"}
 
@@ -226,7 +226,7 @@ class Transformer(Model):
         return graph.call(Linear(name="fc", in_features=self.d_model, out_features=num_outputs), h)
 
     def initial(self, parameter: Parameter) -> Initial:
-        """As its layer does alone, but nn.Transformer draws its matrices by xavier_uniform_."""
+        """As the layers do, but nn.Transformer draws its matrices by xavier_uniform_."""
         if parameter.name.startswith("transformer.") and len(parameter.shape) > 1:
             return xavier_uniform(parameter.shape[1], parameter.shape[0])
         return parameter.initial

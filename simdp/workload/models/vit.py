@@ -29,13 +29,13 @@ from simdp.workload.layers.transformer import ActivationName, ViTLayer
 from simdp.workload.models.base import FileNames, Model
 
 OLD = r"encoder\.layer\.(\d+)\."
-"""Leads the names of a layer's tensors before transformers 5."""
+"""Prefix of a layer's tensors before transformers 5."""
 
 
 class ViT(Model):
     """Patches and a class token, encoder layers, a norm, and a map of the class token.
 
-    Keys are named as transformers' ViTConfig, parameters as in transformers 5.
+    Keys are named as in transformers' ViTConfig, parameters as in transformers 5.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class ViT(Model):
     hidden_act : {"gelu", "gelu_new", "relu"}
         Activation between the feed-forward maps.
     hidden_dropout_prob, attention_probs_dropout_prob : float
-        Dropout of the embeddings and behind each sublayer, and of the attention's weights.
+        Dropout of the embeddings and after each sublayer, and of the attention weights.
     initializer_range : float
-        Standard deviation of the weights at the start.
+        Standard deviation of the initial weights.
     layer_norm_eps : float
         Added to the variance by every norm.
     image_size, patch_size : int
@@ -56,9 +56,9 @@ class ViT(Model):
     num_channels : int
         Channels of an image.
     qkv_bias : bool
-        Whether the maps to queries, keys and values have one.
+        Whether the maps to queries, keys and values have a bias.
     num_labels : int
-        Classes to tell apart.
+        Number of classes.
 
     References
     ----------
@@ -161,7 +161,7 @@ class ViT(Model):
         return name.startswith("vit.")
 
     def filled_again(self) -> Sequence[Parameter]:
-        """Module by module, the map of patches before the class token and the places around it."""
+        """Module by module: the patches' map, then positions and the class token."""
         cls, places, patches, *rest = super().filled_again()
         bias, *rest = rest
         return [patches, bias, places, cls, *rest]
