@@ -49,118 +49,121 @@ MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
 
 OF_GRAPH = {"attention", "frozen", "lora", "mode", "model", "quantized", "sync_batchnorm"}
-OF_GRAPH |= {"dtype", "precision"}  # into which 4-bit weights are packed
+OF_GRAPH |= {"dtype", "precision"}  # the storage of 4-bit weights
 """Keys that the graph depends on."""
 
-_MADE: deque[tuple[tuple[Any, ...], ModelGraph]] = deque(maxlen=8)  # with all that they depend on
+_MADE: deque[tuple[tuple[Any, ...], ModelGraph]] = deque(maxlen=8)  # values of OF_GRAPH, graph
 
 __all__ = ["Workload"]
 
 
 class Workload(Dealing):
-    """What every rank does, apart from how they work together.
+    """Training or inference of each rank, without its communication.
 
     Attributes
     ----------
     model : Model
-        What is trained.
+        Model to train.
     weights : str or None
-        A file with the parameters before the first step, relative to the scenario file: npz,
-        safetensors, or the index of several safetensors files, ``model.safetensors.index.json``;
-        by default they are those of a torch script after ``torch.manual_seed(seed)``.
+            A file with the initial parameters, relative to the scenario file: npz, safetensors, or
+        the index of several safetensors files, ``model.safetensors.index.json``; by default those
+        of a torch script after ``torch.manual_seed(seed)``.
     dataset : Dataset
-        ``none`` by default where the model has times but no numbers, or where compute is measured,
-        and else required.
+            ``none`` by default if the model has times but no numbers, or if compute is measured,
+        else required.
     loss : Loss
-        By default mse, or cross_entropy for a data set of classes; ``none`` without numbers.
+        By default mse, or cross_entropy for a dataset of classes; ``none`` without numbers.
     optimizer : Optimizer
-        How gradients change the parameters.
+        Optimizer of the parameters.
     lr_schedule : Schedule
         The learning rate lr(k) of step k = 1, 2, ..., or with ``per: epoch`` of epoch k.
     lr_scaling : {"none", "linear", "sqrt"}
-        Multiply the optimizer's learning rate, before the schedule, by world_size or its square
+            Multiply the optimizer's learning rate, before the schedule, by world_size or its square
         root.
     recompute : {"none", "blocks", "selective", "selective_every_other"}
-        Which activations are not kept for backward but computed again there, block by block, as
-        with torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention;
-        or of these but every second product's.
+            Activations that are not kept but recomputed in backward, block by block, as with
+        torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention; or
+        the same, but of products only every second one kept.
     compile : bool
-        Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
-        products run as one kernel, and keep less for backward. Numbers stay as they are.
+            Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
+        products run as one kernel, and keep less for backward. Numbers do not change.
     cuda_graphs : bool
-        Whether a micro-step is replayed as a CUDA graph: one launch in place of one for each kernel
-        of the model and the optimizer.
+            Whether a micro-step is replayed as a CUDA graph: one launch instead of one for each
+        kernel of the model and the optimizer.
     attention : {"eager", "flash"} or None
-        How attention runs: kernel by kernel, with all weights in memory; or in one kernel each way,
-        whose memory does not grow with the square of the length, as torch's
-        scaled_dot_product_attention takes them: its flash kernel, or with padding, or in 32 bits,
-        the memory-efficient one. The numbers are the same. By default as the model's library does:
-        flash for llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others.
+            Implementation of attention: kernel by kernel, with all weights in memory; or one kernel
+        in each direction, whose memory does not grow with the square of the length, as in torch's
+        scaled_dot_product_attention: its flash kernel, or with padding, or in 32 bits, the
+        memory-efficient one. The numbers are the same. By default as in the model's library: flash
+        for llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others.
     clip_grad_norm : float or None
         Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
     norm_type : float or "inf"
-        Which norm that is, as the argument of clip_grad_norm_: p of the p-norm, or the largest
+            Type of that norm, as the argument of clip_grad_norm_: p of the p-norm, or the largest
         magnitude. The metric ``grad_norm`` is the same norm.
     clip_grad_value : float or None
         Largest absolute value of any element of it, as torch.nn.utils.clip_grad_value_.
     microbatch : int or None
-        Samples per rank and micro-step; required, unless one of the next two gives them.
+            Samples per rank and micro-step; required, unless global_batch or a list of grad_accum
+        is given.
     global_batch : int or None
-        Samples of all ranks per step, in place of ``microbatch``.
+        Samples of all ranks per step, instead of ``microbatch``.
     grad_accum : int or list of int
         Micro-steps per step; a list gives their sizes per rank.
     samples_per_rank : list of int or None
-        Samples of each rank per epoch, in place of the DistributedSampler's equal parts.
+        Samples of each rank per epoch, instead of the DistributedSampler's equal parts.
     rebalance : Rebalance or None
-        Cut each global batch by how fast the ranks are, in place of equal pieces.
+        Divide each global batch by the ranks' speeds, instead of equally.
     group_by_length : bool
-        Bring samples of similar length together; for padded data.
+        Group samples of similar length; for padded data.
     packing : Packing or None
-        Join samples of a language model to packs, which take their place: ``true``, or how long
-        packs are. A micro-batch of packs is one row without padding. For times alone.
+            Join samples of a language model to packs, which replace them: ``true``, or the length
+        of packs. A micro-batch of packs is one row without padding. For timing only.
     sync_batchnorm : bool
-        Make every batch norm a SyncBatchNorm, as torch's convert_sync_batchnorm.
+        Replace every batch norm by a SyncBatchNorm, as torch's convert_sync_batchnorm.
     dtype : {"float32", "float64"}
         Of parameters and compute.
     precision : Precision
-        What runs in 16 bit.
+        Mixed precision.
     shuffle : bool, Permutation or TorchShuffle
-        Whether each epoch has an order of its own: drawn, from a file, or as torch's samplers draw.
+            Whether each epoch has a random order; or an order from a file, or as torch's samplers
+        draw it.
     drop_last : bool or DropLast
-        Whether what does not fill every rank, or a whole step, is left out of an epoch; or, with
-        ``{sampler: true, loader: false}``, as torch's sampler and loader do each.
+            Whether samples that do not fill every rank, or a whole step, are dropped at the end of
+        an epoch; or, with ``{sampler: true, loader: false}``, as each of torch's sampler and loader
+        does.
     inject : list of Fault
-        What is put into gradients, and when.
+        Faults injected into gradients.
     quantized : Quantized or None
-        Frozen weights that are stored in 4 bits. There are times then, but no numbers.
+        Frozen weights that are stored in 4 bits. For timing only.
     lora : Lora or None
-        Adapters beside some linear layers; then they alone learn.
+        Adapters of some linear layers; all other parameters are frozen.
     frozen : tuple of str
-        Patterns, as in an optimizer's groups, of parameters that nobody changes, as with
-        ``requires_grad_(False)``: they get no gradient, and no state of the optimizer. Backward
-        goes only as far as something is learned.
+            Patterns, as in an optimizer's groups, of parameters with ``requires_grad_(False)``:
+        they get no gradient, and no state of the optimizer. Backward ends at the first trainable
+        layer.
     unused : dict of int to tuple of str
-        Parameters that a rank's loss does not depend on, by rank: there they are constants, which
-        get no gradient. What backward would save by it is not counted.
+            Parameters that a rank's loss does not depend on, by rank: there they are constants
+        without gradient. The time that backward would save is not modelled.
     gradient_noise : bool
-        Whether the noise of gradients is measured, by those of single ranks beside their mean, and
-        with it the batch from which on larger ones cost more samples than they save steps.
+            Whether to measure the noise of gradients, from those of single ranks and their mean,
+        and with it the batch beyond which larger ones cost more samples than they save steps.
     compute : Compute
-        Where times come from: the devices' figures, measured steps, or a model that brings its own.
+        Source of times: the devices' figures, measured steps, or a model with times.
     host : Host
-        What the host costs its device.
+        Time of the host that its device waits for.
     input : Input or None
-        How batches come to the devices; without it they are there.
+        The input pipeline; without it batches cost no time.
     epochs, steps : int or None
-        How long to train; one epoch if neither is given. Without a data set two steps, the first
-        of which is warm-up; with an input one for each worker and the one to warm up.
+            Length of training; one epoch if neither is given. Without a dataset two steps, the
+        first of which is warm-up; with an input one for each worker and one for warm-up.
     mode : {"training", "inference"}
-        Whether ranks learn, or only compute outputs: then the model is as after torch's ``eval()``,
-        the loss tells no more than what the data set's targets look like, and keys that only
-        training reads are refused.
+            In inference ranks only compute outputs: the model is in torch's ``eval()`` mode, the
+        loss only defines the form of the dataset's targets, and keys that only training uses are
+        errors.
     """
 
-    # For editors: the others follow from the model and its data, where they are not written.
+    # For editors: the other keys have defaults that follow from the model and its data.
     model_config = ConfigDict(json_schema_extra={"required": ["model"]})
 
     mode: Literal["training", "inference"] = "training"
@@ -205,7 +208,7 @@ class Workload(Dealing):
     @model_validator(mode="before")
     @classmethod
     def _what_others_imply(cls, data: Any, info: ValidationInfo) -> Any:
-        """Fill in what follows from the model and the data set, where it is not written."""
+        """Fill in defaults that follow from the model and the dataset."""
         if not isinstance(data, dict):
             return data
         if data.get("mode") == "inference":
@@ -233,7 +236,7 @@ class Workload(Dealing):
     @field_validator("shuffle", mode="wrap")
     @classmethod
     def _yes_no_a_file_or_torchs(cls, value: Any, handler: Any) -> Any:
-        """Choose the form by the value, so that an error speaks of the form that was written."""
+        """Choose the form by the value, so that errors refer to the form that was written."""
         form: Any = Bool
         if isinstance(value, dict | Permutation | TorchShuffle):
             torch = isinstance(value, TorchShuffle) or (
@@ -313,7 +316,7 @@ class Workload(Dealing):
         return self
 
     def settled(self, base: Path) -> Self:
-        """The same workload with what files tell of the model: its layers, a sample's shapes.
+        """The same workload with the model's layers and shapes read from files.
 
         Raises
         ------
@@ -331,7 +334,7 @@ class Workload(Dealing):
         return self.model_copy(update={"model": model})
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's; the graph is made anew where it may be another one."""
+        """As pydantic's; rebuilds the graph if it may change."""
         copied = super().model_copy(update=update, deep=deep)
         if not OF_GRAPH.isdisjoint(update or ()):
             copied.__dict__.pop("graph", None)
@@ -339,10 +342,7 @@ class Workload(Dealing):
 
     @cached_property
     def graph(self) -> ModelGraph:
-        """The model's graph, with adapters, what is frozen, attention and batch norms as asked for.
-
-        In inference it is that of the model after training.
-        """
+        """The model's graph with all options applied: adapters, frozen parameters, attention, ..."""
         of = tuple(getattr(self, key) for key in sorted(OF_GRAPH))
         for other, graph in _MADE:
             if other == of:
@@ -353,12 +353,12 @@ class Workload(Dealing):
     def _graph(self) -> ModelGraph:
         graph = self.model.graph
         if self.quantized is not None:
-            from simdp.workload.transforms import in_4_bits  # brings the layers along
+            from simdp.workload.transforms import in_4_bits  # imports layers
 
             stored = numpy_dtype(self.precision.weight_dtype(self.dtype)).itemsize
             graph = in_4_bits(graph, self.quantized, stored)
         if self.lora is not None:
-            from simdp.workload.transforms import adapted  # brings the layers along
+            from simdp.workload.transforms import adapted  # imports layers
 
             graph = adapted(graph, self.lora)
         if self.frozen:
@@ -366,22 +366,22 @@ class Workload(Dealing):
 
             graph = with_frozen(graph, self.frozen)
         if self.attention is not None:
-            from simdp.workload.transforms import in_kernels  # brings the layers along
+            from simdp.workload.transforms import in_kernels  # imports layers
 
             graph = in_kernels(graph, self.attention)
         if self.mode == "inference":
-            from simdp.workload.transforms import evaluated  # brings the layers along
+            from simdp.workload.transforms import evaluated  # imports layers
 
             return evaluated(graph)
         if not self.sync_batchnorm:
             return graph
-        from simdp.workload.transforms import synchronised  # brings the layers along
+        from simdp.workload.transforms import synchronised  # imports layers
 
         return synchronised(graph)
 
     @property
     def adapters(self) -> frozenset[str]:
-        """Parameters that the model has not had without `lora`."""
+        """Parameters that `lora` adds to the model."""
         if self.lora is None:
             return frozenset()
         own = {parameter.name for parameter in self.model.graph.parameters}
@@ -389,7 +389,7 @@ class Workload(Dealing):
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element of parameters and of what is computed in full precision."""
+        """Bytes per element of parameters and of full-precision values."""
         return np.dtype(self.dtype).itemsize
 
     @property
@@ -400,8 +400,8 @@ class Workload(Dealing):
     def learning_rate(self, base: float, progress: Progress, world_size: int) -> float:
         """Learning rate of a step, for parameters whose own is ``base``.
 
-        The base is scaled, as in a script that multiplies what it gives its optimizer; rates that
-        the schedule names, such as ``eta_min``, stay.
+        Only the base is scaled, as in a script that multiplies its optimizer's rate; rates that the
+        schedule defines, such as ``eta_min``, are not.
         """
         factor = {"none": 1.0, "linear": float(world_size), "sqrt": sqrt(world_size)}
         return self.lr_schedule.at(factor[self.lr_scaling] * base, progress)

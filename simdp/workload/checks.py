@@ -11,29 +11,19 @@ from simdp.workload.layers.base import ShapeError
 from simdp.workload.sampling import Permutation, read_permutation
 
 SHOWN = 8
-"""Names that a message lists."""
+"""Maximum number of names in a message."""
 
 
 def workload_problems(workload: Workload, base: Path) -> list[str]:
-    """Say what is wrong with shapes and with the files that a workload reads.
+    """Check shapes and files of a valid workload; return one line per error, led by the key.
 
-    Parameters
-    ----------
-    workload : Workload
-        Valid by itself.
-    base : Path
-        Folder that relative paths start from.
-
-    Returns
-    -------
-    list of str
-        One line each, led by the key.
+    ``base`` is the folder of relative paths.
     """
     found = []
     try:
         workload = workload.settled(base)
     except ScenarioError as error:
-        if workload.model.unread:  # it is its file; for others the data set's check says so
+        if workload.model.unread:  # its own file; for others the check of the dataset reports it
             return [f"model: {line}" for line in error.problems]
     for key, check in (
         ("model", _problem_with_model),
@@ -96,7 +86,7 @@ def _problem_with_quantized(workload: Workload, base: Path) -> str | None:
 def _problem_with_lora(workload: Workload, base: Path) -> str | None:
     if workload.lora is None:
         return None
-    from simdp.workload.transforms import Adapted, is_target  # brings layers along
+    from simdp.workload.transforms import Adapted, is_target  # imports layers
 
     layers = [call.layer for call in workload.model.graph.calls]
     names = list(dict.fromkeys(layer.name for layer in layers if isinstance(layer, Adapted)))
@@ -152,7 +142,7 @@ def _problem_with_shapes(workload: Workload, base: Path) -> str | None:
 def _problem_with_dataset(workload: Workload, base: Path) -> str | None:
     dataset = workload.dataset
     if workload.model.timed:
-        dataset.length(base)  # only counted, so that a file must be there
+        dataset.length(base)  # only its existence matters
         return None
     wrong = dataset.problem_with(workload.model, workload.loss, base)
     path = getattr(dataset, "path", None)
@@ -202,7 +192,7 @@ def _problem_with_synchronising(workload: Workload, base: Path) -> str | None:
 def _problem_with_attention(workload: Workload, base: Path) -> str | None:
     if workload.attention is None:
         return None
-    from simdp.workload.transforms import has_kernels  # brings layers along
+    from simdp.workload.transforms import has_kernels  # imports layers
 
     if any(has_kernels(call.layer) for call in workload.graph.calls):
         return None
@@ -212,7 +202,7 @@ def _problem_with_attention(workload: Workload, base: Path) -> str | None:
 def _problem_with_compiling(workload: Workload, base: Path) -> str | None:
     if not workload.compile:
         return None
-    from simdp.workload.transforms import chains  # brings layers along
+    from simdp.workload.transforms import chains  # imports layers
 
     if chains(workload.graph):
         return None

@@ -32,16 +32,16 @@ __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
 
 class Compute(Spec):
-    """A source of compute times."""
+    """Base of sources of compute times."""
 
     kind: str
 
     without_data: ClassVar[bool] = False
-    """Whether steps of a model that has layers, but computes no numbers, need no data set."""
+    """Whether steps of a model with layers need no dataset if no numbers are computed."""
 
     @property
     def runs_eagerly(self) -> bool:
-        """Whether what torch runs between layers is charged, too."""
+        """Whether torch's kernels between layers are charged too."""
         return False
 
 
@@ -65,11 +65,11 @@ class FromRoofline(Compute):
     Attributes
     ----------
     kernels : {"layers", "torch"}
-        Which are charged: those of the layers alone, with which machines of the catalogue were
-        calibrated; or also what eager torch runs between them: additions of gradients of what
-        several layers take, and of later micro-steps, casts of what flows under ``amp``, scaling
-        and masks of plain attention, batch norms' counters, the loss kernel by kernel, and the
-        casts of 16-bit hooks. Scripts under ``torchrun`` are charged all of these.
+            Kernels that are charged: those of the layers alone, as in the calibration of the
+        catalogue's machines; or also those of eager torch between them: additions of gradients of
+        values that several layers take, and of later micro-steps, casts under ``amp``, scaling and
+        masks of plain attention, batch norms' counters, the loss kernel by kernel, and the casts of
+        16-bit hooks. Scripts under ``torchrun`` are charged all of these.
     """
 
     kind: Literal["roofline"] = "roofline"
@@ -83,12 +83,12 @@ class FromRoofline(Compute):
 # Measured -----------------------------------------------------------------------------------------
 
 SCATTER = 0.1
-"""Share of its time by which a step may take less than one of a smaller batch, as measured steps
-scatter: up to 8.5 % in the traces of Sia (SOSP 2023; ResNet-50, 163 and 200 samples on one RTX)."""
+"""Share by which a step may be shorter than one of a smaller batch, since measurements scatter: up
+to 8.5 % in the traces of Sia (SOSP 2023; ResNet-50, 163 and 200 samples on one RTX)."""
 
 
 class MeasuredStepTime(Spec):
-    """What one device needed for one step.
+    """Measured time of one step on one device.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class MeasuredStepTime(Spec):
     step_time : float
         Of the whole step on one device, without communication [s].
     device : str or None
-        The name of the devices that it holds for; by default all that have no points of their own.
+        Name of the device; by default for all devices without points of their own.
     """
 
     microbatch: Int = Field(ge=1, le=10**9)
@@ -108,22 +108,21 @@ class MeasuredStepTime(Spec):
 class FromMeasurements(Compute):
     """Step times of one device at one or more batch sizes, spread over the layers.
 
-    A ``step_time`` is that of a whole step of one micro-batch on one device, without
-    communication: host time, a copy of the batch that nothing hides, forward, backward and update.
-    A run on one device takes just that. What is left of it for forward and backward is linear
-    between two points. Beyond them it follows the line through the outermost and the nearest with
-    which it does not fall, but below the smallest batch it is not less than in proportion to the
-    samples. Of a single point, the ratio of measured to roofline time is kept for other batches:
-    launches and what the weights take stay as they are, the rest grows with the samples; so it is
-    for the outermost point where every line falls. Layers have their parts by their roofline
-    times, or equal ones where a model has no FLOPs.
+    A ``step_time`` is that of a whole step of one micro-batch on one device, without communication:
+    host time, an exposed copy of the batch, forward, backward and update. A run on one device takes
+    exactly that time. The part of forward and backward is linear between two points. Beyond them it
+    follows the line through the outermost point and the nearest with which it does not fall, but
+    below the smallest batch it is at least proportional to the samples. For a single point, or if
+    every line falls, the ratio of measured to roofline time is kept for other batches: launches and
+    the weights' traffic stay constant, the rest grows with the samples. The time is divided among
+    layers by their roofline times, or equally if a model has no FLOPs.
 
     Attributes
     ----------
     points : list of MeasuredStep
         In any order.
     forward_fraction : float
-        The forward's part of forward and backward; a third, as backward has two products for each
+            Forward's share of forward and backward; a third, as backward has two products for each
         of forward.
     """
 
@@ -155,13 +154,13 @@ class FromMeasurements(Compute):
         return self
 
     def of_device(self, name: str | None) -> list[MeasuredStepTime]:
-        """The points that hold for a device, by rising microbatch; none where all are of others."""
+        """Points that apply to a device, by ascending microbatch; empty if all are of others."""
         own = [p for p in self.points if p.device is not None and p.device == name]
         return _sorted(own or (p for p in self.points if p.device is None))
 
 
 def is_contradiction(smaller: float, larger: float) -> bool:
-    """Whether a larger batch takes less time than a smaller one by more than steps scatter."""
+    """Whether a larger batch takes less time than a smaller one, beyond the scatter of steps."""
     return larger < (1 - SCATTER) * smaller
 
 
@@ -172,21 +171,16 @@ def _sorted(points: Iterable[MeasuredStepTime]) -> list[MeasuredStepTime]:
 def time_at(
     points: Sequence[tuple[int, float]], microbatch: int, size: Callable[[int], float]
 ) -> float:
-    """Read a curve at a batch size; see `FromMeasurements`.
+    """Time at a batch size, from a curve [s]; see `FromMeasurements`.
 
     Parameters
     ----------
     points : sequence of (int, float)
-        Batch sizes, rising, and times above 0 [s].
+        Batch sizes, ascending, and times above 0 [s].
     microbatch : int
-        The batch size asked for, 1 or more.
+        The batch size, at least 1.
     size : callable
-        What the time of a batch size is in proportion to, where no line tells.
-
-    Returns
-    -------
-    float
-        Time, above 0 [s].
+        Function of the batch size that the time is proportional to, if no line applies.
     """
     after = bisect_left([samples for samples, _ in points], microbatch)
     if 0 < after < len(points):
@@ -202,32 +196,32 @@ def time_at(
 
 
 def _line(one: tuple[int, float], other: tuple[int, float], microbatch: int) -> float:
-    """What the line through two points says of a batch size [s]."""
+    """Time at a batch size on the line through two points [s]."""
     (low, shorter), (high, longer) = one, other
     return shorter + (longer - shorter) * (microbatch - low) / (high - low)
 
 
 DEVICES = Catalogue(Path(__file__).parents[1] / "cluster" / "devices")
-"""The catalogue of devices as names: a workload knows nothing of clusters."""
+"""Names of the catalogue's devices; workloads do not import clusters."""
 
 
 class FromProfile(Compute):
-    """The times of each layer that stand in the file of a model of kind profile.
+    """Times of each layer, from the file of a model of kind profile.
 
     Attributes
     ----------
     device : str or None
-        What they were measured on, a name of the catalogue. Another device of the catalogue takes
-        as much longer as its arithmetic (for the part of a layer that is ``products``) and its
-        memory (for the rest) are slower; without it times are those of every device.
+            Device of the measurement, a name of the catalogue. On another device of the catalogue
+        times grow as its arithmetic (for the share ``products`` of a layer) and its memory (for the
+        rest) are slower; without it times apply to every device.
     dtype : {"float64", "float32", "tfloat32", "float16", "bfloat16"} or None
-        What products were computed in, where ``device`` is given; None is the workload's dtype.
+        Dtype of the measured products, with ``device``; None is the workload's dtype.
     microbatch : int or None
-        Samples of the micro-step that was measured: the device's times grow in proportion to the
-        samples, the host's stay. None: a micro-step takes as long, whatever its samples.
+            Samples of the measured micro-step: the device's times grow in proportion to the
+        samples, the host's stay. None: a micro-step's time does not depend on its samples.
     update : float or None
-        What one device takes to update all parameters [s]; a part of them takes as large a part
-        of it. None: the bytes that the optimizer moves, over the memory's bandwidth.
+            Time of one device to update all parameters [s]; shards take their share. None: the
+        bytes that the optimizer moves, over the memory's bandwidth.
     """
 
     kind: Literal["profile"] = "profile"
@@ -253,21 +247,21 @@ class FromProfile(Compute):
 
 
 LINKS = Catalogue(Path(__file__).parents[1] / "cluster" / "links")
-"""The catalogue of links as data: a workload knows nothing of clusters."""
+"""Data of the catalogue's links; workloads do not import clusters."""
 
 
 def _figures(name: str) -> dict[str, Any]:
-    """Figures of a link of the catalogue; what collectives make of it is no matter here."""
+    """Figures of a link of the catalogue that apply here: all but its collectives' transport."""
     return {key: value for key, value in LINKS.figures(name).items() if key != "transport"}
 
 
 class HostLink(Spec):
-    """One direction of the link from the host to its devices; as a link of the cluster.
+    """One direction of the link from the host to its devices, like a link of the cluster.
 
     Attributes
     ----------
     name : str or None
-        What to call it; a catalogue entry's own.
+        Name; by default the catalogue entry's.
     alpha : float
         Latency of a copy [s].
     bandwidth : float
@@ -283,24 +277,24 @@ class Input(Spec):
     """The input pipeline of every rank: workers that make batches, and the copy to the device.
 
     Workers take turns, as those of torch's DataLoader; each makes whole batches, one for each
-    micro-step, at most ``workers * prefetch`` ahead of the one that the training loop takes.
+    micro-step, at most ``workers * prefetch`` ahead of the training loop.
 
     Attributes
     ----------
     workers : int
-        Processes per rank (num_workers). With 0 the training process makes the batches itself, when
-        it needs them.
+            Processes per rank (num_workers). With 0 the training process makes the batches itself,
+        when it needs them.
     prefetch : int
         Batches ahead per worker (prefetch_factor).
     per_sample : float
-        What a worker needs for a sample [s].
+        Time of a worker per sample [s].
     sample_size : float
-        Bytes of a sample that are copied to the device.
+        Bytes per sample that are copied to the device.
     link : HostLink or None
-        What they cross: a catalogue name, or figures.
+        Link of the copy: a catalogue name, or figures.
     pinned : bool
-        True: while a batch is computed with, the next one is taken from the workers and copied
-        (pin_memory and non_blocking on a stream of its own); without workers there is no next one.
+            True: during the compute of a batch, the next one is taken from the workers and copied
+        (pin_memory and non_blocking on a separate stream); without workers there is no next one.
         False: the compute stream copies.
     shared_link : int
         Ranks of a node that share the link, each with an equal part of its bandwidth.
@@ -327,13 +321,13 @@ class Input(Spec):
         return self
 
     def copy_time(self, samples: float, sharers: int = 1) -> float:
-        """Time to copy a batch, while so many ranks use the link [s]."""
+        """Time to copy a batch while ``sharers`` ranks use the link [s]."""
         if self.link is None or not samples:
             return 0.0
         return self.link.alpha + sharers * samples * self.sample_size / self.link.bandwidth
 
     def blocking_time(self, samples: float) -> float:
-        """Time for which a batch keeps the compute stream of one device busy [s]."""
+        """Time of a batch's copy on the compute stream of one device [s]."""
         return 0.0 if self.pinned and self.workers else self.copy_time(samples)
 
 
@@ -345,12 +339,12 @@ class Host(Spec):
     step : float
         At the beginning of every step, on every rank [s].
     per_neighbour : float
-        The same for each further rank of the job that shares the node, such as its loaders and its
-        Python competing for the node's cores [s]; a step measured on one device knows none of it.
+            Additional time for each further rank of the job on the node, such as its loaders and
+        its Python competing for the node's cores [s]; not part of a step measured on one device.
     async_launch : bool
-        Whether the host launches kernels while the device works on earlier ones. Then a device that
-        has enough to do waits for no launch, and one with little to do for every one; false charges
-        a launch to each kernel.
+            Whether the host launches kernels while the device works on earlier ones. Then a busy
+        device waits for no launch, and one with little work for every one; false charges a launch
+        to each kernel.
     """
 
     step: Seconds = 0.0
@@ -358,5 +352,5 @@ class Host(Spec):
     async_launch: Bool = False
 
     def before_step(self, local_size: int) -> float:
-        """Time that a step begins with, on each of ``local_size`` ranks of a node [s]."""
+        """Host time before a step, on each of ``local_size`` ranks of a node [s]."""
         return self.step + self.per_neighbour * (local_size - 1)

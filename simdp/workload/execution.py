@@ -1,7 +1,7 @@
-"""Forward and backward of a graph on one rank, in NumPy; no clock.
+"""Forward and backward of a graph on one rank, in NumPy, without a clock.
 
 Both are generators, since layers such as SyncBatchNorm exchange numbers with other ranks: a
-generator yields a rank's part and is sent the answer. Most models never yield.
+generator yields a rank's part and receives the answer. Most models never yield.
 """
 
 from __future__ import annotations
@@ -23,21 +23,11 @@ from simdp.workload.layers.base import (
 from simdp.workload.precision import Precision, rounded
 
 Kept = list[Any]
-"""What each call keeps from forward for backward."""
+"""Values that each call keeps from forward for backward."""
 
 
 def call_dtypes(graph: ModelGraph, precision: Precision, dtype: str) -> tuple[str, ...]:
-    """Dtype in which each call runs.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    precision : Precision
-        Who rounds what.
-    dtype : str
-        Of the parameters and of the graph's inputs.
-    """
+    """Dtype in which each call runs; ``dtype`` is that of parameters and inputs."""
     if precision.wide_units and precision.low is not None:
         return widened(graph, precision.wide_units, precision.low, dtype).dtypes
     flowing = [dtype for _ in graph.inputs]
@@ -48,7 +38,7 @@ def call_dtypes(graph: ModelGraph, precision: Precision, dtype: str) -> tuple[st
 
 
 class Widened(NamedTuple):
-    """What runs in which dtype where modules compute in 16 bits and hand on 32.
+    """Dtypes if modules compute in 16 bits and return 32 bits.
 
     Attributes
     ----------
@@ -59,7 +49,7 @@ class Widened(NamedTuple):
     enters : tuple of (int, int)
         Values that are cast back, and the call of another module that takes them.
     mixes : int or None
-        The first call outside that torch refuses: 32-bit values meet its 16-bit weights.
+        The first call outside of modules that torch rejects: 32-bit values meet 16-bit weights.
     """
 
     dtypes: tuple[str, ...]
@@ -73,12 +63,11 @@ def widened(graph: ModelGraph, units: Sequence[str], low: str, full: str) -> Wid
 
     Parameters
     ----------
-    graph : Graph
-        The model.
+    graph : ModelGraph
     units : sequence of str
         The modules; see `simdp.workload.layers.base.within`.
     low, full : str
-        Of what computes in them, and of what they hand on.
+        Dtypes inside of them, and of their outputs.
     """
     places = within([call.layer for call in graph.calls], units)
     first, dtypes, mixes = len(graph.inputs), list[str](), None
@@ -105,16 +94,15 @@ def widened(graph: ModelGraph, units: Sequence[str], low: str, full: str) -> Wid
 
 
 class GraphExecutor:
-    """Runs a graph's calls, rounding what goes in and out of those that run in 16 bit.
+    """Runs a graph's calls, rounding inputs and outputs of those in 16 bits.
 
     Rounded values stay in arrays of the full dtype: NumPy's 16-bit products are far slower.
 
     Parameters
     ----------
-    graph : Graph
-        The model.
+    graph : ModelGraph
     dtypes : sequence of str
-        From `call_dtypes`.
+        Result of `call_dtypes`.
     dtype : str
         Of the arrays.
     """
@@ -132,7 +120,7 @@ class GraphExecutor:
     def forward(
         self, run: Pass, inputs: Sequence[Array], keeps: bool = True
     ) -> Exchange[tuple[list[Array], Kept]]:
-        """Run the calls; yields and is sent as in `Synchronised.exchanged_forward`.
+        """Run the calls; yields and receives as `Synchronised.exchanged_forward`.
 
         Parameters
         ----------
@@ -146,7 +134,7 @@ class GraphExecutor:
         Returns
         -------
         (list of ndarray, list)
-            The graph's outputs, and what `backward` needs.
+            The graph's outputs, and the kept values for `backward`.
         """
         values: list[Any] = list(inputs)
         kept: Kept = []
@@ -167,7 +155,7 @@ class GraphExecutor:
                 kept.append((here, saved))
             for value in self._done[number]:
                 values[value] = None
-            del given, saved, y  # else they would be there until the next call is through
+            del given, saved, y  # free them before the next call
         return [values[value] for value, _ in self.graph.outputs], kept
 
     def backward(self, run: Pass, kept: Kept, slopes: Sequence[Array]) -> Exchange[None]:
@@ -176,9 +164,9 @@ class GraphExecutor:
         Parameters
         ----------
         run : Pass
-            As in forward.
+            The same as in forward.
         kept : list
-            From forward; emptied on the way.
+            Result of forward; emptied meanwhile.
         slopes : sequence of ndarray
             Gradients of the graph's outputs.
         """
@@ -191,7 +179,7 @@ class GraphExecutor:
                 yield PAUSE
             call, low, needs = self.graph.calls[number], self.low[number], self.graph.needs[number]
             (here, saved), dy = kept.pop(), flowing.pop(first + number, None)
-            if dy is None:  # nothing that the loss sees comes from here
+            if dy is None:  # the loss does not depend on it
                 continue
             if low is not None:
                 dy = rounded(dy, low)
@@ -214,13 +202,13 @@ class GraphExecutor:
 
 
 class _Rounding:
-    """Passes that see the weights rounded, made once per forward and dtype."""
+    """Passes with rounded weights, made once per forward and dtype."""
 
     def __init__(self, run: Pass) -> None:
         self._passes: dict[str | None, Pass] = {None: run}
 
     def of(self, low: str | None) -> Pass:
-        """The pass for calls that run in this dtype; they share gradients and buffers."""
+        """The pass for calls of this dtype; all share gradients and buffers."""
         if low not in self._passes:
             run = self._passes[None]
             assert low is not None
@@ -229,7 +217,7 @@ class _Rounding:
 
 
 class _Rounded(Mapping[str, Array]):
-    """Weights, each rounded when it is first asked for."""
+    """Weights, each rounded at its first use."""
 
     def __init__(self, weights: Parameters, low: str) -> None:
         self._weights, self._low = weights, low

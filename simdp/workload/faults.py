@@ -15,7 +15,7 @@ __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
 
 class Fault(Spec):
-    """A value in the first element of the first gradient that a rank's backward has ready.
+    """A value in the first element of the first gradient that a rank's backward finishes.
 
     Attributes
     ----------
@@ -32,10 +32,10 @@ class Fault(Spec):
     @property
     @abstractmethod
     def value(self) -> float:
-        """What stands there instead of the gradient."""
+        """Value that replaces the gradient's element."""
 
     def happens(self, step: int, world_size: int) -> bool:
-        """Whether it happens in this step, counted from 1, of a run with so many ranks."""
+        """Whether it happens in this step, counted from 1, of a run with ``world_size`` ranks."""
         return step == self.step and self.rank < world_size
 
 
@@ -52,7 +52,7 @@ AnyFault = Annotated[Fault, one_of("fault", FAULTS)]
 
 
 class Inf(Fault):
-    """An infinite number in one gradient, as overflow in 16 bits leaves it."""
+    """An infinite number in one gradient, as after overflow in 16 bits."""
 
     kind: Literal["inf"] = "inf"
 
@@ -62,7 +62,7 @@ class Inf(Fault):
 
 
 class Nan(Fault):
-    """A number that is none in one gradient, as 0/0 or inf - inf leaves it."""
+    """A NaN in one gradient, as after 0/0 or inf - inf."""
 
     kind: Literal["nan"] = "nan"
 

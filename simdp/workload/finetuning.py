@@ -15,24 +15,24 @@ from simdp.workload.layers.base import Kept, ModelGraph, Shape
 
 
 class Lora(Spec):
-    """``y = W x + b + (alpha / rank) B A x`` in place of ``W x + b``, of which A and B learn.
+    """``y = W x + b + (alpha / rank) B A x`` instead of ``W x + b``; only A and B are trained.
 
-    A starts as torch's Linear does, and B at 0, so that the model starts as it was. All else that
-    the model learns is frozen. The adapters are called as PEFT calls them,
+    A starts as torch's Linear does, and B at 0, so that the model's outputs start unchanged. All
+    other parameters are frozen. The adapters are named as in PEFT,
     ``<layer>.lora_A.default.weight`` of shape ``(rank, in_features)`` and
     ``<layer>.lora_B.default.weight`` of shape ``(out_features, rank)``.
 
     Attributes
     ----------
     rank : int
-        Between A and B.
+        Width between A and B.
     alpha : float
-        Over the rank, what the adapter's output is multiplied by.
+        Factor of the adapter's output, times the rank.
     targets : tuple of str
-        Linear layers that get an adapter, by the end of their names, as ``q_proj``, or by patterns
-        as in an optimizer's groups.
+            Linear layers that get an adapter, by the end of their names, such as ``q_proj``, or by
+        patterns as in an optimizer's groups.
     dropout : float
-        Of what enters A.
+        Of the input of A.
 
     References
     ----------
@@ -47,23 +47,22 @@ class Lora(Spec):
 
 
 class Quantized(Spec):
-    """Weights of linear layers in 4-bit NormalFloat (NF4): frozen, and of times alone.
+    """Weights of linear layers in 4-bit NormalFloat (NF4): frozen, for timing only.
 
-    A weight is stored, dealt to ranks and gathered as half a byte for each element, packed into the
-    dtype of the other weights. Scales of its blocks stay whole on every rank. Before each use, in
+    A weight is stored, sharded and gathered as half a byte for each element, packed into the dtype
+    of the other weights. Scales of its blocks stay whole on every rank. Before each use, in
     forward, in backward and when a block runs again, kernels read all of it and write it in the
-    dtype that the layer computes in.
+    compute dtype of the layer.
 
     Attributes
     ----------
     targets : tuple of str
-        Linear layers, by the end of their names, as ``q_proj``, or by patterns as in an optimizer's
-        groups.
+            Linear layers, by the end of their names, such as ``q_proj``, or by patterns as in an
+        optimizer's groups.
     block : int
         Elements that share a scale.
     double : bool
-        Whether scales have 8 bits, and scales of their own: 0.127 bits for each element in place of
-        0.5.
+        Whether scales have 8 bits, and scales of their own: 0.127 bits per element instead of 0.5.
 
     References
     ----------
@@ -85,12 +84,12 @@ def matching(patterns: Sequence[str], names: Iterable[str]) -> frozenset[str]:
 
 
 def ends_match(name: str, targets: Sequence[str]) -> bool:
-    """Whether the end of a layer's dotted name, or all of it, matches one of some patterns."""
+    """Whether a layer's dotted name, or an end of it, matches one of some patterns."""
     return bool(matching([*targets, *(f"*.{target}" for target in targets)], [name]))
 
 
 def with_frozen(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
-    """Freeze the parameters of a graph that match, beside those that are frozen already."""
+    """Freeze the matching parameters of a graph, besides those already frozen."""
     found = matching(patterns, [parameter.name for parameter in graph.parameters])
     return replace(graph, frozen=graph.frozen | found)
 
@@ -100,18 +99,9 @@ def backward_kernels(
 ) -> list[Kernel]:
     """Kernels of a call's backward, without those that only frozen parameters would need.
 
-    They are those that run where no input wants a gradient, in layers of which that is true
-    (`Layer.splits_backward`); other layers are charged whole. Where each parameter has a kernel,
-    those of frozen ones are left out; else all, if all parameters are frozen.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model's.
-    number : int
-        Of the call.
-    inputs, itemsize
-        As of `Layer.backward_cost`.
+    These are the kernels that run if no input needs a gradient, in layers with
+    `Layer.splits_backward`; other layers are charged in full. If each parameter has a kernel, those
+    of frozen ones are left out; else all, if all parameters are frozen. ``number`` is the call's.
     """
     layer, needs = graph.calls[number].layer, graph.needs[number]
     if not graph.frozen:
@@ -131,10 +121,10 @@ def backward_kernels(
 
 
 def kept_of(graph: ModelGraph, number: int, inputs: Sequence[Shape], itemsize: int) -> Kept:
-    """What a call keeps for backward, without what only frozen parameters would need.
+    """Values that a call keeps for backward, without those that only frozen parameters would need.
 
-    A product needs its input for its weight's gradient alone, and a call through which no gradient
-    flows needs nothing.
+    A product needs its input only for its weight's gradient, and a call without backward needs
+    nothing.
     """
     layer = graph.calls[number].layer
     if not graph.frozen:

@@ -18,18 +18,7 @@ NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
 def misfits(given: Mapping[str, Any]) -> dict[str, str]:
-    """Say which keys of a workload do not suit its model.
-
-    Parameters
-    ----------
-    given : mapping of str to value
-        The workload's fields.
-
-    Returns
-    -------
-    dict of str to str
-        What is wrong with each of those keys.
-    """
+    """Errors of keys of a workload that do not fit its model, by key."""
     model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
     no_data, there = dataset.kind == "none", dataset.has_samples
     idle = {} if there else {key: _no_samples(key) for key in NEED_SAMPLES if given[key]}
@@ -37,7 +26,7 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
     if given["quantized"] is not None and given["weights"] is not None:
         idle["weights"] = "weights in 4 bits have times but no numbers; leave this out."
     if compute.kind != "roofline":
-        # A profile may tell the host's time from the device's, so that a graph changes something.
+        # A profile may separate the host's time, which a CUDA graph reduces.
         held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
         idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
     if given["host"].async_launch and (compute.kind != "roofline" or given["cuda_graphs"]):
@@ -69,7 +58,7 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
-    """What does not suit a model of which only kernels are known."""
+    """Errors of keys that do not fit a model of recorded kernels."""
     why = f"the model {given['model'].kind} has kernels but no numbers"
     found = {key: f"{why}; leave this out." for key in NOT_RECORDED if given[key]}
     if given["loss"].kind != "none":
@@ -96,7 +85,7 @@ def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> di
 def _schedule(
     schedule: Schedule, optimizer: Optimizer, scaling: str, no_data: bool
 ) -> dict[str, str]:
-    """What is wrong between the schedule and what it changes."""
+    """Errors of the schedule in combination with the optimizer, scaling and dataset."""
     found = {}
     if scaling != "none" and not schedule.takes_base:
         found["lr_scaling"] = (
@@ -141,22 +130,11 @@ IDLE = {
     "sync_batchnorm": False,
     "gradient_noise": False,
 }
-"""Keys that only training reads, and what they are when they are left out."""
+"""Keys that only training uses, and their defaults."""
 
 
 def for_training_only(given: Mapping[str, Any]) -> dict[str, str]:
-    """Say which keys of a workload inference would ignore.
-
-    Parameters
-    ----------
-    given : mapping of str to value
-        The workload's fields.
-
-    Returns
-    -------
-    dict of str to str
-        What is wrong with each of those keys.
-    """
+    """Errors of keys of a workload that inference would ignore, by key."""
     found = [key for key in ("optimizer", "lr_schedule") if given[key].kind != "none"]
     found += [key for key, idle in IDLE.items() if given[key] != idle]
     if any(getattr(given["precision"], name, None) for name in ScalerSettings._fields):

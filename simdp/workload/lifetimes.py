@@ -1,7 +1,7 @@
-"""Lifetimes of activations in a step.
+"""Lifetimes of activations in a step, as in torch.
 
-What is kept for backward, and what flows from call to call, as in torch: a tensor is there from the
-call that makes it until nothing needs it any more. Gradients of parameters are not counted here.
+A tensor kept for backward, or passed from call to call, exists from the call that makes it until
+its last use. Gradients of parameters are not counted here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TensorPart = Literal["activations", "outputs", "temporary"]
 
 
 class Tensor(NamedTuple):
-    """A tensor of a micro-batch of n samples takes ``n per_sample + fixed`` bytes, or 0 if n is 0.
+    """A tensor of ``n per_sample + fixed`` bytes in a micro-batch of n samples; 0 bytes if n is 0.
 
     Attributes
     ----------
     part : {"activations", "outputs", "temporary"}
-        Whether backward needs it; or it belongs to what the model makes, to its gradient, or to the
-        loss; or it only flows from one call to the next.
+            Needed by backward; belonging to the model's outputs, their gradients, or the loss; or
+        only passed from call to call.
     per_sample, fixed : float
         Sizes [bytes].
     """
@@ -43,14 +43,14 @@ class Tensor(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A call at work.
+    """Tensors of one call.
 
     Attributes
     ----------
     taken : tuple of Tensor
-        What is made as it begins.
+        Allocated at its beginning.
     given : tuple of Tensor
-        What nothing needs any more when it ends.
+        Freed at its end.
     """
 
     taken: tuple[Tensor, ...]
@@ -61,16 +61,16 @@ NOTHING = Stage((), ())
 
 
 class Lifetimes(NamedTuple):
-    """What comes and goes with each call of a micro-step; the loss counts as one more call.
+    """Tensors allocated and freed by each call of a micro-step; the loss counts as a last call.
 
     Attributes
     ----------
     forward, backward : tuple of Stage
-        By the number of the call.
+        By number of the call.
     again : dict of int to Stage
-        Calls that run forward again in backward, by their numbers.
+        Calls that run forward again in backward, by number.
     end : Stage
-        When backward is through.
+        The end of backward.
     """
 
     forward: tuple[Stage, ...]
@@ -80,7 +80,7 @@ class Lifetimes(NamedTuple):
 
 
 def joined(one: Stage, other: Stage) -> Stage:
-    """What both take, and what both give."""
+    """Both stages as one."""
     return Stage((*one.taken, *other.taken), (*one.given, *other.given))
 
 
@@ -88,14 +88,14 @@ def joined(one: Stage, other: Stage) -> Stage:
 
 
 class Rerun(NamedTuple):
-    """Calls of a block, one behind the other, whose activations are not kept.
+    """Consecutive calls of a block whose activations are not kept.
 
     Attributes
     ----------
     calls : range
         All of them.
     stored : frozenset of int
-        Those of them whose outputs are kept all the same: they do not run again.
+        Calls among them whose outputs are kept: they do not run again.
     """
 
     calls: range
@@ -108,14 +108,14 @@ class Rerun(NamedTuple):
 
 
 def recomputed(workload: Workload) -> list[Rerun]:
-    """Runs of calls that are computed again in backward, first to last.
+    """Runs of calls that are recomputed in backward, first to last.
 
-    ``blocks`` is torch's checkpoint of every block: only what enters it is kept. ``selective`` is
+    ``blocks`` is torch's checkpoint of every block: only its inputs are kept. ``selective`` is
     checkpoint with torchtitan's list of operations: outputs of matrix products and convolutions are
-    kept too, and those of fused attention, with what this keeps beside them; the rest is computed
-    again, plain attention with it. Nothing runs again where backward does not come, which frozen
-    parameters may spare. ``selective_every_other`` keeps the first product of each block,
-    the third and so on, as torchtitan did at first.
+    kept too, and those of fused attention with its log-sum-exp; the rest is recomputed, including
+    plain attention. Nothing runs again where backward does not pass, because of frozen parameters.
+    ``selective_every_other`` keeps every second product of each block, from the first, as
+    torchtitan did at first.
 
     References
     ----------
@@ -155,9 +155,8 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     Parameters
     ----------
     workload : Workload
-        What is computed.
     reruns : sequence of Rerun
-        Calls whose activations are not kept but computed again, block by block, in backward.
+        Calls whose activations are not kept but recomputed, block by block, in backward.
     keeps : bool
         False keeps nothing for backward, which then has no stages: inference.
     """
@@ -172,11 +171,11 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
 
 
 _KNOWN: deque[tuple[ModelGraph, Model, tuple[Any, ...], Lifetimes]] = deque(maxlen=16)
-"""Those of the last micro-batches, with all that they depend on: strategies share them."""
+"""Last results and all that they depend on: strategies share them."""
 
 
 class _Following:
-    """Counts who still needs each tensor: calls that it flows to, and calls that keep it."""
+    """Counts each tensor's remaining uses: calls that take it, and calls that keep it."""
 
     def __init__(self, workload: Workload, reruns: Sequence[Rerun]) -> None:
         graph = workload.graph
@@ -184,10 +183,10 @@ class _Following:
         self.dtypes = call_dtypes(graph, workload.precision, workload.dtype)
         self.fused = None
         if workload.compile:
-            from simdp.workload.transforms import Fused  # brings layers along
+            from simdp.workload.transforms import Fused  # imports layers
 
             self.fused = Fused(graph)
-        # A layer of which only times are known says what it keeps, and nothing of what flows.
+        # A timed layer defines the bytes that it keeps, but not the values between layers.
         self.flows = not workload.model.timed
         self.shapes = graph.shapes(workload.model.known_shapes()) if self.flows else []
         self.widens = workload.precision.widens_outputs
@@ -199,7 +198,7 @@ class _Following:
         self.block_of = {number: block for block in self.blocks for number in block}
         self.apart = {number for rerun in reruns for number in rerun.stored}
         self.kept = [self._kept(number) for number in range(len(graph.calls))]
-        # What backward needs is an activation from when it is made.
+        # A tensor that backward needs is an activation from its beginning.
         self.lasting: set[Token] = set()
         self.needed: Counter[Token] = Counter()
         self.sizes: dict[Token, Tensor] = {}
@@ -259,7 +258,7 @@ class _Following:
         return self.workload.dtype if value < self.first else self.dtypes[value - self.first]
 
     def _value(self, value: int, block: range | None = None) -> Token:
-        """A value; made again if a block computes it a second time."""
+        """A value; another token if a block recomputes it."""
         number = value - self.first
         inside = block is not None and number in block and number not in self.apart
         return ("value", value, block.start if inside and block else None)
@@ -278,7 +277,7 @@ class _Following:
         return self.fused is not None and number in self.fused.of
 
     def _seen(self, value: int, number: int, block: range | None) -> Token:
-        """A value as a call sees it: itself, or a copy in the dtype that the call runs in."""
+        """The value that a call reads: itself, or a copy in the dtype of the call."""
         integer = value < self.first and self._is_integer(value)
         casts = not integer and not self._is_fused(number)  # a chain casts as it reads
         if not casts or self._dtype_of(value) == self.dtypes[number]:
@@ -290,7 +289,7 @@ class _Following:
         return self.flows and model.num_tokens(self.graph.inputs[value]) is not None
 
     def _keeps(self, number: int, block: range | None) -> list[tuple[Token, float, float]]:
-        """What a call keeps for its backward: values, and what it has beside them."""
+        """Tensors that a call keeps for its backward: values, and others."""
         call, kept, dtype = self.graph.calls[number], self.kept[number], self.dtypes[number]
         values = dict.fromkeys(call.inputs[i] for i in kept.inputs)
         if self.fused and self._is_fused(number):
@@ -313,7 +312,7 @@ class _Following:
         return found
 
     def _is_batch(self, token: Token) -> bool:
-        """Whether this is an input of the model, which is there for the whole micro-step."""
+        """Whether this is an input of the model, which exists for the whole micro-step."""
         return token[0] == "value" and int(token[1]) < self.first  # type: ignore[call-overload]
 
     def _mark_lasting(self) -> None:
@@ -326,12 +325,12 @@ class _Following:
             self.lasting.update(token for token, _, _ in self._stores(number))
 
     def _enters(self, block: range) -> list[Token]:
-        """The values that a block is given by calls before it."""
+        """Values that a block takes from calls before it."""
         values = dict.fromkeys(v for number in block for v in self.graph.calls[number].inputs)
         return [self._value(v) for v in values if self.first <= v < self.first + block.start]
 
     def _stores(self, number: int) -> list[tuple[Token, float, float]]:
-        """What is kept of a call that does not run again: its output, and what is beside that."""
+        """Tensors kept of a call that does not run again: its output, and others."""
         value, kept = self.first + number, self.kept[number]
         made = (self._value(value), self._nbytes(value), 0.0)
         return [made, (("beside", number), kept.nbytes, kept.fixed)]
@@ -342,13 +341,13 @@ class _Following:
         block = self.block_of.get(number)
         if keeps and block is not None and number == block.start:
             for token in self._enters(block):
-                self._need(token, 0.0)  # it is there already
+                self._need(token, 0.0)  # it exists already
         return self._compute(number, keeps and block is None, None, self.uses)
 
     def _run_again(self, block: range) -> dict[int, Stage]:
         """Stages of the calls that run again before a block's backward.
 
-        What was stored is there when the first call after it begins.
+        Stored outputs exist when the first call after them begins.
         """
         inside: Counter[int] = Counter(v for other in block for v in self.graph.calls[other].inputs)
         found, before, last = dict[int, Stage](), NOTHING, -1
@@ -362,7 +361,7 @@ class _Following:
         return found
 
     def _restored(self, number: int, block: range, inside: Counter[int]) -> Stage:
-        """In place of computing a call again: backward and the calls after it take what is kept."""
+        """Instead of recomputing a call: backward and the calls after it use the kept tensors."""
         output = self.first + number
         self._need(self._value(output), self._nbytes(output), 0.0, inside[output])
         for token, per_sample, fixed in self._keeps(number, block):
@@ -391,7 +390,7 @@ class _Following:
         for token, per_sample, fixed in self._keeps(number, block):
             if keeps:
                 self._need(token, per_sample, fixed)
-            elif token[0] in ("beside", "weights") and token not in there:  # for the work
+            elif token[0] in ("beside", "weights") and token not in there:  # while it runs
                 self._need((*token, "passing"), per_sample, fixed)
                 copies.append((*token, "passing"))
         taken = self._changed()
@@ -400,16 +399,16 @@ class _Following:
         return Stage(taken, self._changed())
 
     def _flowed(self, inputs: Sequence[int], block: range | None) -> list[Token]:
-        """What a call has consumed; a block that runs again leaves alone what it was given."""
+        """Inputs that a call has consumed; a block that runs again does not consume its inputs."""
         mine = [value for value in inputs if value >= self.first]
         if block is not None:
             mine = [value for value in mine if value - self.first in block]
         return [self._value(value, block) for value in mine]
 
     def _loss_forward(self, keeps: bool) -> Stage:
-        """The outputs in full precision, where they are not, are there until the loss is.
+        """Outputs of low precision are copied to full precision until the loss is computed.
 
-        Those that the model itself hands on in full precision take the place of the others.
+        If the model itself casts them, the copies replace the outputs.
         """
         copy: Token = ("loss", "copy")
         if keeps:
@@ -423,9 +422,9 @@ class _Following:
         return Stage(taken, self._changed())
 
     def _loss_backward(self) -> Stage:
-        """The gradients of the outputs are made; other tensors of their size come and go.
+        """The gradients of the outputs are made, besides other tensors of their size.
 
-        In 16 bit these are casts of those that the loss makes, which are gone by then.
+        In 16 bits these are casts of the loss's gradients, which are freed by then.
         """
         passing: Token = ("loss", "passing")
         for value, _ in self.graph.outputs:
@@ -437,15 +436,15 @@ class _Following:
         return Stage(taken, self._changed())
 
     def _is_low(self) -> bool:
-        """Whether the model's layers make outputs of less than full precision."""
+        """Whether the model's outputs have less than full precision."""
         return self._width() > self._made_nbytes()
 
     def _made_nbytes(self) -> float:
-        """Bytes per sample of the outputs as the model makes them."""
+        """Bytes per sample of the outputs in the model's dtypes."""
         return sum(self._nbytes(value) for value, _ in self.graph.outputs)
 
     def _width(self) -> float:
-        """Bytes per sample of what the loss sees, which it sees in full precision."""
+        """Bytes per sample of the outputs in full precision."""
         return sum(self._nbytes(value, self.workload.dtype) for value, _ in self.graph.outputs)
 
     def _backward(self, number: int, block: range | None) -> Stage:
@@ -456,7 +455,7 @@ class _Following:
             if not (wanted and flows):
                 continue
             gradient: Token = ("gradient", value)
-            if self.needed[gradient]:  # a second one is made, and added to the first
+            if self.needed[gradient]:  # another one is made, and added to the first
                 gradient = ("gradient", value, number, len(more))
                 more.append(gradient)
             self._need(gradient, self._nbytes(value))

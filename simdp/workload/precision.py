@@ -27,7 +27,7 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name, bfloat16 included.
+    """NumPy's dtype of this name, including bfloat16.
 
     Raises
     ------
@@ -38,27 +38,27 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         raise ValueError(unknown_name("dtype", name, DTYPES))
     if name != "bfloat16":
         return np.dtype(name)
-    import ml_dtypes  # NumPy has no bfloat16 of its own
+    import ml_dtypes  # NumPy itself has no bfloat16
 
     bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return bfloat16
 
 
 def rounded(array: Array, dtype_name: str | None) -> Array:
-    """Round each value to the nearest one that a narrower dtype has, ties to even.
+    """Round each value to the nearest one of a narrower dtype, ties to even.
 
     Parameters
     ----------
     array : ndarray, float32 or float64
-        Left as it is. float64 goes through float32, as in torch.
+        Not modified. float64 goes through float32, as in torch.
     dtype_name : str or None
-        One of `DTYPES`; None rounds nothing, as `Precision.low` says for full precision.
+        One of `DTYPES`; None rounds nothing.
 
     Returns
     -------
     ndarray
-        Of the array's own dtype and shape; the array itself if the dtype is not narrower. Values
-        from half a step beyond the largest on become inf: in float16, 65520 and above.
+            Of the array's own dtype and shape; the array itself if the dtype is not narrower.
+        Values from half a step beyond the largest on become inf: in float16, 65520 and above.
     """
     target = array.dtype if dtype_name is None else numpy_dtype(dtype_name)
     if target.itemsize >= array.dtype.itemsize:
@@ -73,10 +73,10 @@ def rounded(array: Array, dtype_name: str | None) -> Array:
 
 
 def _to_float16(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to float16's 11 bits, above 2^-14, and to multiples of 2^-24 below.
+    """Round to float16's 11 bits above 2^-14, and to multiples of 2^-24 below.
 
     For ``2^e <= |x| < 2^(e + 1)``, float32 numbers around ``2^(e + 13)`` are ``2^(e - 10)`` apart,
-    which is float16's step at x: adding that number and taking it off again rounds as the
+    which is float16's step at x: adding that number and subtracting it again rounds as the
     processor does. The exponent is held at -14 for subnormals and at 16, where all become inf.
     """
     # NumPy's own cast takes 5 ns per value, and 86 ns for those that underflow, as gradients do,
@@ -100,14 +100,14 @@ def _bits(value: float) -> np.uint32:
 
 
 class ScalerSettings(NamedTuple):
-    """How a loss scale begins and moves; the defaults are torch.amp.GradScaler's.
+    """Settings of a loss scale; the defaults are torch.amp.GradScaler's.
 
     Attributes
     ----------
     init_scale : float
-        The first step's.
+        Scale of the first step.
     growth_factor, backoff_factor : float
-        It is multiplied by one of these, above and below 1.
+        Factors of its changes, above and below 1.
     growth_interval : int
         Number of good steps in a row before it grows.
     """
@@ -121,20 +121,15 @@ class ScalerSettings(NamedTuple):
 class GradScaler:
     """The loss scale of a run: the loss is multiplied by it, the gradients by its inverse.
 
-    It backs off after a step whose averaged gradient holds inf or nan on any rank, and such a
-    step is skipped; it grows after so many good steps in a row.
-
-    Parameters
-    ----------
-    settings : ScalerSettings
-        From `Precision.scaler`.
+    It backs off after a step whose averaged gradient holds inf or nan on any rank; such a step is
+    skipped. It grows after a number of good steps in a row.
 
     Attributes
     ----------
     scale : float
-        The next step's, a float32 value.
+        Scale of the next step, a float32 value.
     growth_tracker : int
-        Number of good steps in a row, counted anew whenever the scale grows or backs off.
+        Number of good steps in a row since the last change.
     """
 
     def __init__(self, settings: ScalerSettings) -> None:
@@ -148,17 +143,12 @@ class GradScaler:
             return _float32(np.float64(1) / np.float64(self.scale))
 
     def update(self, found_inf: bool) -> None:
-        """Move on to the next step's scale.
-
-        Parameters
-        ----------
-        found_inf : bool
-            Whether this step's gradients held inf or nan.
+        """Compute the scale of the next step; ``found_inf``: the gradients held inf or nan.
 
         References
         ----------
-        torch's aten/src/ATen/native/cuda/AmpKernels.cu, amp_update_scale_cuda_kernel: products
-        in float64, rounded to float32; a scale beyond float32 is not taken.
+        torch's aten/src/ATen/native/cuda/AmpKernels.cu, amp_update_scale_cuda_kernel: products in
+        float64, rounded to float32; a scale beyond float32 is discarded.
         """
         if found_inf:
             self.scale = _float32(self.scale * self.settings.backoff_factor)
@@ -183,57 +173,57 @@ Policy = Literal["float32", "lower", "promote"]
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 LARGEST = float(np.finfo(np.float32).max)
-"""The normal numbers of float32, which the loss scale and its factors are kept in."""
+"""Range of normal float32 numbers, for the loss scale and its factors."""
 
 
 class Precision(Spec):
-    """Which dtype weights are kept in, gradients are sent in and layers run in."""
+    """Dtypes of stored weights, sent gradients and layers."""
 
     kind: str
 
     @property
     @abstractmethod
     def low(self) -> Low | None:
-        """The 16-bit dtype, or None where there is none."""
+        """The 16-bit dtype, if any."""
 
     @property
     @abstractmethod
     def has_master(self) -> bool:
-        """Whether the optimizer updates a 32-bit copy of the weights, beside those of the model."""
+        """Whether the optimizer updates a 32-bit copy of the weights besides the model's."""
 
     @property
     def widens_outputs(self) -> bool:
-        """Whether the model's outputs are cast to full precision as soon as they are made."""
+        """Whether the model's outputs are cast to full precision by the model."""
         return False
 
     @property
     def wide_units(self) -> tuple[str, ...]:
-        """Modules within the model whose outputs are cast to full precision, too."""
+        """Modules within the model whose outputs are cast to full precision too."""
         return ()
 
     @abstractmethod
     def scaler(self) -> ScalerSettings | None:
-        """Settings of the loss scale, or None where the loss is not scaled."""
+        """Settings of the loss scale, or None without scaling."""
 
     @abstractmethod
     def weight_dtype(self, dtype: str) -> str:
-        """Dtype that the model's weights are stored and sent in; ``dtype`` is the workload's."""
+        """Dtype of the model's stored and sent weights; ``dtype`` is the workload's."""
 
     @abstractmethod
     def gradient_dtype(self, dtype: str) -> str:
-        """Dtype that gradients are stored and sent in; ``dtype`` is the workload's."""
+        """Dtype of stored and sent gradients; ``dtype`` is the workload's."""
 
     @abstractmethod
     def compute_dtype(self, policy: Policy, input_dtypes: Sequence[str], dtype: str) -> str:
-        """Dtype that a layer runs in, which is also that of its output.
+        """Dtype in which a layer runs, and of its output.
 
         Parameters
         ----------
         policy : {"lower", "float32", "promote"}
-            What autocast does with such a layer: 16 bits for products, 32 bits for sums and
+                Autocast's treatment of the layer: 16 bits for products, 32 bits for sums and
             exponentials, the widest of the inputs for the rest.
         input_dtypes : sequence of str
-            Of the tensors that flow in, weights left out; whole numbers decide nothing.
+            Of the inputs without weights; integers are ignored.
         dtype : str
             The workload's.
 
@@ -244,22 +234,21 @@ class Precision(Spec):
 
     @abstractmethod
     def problem_with(self, dtype: str) -> str | None:
-        """Say why the workload's dtype does not go with this precision, or None."""
+        """Reason why the workload's dtype does not fit this precision, or None."""
 
 
 class SixteenBit(Precision):
-    """Base of the members that compute in 16 bits.
+    """Base of precisions that compute in 16 bits.
 
     Attributes
     ----------
     dtype : {"float16", "bfloat16"}
         The 16-bit dtype.
     grad_scaler : bool or None
-        Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if one
-        of the four keys below is given; bfloat16 has float32's range and needs no loss scale.
+            Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if
+        one of the four keys below is given; bfloat16 has float32's range and needs no loss scale.
     init_scale, growth_factor, backoff_factor, growth_interval
-        Of the loss scale, as in torch.amp.GradScaler. Those left out have torch's defaults: 65536,
-        2, 0.5, 2000.
+        Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000.
     """
 
     dtype: Low = "float16"
@@ -321,7 +310,7 @@ class Amp(SixteenBit):
     def compute_dtype(self, policy: Policy, input_dtypes: Sequence[str], dtype: str) -> str:
         if policy == "promote":
             floating = {name for name in input_dtypes if "float" in name}
-            # An embedding is given whole numbers only and looks up 32-bit weights.
+            # An embedding takes only integers, and looks up 32-bit weights.
             return self.dtype if floating == {self.dtype} else dtype
         return self.dtype if policy == "lower" else dtype
 
@@ -374,12 +363,12 @@ class Mixed(SixteenBit):
     Attributes
     ----------
     output_dtype : "float32" or None
-        In which the model hands its outputs on; None is as its layers make them. The loss computes
-        in float32 in any case.
+            Dtype of the model's outputs; None for that of its layers. The loss always computes in
+        float32.
     output_units : tuple of str
-        Modules within the model whose outputs are of ``output_dtype``, too; the next one casts
-        them back, and what runs between two of them runs in ``output_dtype``. ``fsdp`` and ``hsdp``
-        with ``param_dtype`` fill in their units.
+            Modules within the model whose outputs have ``output_dtype`` too; the next one casts
+        them back, and calls between two of them run in ``output_dtype``. ``fsdp`` and ``hsdp`` with
+        ``param_dtype`` set their units here.
     """
 
     kind: Literal["mixed"] = "mixed"

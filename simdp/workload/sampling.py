@@ -28,8 +28,8 @@ from simdp.workload.models import Model
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4
-"""How many steps' samples are sorted by length together, and of how many such groups an epoch has
-at least, where it is long enough (transformers: LengthGroupedSampler)."""
+"""Most steps whose samples are sorted by length together, and least number of such groups in an
+epoch, if it is long enough (transformers: LengthGroupedSampler)."""
 
 
 class Permutation(Spec):
@@ -38,32 +38,32 @@ class Permutation(Spec):
     Attributes
     ----------
     path : str
-        A file with one array: shape `(num_samples,)` for every epoch the same, or
-        `(num_epochs, num_samples)`, a row per epoch.
+            A file with one array: shape `(num_samples,)` for every epoch the same, or `(num_epochs,
+        num_samples)`, a row per epoch.
     """
 
     path: str
 
 
 class TorchShuffle(Spec):
-    """The order in which a script goes through the data with torch's own shuffle.
+    """Order of the samples in a script that shuffles with torch.
 
     ``distributed_sampler`` is randperm of the seed plus the epoch. The others have one generator,
-    which goes on from epoch to epoch. A loader's iterator draws a 64-bit number from it for its
-    workers; a sampler then draws the order, and randperm once more in vain, from the generator that
-    it was given, or else only a seed for an order from the global one. Of that nothing else draws
-    here: a script draws its first weights from it, too, unless it is seeded after them.
+    which continues from epoch to epoch. A loader's iterator draws a 64-bit number from it for its
+    workers; a sampler then draws the order, and one unused randperm, from its own generator, or
+    else only a seed from the global one. It is assumed that nothing else draws from that: a script
+    also draws its first weights from it, unless it is seeded after them.
 
     Attributes
     ----------
     torch : {"distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"}
-        ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
+            ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
         ``DataLoader(shuffle=True, generator=g)``; ``DataLoader(shuffle=True)`` after
         ``torch.manual_seed(seed)``.
     seed : int
-        Of the sampler or the generator, and not the scenario's.
+        Of the sampler or the generator, not the scenario's.
     set_epoch : bool
-        Of a distributed sampler: False for a script that forgets to call ``set_epoch``, so that
+            Of a distributed sampler: False for a script that never calls ``set_epoch``, so that
         every epoch has the order of the first.
 
     References
@@ -87,7 +87,7 @@ class TorchShuffle(Spec):
 
     def order(self, num_samples: int, epoch: int) -> Ints:
         """Order of an epoch's samples, shape `(num_samples,)`."""
-        from simdp.rng import TorchGenerator  # few runs need it
+        from simdp.rng import TorchGenerator  # rarely needed
 
         if self.torch == "distributed_sampler":
             return TorchGenerator(self.seed + epoch * self.set_epoch).randperm(num_samples)
@@ -101,7 +101,7 @@ class TorchShuffle(Spec):
 
 
 Shuffle = Bool | Permutation | TorchShuffle
-"""Whether each epoch has an order of its own, or which."""
+"""Whether each epoch has a random order, or a specification of the order."""
 
 
 def epoch_order(
@@ -122,23 +122,23 @@ def epoch_order(
 
 
 def grouped_by_length(order: Ints, lengths: Ints, samples_per_step: int) -> Ints:
-    """Bring samples of similar length together, so that a step's ranks have equal work.
+    """Group samples of similar length, so that a step's ranks have equal work.
 
-    The order is cut into megabatches of up to 50 steps, fewer where an epoch would have less than
-    four of them, and each is sorted from long to short. Samples of equal length keep their order.
+    The order is cut into megabatches of up to 50 steps, fewer if an epoch would have less than four
+    of them, and each is sorted from long to short. Samples of equal length keep their order.
 
     Parameters
     ----------
     order : ndarray, shape `(num_samples,)`
         The epoch's order.
     lengths : ndarray, shape `(num_samples,)`
-        Of every sample.
+        Length of every sample.
     samples_per_step : int
         Of all ranks.
 
     References
     ----------
-    The rule of Hugging Face's ``group_by_length``: transformers, trainer_pt_utils.py,
+    Hugging Face's ``group_by_length``: transformers, trainer_pt_utils.py,
     get_length_grouped_indices; but the longest sample of all is not moved to the front.
     """
     megabatch = megabatch_steps(len(order), samples_per_step) * samples_per_step
@@ -147,17 +147,17 @@ def grouped_by_length(order: Ints, lengths: Ints, samples_per_step: int) -> Ints
 
 
 def megabatch_steps(num_samples: int, samples_per_step: int) -> int:
-    """How many steps' samples `grouped_by_length` sorts together."""
+    """Number of steps whose samples `grouped_by_length` sorts together."""
     return max(1, min(num_samples // (samples_per_step * MIN_MEGABATCHES), MAX_MEGABATCH))
 
 
 def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
-    """Read an epoch's order from a file; later epochs than it has begin again with its first.
+    """Read an epoch's order from a file; after its last epoch it repeats from the first.
 
     Raises
     ------
     ScenarioError
-        If the file does not hold one array of permutations of the data set.
+        If the file does not hold one array of permutations of the dataset.
     """
     stored = list(read_npz(path).values())
     rows = np.atleast_2d(stored[0]) if len(stored) == 1 else np.empty((0, 0))
@@ -174,14 +174,14 @@ def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
 
 
 class Packs(NamedTuple):
-    """Samples that have been joined.
+    """Samples joined into packs.
 
     Attributes
     ----------
     pieces : ndarray, shape `(num_pieces,)`, int64
-        Tokens that look at each other, pack by pack.
+        Numbers of tokens that attend to each other, pack by pack.
     first : ndarray, shape `(num_packs,)`, int64
-        Where among them each pack begins.
+        Index of each pack's first piece.
     """
 
     pieces: Ints
@@ -194,21 +194,20 @@ class Packs(NamedTuple):
 
 
 class Packing(Spec):
-    """How samples are joined, once, before the first epoch; then packs are what is dealt out.
+    """Joins samples into packs, once, before the first epoch; then packs are distributed.
 
-    The lengths are those that seed 0 draws, so that an epoch has as many packs whatever the
+    The lengths are those drawn from seed 0, so that the number of packs does not depend on the
     scenario's seed, which draws their order.
 
     Attributes
     ----------
     to : int or None
-        Most tokens of a pack; by default what the model takes. Of longer samples the rest is left
-        out.
+        Most tokens of a pack; by default the model's maximum. Longer samples are cut.
     strategy : {"bfd", "wrapped"}
-        Best fit, the longest first: a sample goes into the fullest pack that has room for it, and
-        looks at itself alone, as where the flash kernel is told where samples begin. Or one behind
-        the other and cut wherever a pack is full: then all tokens of a pack look at each other, and
-        nothing is left out.
+            Best fit decreasing: a sample goes into the fullest pack that has room for it, and
+        attends only to itself, as in a flash kernel for variable lengths. Wrapped: samples are
+        concatenated and cut wherever a pack is full; all tokens of a pack attend to each other, and
+        none are lost.
 
     References
     ----------
@@ -220,25 +219,17 @@ class Packing(Spec):
     strategy: Literal["bfd", "wrapped"] = "bfd"
 
     def most(self, model: Model) -> int:
-        """Tokens that a pack has room for."""
+        """Most tokens of a pack."""
         return self.to or most_taken(model)
 
     def packs(self, lengths: Ints, most: int) -> Packs:
-        """Join samples.
-
-        Parameters
-        ----------
-        lengths : ndarray, shape `(num_samples,)`
-            Their tokens.
-        most : int
-            Tokens that a pack has room for.
-        """
+        """Join samples of these lengths into packs of at most ``most`` tokens."""
         return _packs(self.strategy, np.ascontiguousarray(lengths).tobytes(), most)
 
 
 @lru_cache(maxsize=4)
 def _packs(strategy: str, lengths: bytes, most: int) -> Packs:
-    """As `Packing.packs`; many ask for the same."""
+    """As `Packing.packs`, cached."""
     found = np.frombuffer(lengths, dtype=np.int64)
     if strategy == "wrapped":
         whole, rest = divmod(int(found.sum()), most)
@@ -250,8 +241,8 @@ def _packs(strategy: str, lengths: bytes, most: int) -> Packs:
 
 
 def best_fit_decreasing(lengths: Ints, most: int) -> list[list[int]]:
-    """Lengths in each pack: the longest first, each where the least room is left behind it."""
-    packs, rooms = list[list[int]](), list[int]()  # rooms that some pack has, rising
+    """Lengths in each pack: the longest first, each into the pack with the least room for it."""
+    packs, rooms = list[list[int]](), list[int]()  # rooms left in some pack, ascending
     having: dict[int, list[int]] = {}
     for length in sorted(lengths.tolist(), reverse=True):
         place = bisect_left(rooms, length)
@@ -274,60 +265,60 @@ def best_fit_decreasing(lengths: Ints, most: int) -> list[list[int]]:
 
 
 Role = Literal["counted", "silent", "late", "absent"]
-"""What a rank is in a step: its gradient counts; it adds zeros, and does all else; it adds zeros,
-and leaves its work as soon as the slowest that counts has done it; it is not there."""
+"""Role of a rank in a step: its gradient counts; it adds zeros but works in full; it adds zeros and
+stops when the slowest counted rank has finished; it is absent."""
 
 
 @dataclass(frozen=True)
 class Participants:
-    """What every rank is in a step.
+    """Role of every rank in a step.
 
     Attributes
     ----------
     roles : tuple of Role
-        Of each rank; of one at least the gradient counts.
+        Of each rank; at least one counts.
     """
 
     roles: tuple[Role, ...]
 
     @classmethod
     def without(cls, world_size: int, role: Role, ranks: Sequence[int]) -> Participants:
-        """All ranks count but some, which have another role."""
+        """Give some ranks another role; all others count."""
         there = set(ranks)
         return cls(tuple(role if r in there else "counted" for r in range(world_size)))
 
     @cached_property
     def counted(self) -> Bools:
-        """Whose gradients count, shape `(world_size,)`."""
+        """Whether each rank's gradient counts, shape `(world_size,)`."""
         return np.array([role == "counted" for role in self.roles])
 
     @cached_property
     def late(self) -> Bools:
-        """Who leaves work, shape `(world_size,)`."""
+        """Whether each rank stops its work early, shape `(world_size,)`."""
         return np.array([role == "late" for role in self.roles])
 
     @cached_property
     def there(self) -> Bools:
-        """Who computes and communicates, shape `(world_size,)`."""
+        """Whether each rank computes and communicates, shape `(world_size,)`."""
         return np.array([role != "absent" for role in self.roles])
 
     @property
     def num_counted(self) -> int:
-        """Ranks whose gradients count."""
+        """Number of ranks whose gradients count."""
         return int(self.counted.sum())
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Who is there."""
+        """Ranks that take part."""
         return tuple(np.flatnonzero(self.there).tolist())
 
     def seconds(self, whole: Floats) -> Floats:
-        """What is left of work on each rank.
+        """Time that each rank works [s].
 
         Parameters
         ----------
         whole : ndarray, shape `(..., world_size)`
-            How long it would take every rank [s].
+            Time of the full work on each rank [s].
         """
         if self.late.any():
             slowest = whole[..., self.counted].max(axis=-1, keepdims=True)
@@ -338,11 +329,11 @@ class Participants:
 # Sampling -----------------------------------------------------------------------------------------
 
 Incomplete = Literal["step", "micro-batch"] | None
-"""What is left out of an epoch if it is not full."""
+"""Unit that is dropped at the end of an epoch if it is incomplete."""
 
 
 def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
-    """Deal an epoch's order out to the ranks as torch's DistributedSampler does.
+    """Distribute an epoch's order over the ranks as torch's DistributedSampler does.
 
     Parameters
     ----------
@@ -369,14 +360,14 @@ def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class SampleParts(Sequence[Ints]):
-    """What each rank is given of an order: ``parts[r]`` are the sample indices of rank r.
+    """Each rank's part of an order: ``parts[r]`` are the sample indices of rank r.
 
     Parameters
     ----------
     order : ndarray, shape `(num_samples,)`
         Sample indices.
     begins, sizes : ndarray, shape `(world_size,)`, int64
-        Where in the order each rank's part begins, and how long it is.
+        Begin and length of each rank's part of the order.
     """
 
     order: Ints
@@ -397,16 +388,16 @@ class SampleParts(Sequence[Ints]):
         return self.order[begin : begin + self.sizes[rank]]
 
     def cut(self, begin: Ints | int, length: Ints | int) -> SampleParts:
-        """The piece of each part that begins at a place in it, or what there is of the piece."""
+        """A piece of each part, from a position in it; shorter where the part ends."""
         begin = np.minimum(begin, self.sizes)
         return SampleParts(self.order, self.begins + begin, np.minimum(length, self.sizes - begin))
 
     def only(self, wanted: Bools) -> SampleParts:
-        """The parts of some ranks; the others get nothing."""
+        """The parts of some ranks; the others are empty."""
         return SampleParts(self.order, self.begins, np.where(wanted, self.sizes, 0))
 
     def largest(self, values: Ints) -> Ints:
-        """Largest value of each part's samples, shape `(world_size,)`; 0 where there are none."""
+        """Largest value of each part's samples, shape `(world_size,)`; 0 for empty parts."""
         return self._reduced(values, np.maximum)
 
     def totals(self, values: Array) -> Array:
@@ -425,24 +416,13 @@ class SampleParts(Sequence[Ints]):
 
 
 def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> SampleParts:
-    """Deal an epoch's order out in contiguous parts of given sizes, one per rank."""
+    """Distribute an epoch's order in contiguous parts of given sizes, one per rank."""
     sizes = np.array(samples_per_rank)
     return SampleParts(order, np.cumsum(sizes) - sizes, sizes)
 
 
 def chunk_sizes(num_samples: int, parts: int) -> list[int]:
-    """Sizes of torch.chunk's pieces: 30 over 8 is 4,4,4,4,4,4,4,2; 10 over 8 is 2,2,2,2,2.
-
-    Parameters
-    ----------
-    num_samples, parts : int
-        What is cut, and into how many pieces at most.
-
-    Returns
-    -------
-    list of int
-        At most ``parts`` sizes.
-    """
+    """Sizes of torch.chunk's pieces, at most ``parts``: 30 over 8 is 4,4,4,4,4,4,4,2."""
     if num_samples == 0:
         return []
     size = -(-num_samples // parts)
@@ -450,14 +430,14 @@ def chunk_sizes(num_samples: int, parts: int) -> list[int]:
 
 
 class Start(NamedTuple):
-    """Where a run goes on.
+    """Position at which a run continues.
 
     Attributes
     ----------
     epoch : int
         From 0.
     num_samples : int
-        Samples of its order that have been dealt already.
+        Samples of its order that are already used.
     num_steps : int
         Steps of the run that are done.
     """
@@ -467,14 +447,14 @@ class Start(NamedTuple):
     num_steps: int = 0
 
     def upcoming(self, num_samples: int, least: int) -> Start:
-        """The same, or the next epoch's beginning if less than ``least`` is left of this one."""
+        """The same, or the start of the next epoch if less than ``least`` is left of this one."""
         if self.num_samples and num_samples - self.num_samples < least:
             return Start(self.epoch + 1, 0, self.num_steps)
         return self
 
 
 START = Start()
-"""The beginning."""
+"""The start of a run."""
 
 
 @dataclass(frozen=True)
@@ -483,16 +463,16 @@ class StepBatches:
 
     Attributes
     ----------
-    micro : list of Parts
-        ``micro[i][r]``: sample indices of rank r in micro-step i; empty where it gets nothing.
+    micro : list of SampleParts
+        ``micro[i][r]``: sample indices of rank r in micro-step i; possibly empty.
     sizes : ndarray, shape `(num_micro, world_size)`, int64
         Their lengths.
     closes_epoch : bool
         Whether this is the last step of an epoch, or of the run.
     epoch : int
-        Which one, from 0; always 0 in steps that stand for others of their kind.
+        Number of the epoch, from 0; always 0 in steps that represent others of their kind.
     participants : Participants or None
-        Who takes part; None: all ranks do, and all count.
+        Roles of the ranks; None if all count.
     """
 
     micro: list[SampleParts]
@@ -507,7 +487,7 @@ class StepBatches:
         return cls(micro, np.stack([parts.sizes for parts in micro]))
 
     def only(self, wanted: Bools) -> StepBatches:
-        """The same step, in which some ranks alone have samples."""
+        """The same step with samples only on some ranks."""
         micro = [parts.only(wanted) for parts in self.micro]
         return replace(self, micro=micro, sizes=np.where(wanted, self.sizes, 0))
 
@@ -515,14 +495,14 @@ class StepBatches:
 def kinds_of(
     rest: Sequence[StepBatches], each: Sequence[StepBatches], num_steps: int
 ) -> list[StepBatches]:
-    """Steps whose ranks have other numbers of samples, or that close an epoch; the first first.
+    """Steps that differ in the ranks' numbers of samples or in closing an epoch, in order.
 
     Parameters
     ----------
     rest : sequence of StepBatches
-        Steps of what is left of the first epoch.
+        Steps left of the first epoch.
     each : sequence of StepBatches
-        Of every epoch after it.
+        Steps of every later epoch.
     num_steps : int
         Steps of the run, which may end within an epoch.
     """
@@ -548,14 +528,14 @@ def steps_from_microbatches(
 
     Parameters
     ----------
-    per_rank : ndarray, shape `(world_size, samples_per_rank)`, or Parts
-        Samples of each rank. One that runs out before others gets nothing in the last steps.
+    per_rank : ndarray, shape `(world_size, samples_per_rank)`, or SampleParts
+        Samples of each rank. A rank with fewer has no samples in the last steps.
     microbatch : int
         Samples per rank and micro-step.
     accumulate : int or list of int
         Micro-steps per step, or their sizes.
     drops : {"step", "micro-batch"}, bool or None
-        What is left out at the end of the epoch if a rank has not all of it; True is a step.
+        Unit that is dropped at the end of the epoch if it is incomplete; True is a step.
     """
     sizes = accumulate if isinstance(accumulate, list) else [microbatch] * accumulate
     step = sum(sizes)
@@ -595,12 +575,12 @@ def steps_from_global_batches(
     world_size : int
         Number of ranks.
     accumulate : int or list of int
-        Each rank's piece is cut again, by torch.chunk into that many, or into these sizes.
+        Number of micro-steps, into which torch.chunk cuts each rank's piece, or their sizes.
     drop_last : bool
         Leave out an incomplete batch at the end of the epoch.
     sizes : callable, optional
-        Tells the samples of each rank, in place of torch.chunk, of a batch by its number in the
-        epoch and its samples.
+            Returns the samples of each rank, instead of torch.chunk, for a batch's number in the
+        epoch and its number of samples.
     """
     for number, begin in enumerate(range(0, len(order), global_batch)):
         batch = order[begin : begin + global_batch]
@@ -630,19 +610,19 @@ Share = Annotated[Float, Field(gt=0, le=1e9)]
 
 
 class Rebalance(Spec):
-    """How a global batch is cut over ranks that are not equally fast.
+    """Divides a global batch by the ranks' speeds.
 
-    Each rank gets whole samples by its share: rounded down, and what is left goes to those that
-    lost most of one. Losses must then count by samples (``weight_by_shard``), so that the gradient
-    is that of the whole batch, however it is cut.
+    Each rank gets whole samples by its share: rounded down, then the largest remainders get one
+    more. Losses must then be weighted by samples (``weight_by_shard``), so that the gradient is
+    that of the whole batch, independent of the division.
 
     Attributes
     ----------
     every : int or None
-        Measure: after so many steps, the next ones are cut by each rank's samples per second of
-        compute in them. The first steps are cut as torch.chunk does.
+            Measure the ranks' samples per second of compute over this many steps, which set the
+        division of the next ones. The first steps are divided by torch.chunk.
     shares : list of float or None
-        In place of that, what each rank gets in proportion.
+        Instead, fixed proportions of the ranks.
     """
 
     every: Int | None = Field(None, ge=1, le=10**9)
@@ -661,31 +641,23 @@ class Rebalance(Spec):
 
     @property
     def is_open(self) -> bool:
-        """Whether speeds are still to be measured."""
+        """Whether speeds are not measured yet."""
         return self.every is not None and not self._measured
 
     def measured(self, shares: Sequence[Sequence[float]]) -> Self:
-        """The same with what was measured in the first ``every`` steps, in the second, ..."""
+        """The same with the shares measured in each period of ``every`` steps."""
         found = self.model_copy()
         found._measured = tuple(tuple(each) for each in shares)
         return found
 
     def each(self) -> list[Rebalance | None]:
-        """What comes one after the other, each for good; None where pieces are equal."""
+        """The successive divisions, each with fixed shares; None for equal pieces."""
         known = dict.fromkeys(self._measured if self.shares is None else [tuple(self.shares)])
         even: list[Rebalance | None] = [None] if self.shares is None else []
         return even + [Rebalance(shares=list(shares)) for shares in known]
 
     def sizes(self, step: int, num_samples: int, world_size: int) -> Ints:
-        """Samples of each rank in a step, shape `(world_size,)`.
-
-        Parameters
-        ----------
-        step : int
-            Counted from 0.
-        num_samples, world_size : int
-            Of the batch that is cut, and into how many pieces.
-        """
+        """Samples of each rank, shape `(world_size,)`, in a step counted from 0."""
         shares = self._at(step)
         if shares is None:
             pieces = chunk_sizes(num_samples, world_size)
@@ -700,7 +672,7 @@ class Rebalance(Spec):
 
 
 def by_shares(num_samples: int, shares: Sequence[float]) -> Ints:
-    """Deal whole samples by shares: the largest remainders get what rounding down leaves."""
+    """Distribute whole samples by shares: the largest remainders get the samples left."""
     exact = np.array(shares) / np.sum(shares) * num_samples
     sizes: Ints = np.floor(exact * (1 + 1e-12)).astype(np.int64)
     most = np.argsort(sizes - exact, kind="stable")[: num_samples - int(sizes.sum())]
@@ -709,20 +681,20 @@ def by_shares(num_samples: int, shares: Sequence[float]) -> Ints:
 
 
 STEPS_WITHOUT_DATA = 2
-"""How long a run is that says nothing of it and has no epoch: a step to warm up, a steady one."""
+"""Default length of a run without epochs: a warm-up step and a steady one."""
 
 
 class DropLast(Spec):
-    """What is left out of an epoch, as two arguments of a script say.
+    """Samples dropped at the end of an epoch, by two arguments of a script.
 
     Attributes
     ----------
     sampler : bool
-        ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are left
-        out; false repeats samples of the head of the order in their place.
+            ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are
+        dropped; false repeats samples of the head of the order instead.
     loader : bool
-        ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is left out if it is not
-        full. What stays of a step is a step of fewer micro-steps.
+            ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is dropped if it is
+        incomplete. The rest of a step is a step of fewer micro-steps.
     """
 
     sampler: Bool = False
@@ -730,7 +702,7 @@ class DropLast(Spec):
 
 
 class Dealing(Spec):
-    """What of a `Workload` follows from its batches and its data set."""
+    """Batches of a `Workload`, from its keys and its dataset."""
 
     if TYPE_CHECKING:  # keys of the workload
         model: Model
@@ -758,7 +730,7 @@ class Dealing(Spec):
         return (self.microbatch or 0) * self.grad_accum * world_size
 
     def least_dealt(self, world_size: int) -> int:
-        """Samples of an epoch below which what is left of it is dropped."""
+        """Number of samples below which the rest of an epoch is dropped."""
         drops = self.drop_last
         if not isinstance(drops, DropLast):
             return self.samples_per_step(world_size) if drops else 1
@@ -768,7 +740,7 @@ class Dealing(Spec):
         return each * world_size if drops.sampler else (each - 1) * world_size + 1
 
     def steps_of_epoch(self, order: Ints, world_size: int, first: int = 0) -> Iterator[StepBatches]:
-        """Deal one epoch's order out to steps, the ``first`` of them, micro-steps and ranks."""
+        """Distribute an epoch's order over steps, from number ``first``, micro-steps and ranks."""
         accumulate, rule, drops = self.grad_accum, self.rebalance, self.drop_last
         if self.global_batch is not None:
 
@@ -794,18 +766,19 @@ class Dealing(Spec):
     def batches(
         self, world_size: int, seed: int, base: Path, start: Start = START
     ) -> Iterator[StepBatches]:
-        """Who trains on what, step by step, for as many steps or epochs as are asked for.
+        """Each rank's samples, step by step, for the run's steps or epochs.
 
         Parameters
         ----------
         world_size : int
             Number of ranks.
         seed : int
-            Of the scenario; it draws each epoch's order where ``shuffle`` is true.
+            Of the scenario; it draws each epoch's order if ``shuffle`` is true.
         base : Path
-            Folder that relative paths start from.
+            Folder of relative paths.
         start : Start
-            Where it goes on: what is left of that epoch's order is dealt as by torch's elastic one.
+                Position to continue from: the rest of that epoch's order is distributed as by
+            torch's elastic sampler.
         """
         if not self.dataset.has_samples:
             yield from islice(self._full_steps(world_size), start.num_steps, None)
@@ -832,7 +805,7 @@ class Dealing(Spec):
             epoch, dealt = epoch + 1, 0
 
     def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
-        """Steps without a data set: every one has all its samples, of which none is looked at."""
+        """Steps without a dataset: each has all its samples, whose indices are arbitrary."""
         (full,) = self._one_without_data(world_size)
         num_steps = self.steps or self._steps_without_data
         for step in range(num_steps):
@@ -849,26 +822,23 @@ class Dealing(Spec):
 
     @property
     def _steps_without_data(self) -> int:
-        """Workers that began together hand over their batches together, so that all take a turn."""
+        """Default number of steps: enough for all workers, which start together, to take a turn."""
         return max(STEPS_WITHOUT_DATA, 1 + (self.input.workers if self.input else 0))
 
     def num_samples(self, base: Path) -> int:
-        """Samples of an epoch, or packs; 0 without a data set."""
+        """Samples of an epoch, or packs; 0 without a dataset."""
         packs = self.packs(base)
         return self.dataset.length(base) if packs is None else len(packs.first)
 
     def lengths(self, seed: int, base: Path) -> dict[str, Ints]:
-        """Length of every sample without its padding, by input; none where nothing is padded.
-
-        Of packs, their tokens.
-        """
+        """Length of every sample, or pack, without padding, by input; empty without padding."""
         packs = self.packs(base)
         if packs is not None:
             return {"x": packs.tokens}
         return self.dataset.lengths_of(self.model, self.loss, seed, base)
 
     def packs(self, base: Path) -> Packs | None:
-        """The data set's samples as they are joined, if they are."""
+        """The packs of the dataset's samples, or None without packing."""
         if self.packing is None:
             return None
         lengths = self.dataset.drawn_lengths(self.model, 0, base)
@@ -879,10 +849,10 @@ class Dealing(Spec):
     def kinds_of_steps(
         self, world_size: int, num_samples: int, start: Start = START
     ) -> tuple[list[StepBatches], int]:
-        """Steps that differ in more than which samples they have, and how many steps there are.
+        """Kinds of steps, which differ in more than indices of samples, and the number of steps.
 
-        ``num_samples`` are those of the data set, if there is one; the others as of `batches`. The
-        first step's kind comes first.
+        ``num_samples`` is that of the dataset, if any; the others as in `batches`. The first step's
+        kind comes first.
         """
         if self.rebalance is not None and self.rebalance.every is not None:
             one_by_one = [
@@ -909,14 +879,14 @@ class Dealing(Spec):
         return kinds_of(rest, each, num_steps - start.num_steps), num_steps
 
     def num_epochs(self, world_size: int, base: Path) -> int:
-        """Number of epochs that a run begins; one where there is no data set."""
+        """Number of epochs that a run begins; one without a dataset."""
         if self.steps is None or not self.dataset.has_samples:
             return self.epochs or 1
         order = np.arange(self.num_samples(base))
         return -(-self.steps // max(sum(1 for _ in self.steps_of_epoch(order, world_size)), 1))
 
     def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:
-        """Number of steps of a run, of those before the start too."""
+        """Number of steps of a run, including those before the start."""
         if self.steps is not None:
             return self.steps
         return self.kinds_of_steps(world_size, self.num_samples(base), start)[1]

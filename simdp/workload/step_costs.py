@@ -24,11 +24,11 @@ Sizes = Mapping[str, int]
 
 
 class DeviceRates(Protocol):
-    """What of a device counts here."""
+    """Figures of a device used here."""
 
     @property
     def memory_rate(self) -> float:
-        """Of its memory [bytes/s]."""
+        """Memory bandwidth [bytes/s]."""
 
     @property
     def launch(self) -> float:
@@ -36,21 +36,16 @@ class DeviceRates(Protocol):
 
     @property
     def peak(self) -> Mapping[str, float]:
-        """Arithmetic per second by dtype [FLOP/s]."""
+        """Peak arithmetic by dtype [FLOP/s]."""
 
     def rate(self, dtype: str) -> float:
-        """What of it is reached [FLOP/s]."""
+        """Achieved arithmetic [FLOP/s]."""
 
 
 def gradient_nbytes_moved(workload: Workload, elements: Sizes | None = None) -> float:
-    """Bytes that are read and written between backward and the optimizer: scaling, clipping.
+    """Bytes read and written between backward and the optimizer: scaling, clipping.
 
-    Parameters
-    ----------
-    workload : Workload
-        What is trained.
-    elements : mapping of str to int, optional
-        How many of each parameter's there are; all of them, unless it is given.
+    ``elements`` are those of each parameter; by default all of them.
     """
     passes = 2 * (workload.precision.scaler() is not None)  # unscale: read and write
     passes += 3 * (workload.clip_grad_norm is not None)  # norm: read; clip: read and write
@@ -69,7 +64,7 @@ def optimizer_nbytes_moved(workload: Workload, elements: Sizes | None = None) ->
 
 
 def optimizer_launches(workload: Workload, elements: Sizes | None = None) -> int:
-    """Kernels that the optimizer's loop over tensors launches in one step; none in a CUDA graph."""
+    """Kernels that the optimizer's loop over tensors launches in one step; 0 in a CUDA graph."""
     if workload.cuda_graphs:
         return 0
     names = _elements(workload) if elements is None else elements
@@ -79,7 +74,7 @@ def optimizer_launches(workload: Workload, elements: Sizes | None = None) -> int
 def optimizer_list_launches(workload: Workload, elements: Sizes | None = None) -> int:
     """Launches of kernels over lists of tensors (torch's ``foreach``, ``fused``) in one step.
 
-    None in a CUDA graph, nor where the optimizer loops over tensors; as `optimizer_launches`.
+    0 in a CUDA graph, and if the optimizer loops over tensors; as `optimizer_launches`.
     """
     if workload.cuda_graphs:
         return 0
@@ -105,9 +100,9 @@ def update_seconds(moving: Amount, launching: Amount, in_loop: Amount = 0.0) -> 
     Parameters
     ----------
     moving : float or ndarray
-        What its bytes take in the device's memory [s].
+        Time of its bytes in the device's memory [s].
     launching, in_loop : float or ndarray
-        What launches over lists take, and those of a loop over tensors [s].
+        Time of launches over lists, and of those in a loop over tensors [s].
     """
     longer: Amount = np.maximum(moving, launching) + in_loop
     return longer
@@ -115,7 +110,7 @@ def update_seconds(moving: Amount, launching: Amount, in_loop: Amount = 0.0) -> 
 
 def optimizer_flops(workload: Workload, elements: Sizes | None = None) -> float:
     """Arithmetic of the optimizer's matrix products in one step [FLOP]."""
-    if not workload.optimizer.whole_tensors:  # then it multiplies none
+    if not workload.optimizer.whole_tensors:  # no matrix products
         return 0.0
     names = _elements(workload) if elements is None else elements
     shapes = {parameter.name: parameter.shape for parameter in workload.graph.parameters}
@@ -123,27 +118,15 @@ def optimizer_flops(workload: Workload, elements: Sizes | None = None) -> float:
 
 
 def matrix_dtype(workload: Workload, devices: Sequence[DeviceRates]) -> str:
-    """What these are computed in: bfloat16, as torch's Muon does, on devices that know it."""
+    """Dtype of these products: bfloat16, as in torch's Muon, on devices that support it."""
     known = all(OF_MATRICES in device.peak for device in devices)
     return OF_MATRICES if known else workload.dtype
 
 
 def time_beside_compute(workload: Workload, microbatch: int, device: DeviceRates) -> float:
-    """Time that a step of one device takes beside forward and backward.
+    """Time of a step on one device besides forward and backward: host, exposed copy, update [s].
 
-    Parameters
-    ----------
-    workload : Workload
-        What is trained.
-    microbatch : int
-        Samples of the only micro-step.
-    device : Device
-        With its memory's bandwidth, and what a launch takes.
-
-    Returns
-    -------
-    float
-        Of the host, the copy of the batch where nothing hides it, and the update [s].
+    ``microbatch`` is the number of samples of the only micro-step.
     """
     flops = optimizer_flops(workload)
     products = flops / device.rate(matrix_dtype(workload, [device])) if flops else 0.0
@@ -166,7 +149,7 @@ def _elements(workload: Workload) -> dict[str, int]:
 # Flops --------------------------------------------------------------------------------------------
 
 ITEMSIZE = 4
-"""Any would do: FLOPs do not depend on it."""
+"""Arbitrary: FLOPs do not depend on it."""
 
 
 class Flops(NamedTuple):
@@ -177,8 +160,8 @@ class Flops(NamedTuple):
     total : float
         Of every kernel.
     products : float
-        Of layers that multiply matrices, such as convolutions: what publications count, mostly as
-        multiply-adds, of which there are half as many.
+            Of layers that multiply matrices, such as convolutions, as in publications, which mostly
+        count multiply-adds (half as many).
     """
 
     total: float
@@ -192,10 +175,10 @@ def forward_flops(graph: ModelGraph, inputs: Sequence[Shape]) -> Flops:
 
 
 def passes(graph: ModelGraph, number: int) -> int:
-    """How often a call's products run in training: forward, for its input, and for its weights.
+    """Number of times a call's products run in training: forward, for its input, its weights.
 
-    What is frozen needs no gradient of weights, and no gradient of an input with nothing learned
-    below it. Without anything frozen it is 3 everywhere, as publications count.
+    Frozen weights need no gradient, nor does an input with nothing trainable before it. Without
+    frozen parameters it is 3 everywhere, as in publications.
     """
     if not graph.frozen:
         return 3
@@ -207,7 +190,7 @@ def passes(graph: ModelGraph, number: int) -> int:
 
 
 def flops_of_calls(graph: ModelGraph, inputs: Sequence[Shape]) -> list[Flops]:
-    """FLOPs of forward, call by call; as `forward_flops`."""
+    """FLOPs of forward, call by call, as `forward_flops`."""
     flowing, found = graph.shapes(inputs), list[Flops]()
     for call in graph.calls:
         given = [flowing[value] for value in call.inputs]

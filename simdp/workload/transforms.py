@@ -1,10 +1,9 @@
 """Transformations of a graph: adapters, frozen and quantized layers, SyncBatchNorm, fusion.
 
-Inductor fuses what is computed element by element or row by row: norms, activations, sums, dropout,
-rotary embeddings. What flows inside a chain is never written; for backward it is computed again
-from what enters the chain, where that is cheap, which it is. Products, attention, convolutions,
-pooling, look-ups and whatever exchanges numbers between ranks stay kernels of their own. Blocks
-are compiled one by one, so that no chain leaves its block.
+Inductor fuses operations element by element or row by row: norms, activations, sums, dropout,
+rotary embeddings. Values inside a chain are never written; backward computes them again. Matrix
+products, pooling, look-ups and layers that exchange numbers between ranks stay separate kernels.
+Blocks are compiled one by one, so that no chain leaves its block.
 
 References
 ----------
@@ -31,10 +30,10 @@ from simdp.workload.layers.tensor_ops import Add, Dropout, Scale
 
 
 def evaluated(graph: ModelGraph) -> ModelGraph:
-    """Let every layer do what it does after training, and drop calls that serve training alone.
+    """Switch every layer to torch's ``eval()`` mode, and drop calls that only training needs.
 
-    Dropout lets everything through, batch norm uses its running statistics, and auxiliary outputs,
-    which only a loss looks at, are not computed. The tensors stay, in their order.
+    Dropout does nothing, batch norm uses its running statistics, and auxiliary outputs, which only
+    a loss takes, are not computed. The tensors stay, in their order.
     """
     other: dict[int, Layer] = {id(layer): layer.evaluated() for layer in graph.registered}
     output, weight = graph.outputs[0]
@@ -55,7 +54,7 @@ def evaluated(graph: ModelGraph) -> ModelGraph:
 
 
 def _needed(graph: ModelGraph, output: Value) -> list[int]:
-    """Numbers of the calls that a value comes from, in their order."""
+    """Numbers of the calls that a value depends on, ascending."""
     first = len(graph.inputs)
     found: set[int] = set()
     waiting = [output]
@@ -70,7 +69,7 @@ def _needed(graph: ModelGraph, output: Value) -> list[int]:
 # Adapters -----------------------------------------------------------------------------------------
 
 Adapted: TypeAlias = Linear | TransposedLinear
-"""What can have an adapter."""
+"""Layers that can have an adapter."""
 
 
 class ZeroLinear(Linear):
@@ -86,7 +85,7 @@ def is_target(layer: Layer, targets: Sequence[str]) -> TypeGuard[Adapted]:
 
 
 def adapted(graph: ModelGraph, lora: Lora) -> ModelGraph:
-    """Add adapters to a graph, and freeze the parameters that it has had."""
+    """Add adapters to a graph, and freeze its original parameters."""
     adapters = {
         id(layer): (layer, _Adapter(layer, lora))
         for layer in (*graph.registered, *(call.layer for call in graph.calls))
@@ -115,7 +114,7 @@ def adapted(graph: ModelGraph, lora: Lora) -> ModelGraph:
 
 
 class _Adapter:
-    """The layers beside one that is adapted."""
+    """The layers of an adapter."""
 
     def __init__(self, layer: Adapted, lora: Lora) -> None:
         name, rank = layer.name, lora.rank
@@ -136,7 +135,7 @@ class _Adapter:
         return [*self.dropout, self.a, self.b, self.scale, self.add]
 
     def calls(self, x: Value, output: int) -> list[Call]:
-        """Calls behind that of the layer, which takes ``x`` and whose output comes before them."""
+        """Calls of the adapter of a layer that takes ``x`` and makes value ``output - 1``."""
         chain: list[Layer] = [*self.dropout, self.a, self.b, self.scale]
         found, base = [Call(chain[0], (x,))], Value(output - 1)
         for step, layer in enumerate(chain[1:]):
@@ -145,7 +144,7 @@ class _Adapter:
 
 
 def synchronised(graph: ModelGraph) -> ModelGraph:
-    """Make every batch norm of a graph a SyncBatchNorm with the same tensors."""
+    """Replace every batch norm by a SyncBatchNorm with the same tensors."""
     other: dict[int, Layer] = {}
     for layer in graph.registered:
         if isinstance(layer, BatchNorm):
@@ -162,21 +161,14 @@ def synchronised(graph: ModelGraph) -> ModelGraph:
 
 
 def can_be_stored(layer: Layer, targets: Sequence[str]) -> TypeGuard[Linear]:
-    """Whether a layer's weight is one of those that are stored in 4 bits."""
+    """Whether a layer's weight is to be stored in 4 bits."""
     return isinstance(layer, Linear) and ends_match(layer.name, targets)
 
 
 def in_4_bits(graph: ModelGraph, chosen: Quantized, itemsize: int) -> ModelGraph:
-    """Store the weights of some linear layers of a graph in 4 bits.
+    """Store the weights of some linear layers in 4 bits.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model's.
-    chosen : Quantized
-        Which, and how.
-    itemsize : int
-        Bytes of the numbers that they are packed into: those of the other weights.
+    ``itemsize`` are the bytes of the numbers that they are packed into: those of the other weights.
     """
     more = {"storage_itemsize": itemsize, "block": chosen.block, "double": chosen.double}
     other: dict[int, Layer] = {
@@ -198,7 +190,7 @@ def stored_weights(graph: ModelGraph) -> list[str]:
 
 
 def in_kernels(graph: ModelGraph, implementation: Implementation) -> ModelGraph:
-    """Make every attention of a graph one of this kind, with the same numbers."""
+    """Set the implementation of every attention, with the same numbers."""
     other: dict[int, Layer] = {
         id(call.layer): call.layer.model_copy(update={"implementation": implementation})
         for call in graph.calls
@@ -212,25 +204,25 @@ def in_kernels(graph: ModelGraph, implementation: Implementation) -> ModelGraph:
 
 
 def has_kernels(layer: Layer) -> bool:
-    """Whether there are two ways to run a layer."""
+    """Whether a layer has two implementations."""
     return isinstance(layer, Attention)
 
 
 ALONE = (AveragePool, BatchNorm, EmbeddingTable, Synchronised, TimedLayer, Upsample, WindowPool)
-"""Layers besides products that are kernels of their own."""
+"""Layers besides products that are separate kernels."""
 
 
 class FusedChain(NamedTuple):
-    """Calls that one kernel works off.
+    """Calls that run as one kernel.
 
     Attributes
     ----------
     calls : tuple of int
-        Their numbers, rising.
+        Their numbers, ascending.
     reads : tuple of Value
-        What enters.
+        Inputs.
     writes : tuple of Value
-        What others take; the rest is never in memory.
+        Outputs that other calls take; the rest is never in memory.
     """
 
     calls: tuple[int, ...]
@@ -241,8 +233,8 @@ class FusedChain(NamedTuple):
 def chains(graph: ModelGraph) -> list[FusedChain]:
     """Find the chains of a model's blocks, in the order of their last calls.
 
-    Two calls are in one chain if one takes what the other makes, and no path from one to the other
-    leads through a kernel of another kind.
+    Two calls are in one chain if one takes the other's output, and no path between them leads
+    through a separate kernel.
     """
     home = {number: block.name for block in graph.blocks for number in block.calls}
     first, depth, chain_of = len(graph.inputs), [0] * len(graph.inputs), dict[int, int]()
@@ -285,18 +277,13 @@ def _chain(graph: ModelGraph, calls: list[int], takers: dict[Value, set[int]]) -
 
 
 class Fused:
-    """What fusion makes of a graph's values.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model's.
+    """Effect of fusion on a graph's values.
 
     Attributes
     ----------
-    chains : list of Chain
-        As of `chains`.
-    of : dict of int to Chain
+    chains : list of FusedChain
+        Result of `chains`.
+    of : dict of int to FusedChain
         The chain of each call that is in one.
     """
 
@@ -305,14 +292,14 @@ class Fused:
         self.of = {number: chain for chain in self.chains for number in chain.calls}
 
     def is_written(self, value: Value) -> bool:
-        """Whether a value is ever in memory."""
+        """Whether a value is written to memory."""
         chain = self.of.get(value - len(self._graph.inputs))
         return chain is None or value in chain.writes
 
     def kept(self, number: int, kept: Kept) -> list[Value]:
-        """What in memory a call of a chain needs for backward, in place of what it keeps alone.
+        """Values in memory that a call of a chain needs for backward, instead of its own.
 
-        What it would keep beside its values comes from its inputs; a dropout's mask, of its seed.
+        Its further kept values are recomputed from its inputs; a dropout's mask from its seed.
         """
         call, made = self._graph.calls[number], Value(len(self._graph.inputs) + number)
         inputs = [call.inputs[i] for i in kept.inputs]
@@ -322,7 +309,7 @@ class Fused:
         return list(dict.fromkeys(source for v in values for source in self.sources(v)))
 
     def sources(self, value: Value) -> list[Value]:
-        """What in memory a value is computed from once more in backward: itself, if it is there."""
+        """Values in memory from which backward recomputes a value: itself, if it is written."""
         if self.is_written(value):
             return [value]
         inputs = self._graph.calls[value - len(self._graph.inputs)].inputs

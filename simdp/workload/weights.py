@@ -1,4 +1,4 @@
-"""A replica's first weights and buffers: from a checkpoint, or drawn."""
+"""Initial weights and buffers of a replica: from a checkpoint, or drawn."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from simdp.workload.models import Model
 from simdp.workload.models.base import PLAIN, FileNames
 
 SHOWN = 3
-"""Differences between a checkpoint and the model that a message lists."""
+"""Maximum number of differences in a message."""
 
 OTHER_RANK = re.compile(r"rank\d+/")
-"""Leads a tensor of another rank where ``--save-weights`` found it to differ from rank 0's."""
+"""Prefix of another rank's tensor that differed from rank 0's in ``--save-weights``."""
 
 
 def drawn(
     model: Model, graph: ModelGraph, dtype: str, seed: int, rank: int, known: Collection[str] = ()
 ) -> dict[str, Array]:
-    """Draw a rank's parameters; buffers start as torch's do. Those that are ``known`` are left out.
+    """Draw a rank's parameters except ``known`` ones; buffers start as torch's do.
 
-    They are what a torch script gets that constructs the model after ``torch.manual_seed(seed +
-    rank)``. What the model has not built, such as adapters, has streams of its own.
+    They equal those of a torch script that constructs the model after ``torch.manual_seed(seed +
+    rank)``. Parameters outside of the model, such as adapters, have separate streams.
     """
     wanted = [parameter for parameter in graph.parameters if parameter.name not in known]
     own = {parameter.name for parameter in model.graph.parameters}
@@ -71,9 +71,9 @@ def loaded(
     names: FileNames = PLAIN,
     optional: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Read rank 0's parameters from a checkpoint, and those buffers that it has.
+    """Read rank 0's parameters from a checkpoint, and its buffers as far as they are stored.
 
-    ``optional`` parameters are left out where it has none.
+    ``optional`` parameters may be missing.
     """
     stored = _stored(path)
     wanted = [p.name for p in graph.parameters] + [buffer.name for buffer in graph.buffers]
@@ -88,7 +88,7 @@ def loaded(
 
 
 def fitted(model: Model, path: Path) -> Model:
-    """Untie a head that a file of weights has apart from the embedding, as transformers does."""
+    """Untie a head that differs from the embedding in a file of weights, as transformers does."""
     tied = getattr(model, "tie_word_embeddings", False)
     for name, other in model.file_names.tied if tied else ():
         try:
@@ -108,7 +108,7 @@ def _stored(path: Path) -> Mapping[str, Array]:
 
 
 def _array(stored: Array, dtype: str) -> Array:
-    """A copy in this dtype, which is no view of a file."""
+    """A copy in this dtype, not a view of a file."""
     return np.array(stored, dtype=dtype, subok=False)
 
 
@@ -119,18 +119,18 @@ def _fresh(buffer: Buffer, dtype: str) -> Array:
 def problem_with(
     path: Path, graph: ModelGraph, names: FileNames = PLAIN, optional: Collection[str] = ()
 ) -> str | None:
-    """Say how a checkpoint differs from the model, the first differences by name; or None.
+    """Differences between a checkpoint and the model, the first ones by name; or None.
 
     Parameters
     ----------
     path : Path
         Arrays by torch name: an npz file, a safetensors file, or the index of several of these.
-    graph : Graph
+    graph : ModelGraph
         The model's; its buffers may be missing from the file.
     names : FileNames
-        How else they may be called.
+        Mapping of names in files.
     optional : collection of str
-        Parameters that may be missing from the file, too.
+        Parameters that may be missing from the file too.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def problem_with(
 
 
 def _differences(name: str, array: Array, shape: tuple[int, ...]) -> list[str]:
-    """What is wrong with a tensor that both have."""
+    """Differences of a tensor that both have."""
     if array.shape != shape:
         return [f"has {name!r} of shape {array.shape}, the model needs {shape}"]
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():

@@ -1,4 +1,4 @@
-"""Data sets by kind; this table is the one place of registration."""
+"""Datasets by kind; this table is the one place of registration."""
 
 from __future__ import annotations
 

@@ -22,67 +22,66 @@ from simdp.workload.models import Model
 
 
 class Dataset(Spec):
-    """Where samples come from."""
+    """Base of datasets."""
 
     kind: str
 
     usual_loss: ClassVar[str] = "mse"
-    """The loss of a workload that names none, where no file decides it."""
+    """Default loss, unless a file decides it."""
 
     @classmethod
     def loss_of(cls, given: Any, base: Path) -> str:
-        """The loss of a workload that names none.
+        """Default loss of a workload.
 
         Parameters
         ----------
         given : value
-            What the scenario gives as its data set: a mapping that is not validated yet, or a data
-            set.
+            The scenario's dataset, validated or not.
         base : Path
-            The folder that relative paths start from.
+            Folder of relative paths.
         """
         return cls.usual_loss
 
     @property
     def has_samples(self) -> bool:
-        """Whether there are samples to deal out, of which one may differ from another."""
+        """Whether there are samples, which may differ from each other."""
         return True
 
     @abstractmethod
     def length(self, base: Path) -> int:
-        """Number of samples; ``base`` is the folder that relative paths start from."""
+        """Number of samples; ``base`` is the folder of relative paths."""
 
     def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
-        """Shape of a sample of each input, where the data has one of its own."""
+        """Shape of a sample of each input, where the data defines it."""
         return {}
 
     @abstractmethod
     def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
-        """Say why these samples do not suit a model and a loss, or None."""
+        """Reason why these samples do not fit a model and a loss, or None."""
 
     @abstractmethod
     def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
         """Return the model's inputs and ``y``, each with the samples along the first axis.
 
-        Class indices and tokens come as int64, floats of any size; the workload casts floats to
-        its dtype, and changes no array in place. Where the loss can ignore targets, those that
-        mean nothing hold its ``ignored_label()``.
+        Class indices and tokens are int64, floats have any size; the workload casts floats to its
+        dtype, and modifies no array in place. If the loss can ignore targets, meaningless ones hold
+        its ``ignored_label()``.
         """
 
     def drawn_lengths(self, model: Model, seed: int, base: Path) -> Ints | None:
-        """Tokens of each sample x of a data set that draws them; by default it does not."""
+        """Tokens of each sample x, if the dataset draws them, else None."""
         return None
 
     def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
-        """Length of every sample without its padding, by input; by default nothing is padded.
+        """Length of every sample without its padding, by input; empty without padding.
 
-        An input whose length the targets share reaches as far as the last target that counts.
+        For the input whose length the targets share, the length includes all targets that count.
         """
         return {}
 
 
 class Synthetic(Dataset):
-    """Base of the data sets that are drawn from the scenario's seed, in the model's shapes.
+    """Base of datasets drawn from the scenario's seed, in the model's shapes.
 
     Attributes
     ----------
@@ -106,7 +105,7 @@ class Synthetic(Dataset):
         return f"{self.kind} does not suit the loss {loss.kind}: {wrong}" if wrong else None
 
     def problem_with_model(self, model: Model) -> str | None:
-        """Say why the model cannot take these samples; by default they are real numbers x."""
+        """Reason why the model cannot take these samples, by default real numbers x, or None."""
         for name in model.graph.inputs:
             if model.num_tokens(name) is not None:
                 return f"draws real numbers, but the model takes tokens as {name}; use tokens."
@@ -116,26 +115,19 @@ class Synthetic(Dataset):
 
     @abstractmethod
     def targets(self, model: Model) -> Array:
-        """One sample's target, shaped and typed as those of `arrays`; its value means nothing."""
+        """One target with the shape and dtype of those of `arrays`; its value is arbitrary."""
 
 
 def reach(counts: Array) -> Ints:
-    """Length up to the last place that counts, 1 at least; `(num_samples, length)` in."""
+    """Length up to the last position that counts, at least 1; takes `(num_samples, length)`."""
     from_the_end = np.argmax(counts[:, ::-1], axis=1)
     return np.where(counts.any(axis=1), counts.shape[1] - from_the_end, 1)
 
 
 def padded(tokens: Ints, lengths: Ints, filler: int, width: int) -> Ints:
-    """Put a filler behind each sample's length, and behind them all up to a width.
+    """Fill positions after each sample's length, and further columns up to a width.
 
-    Parameters
-    ----------
-    tokens : ndarray, shape `(num_samples, longest)`
-        Changed in place.
-    lengths : ndarray, shape `(num_samples,)`
-        How much of each sample stays.
-    filler, width : int
-        What is put, and the number of columns that come out.
+    ``tokens``, shape `(num_samples, longest)`, is modified in place.
     """
     tokens[np.arange(tokens.shape[1]) >= lengths[:, None]] = filler
     beyond = np.full((len(tokens), width - tokens.shape[1]), filler)
@@ -145,19 +137,19 @@ def padded(tokens: Ints, lengths: Ints, filler: int, width: int) -> Ints:
 # None ---------------------------------------------------------------------------------------------
 
 NUM_SAMPLES = 1024
-"""Samples of an epoch where only their lengths are given, as of the data sets that are drawn."""
+"""Default samples of an epoch if only lengths are given, as for synthetic datasets."""
 
 
 class NoData(Dataset):
-    """For times without numbers: every step is a full one, of samples of full length or of drawn.
+    """For timing only: every step is full, with samples of full or of drawn lengths.
 
     Attributes
     ----------
     lengths : Lengths or None
-        How many tokens samples have; by default all that the model takes, which every step then is
-        as full of. A micro-batch is padded to its longest sample.
+            Distribution of the samples' lengths; by default all have the model's full length. A
+        micro-batch is padded to its longest sample.
     num_samples : int or None
-        Samples of an epoch, where they have lengths; 1,024 by default.
+        Samples of an epoch, with lengths; 1,024 by default.
     """
 
     kind: Literal["none"] = "none"
@@ -230,38 +222,38 @@ LONGEST = 10**6
 """Most tokens of a sample."""
 
 USUAL_LENGTH = 32
-"""Tokens of a sample where neither the data nor the model say."""
+"""Tokens of a sample if neither the data nor the model define them."""
 
 
 class Lengths(Spec):
-    """A distribution of lengths, in whole tokens of 1 or more."""
+    """Base of distributions of lengths, in whole tokens from 1."""
 
     kind: str
 
     @abstractmethod
     def shortest(self, base: Path) -> int:
-        """Fewest tokens of a sample; ``base`` is the folder that relative paths start from."""
+        """Fewest tokens of a sample; ``base`` is the folder of relative paths."""
 
     @abstractmethod
     def longest(self, base: Path) -> int | None:
-        """Most tokens of a sample; None where there is no bound."""
+        """Most tokens of a sample; None without a bound."""
 
     @abstractmethod
     def drawn(self, num_samples: int, base: Path, random: np.random.Generator) -> Ints:
-        """Tokens of each sample, shape `(num_samples,)`, before a bound from elsewhere."""
+        """Tokens of each sample, shape `(num_samples,)`, without external bounds."""
 
     def most(self, model: Model, base: Path) -> int:
-        """Most tokens of a sample x of a model."""
+        """Most tokens of a model's sample x."""
         return self.longest(base) or most_taken(model)
 
     def of_samples(self, num_samples: int, most: int, seed: int, base: Path) -> Ints:
-        """Tokens of each sample of a data set, none above ``most``, shape `(num_samples,)`."""
+        """Tokens of each sample of a dataset, at most ``most``, shape `(num_samples,)`."""
         random = stream(seed, "dataset", "tokens", "lengths")
         return np.minimum(self.drawn(num_samples, base, random), most)
 
 
 def most_taken(model: Model) -> int:
-    """Tokens of x that a model takes, as far as it says."""
+    """Maximum length of a model's input x; 32 if it has none."""
     shape = model.input_shapes().get("x")
     return shape[0] if shape else USUAL_LENGTH
 
@@ -293,9 +285,9 @@ class LengthQuantile(Spec):
     Attributes
     ----------
     quantile : float
-        Part of the samples that are no longer.
+        Share of the samples that are at most as long.
     length : int
-        Tokens that these have at most.
+        Length [tokens].
     """
 
     quantile: Float = Field(ge=0, le=1)
@@ -303,16 +295,16 @@ class LengthQuantile(Spec):
 
 
 class EmpiricalLengths(Lengths):
-    """Drawn from a measured distribution.
+    """Lengths drawn from a measured distribution.
 
     Attributes
     ----------
     quantiles : list of LengthQuantile or None
-        In rising order, from quantile 0, the shortest sample, to 1, the longest; straight lines lie
-        between.
+            In ascending order, from quantile 0, the shortest sample, to 1, the longest;
+        interpolated linearly.
     path : str or None
-        In their place a CSV file with the columns ``length`` and ``count``; relative to the
-        scenario file.
+            Instead, a CSV file with the columns ``length`` and ``count``, relative to the scenario
+        file.
     """
 
     kind: Literal["empirical"] = "empirical"
@@ -353,18 +345,18 @@ class EmpiricalLengths(Lengths):
         return found
 
     def _points(self, base: Path) -> tuple[Floats, Floats]:
-        """Lengths in rising order, and the share of the samples up to each."""
+        """Lengths in ascending order, and the share of the samples up to each."""
         if self.quantiles is not None:
             shares = np.array([point.quantile for point in self.quantiles])
             return np.array([float(point.length) for point in self.quantiles]), shares
         lengths, counts = _counted(base / (self.path or ""))
         shares = np.cumsum(counts) / counts.sum()
-        shares[-1] = 1.0  # whatever sums of fractions come to
+        shares[-1] = 1.0  # despite rounding
         return lengths, shares
 
 
 def _counted(path: Path) -> tuple[Floats, Floats]:
-    """Lengths of a file in rising order, and how many samples have each; none without samples."""
+    """Lengths of a file in ascending order, and their counts, without zeros."""
     found: dict[int, float] = {}
     for row in read_csv(path, ("length", "count")):
         if not (row.name.isascii() and row.name.isdigit() and 1 <= int(row.name) <= LONGEST):
@@ -404,22 +396,20 @@ class Fixed(Lengths):
 
 
 class LognormalLengths(Lengths):
-    """``exp(mu + sigma z)`` with a standard normal z, cut to a range and rounded.
-
-    What falls outside gets the nearest length in the range, as with ``numpy.clip``.
+    """``exp(mu + sigma z)`` with a standard normal z, clipped to a range and rounded.
 
     Attributes
     ----------
     mu : float or None
         Mean of the logarithm of the length.
     median : float or None
-        Half of the lengths are above it; in place of ``mu``, its logarithm.
+        Median of the length, instead of ``mu``, its logarithm.
     sigma : float
         Standard deviation of the logarithm.
     min : int
         Fewest tokens of a sample.
     max : int or None
-        Most; by default what the model takes.
+        Most tokens; by default the model's maximum.
     """
 
     kind: Literal["lognormal"] = "lognormal"
@@ -446,7 +436,7 @@ class LognormalLengths(Lengths):
 
     def drawn(self, num_samples: int, base: Path, random: np.random.Generator) -> Ints:
         median = exp(self.mu) if self.mu is not None else self.median or 1.0
-        with np.errstate(over="ignore"):  # what is too long is cut
+        with np.errstate(over="ignore"):  # clipped below
             lengths = median * np.exp(self.sigma * random.standard_normal(num_samples))
         found: Ints = np.rint(np.clip(lengths, self.min, self.max or LONGEST)).astype(np.int64)
         return found

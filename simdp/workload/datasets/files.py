@@ -1,4 +1,4 @@
-"""Datasets that are read from NPZ and CSV files."""
+"""Datasets read from NPZ and CSV files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simdp.workload.models import Model
 class Npz(Dataset):
     """``{kind: npz, path: data.npz}``; the path is relative to the scenario file.
 
-    Whole numbers y mean the loss ``cross_entropy`` where a workload names none, floats ``mse``.
+    The default loss is ``cross_entropy`` if y has whole numbers, else ``mse``.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Npz(Dataset):
         return found
 
     def _read(self, base: Path, inputs: Sequence[str] = ("x",)) -> dict[str, Array]:
-        """The arrays of a model's inputs and y: floats as they are stored, the others as int64."""
+        """The arrays of a model's inputs and y: floats as stored, the others as int64."""
         path = base / self.path
         found = _stored_array(path, fingerprint(path))
         wanted = [*inputs, "y"]
@@ -115,7 +115,7 @@ class Npz(Dataset):
 
 @lru_cache(maxsize=1)
 def _stored_array(path: Path, checksums: tuple[tuple[str, int], ...]) -> dict[str, Array]:
-    """Read a file once for all who ask, and keep them from changing it."""
+    """Read a file once, as read-only arrays."""
     found = read_npz(path)
     for array in found.values():
         array.setflags(write=False)
@@ -159,21 +159,21 @@ def _problem_with_tokens(name: str, array: Array, model: Model) -> str | None:
 
 
 MAX_CSV_BYTES = 64 * 2**20
-"""A larger table belongs into an npz file, which is read a hundred times as fast."""
+"""Store a larger table as npz, which is read a hundred times as fast."""
 
 WHOLE = re.compile(r"[+-]?\d{1,18}")
 """A label that is a whole number."""
 
 
 class Labels(NamedTuple):
-    """What stands in the column of labels.
+    """Values of the column of labels.
 
     Attributes
     ----------
     values : ndarray, shape `(num_samples,)`
-        Whole numbers as int64; other numbers as float64; of text the number of each class.
+        Whole numbers as int64; other numbers as float64; for text the number of each class.
     classes : tuple of str
-        Names of the classes where labels are text, sorted; else empty.
+        Sorted names of the classes if labels are text; else empty.
     """
 
     values: Array
@@ -184,10 +184,10 @@ class Csv(Dataset):
     """``{kind: csv, path: data.csv, label: species}``; the path is relative to the scenario file.
 
     The first line of the file names its columns; lines that begin with # are comments. Features are
-    finite numbers. Whole numbers as labels are classes, as torch counts them, from 0; text is, too:
-    classes are numbered in the order of the alphabet. A workload that names no loss trains them by
-    ``cross_entropy``, and labels with a decimal point by ``mse``. Whole numbers are targets of
-    ``mse``, ``l1`` and the like where these are named.
+    finite numbers. Labels that are whole numbers are classes, counted from 0; labels that are text
+    too, numbered in alphabetical order. The default loss is ``cross_entropy`` for these, and
+    ``mse`` for labels with a decimal point. With ``mse``, ``l1`` and the like, whole numbers are
+    targets.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Csv(Dataset):
     label : str
         The column of the targets.
     features : list of str, optional
-        The columns of the model's input x, in this order; all others than ``label`` if left out.
+        The columns of the model's input x, in this order; by default all but ``label``.
     """
 
     kind: Literal["csv"] = "csv"
@@ -242,7 +242,7 @@ class Csv(Dataset):
         return {"x": x, "y": self._targets(labels, loss, model)}
 
     def _targets(self, labels: Labels, loss: Loss, model: Model) -> Array:
-        """Classes as they are; numbers in the shape of the model's output where that is one."""
+        """Classes unchanged; numbers in the shape of the model's output if it has one element."""
         values = labels.values
         if loss.of_classes:
             return values
@@ -259,7 +259,7 @@ class Csv(Dataset):
 def _stored(
     path: Path, checksum: str, label: str, features: tuple[str, ...] | None
 ) -> tuple[Array, Labels]:
-    """Read a file once for all who ask, and keep them from changing it."""
+    """Read a file once, as read-only arrays."""
     text = read_text(path, "a larger table is stored as npz, by numpy.savez", MAX_CSV_BYTES)
     table = parse_samples(text, str(path), label, features)
     x = np.array(table.values, dtype=np.float64).reshape(len(table.labels), -1)
@@ -270,7 +270,7 @@ def _stored(
 
 
 def _labels(table: SampleTable, where: str, column: str) -> Labels:
-    """Decide of what kind the labels are."""
+    """Determine the type of the labels and convert them."""
     if all(WHOLE.fullmatch(cell) for cell in table.labels):
         return Labels(np.array([int(cell) for cell in table.labels], dtype=np.int64), ())
     numbers = [_number(cell) for cell in table.labels]
@@ -290,7 +290,7 @@ def _labels(table: SampleTable, where: str, column: str) -> Labels:
 
 
 def _number(cell: str) -> float | None:
-    """A finite number; None for what is none."""
+    """A finite number, or None."""
     try:
         value = float(cell)
     except ValueError:

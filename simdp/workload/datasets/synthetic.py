@@ -1,4 +1,4 @@
-"""Datasets that are generated from a seed, or shipped with simdp."""
+"""Datasets generated from a seed."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Blobs(Synthetic):
 
 
 GRID = 4
-"""A class is told by the colours of so many patches along each side of an image."""
+"""Coloured patches along each side of an image."""
 
 
 class Images(Synthetic):
     """Random images of the model's size: coarse patches of the class's colours, under noise.
 
-    The number of classes is that of the model's outputs; colours and noise are normal with
-    variance 1.
+    The number of classes is that of the model's outputs; colours and noise are normal with variance
+    1.
     """
 
     kind: Literal["images"] = "images"
@@ -88,7 +88,7 @@ class Images(Synthetic):
 
 
 class Regression(Synthetic):
-    """Normal x shaped as the model wants it; y = x A + noise, shaped as the model's output."""
+    """Normal x of the model's input shape; y = x A + noise, of the model's output shape."""
 
     kind: Literal["regression"] = "regression"
 
@@ -108,28 +108,29 @@ class Regression(Synthetic):
 
 
 class Sequences(Synthetic):
-    """Samples x of tokens, padded to the longest; for sequence to sequence also targets tgt.
+    """Base of samples x of tokens, padded to the longest; for seq2seq also tgt.
 
-    y is a sentence and its end; tgt is a beginning and the sentence, so that at each place the
-    decoder has seen what comes before. Beginning and end are the first tokens but the padding.
+    y is a sentence and an end token; tgt is a begin token and the sentence, so that at each
+    position the decoder has seen all earlier words. Begin and end are the first two tokens besides
+    the padding.
     """
 
     usual_loss: ClassVar[str] = "cross_entropy"
 
     @abstractmethod
     def shortest(self, model: Model, base: Path) -> int:
-        """Fewest tokens that a sample x may have."""
+        """Fewest tokens of a sample x."""
 
     @abstractmethod
     def longest(self, model: Model, base: Path) -> int:
-        """Most tokens that a sample x may have."""
+        """Most tokens of a sample x."""
 
     @abstractmethod
     def source_lengths(self, model: Model, seed: int, base: Path) -> Ints:
         """Tokens of each sample x, shape `(num_samples,)`."""
 
     def problem_with_tokens(self, model: Model) -> str | None:
-        """Say what else the model lacks; by default nothing."""
+        """Further reason why the model does not fit, or None."""
         return None
 
     def targets(self, model: Model) -> Array:
@@ -149,7 +150,7 @@ class Sequences(Synthetic):
         return {name: found + (name == "tgt") for name in model.graph.inputs}
 
     def _may_differ(self, model: Model, base: Path) -> bool:
-        """Whether samples are padded: by a token that is nothing else, or where nobody looks."""
+        """Whether samples can be padded: with a padding token, or in a causal model."""
         if model.padding is not None:
             return True
         return model.padding_is_unseen and self.shortest(model, base) < self.longest(model, base)
@@ -186,14 +187,10 @@ class Sequences(Synthetic):
     def translated(
         self, model: Model, loss: Loss, source: Ints, target: Ints, lengths: Ints
     ) -> dict[str, Array]:
-        """Make x, tgt and y of numbered words.
+        """Make x, tgt and y from numbers of words.
 
-        Parameters
-        ----------
-        source, target : ndarray, shape `(num_samples, longest)`
-            Positions in `words` of x and of tgt.
-        lengths : ndarray, shape `(num_samples,)`
-            How many of them each sample has.
+        ``source`` and ``target``, shape `(num_samples, longest)`, index `words` of x and tgt;
+        ``lengths`` are the samples' numbers of words.
         """
         begin, end = begin_and_end(model)
         said = words(model, "tgt")[target]
@@ -210,13 +207,13 @@ class Sequences(Synthetic):
 
 
 def words(model: Model, name: str) -> Ints:
-    """Tokens of an input that are neither padding nor, in ``tgt``, a beginning or an end."""
+    """Tokens of an input, without padding and, in ``tgt``, without begin and end."""
     tokens = _without_padding(model, name)
     return tokens[2:] if name == "tgt" else tokens
 
 
 def begin_and_end(model: Model) -> tuple[int, int]:
-    """Tokens of ``tgt`` that stand before and after a sentence: the first but the padding."""
+    """Begin and end tokens of ``tgt``: the first two besides the padding."""
     begin, end = _without_padding(model, "tgt")[:2]
     return int(begin), int(end)
 
@@ -233,12 +230,12 @@ class Digits(Sequences):
     """Numbers of several digits, and the same as words; for a transformer of task seq2seq.
 
     With padding 0, the digits are the tokens 1 ... 10 of x, and the words 3 ... 12 of tgt and y,
-    after the beginning, 1, and the end, 2.
+    after the begin token, 1, and the end token, 2.
 
     Attributes
     ----------
     min_digits, max_digits : int
-        Each sample has a random number of digits in between.
+        Range of the random number of digits of a sample.
     """
 
     kind: Literal["digits"] = "digits"
@@ -288,21 +285,20 @@ class Digits(Sequences):
 
 
 def spelled(model: Model, name: str, tokens: Array) -> str:
-    """What a row of an array says.
+    """Text of a row of an array.
 
     Parameters
     ----------
     model : Model
-        Whose tokens they are.
+        Defines the tokens.
     name : {"x", "tgt", "y"}
-        Which array, or what it is to equal: a model's choices are read like y.
+        Array; "y" for a model's predictions.
     tokens : ndarray, shape `(length,)`
 
     Returns
     -------
     str
-        ``"105"`` for x, else ``"one zero five"``; ends at the end token, if there is one, and
-        leaves out every token that is no digit and no word.
+        ``"105"`` for x, else ``"one zero five"`` up to the end token; other tokens are skipped.
     """
     source = name == "x"
     known = words(model, "x" if source else "tgt")[: len(WORDS)].tolist()
@@ -317,28 +313,28 @@ def spelled(model: Model, name: str, tokens: Array) -> str:
 
 
 SIGMA = 0.5
-"""Standard deviation of the logarithm of the lengths where only a median is given; a choice."""
+"""Default standard deviation of the logarithm of the lengths; our choice."""
 
 
 class Tokens(Sequences):
-    """Random tokens: to be continued, to be told apart or to be read backwards, as the model does.
+    """Random tokens to be continued, classified or reversed, depending on the model.
 
-    A language model finds that mostly the next token follows by number; a classifier that half of
-    a sample's tokens are, by number modulo the classes, those of its class; a model with ``tgt``
-    is to give x in reverse.
+    A language model learns that mostly the next token follows by number; a classifier that half of
+    a sample's tokens are, by number modulo the classes, those of its class; a model with ``tgt`` to
+    reverse x.
 
     Attributes
     ----------
     sequence_length : int or None
-        Tokens of the longest samples; by default what the model takes, or 32.
+        Tokens of the longest samples; by default the model's maximum, or 32.
     min_length : int or None
         Fewest tokens of a sample: lengths are uniform from here to ``sequence_length``.
     median_length : int or None
-        Lengths are log-normal around this median instead, cut to the same range.
+        Lengths are log-normal around this median instead, clipped to the same range.
     sigma : float or None
-        Standard deviation of the logarithm of the length; 0.5 where a median is given.
+        Standard deviation of the logarithm of the length; 0.5 with a median.
     lengths : Lengths or None
-        How many tokens samples have, in place of these four.
+        Distribution of the lengths, instead of these four.
     """
 
     kind: Literal["tokens"] = "tokens"
@@ -379,7 +375,7 @@ class Tokens(Sequences):
         return self._distribution(low, high).of_samples(self.num_samples, high, seed, base)
 
     def _distribution(self, low: int, high: int) -> Lengths:
-        """Of the lengths, whichever keys say it."""
+        """The distribution of lengths defined by any of the keys."""
         if self.lengths is not None:
             return self.lengths
         if self.median_length is None:

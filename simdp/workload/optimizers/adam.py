@@ -32,7 +32,7 @@ class Adam(Fusable):
     Attributes
     ----------
     amsgrad : bool
-        Whether an update is divided by the largest average so far instead of the last one.
+        Whether to divide by the largest average of squares so far instead of the last one.
     """
 
     kind: Literal["adam"] = "adam"
@@ -55,7 +55,7 @@ class Adam(Fusable):
         return 18 + 3 * self.amsgrad + changed
 
     def temporaries(self) -> Temporaries:
-        # sqrt, its quotient, and g where it is changed; all at once g goes before the sqrt.
+        # sqrt, its quotient, and a changed g; all at once g is freed before the sqrt.
         return Temporaries(2 + (bool(self.weight_decay) or self.maximize), 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
@@ -64,7 +64,7 @@ class Adam(Fusable):
 
 
 def moments(amsgrad: bool = False) -> dict[str, float]:
-    """Names and starting values of Adam's state."""
+    """Names and initial values of Adam's state."""
     return {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if amsgrad else {})}
 
 
@@ -106,9 +106,9 @@ class AdamW(Fusable):
     Attributes
     ----------
     weight_decay : float
-        Share of the parameter, times lr, that is taken off it at each step.
+        Share of the parameter, times lr, that is subtracted from it in each step.
     amsgrad : bool
-        Whether an update is divided by the largest average so far instead of the last one.
+        Whether to divide by the largest average of squares so far instead of the last one.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -143,8 +143,6 @@ class AdamW(Fusable):
 class Adamax(Optimizer):
     """``u = max(b2 u, |g| + eps)``; ``p -= lr / (1 - b1^t) m / u``, m as Adam's.
 
-    References
-    ----------
     Kingma and Ba, "Adam: a method for stochastic optimization", arXiv 1412.6980, section 7.1.
     """
 
@@ -163,7 +161,7 @@ class Adamax(Optimizer):
         return 6 + bool(self.weight_decay) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # |g|, and g where it is changed; all at once that is |g| in the end.
+        # |g|, and a changed g; all at once g is overwritten by |g|.
         return Temporaries(1 + (bool(self.weight_decay) or self.maximize), 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
@@ -179,18 +177,15 @@ class NAdam(Optimizer):
     """Adam with Nesterov's momentum, ``mu_t = b1 (1 - 0.96^(t momentum_decay) / 2)``.
 
     ``p -= lr ((1 - mu_t) g / (1 - M_t) + mu_{t+1} m / (1 - M_{t+1})) / (sqrt(v / (1 - b2^t)) +
-    eps)``, where M_t is the product of mu_1 ... mu_t, and m and v are Adam's.
+    eps)``, where M_t is the product of mu_1 ... mu_t, and m and v are Adam's. Dozat, "Incorporating
+    Nesterov momentum into Adam", ICLR workshop, 2016.
 
     Attributes
     ----------
     momentum_decay : float
-        How slowly mu rises to b1; with 0 it stays at half of b1.
+        Rate at which mu rises to b1; with 0 it stays at half of b1.
     decoupled_weight_decay : bool
-        Whether weights decay by themselves, as in AdamW, or through the gradient.
-
-    References
-    ----------
-    Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop, 2016.
+        Whether weight decay is decoupled, as in AdamW, or added to the gradient.
     """
 
     kind: Literal["nadam"] = "nadam"
@@ -210,7 +205,7 @@ class NAdam(Optimizer):
         return 8 + bool(self.weight_decay) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # v / (1 - b2^t), its root, and g where it is changed; all at once the root and g.
+        # v / (1 - b2^t), its root, and a changed g; all at once the root and g.
         changed = bool(self.maximize or (self.weight_decay and not self.decoupled_weight_decay))
         return Temporaries(2 + changed, 1 + changed)
 
@@ -233,11 +228,11 @@ def _mu(beta: float, momentum_decay: float, t: int) -> float:
 
 @lru_cache(maxsize=64)
 def mu_product(beta: float, momentum_decay: float, t: int) -> float:
-    """Product of NAdam's mu over the steps 1 ... t; it is the same for every parameter."""
+    """Product of NAdam's mu over the steps 1 ... t, equal for all parameters."""
     product = 1.0
     for k in range(1, t + 1):
         product *= _mu(beta, momentum_decay, k)
-        if product < 1e-20:  # far below what 1 - product can tell from 1
+        if product < 1e-20:  # 1 - product is 1 in float64
             break
     return product
 
@@ -248,15 +243,12 @@ class RAdam(Optimizer):
     ``p -= lr m / (1 - b1^t)``, times ``r sqrt(1 - b2^t) / (sqrt(v) + eps)`` as soon as rho > 5;
     ``rho = rho_inf - 2 t b2^t / (1 - b2^t)``, ``rho_inf = 2 / (1 - b2) - 1`` and
     ``r^2 = (rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)``.
+    Liu et al., "On the variance of the adaptive learning rate and beyond", arXiv 1908.03265.
 
     Attributes
     ----------
     decoupled_weight_decay : bool
-        Whether weights decay by themselves, as in AdamW, or through the gradient.
-
-    References
-    ----------
-    Liu et al., "On the variance of the adaptive learning rate and beyond", arXiv 1908.03265.
+        Whether weight decay is decoupled, as in AdamW, or added to the gradient.
     """
 
     kind: Literal["radam"] = "radam"
@@ -274,7 +266,7 @@ class RAdam(Optimizer):
         return 9 + bool(self.weight_decay) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # Five factors and products of the step, and g where it is changed; all at once one buffer.
+        # Five factors and products of the step, and a changed g; all at once one buffer.
         changed = bool(self.maximize or (self.weight_decay and not self.decoupled_weight_decay))
         return Temporaries(5 + changed, 1)
 
@@ -291,7 +283,7 @@ class RAdam(Optimizer):
 
 
 def rectification(beta: float, t: int) -> float | None:
-    """RAdam's r at step t, or None while the average is too short, ``rho <= 5``."""
+    """RAdam's r at step t, or None while ``rho <= 5``."""
     longest = 2 / (1 - beta) - 1
     rho = longest - 2 * t * beta**t / (1 - beta**t)
     if rho <= 5:
@@ -302,17 +294,15 @@ def rectification(beta: float, t: int) -> float | None:
 class Adagrad(Fusable):
     """``s += g^2``; ``p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)``.
 
+    Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
+    optimization", JMLR 12, 2011.
+
     Attributes
     ----------
     lr_decay : float
-        How the learning rate falls with the step t, beside the sum s.
+        Decay of the learning rate with the step t.
     initial_accumulator_value : float
-        Of s before the first step.
-
-    References
-    ----------
-    Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
-    optimization", JMLR 12, 2011.
+        Initial value of s.
     """
 
     kind: Literal["adagrad"] = "adagrad"
@@ -335,7 +325,7 @@ class Adagrad(Fusable):
         return 11 + 3 * bool(self.weight_decay) + 2 * self.maximize
 
     def temporaries(self) -> Temporaries:
-        # sqrt, and g where it is changed; all at once g is changed in any case, by lr.
+        # sqrt, and a changed g; all at once g is always changed, by lr.
         return Temporaries(1 + (bool(self.weight_decay) or self.maximize), 2)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
@@ -350,14 +340,12 @@ class Adagrad(Fusable):
 class Adadelta(Optimizer):
     """``p -= lr g sqrt(u + eps) / sqrt(v + eps)``; v, u average g^2 and the steps' squares.
 
+    Zeiler, "ADADELTA: an adaptive learning rate method", arXiv 1212.5701.
+
     Attributes
     ----------
     rho : float
-        Share of v and u that stays at each step.
-
-    References
-    ----------
-    Zeiler, "ADADELTA: an adaptive learning rate method", arXiv 1212.5701.
+        Decay rate of v and u.
     """
 
     kind: Literal["adadelta"] = "adadelta"
@@ -375,7 +363,7 @@ class Adadelta(Optimizer):
         return 11 + bool(self.weight_decay) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # Two roots, and g where it is changed.
+        # Two roots, and a changed g.
         changed = bool(self.weight_decay) or self.maximize
         return Temporaries(2 + changed, 2 + changed)
 
@@ -395,19 +383,17 @@ class Adadelta(Optimizer):
 class RMSprop(Optimizer):
     """``v = alpha v + (1 - alpha) g^2``; ``p -= lr g / (sqrt(v) + eps)``, or with momentum.
 
+    Tieleman and Hinton, "Lecture 6.5: RMSProp", COURSERA: Neural networks for machine learning,
+    2012; centered: Graves, arXiv 1308.0850.
+
     Attributes
     ----------
     alpha : float
-        Share of the average v that stays at each step.
+        Decay rate of the average v.
     momentum : float
         Above 0, ``b = momentum b + g / (sqrt(v) + eps)`` and ``p -= lr b``.
     centered : bool
-        Whether the square of the average gradient is taken off v.
-
-    References
-    ----------
-    Tieleman and Hinton, "Lecture 6.5: RMSProp", COURSERA: Neural networks for machine learning,
-    2012; centered: Graves, arXiv 1308.0850.
+        Whether to subtract the square of the average gradient from v.
     """
 
     kind: Literal["rmsprop"] = "rmsprop"
@@ -436,7 +422,7 @@ class RMSprop(Optimizer):
         )
 
     def temporaries(self) -> Temporaries:
-        # sqrt, and g where it is changed.
+        # sqrt, and a changed g.
         changed = bool(self.weight_decay) or self.maximize
         return Temporaries(1 + changed, 1 + changed)
 

@@ -1,4 +1,4 @@
-"""The base of optimizers, and parameter groups."""
+"""Base classes of optimizers, and parameter groups."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ from simdp.spec import Bool, Float, Spec, problem
 
 
 class ParamGroup(Spec):
-    """Parameters whose names match a pattern, and the arguments that are theirs.
+    """Parameters whose names match a pattern, with arguments of their own.
 
-    Every key besides ``params`` is an argument of the optimizer that holds the group; the
-    optimizer checks them.
+    Every key besides ``params`` is an argument of the group's optimizer, which checks it.
 
     Attributes
     ----------
     params : tuple of str
-        Patterns in which ``*`` stands for any text, dots too, ``?`` for one character and
-        ``[ab]`` for one of some; upper and lower case differ.
+            Patterns in which ``*`` matches any text, including dots, ``?`` one character and
+        ``[ab]`` one of some; case-sensitive.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -51,7 +50,7 @@ class ParamGroup(Spec):
         return dict(self.model_extra or {})
 
     def matches(self, name: str) -> bool:
-        """Whether a parameter belongs to the group, unless an earlier group takes it."""
+        """Whether a name matches; the first group that matches a parameter holds it."""
         return any(fnmatchcase(name, pattern) for pattern in self.params)
 
 
@@ -61,19 +60,14 @@ def read_groups(optimizer: type[Spec], value: Any) -> tuple[ParamGroup, ...]:
     Parameters
     ----------
     optimizer : Spec class
-        Whose fields a group may set, apart from its kind and the groups themselves.
+        Its fields may be set by groups, except its kind and the groups.
     value : Any
-        A list of mappings or groups, as written.
-
-    Returns
-    -------
-    tuple of ParamGroup
-        With arguments as the optimizer's own fields would hold them.
+        A list of mappings or groups, as in YAML.
 
     Raises
     ------
     pydantic.ValidationError
-        If a group names no parameters, an unknown argument or a value that does not fit.
+        If a group has no parameters, an unknown argument or an invalid value.
     """
     if isinstance(value, list | tuple):
         value = [each.model_dump() if isinstance(each, ParamGroup) else each for each in value]
@@ -82,9 +76,9 @@ def read_groups(optimizer: type[Spec], value: Any) -> tuple[ParamGroup, ...]:
 
 @cache
 def _grammar(optimizer: type[Spec]) -> Callable[[Any], list[Spec]]:
-    """Make the check of what may stand in groups: the optimizer's own fields, each optional.
+    """Make the validator of groups: the optimizer's own fields, each optional.
 
-    What it returns does not leave this module: pickle finds no class that is made on the fly.
+    Its classes stay in this module, since pickle does not find classes made at run time.
     """
     fields: dict[str, Any] = {
         name: (field.rebuild_annotation() | None, None)
@@ -104,13 +98,13 @@ def _written(group: Spec) -> dict[str, Any]:
 State = dict[str, Array]
 
 BLOCK = 16384
-"""Elements updated at a time, so that temporaries stay in the processor's cache."""
+"""Elements updated at a time, so that temporaries fit the processor's cache."""
 
 CHUNK, MAX_BLOCKS = 65536, 320
-"""Elements that one block of a kernel over lists of tensors works on, and blocks of one launch."""
+"""Elements per block of a kernel over lists of tensors, and blocks per launch."""
 
 MAX_TENSORS = (110, 64, 48, 36, 30)
-"""Parameters of one launch, by how many tensors each brings, from one."""
+"""Parameters per launch, by number of tensors of each, from 1."""
 
 MAX_DEPTH = len(MAX_TENSORS)
 
@@ -121,14 +115,14 @@ def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
     Parameters
     ----------
     sizes : iterable of int
-        Elements of each parameter; those without any are passed over.
+        Elements of each parameter; empty ones are skipped.
     depth : int
-        Tensors that each parameter brings, from 1 to 5.
+        Tensors per parameter, from 1 to 5.
 
     References
     ----------
     torch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: a launch is full with `MAX_BLOCKS`
-    chunks, or with the last chunk of its last tensor; a tensor may go on in the next one.
+    chunks, or with the last chunk of its last tensor; a tensor may continue in the next one.
     """
     found = blocks = tensors = 0
     for size in sizes:
@@ -143,7 +137,7 @@ def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
 
 
 class Temporaries(NamedTuple):
-    """Most tensors like the parameter that there are at a time in an update, beside its state.
+    """Peak number of tensors of the parameter's size in an update, besides its state.
 
     Attributes
     ----------
@@ -158,34 +152,34 @@ class Temporaries(NamedTuple):
 
 
 class Optimizer(Spec):
-    """How a gradient changes a parameter.
+    """Base of optimizers.
 
     Attributes
     ----------
     lr : float
         Learning rate.
     foreach : bool or None
-        False updates tensor by tensor, with kernels of its own for each, as torch does on request,
-        and did before 2.0; None and True take all tensors at once, with the few launches of torch's
+            False updates tensor by tensor, with kernels for each, as torch does on request, and did
+        before 2.0; None and True update all tensors at once, with the few launches of torch's
         kernels over lists of tensors.
     param_groups : tuple of ParamGroup or None
-        Parameters with arguments of their own; the first group that matches a name holds it, and
-        parameters that none matches have the optimizer's arguments.
+            Parameters with arguments of their own; the first group that matches a name holds it,
+        and unmatched parameters have the optimizer's arguments.
     betas : tuple of float
-        Of the members that average the gradient and its square: shares that stay at each step.
+        Decay rates of the averages of the gradient and of its square.
     eps : float
-        Keeps what an update is divided by above 0.
+        Keeps denominators above 0.
     weight_decay : float
-        So many times the parameter is added to its gradient.
+        Factor of the parameter that is added to its gradient.
     maximize : bool
-        Whether the loss is made large instead of small.
+        Whether to maximise the loss instead of minimising it.
     """
 
     whole_tensors: ClassVar[bool] = False
     """Whether the update of an element depends on others of its tensor."""
 
     trusts: ClassVar[bool] = False
-    """Whether it does so only by norms, on which ranks with pieces of it can agree."""
+    """Whether it does so only by norms, which ranks with shards can compute together."""
 
     kind: str
     lr: Float = Field(1e-3, ge=0)
@@ -199,8 +193,8 @@ class Optimizer(Spec):
 
     @model_validator(mode="after")
     def _groups_go_with_the_rest(self) -> Self:
-        """Check the arguments of each group together; each alone is checked already."""
-        if not self.param_groups or _conflicts(self, {}):  # those are the optimizer's own to report
+        """Check the arguments of each group together; each one is checked already."""
+        if not self.param_groups or _conflicts(self, {}):  # reported by the optimizer itself
             return self
         errors = [
             InitErrorDetails(type=problem(line), loc=("param_groups", i), input=group)
@@ -213,19 +207,19 @@ class Optimizer(Spec):
 
     @abstractmethod
     def starting_state(self) -> dict[str, float]:
-        """Names of the tensors kept per parameter, each with its value before the first step."""
+        """Names and initial values of the tensors kept per parameter."""
 
     @abstractmethod
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        """Change a block of a parameter and of its state in place.
+        """Update a block of a parameter and of its state in place.
 
         Parameters
         ----------
         parameter, gradient : ndarray
-            One-dimensional, of equal length; or the tensor itself with `whole_tensors`. The
-            gradient is left as it is.
+                One-dimensional, of equal length; or the tensor itself with `whole_tensors`. The
+            gradient is not modified.
         state : dict of str to ndarray
-            The tensors of `starting_state`, with those values before the first step.
+            The tensors of `starting_state`.
         lr : float
             Learning rate of this step.
         t : int
@@ -233,13 +227,13 @@ class Optimizer(Spec):
         """
 
     def momentum_of(self) -> float | None:
-        """Momentum, or the first of ``betas``, that a schedule can change; None without any."""
+        """Momentum, or first beta, that a schedule can change; None if there is none."""
         if hasattr(self, "betas"):
             return float(self.betas[0])
         return getattr(self, "momentum", None) or None
 
     def with_momentum(self, momentum: float | None) -> Self:
-        """The same with another momentum, or first beta; None leaves it."""
+        """The same optimizer with another momentum, or first beta; None leaves it."""
         if momentum is None:
             return self
         if hasattr(self, "betas"):
@@ -248,28 +242,28 @@ class Optimizer(Spec):
 
     @abstractmethod
     def num_kernels(self) -> int:
-        """Count the kernels that update one tensor (torch's ``_single_tensor`` functions)."""
+        """Number of kernels that update one tensor (torch's ``_single_tensor`` functions)."""
 
     @abstractmethod
     def temporaries(self) -> Temporaries:
-        """Count the tensors like the parameter that an update makes beside its state."""
+        """Number of temporary tensors of the parameter's size."""
 
     def num_temporaries(self) -> int:
-        """As `temporaries`, for the way in which tensors are updated."""
+        """As `temporaries`, for the selected implementation."""
         if self.is_fused:
             return 0
         one, all_at_once = self.temporaries()
         return one if self.foreach is False else all_at_once
 
     def launches_per_tensor(self) -> int:
-        """Kernels that the host launches for every tensor; none if taken at once."""
+        """Kernels that the host launches for every tensor; 0 for kernels over lists."""
         return self.num_kernels() if self.foreach is False and not self.is_fused else 0
 
     def list_depths(self) -> tuple[int, ...]:
-        """Tensors per parameter that each kernel over lists of tensors takes, kernel by kernel.
+        """Tensors per parameter of each kernel over lists of tensors, kernel by kernel.
 
-        None where tensors are updated one by one. Two is the middle of torch's ``_foreach``
-        functions, which take one (``mul_``) to three (``addcmul_``).
+        Empty if tensors are updated one by one. 2 is the middle of torch's ``_foreach`` functions,
+        which take 1 (``mul_``) to 3 (``addcmul_``).
         """
         if self.is_fused:
             return (min(2 + len(self.starting_state()), MAX_DEPTH),)
@@ -277,7 +271,7 @@ class Optimizer(Spec):
 
     @property
     def is_fused(self) -> bool:
-        """Whether one kernel does everything; only some members can."""
+        """Whether one kernel does the whole update; only some optimizers can."""
         return bool(getattr(self, "fused", None))
 
     def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
@@ -297,7 +291,7 @@ class Optimizer(Spec):
         return list(self.starting_state())
 
     def state_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Shapes of the tensors kept for a parameter of some shape, by name."""
+        """Shapes of the tensors kept for a parameter of this shape, by name."""
         return dict.fromkeys(self.starting_state(), shape)
 
     def state_elements(self, shape: tuple[int, ...]) -> list[int]:
@@ -305,7 +299,7 @@ class Optimizer(Spec):
         return [prod(kept) for kept in self.state_shapes(shape).values()]
 
     def new_state(self, parameter: Array) -> State:
-        """State before the first step."""
+        """Initial state."""
         starts = self.starting_state()
         return {
             name: np.full(shape, starts[name], parameter.dtype)
@@ -313,29 +307,23 @@ class Optimizer(Spec):
         }
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
-        """Bytes that a step reads and writes; by default gradient in, the others in and out."""
+        """Bytes read and written in a step: by default the gradient once, the others twice."""
         return (3 + 2 * len(self.state_names())) * num_elements * itemsize
 
     def flops(self, shape: tuple[int, ...]) -> float:
-        """Arithmetic of matrix products in an update of a tensor of some shape [FLOP]."""
+        """Arithmetic of matrix products in an update of a tensor of this shape [FLOP]."""
         return 0.0
 
     def problem_with(self, name: str, shape: tuple[int, ...]) -> str | None:
-        """Say why a parameter of some shape cannot be updated, or None."""
+        """Reason why a parameter of this shape cannot be updated, or None."""
         return None
 
     def for_parameter(self, name: str) -> Optimizer:
-        """Make the optimizer of one parameter, without groups: with its group's arguments.
-
-        Parameters
-        ----------
-        name : str
-            The parameter's, for example ``"layers.0.bias"``.
-        """
+        """The optimizer of one parameter by name, with its group's arguments and without groups."""
         return _for_parameter(self, name) if self.param_groups is not None else self
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
-        """List the patterns of the groups that match none of these parameter names."""
+        """Patterns of the groups that match none of these parameter names."""
         known = list(names)
         return [
             pattern
@@ -348,18 +336,15 @@ class Optimizer(Spec):
 def effective_gradient(
     parameter: Array, gradient: Array, weight_decay: float, maximize: bool
 ) -> Array:
-    """``g + weight_decay p``, with ``-g`` for g to maximize; the gradient itself stays."""
+    """``g + weight_decay p``, with ``-g`` for g to maximize; the gradient is not modified."""
     gradient = -gradient if maximize else gradient
     return gradient + weight_decay * parameter if weight_decay else gradient
 
 
 def decouple(parameter: Array, lr: float, weight_decay: float, decoupled: bool) -> float:
-    """Let a parameter decay by itself, in place, as in AdamW, if that is what is wanted.
+    """Apply decoupled weight decay in place, as in AdamW, if requested.
 
-    Returns
-    -------
-    float
-        Weight decay that is left for `effective_gradient`.
+    Returns the weight decay left for `effective_gradient`.
     """
     if not decoupled:
         return weight_decay
@@ -368,13 +353,13 @@ def decouple(parameter: Array, lr: float, weight_decay: float, decoupled: bool) 
 
 
 def _with_arguments(optimizer: Optimizer, arguments: dict[str, Any]) -> Optimizer:
-    """Make a copy without groups and with some arguments replaced."""
+    """A copy without groups and with some arguments replaced."""
     own = {name: value for name, value in optimizer if name != "param_groups"}
     return type(optimizer)(**{**own, **arguments})
 
 
 def _conflicts(optimizer: Optimizer, arguments: dict[str, Any]) -> list[str]:
-    """Say what is wrong between these arguments and the others."""
+    """Errors of these arguments in combination with the others."""
     try:
         _with_arguments(optimizer, arguments)
     except ValidationError as error:
@@ -390,14 +375,14 @@ def _for_parameter(optimizer: Optimizer, name: str) -> Optimizer:
 
 
 class Fusable(Optimizer):
-    """An optimizer of which torch has one kernel that does everything.
+    """Base of optimizers for which torch has one fused kernel.
 
     Attributes
     ----------
     fused : bool or None
-        True reads and writes every tensor once and makes no temporaries: 28 bytes for each element
-        of AdamW in float32. False goes through them kernel by kernel, so that intermediate results
-        travel too. None counts the bytes of the former, and the temporaries and launches of the
+            True reads and writes every tensor once and makes no temporaries: 28 bytes for each
+        element of AdamW in float32. False runs kernel by kernel, so that intermediate results are
+        moved too. None counts the bytes of the former, and the temporaries and launches of the
         latter.
     """
 
@@ -411,7 +396,7 @@ class Fusable(Optimizer):
 
     @abstractmethod
     def passes(self) -> int:
-        """Count the tensors that the kernels of one update read and write, one by one."""
+        """Number of tensors that the kernels of one update read and write, one by one."""
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
         if self.fused is False:
@@ -420,7 +405,7 @@ class Fusable(Optimizer):
 
 
 class NoOptimizer(Optimizer):
-    """Leaves the parameters as they are and takes no time."""
+    """Leaves the parameters unchanged and takes no time."""
 
     kind: Literal["none"] = "none"
     lr: Literal[0] = 0
@@ -429,7 +414,7 @@ class NoOptimizer(Optimizer):
         return {}
 
     def num_kernels(self) -> int:
-        # It leaves everything as it is.
+        # No kernels.
         return 0
 
     def temporaries(self) -> Temporaries:
@@ -443,15 +428,15 @@ class NoOptimizer(Optimizer):
 
 
 class TrustRatio(Optimizer):
-    """An update in two parts, between which norms of whole tensors have to be known.
+    """Base of updates in two parts, with norms of whole tensors in between.
 
     Attributes
     ----------
     weight_decay : float
-        So many times the parameter is added to its update; tensors for which it is 0, such as
-        biases in a group of theirs, have no ratio, or 1.
+            Factor of the parameter that is added to its update; tensors for which it is 0, such as
+        biases in a group of their own, have a ratio of 1.
     always_adapt : bool
-        Whether these have one all the same.
+        Whether these have a ratio too.
     """
 
     trusts: ClassVar[bool] = True
@@ -462,20 +447,20 @@ class TrustRatio(Optimizer):
 
     @abstractmethod
     def measured(self, parameter: Array, gradient: Array, state: State, t: int) -> Array:
-        """First part, of any elements: change the state, and make the tensor whose norm counts."""
+        """First part, for any elements: update the state, return the tensor to be measured."""
 
     @abstractmethod
     def finish(
         self, parameter: Array, measured: Array, state: State, lr: float, t: int, ratio: float
     ) -> None:
-        """Second part: change the parameter in place, by what was measured."""
+        """Second part: update the parameter in place."""
 
     @abstractmethod
     def ratio(self, weight_norm: float, measured_norm: float) -> float:
         """Trust ratio of a tensor, from two norms above 0."""
 
     def ratio_of(self, weight_squares: float, measured_squares: float) -> float:
-        """Trust ratio from sums of squares over the whole tensor; 1 where it has none."""
+        """Trust ratio from sums of squares over the whole tensor; 1 if it has none."""
         adapts = self.always_adapt or self.weight_decay
         if not (adapts and weight_squares and measured_squares):
             return 1.0

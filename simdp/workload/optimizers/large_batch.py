@@ -21,20 +21,17 @@ class LARS(TrustRatio):
     """``b = momentum b + r (g + weight_decay p)``; ``p = p - lr b``, or with nesterov as SGD's.
 
     ``r = trust_coefficient |p| / (|g| + weight_decay |p| + eps)``. The rate is outside of the
-    momentum, as in torch's SGD, in apex's LARC and timm's Lars; in the paper it is inside.
+    momentum, as in torch's SGD, apex's LARC and timm's Lars; in the paper it is inside. You, Gitman
+    and Ginsburg, "Large batch training of convolutional networks", arXiv 1708.03888.
 
     Attributes
     ----------
     momentum : float
-        Share of b that stays at each step.
+        Share of b that is kept in each step.
     nesterov : bool
-        Whether the update looks ahead by momentum.
+        Whether to use Nesterov's momentum.
     trust_coefficient : float
-        How much of a tensor's norm a step may change.
-
-    References
-    ----------
-    You, Gitman and Ginsburg, "Large batch training of convolutional networks", arXiv 1708.03888.
+        Share of a tensor's norm that a step may change.
     """
 
     kind: Literal["lars"] = "lars"
@@ -55,11 +52,11 @@ class LARS(TrustRatio):
         return (7 + self.nesterov if self.momentum else 5) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # The scaled gradient, and what looks ahead.
+        # The scaled gradient, and Nesterov's.
         return Temporaries(1 + self.nesterov, 1)
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
-        """Both tensors are read for their norms, then once more as by SGD."""
+        """Both tensors are read for their norms, then again as in SGD."""
         return (2 + 3 + 2 * len(self.starting_state())) * num_elements * itemsize
 
     def measured(self, parameter: Array, gradient: Array, state: State, t: int) -> Array:
@@ -85,7 +82,7 @@ class LAMB(TrustRatio):
     """``p -= lr |p| / |u| u`` for each tensor, u being AdamW's update with its decay.
 
     ``u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + eps) + weight_decay p``. apex also clips the
-    gradient of all tensors to a norm of 1 before, which is `clip_grad_norm` here.
+    gradient of all tensors to a norm of 1 before; here `clip_grad_norm` does this.
 
     Attributes
     ----------
@@ -114,11 +111,11 @@ class LAMB(TrustRatio):
         return 11 + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # u and its denominator, and g where it is changed; all at once u takes the gradient's room.
+        # u and its denominator, and a changed g; all at once u overwrites the gradient.
         return Temporaries(2 + self.maximize, 0)
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
-        """Those of apex's three kernels: one makes u, one the norms, one changes the parameter."""
+        """Bytes of apex's three kernels: for u, for the norms, and for the parameter."""
         return (7 + 2 + 3) * num_elements * itemsize
 
     def measured(self, parameter: Array, gradient: Array, state: State, t: int) -> Array:
@@ -143,20 +140,20 @@ class Adafactor(Optimizer):
     """Adam's second moment kept as one number for each row and column, and no first moment.
 
     ``v = r c / mean(r)`` of a matrix, r and c being averages of ``g^2`` over its columns and rows;
-    v itself of a vector. ``u = g / sqrt(v)``, and ``p -= a u / max(1, rms(u) / d)`` with
-    ``a = min(lr, 1 / sqrt(t)) max(eps[1], rms(p))``. At step t new squares have the share
-    ``t^beta2_decay``.
+    v itself of a vector. ``u = g / sqrt(v)``, and ``p -= a u / max(1, rms(u) / d)`` with ``a =
+    min(lr, 1 / sqrt(t)) max(eps[1], rms(p))``. At step t new squares have weight ``t^beta2_decay``.
 
     Attributes
     ----------
     beta2_decay : float
-        How fast new gradients lose weight.
+        Exponent of the weight of new squares.
     eps : tuple of (float or None, float)
-        Least root of v, by default the dtype's precision; least root mean square of a parameter.
+            Minimum root of v, by default the dtype's precision; minimum root mean square of a
+        parameter.
     d : float
-        Largest root mean square of an update.
+        Maximum root mean square of an update.
     weight_decay : float
-        Share of the parameter, times lr, that is taken off it at each step.
+        Share of the parameter, times lr, that is subtracted from it in each step.
 
     References
     ----------
@@ -189,14 +186,14 @@ class Adafactor(Optimizer):
         return 18 + bool(self.weight_decay) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # v, which becomes the update, and g where it is changed.
+        # v, which becomes the update, and a changed g.
         return Temporaries(1 + self.maximize, 1 + self.maximize)
 
     def nbytes_moved(self, num_elements: int, itemsize: int) -> float:
-        """Those of the kernels that touch all elements, one by one.
+        """Bytes of the kernels over all elements, one by one.
 
-        The gradient is read for either side and the update; v is written, divided, clamped, and its
-        root taken, then multiplied and measured; the parameter is measured and changed.
+        The gradient is read for both averages and the update; v is written, divided, clamped and
+        its root taken, then multiplied and measured; the parameter is measured and updated.
         """
         passes = 2 + 1 + 2 + 2 + 2 + 3 + 1 + 1 + 3
         passes += 2 * (bool(self.weight_decay) + self.maximize)
@@ -214,7 +211,7 @@ class Adafactor(Optimizer):
         parameter -= alpha / max(1.0, rms / self.d) * change
 
     def _square(self, gradient: Array, state: State, t: int, least: float) -> Array:
-        """Take the gradient into the averages; what they say of its square."""
+        """Update the averages with the gradient; return their estimate of its square."""
         share, squares = t**self.beta2_decay, gradient * gradient
         if gradient.ndim < 2:
             variance = state["variance"]
@@ -230,34 +227,33 @@ class Adafactor(Optimizer):
 class Muon(Optimizer):
     """``p = (1 - lr weight_decay) p - lr s O(u)``: the momentum u of a matrix, made orthogonal.
 
-    ``b = momentum b + (1 - momentum) g``, and u is b, or g and b joined once more with nesterov. O
-    divides by the norm and iterates ``X = a X + (b X X^T + c X X^T X X^T) X``, which brings
-    singular values near 1. torch does so in bfloat16, and its matrix products take the time of
-    that; here their numbers are in the dtype of the parameters.
-    ``s = sqrt(max(1, rows / columns))``, or ``0.2 sqrt(max(rows, columns))`` to match the updates
-    of AdamW.
+    ``b = momentum b + (1 - momentum) g``, and u is b, or with nesterov g and b combined once more.
+    O divides by the norm and iterates ``X = a X + (b X X^T + c X X^T X X^T) X``, which brings
+    singular values near 1. torch does so in bfloat16, and its matrix products are timed so; here
+    their numbers are in the dtype of the parameters. ``s = sqrt(max(1, rows / columns))``, or ``0.2
+    sqrt(max(rows, columns))`` to match the updates of AdamW.
 
     Attributes
     ----------
     weight_decay : float
-        Share of the parameter, times lr, that is taken off it at each step.
+        Share of the parameter, times lr, that is subtracted from it in each step.
     momentum : float
-        Share of b that stays at each step.
+        Share of b that is kept in each step.
     nesterov : bool
-        Whether the update looks ahead by momentum.
+        Whether to use Nesterov's momentum.
     ns_coefficients : tuple of float
         a, b and c.
     eps : float
-        Least norm to divide by.
+        Minimum norm to divide by.
     ns_steps : int
         Iterations.
     adjust_lr_fn : {"original", "match_rms_adamw"} or None
-        Which s; None is the first.
+        Choice of s; None is the first.
     rest : tuple of str
-        Patterns of the names of parameters that ``rest_optimizer`` updates, as in parameter groups:
-        all that are no matrices, and by custom embeddings and the head.
+            Patterns of the names of parameters that ``rest_optimizer`` updates, as in parameter
+        groups: all that are not matrices, and by custom embeddings and the head.
     rest_optimizer : Optimizer
-        Theirs, with a learning rate of its own.
+        Optimizer of these, with a learning rate of its own.
 
     References
     ----------
@@ -304,7 +300,7 @@ class Muon(Optimizer):
         return 7 + self.nesterov + 3 * self.ns_steps
 
     def temporaries(self) -> Temporaries:
-        # What looks ahead; X and its successor are half as large, and so is X X^T at most.
+        # Nesterov's gradient; X, its successor and X X^T have at most half of its bytes each.
         return Temporaries(1 + self.nesterov, 1 + self.nesterov)
 
     def flops(self, shape: tuple[int, ...]) -> float:
@@ -323,7 +319,7 @@ class Muon(Optimizer):
         parameter -= lr * scale * self._orthogonal(ahead)
 
     def _orthogonal(self, matrix: Array) -> Array:
-        """Make all singular values about 1, by Newton and Schulz's iteration."""
+        """Bring all singular values near 1, by Newton and Schulz's iteration."""
         a, b, c = self.ns_coefficients
         tall = matrix.shape[0] > matrix.shape[1]
         found = matrix.T if tall else matrix

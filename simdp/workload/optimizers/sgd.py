@@ -25,11 +25,11 @@ class SGD(Fusable):
     Attributes
     ----------
     momentum : float
-        Share of b that stays at each step.
+        Share of b that is kept in each step.
     dampening : float
-        Share of the gradient that b leaves out, but at the first step.
+        Share of the gradient that b leaves out, except in the first step.
     nesterov : bool
-        Whether the update looks ahead by momentum.
+        Whether to use Nesterov's momentum.
     """
 
     kind: Literal["sgd"] = "sgd"
@@ -78,14 +78,14 @@ class SGD(Fusable):
 class ASGD(Optimizer):
     """``p = (1 - lambd e) p - e g`` with ``e = lr / (1 + lambd lr (t - 1))^alpha``.
 
-    lr is the rate of the step before, whose end computes e, as in torch: where a schedule changes
-    the rate, that counts one step later. In the first step ``e = lr``. Training also keeps the
-    average ax of the parameters since step t0, and does not read it.
+    As in torch, e is computed at the end of the step before, with its lr: a schedule's change acts
+    one step later. In the first step ``e = lr``. Training also keeps the average ax of the
+    parameters since step t0, and does not read it.
 
     Attributes
     ----------
     lambd, alpha : float
-        How fast the steps get smaller.
+        Decay of the steps.
     t0 : float
         Step at which averaging begins.
 
@@ -120,7 +120,7 @@ class ASGD(Optimizer):
         return 3 + bool(self.weight_decay) + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # g where it is changed; all at once its sum with the decaying parameter.
+        # A changed g; all at once its sum with the decaying parameter.
         return Temporaries(bool(self.weight_decay) or self.maximize, 1)
 
     def step(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
@@ -146,13 +146,13 @@ class ASGD(Optimizer):
 class Rprop(Optimizer):
     """``p -= sign(g) s``: a step size of each element grows while the gradient keeps its sign.
 
-    Where the sign turns, s shrinks and the step is left out. The learning rate is the first s, and
-    nothing else: schedules do not change it later, as in torch.
+    If the sign changes, s shrinks and the step is skipped. The learning rate is only the initial s;
+    schedules do not change it later, as in torch.
 
     Attributes
     ----------
     etas : tuple of float
-        Factors of s where the sign turns, and where it stays.
+        Factors of s if the sign changes, and if it stays.
     step_sizes : tuple of float
         Smallest and largest s.
 
@@ -184,7 +184,7 @@ class Rprop(Optimizer):
         return 16 + self.maximize
 
     def temporaries(self) -> Temporaries:
-        # The sign of the product, the gradient's copy and its sign; and g where it is changed.
+        # The sign of the product, the gradient's copy and its sign; and a changed g.
         return Temporaries(3 + self.maximize, 3)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:

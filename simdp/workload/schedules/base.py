@@ -1,4 +1,4 @@
-"""The base of learning rate schedules, and the one that follows the loss."""
+"""Base of learning rate schedules, and the schedule that follows the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Count = Annotated[Int, Field(ge=1, le=10**9)]
 
 
 LONGEST_REPLAY = 10_000
-"""Steps of a composed schedule that are tried before a run."""
+"""Maximum number of steps of a composed schedule that are checked before a run."""
 
 
 def _rise(value: list[int]) -> list[int]:
@@ -29,16 +29,16 @@ Milestones = Annotated[list[Annotated[Int, Field(ge=0, le=10**9)]], AfterValidat
 
 
 class Progress(NamedTuple):
-    """Where a run is when the optimizer takes a step.
+    """Progress of a run at an optimizer step.
 
     Attributes
     ----------
     step : int
         Number of the step, from 1.
     epoch : int
-        Epochs before that of the step.
+        Number of the step's epoch, from 0.
     reductions : int
-        How often the loss has ceased to fall, as `ReduceLROnPlateau` sees it.
+        Number of reductions by `ReduceLROnPlateau`.
     """
 
     step: int
@@ -47,47 +47,47 @@ class Progress(NamedTuple):
 
 
 class Schedule(Spec):
-    """How the learning rate changes from step to step, or from epoch to epoch.
+    """Base of learning rate schedules.
 
     Attributes
     ----------
     per : {"step", "epoch"}
-        When a script calls ``scheduler.step()``: after every step, or once at the end of each
-        epoch. Where it is epoch, all that is said of steps, here and in arguments, is of epochs.
+            When a script calls ``scheduler.step()``: after every step, or at the end of each epoch.
+        With epoch, read "epoch" for "step" in the arguments and descriptions of schedules.
     """
 
     takes_base: ClassVar[bool] = True
-    """Whether the optimizer's own rate counts."""
+    """Whether the rate depends on the optimizer's own."""
 
     multiplies: ClassVar[bool] = False
-    """Whether the rate is the base times what depends on the step alone."""
+    """Whether the rate is the base times a factor of the step."""
 
     kind: str
     per: Literal["step", "epoch"] = "step"
 
     @abstractmethod
     def lr(self, base: float, step: int) -> float:
-        """Learning rate that a step uses.
+        """Learning rate of a step.
 
         Parameters
         ----------
         base : float
-            The optimizer's own learning rate, or that of a parameter's group.
+            Learning rate of the optimizer, or of a parameter group.
         step : int
             Number of the step, or of the epoch, from 1; torch's ``last_epoch`` is one less.
 
         Raises
         ------
         ValueError
-            If the schedule is over by then.
+            If the schedule ends before this step.
         """
 
     def momentum(self, step: int) -> float | None:
-        """Momentum, or Adam's first beta, of a step; None where the optimizer's own stays."""
+        """Momentum, or Adam's first beta, of a step; None for the optimizer's own."""
         return None
 
     def counted(self) -> frozenset[str]:
-        """What of a `Progress` the rate follows."""
+        """Fields of `Progress` that the rate depends on."""
         return frozenset([self.per])
 
     def number(self, progress: Progress) -> int:
@@ -95,11 +95,11 @@ class Schedule(Spec):
         return progress.step if self.per == "step" else progress.epoch + 1
 
     def at(self, base: float, progress: Progress) -> float:
-        """Learning rate at some place of a run; see `lr`."""
+        """Learning rate at this progress of a run; see `lr`."""
         return self.lr(base, self.number(progress))
 
     def problem_with(self, num_steps: int, num_epochs: int = 1) -> str | None:
-        """Say why a run of so many steps and epochs cannot follow this schedule, or None."""
+        """Reason why a run of this length cannot follow the schedule, or None."""
         try:
             last = self.at(1.0, Progress(num_steps, num_epochs - 1))
         except ValueError as error:
@@ -122,7 +122,7 @@ class NoSchedule(Schedule):
 
 
 class Seen(NamedTuple):
-    """What a plateau is known by.
+    """State of a plateau.
 
     Attributes
     ----------
@@ -131,9 +131,9 @@ class Seen(NamedTuple):
     num_bad : int
         Values since then that were not better.
     cooldown : int
-        Values that are still left out of count.
+        Values still ignored.
     reductions : int
-        How often the rate was lowered.
+        Number of reductions of the rate.
     """
 
     best: float | None = None
@@ -143,34 +143,30 @@ class Seen(NamedTuple):
 
 
 class ReduceLROnPlateau(Schedule):
-    """The learning rate falls by a factor when the training loss has ceased to fall, as torch's.
+    """Reduces the learning rate when the training loss stops falling, as torch's scheduler.
 
-    What is looked at is the mean loss of all ranks in a step, or the mean of an epoch's steps: the
-    same on every rank, as in a script that reduces it over the ranks first; that takes no time
-    here. The rate of a step follows from the losses before it.
+    It uses the mean loss of all ranks in a step, or the mean of an epoch's steps: equal on every
+    rank, as in a script that reduces it over the ranks first; that takes no time here. The rate of
+    a step follows from the losses before it.
 
     Attributes
     ----------
     mode : {"min", "max"}
-        Which losses are better.
+        Whether smaller or larger losses are better.
     factor : float
         Of each reduction.
     patience : int
-        Values without progress that are let pass.
+        Values without progress that are tolerated.
     threshold : float
-        By how much a value has to be better than the best.
+        Margin by which a value must be better than the best.
     threshold_mode : {"rel", "abs"}
-        Whether that is a share of the best, or a difference.
+        Whether the margin is a share of the best, or a difference.
     cooldown : int
-        Values after a reduction that are not counted as bad.
+        Values after a reduction that do not count as bad.
     min_lr : float
         Lowest learning rate.
     eps : float
-        Reductions that change the rate by no more are not made.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.ReduceLROnPlateau.
+        Smallest reduction that is applied.
     """
 
     kind: Literal["reduce_lr_on_plateau"] = "reduce_lr_on_plateau"
@@ -200,7 +196,7 @@ class ReduceLROnPlateau(Schedule):
         return progress.reductions + 1
 
     def seen(self, before: Seen, value: float) -> Seen:
-        """Look at one more loss, as torch's ``step(value)``."""
+        """State after one more loss, as torch's ``step(value)``."""
         best, num_bad, cooldown, reductions = before
         if best is None or self._is_better(value, best):
             best, num_bad = value, 0

@@ -1,8 +1,8 @@
-"""Schedules of torch.optim.lr_scheduler.
+"""Schedules of torch.optim.lr_scheduler; each is named as its torch class.
 
 torch's constructors write ``lr``, ``initial_lr`` and the momentum of the group, and most schedulers
-make the next rate from the current one. So the rates of `SequentialLR` and `ChainedScheduler` have
-no closed form: they follow from a replay of all members, constructors first.
+compute the next rate from the current one. So the rates of `SequentialLR` and `ChainedScheduler`
+have no closed form: they follow from a replay of all members, constructors first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ class ConstantLR(Schedule):
     factor : float
         Factor of the first steps; above 0, since torch divides by it to end them.
     total_iters : int
-        How many steps those are.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.ConstantLR.
+        Number of these steps.
     """
 
     multiplies: ClassVar[bool] = True
@@ -49,7 +45,8 @@ class ConstantLR(Schedule):
 class CosineAnnealingLR(Schedule):
     """``lr(k) = eta_min + (base - eta_min) (1 + cos(pi (k - 1) / T_max)) / 2``, as torch's.
 
-    After T_max steps the rate rises again, as it does in torch.
+    After T_max steps the rate rises again, as in torch. Loshchilov and Hutter, "SGDR: stochastic
+    gradient descent with warm restarts", arXiv 1608.03983, without the restarts.
 
     Attributes
     ----------
@@ -57,11 +54,6 @@ class CosineAnnealingLR(Schedule):
         Steps from the base down to ``eta_min``.
     eta_min : float
         Lowest learning rate.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.CosineAnnealingLR; Loshchilov and Hutter, "SGDR: stochastic gradient
-    descent with warm restarts", arXiv 1608.03983, without the restarts.
     """
 
     kind: Literal["cosine_annealing_lr"] = "cosine_annealing_lr"
@@ -74,10 +66,11 @@ class CosineAnnealingLR(Schedule):
 
 
 class CosineAnnealingWarmRestarts(Schedule):
-    """``lr(k) = eta_min + (base - eta_min) (1 + cos(pi e / T)) / 2``, begun again and again.
+    """``lr(k) = eta_min + (base - eta_min) (1 + cos(pi e / T)) / 2``, restarted repeatedly.
 
-    Of ``k - 1`` steps e are done since the last restart. The first restart comes after ``T = T_0``
-    steps, and each T is T_mult times the one before.
+    e counts the steps since the last restart. The first cycle has ``T = T_0`` steps, and each T is
+    T_mult times the one before. Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm
+    restarts", arXiv 1608.03983.
 
     Attributes
     ----------
@@ -87,11 +80,6 @@ class CosineAnnealingWarmRestarts(Schedule):
         Length of a cycle over that of the one before.
     eta_min : float
         Lowest learning rate.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.CosineAnnealingWarmRestarts; Loshchilov and Hutter, "SGDR: stochastic
-    gradient descent with warm restarts", arXiv 1608.03983.
     """
 
     kind: Literal["cosine_annealing_warm_restarts"] = "cosine_annealing_warm_restarts"
@@ -114,31 +102,26 @@ class CyclicLR(Schedule):
     """``lr(k) = base_lr + (max_lr - base_lr) s a``: up along a line and down again, as torch's.
 
     s rises from 0 to 1 in step_size_up steps and falls in step_size_down. In cycle number c = 1, 2,
-    ... the height a is 1 with ``triangular``, ``2^(1 - c)`` with ``triangular2`` and
-    ``gamma^(k - 1)`` with ``exp_range``. The optimizer's rate does not count. Momentum goes the
-    other way, from max_momentum down to base_momentum.
+    ... the height a is 1 with ``triangular``, ``2^(1 - c)`` with ``triangular2`` and ``gamma^(k -
+    1)`` with ``exp_range``. The optimizer's rate is not used. Momentum moves in the opposite
+    direction. Smith, "Cyclical learning rates for training neural networks", arXiv 1506.01186.
 
     Attributes
     ----------
     base_lr, max_lr : float
         Lowest and highest learning rate.
     step_size_up : int
-        Steps on which the rate rises.
+        Steps in which the rate rises.
     step_size_down : int or None
-        Steps on which it falls; as many, unless it is given.
+        Steps in which it falls; by default as many.
     mode : {"triangular", "triangular2", "exp_range"}
-        How the height changes.
+        Change of the height from cycle to cycle.
     gamma : float
         Of ``exp_range``.
     cycle_momentum : bool
-        Whether the optimizer's momentum, or its first beta, moves too.
+        Whether the optimizer's momentum, or its first beta, changes too.
     base_momentum, max_momentum : float
         Lowest and highest momentum.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.CyclicLR; Smith, "Cyclical learning rates for training neural
-    networks", arXiv 1506.01186.
     """
 
     takes_base: ClassVar[bool] = False
@@ -201,16 +184,12 @@ Table = Annotated[list[Annotated[Float, Field(ge=0)]], Field(min_length=1)]
 
 
 class LambdaLR(Schedule):
-    """``lr(k) = base table[k - 1]``: what torch's LambdaLR makes of a function with these values.
+    """``lr(k) = base table[k - 1]``: torch's LambdaLR of a function with these values.
 
     Attributes
     ----------
     table : list of float
         Factor of each step; a step after the last is an error.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.LambdaLR.
     """
 
     multiplies: ClassVar[bool] = True
@@ -223,13 +202,7 @@ class LambdaLR(Schedule):
 
 
 def within(kind: str, table: list[float], length: int) -> list[float]:
-    """The first entries of a table.
-
-    Raises
-    ------
-    ValueError
-        If it has not so many.
-    """
+    """The first ``length`` entries of a table; raises ValueError if it is shorter."""
     if length > len(table):
         raise ValueError(
             f"{kind} has a table of {len(table)}, but {length} are needed; make it longer."
@@ -248,10 +221,6 @@ class LinearLR(Schedule):
         Factors of the first step, and from step ``total_iters + 1`` on.
     total_iters : int
         Steps between the two.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.LinearLR.
     """
 
     multiplies: ClassVar[bool] = True
@@ -272,13 +241,10 @@ class MultiStepLR(Schedule):
     Attributes
     ----------
     milestones : list of int
-        Finished steps after which the rate changes; one that is repeated changes it as often.
+            Numbers of finished steps after which the rate changes; a repeated one changes it
+        repeatedly.
     gamma : float
         Factor of each change.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.MultiStepLR.
     """
 
     multiplies: ClassVar[bool] = True
@@ -294,16 +260,12 @@ class MultiStepLR(Schedule):
 class MultiplicativeLR(Schedule):
     """``lr(k) = base table[0] ... table[k - 2]``, as torch's MultiplicativeLR.
 
-    A factor that is always the same is an `ExponentialLR`.
+    With a constant factor, use `ExponentialLR`.
 
     Attributes
     ----------
     table : list of float
-        The factor from each step to the next; a step that lacks one is an error.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.MultiplicativeLR.
+        Factor from each step to the next; a step that lacks one is an error.
     """
 
     multiplies: ClassVar[bool] = True
@@ -315,7 +277,7 @@ class MultiplicativeLR(Schedule):
         return base * math.prod(self.factors(step - 1))
 
     def factors(self, num_steps: int) -> list[float]:
-        """The factors of the first so many changes."""
+        """Factors of the first ``num_steps`` changes."""
         return within(self.kind, self.table, num_steps)
 
 
@@ -324,7 +286,8 @@ class OneCycleLR(Schedule):
 
     Between the ends of a phase, ``lr = end + (start - end) (1 + cos(pi x)) / 2``, or a line. The
     first phase ends at ``k - 1 = pct_start total_steps - 1``, the last at ``total_steps - 1`` with
-    the lowest rate, ``max_lr / div_factor / final_div_factor``. The base does not count.
+    the lowest rate, ``max_lr / div_factor / final_div_factor``. The base is not used. Smith and
+    Topin, arXiv 1708.07120.
 
     Attributes
     ----------
@@ -333,22 +296,18 @@ class OneCycleLR(Schedule):
     total_steps : int
         Steps of the cycle; a step after them is an error, as in torch.
     pct_start : float
-        Share of the steps on which the rate rises.
+        Share of the steps in which the rate rises.
     anneal_strategy : {"cos", "linear"}
         Shape of each phase.
     cycle_momentum : bool
-        Whether the optimizer's momentum, or its first beta, moves too: down as the rate rises, and
-        back as it falls.
+            Whether the optimizer's momentum, or its first beta, changes too: down as the rate
+        rises, and back as it falls.
     base_momentum, max_momentum : float
         Lowest and highest momentum.
     div_factor, final_div_factor : float
         ``max_lr`` over the first rate; the first rate over the last.
     three_phase : bool
-        Whether the rate falls as it rose first, and to the lowest rate after that.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.OneCycleLR; Smith and Topin, arXiv 1708.07120.
+        Whether the rate first falls symmetrically to its rise, and then to the lowest rate.
     """
 
     takes_base: ClassVar[bool] = False
@@ -385,7 +344,7 @@ class OneCycleLR(Schedule):
     def along(
         self, rates: tuple[float, float, float], momenta: tuple[float, float], step: int
     ) -> tuple[float, float | None]:
-        """Rate and momentum of a step of a cycle through other rates.
+        """Rate and momentum (None for the optimizer's own) of a step, from 1, of a cycle.
 
         Parameters
         ----------
@@ -393,18 +352,11 @@ class OneCycleLR(Schedule):
             The first, the highest and the last rate.
         momenta : tuple of float
             The highest and the lowest momentum.
-        step : int
-            From 1.
-
-        Returns
-        -------
-        tuple
-            Rate; and momentum, or None if it stays.
 
         Raises
         ------
         ValueError
-            If torch's scheduler refuses so many steps.
+            If torch's scheduler raises at this step.
         """
         if step > self.total_steps + 1:
             self._check(step)
@@ -432,7 +384,7 @@ class OneCycleLR(Schedule):
             )
 
     def _between(self, phases: list[tuple[float, float]], step: int) -> float:
-        """The value at a step, from what each phase begins and ends with."""
+        """The value at a step, from the values at begin and end of each phase."""
         done, ends = step - 1, self._ends()
         turn = next((i for i, end in enumerate(ends) if done <= end), len(ends) - 1)
         begin = ends[turn - 1] if turn else 0.0
@@ -443,7 +395,7 @@ class OneCycleLR(Schedule):
         return first + (final - first) * share
 
     def _ends(self) -> list[float]:
-        """The number of steps done at the end of each phase."""
+        """Number of steps done at the end of each phase."""
         up = self.pct_start * self.total_steps - 1
         return [up, *([2 * up] if self.three_phase else []), self.total_steps - 1]
 
@@ -457,10 +409,6 @@ class PolynomialLR(Schedule):
         Steps after which the rate is 0.
     power : float
         Of the polynomial.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.PolynomialLR.
     """
 
     multiplies: ClassVar[bool] = True
@@ -477,22 +425,22 @@ class PolynomialLR(Schedule):
 # Shared group -------------------------------------------------------------------------------------
 
 MAX_REPLAYS = 64
-"""Replays that are kept for the steps to come."""
+"""Maximum number of cached replays."""
 
 
 class SchedulerGroup:
-    """The entries of ``optimizer.param_groups[0]`` that schedulers read and write.
+    """Entries of ``optimizer.param_groups[0]`` that schedulers read and write.
 
     Attributes
     ----------
     lr : float
         Current rate.
     initial_lr : float or None
-        Base of the schedulers that are constructed next; the first constructor sets it.
+        Base of the schedulers constructed next; the first constructor sets it.
     max_lr, min_lr : float
-        Of the last `OneCycleLR` that was constructed.
+        Of the last constructed `OneCycleLR`.
     momentum : float or None
-        Current momentum; None is the optimizer's own.
+        Current momentum; None for the optimizer's own.
     momenta : tuple of float
         Highest and lowest momentum of the last constructor that set them.
     """
@@ -506,7 +454,7 @@ class SchedulerGroup:
 
 
 class Scheduler(ABC):
-    """What a composition needs of its members."""
+    """A member of a composition."""
 
     @abstractmethod
     def initial_step(self) -> None:
@@ -514,27 +462,19 @@ class Scheduler(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Take the step that follows a step of the optimizer."""
+        """Take the step after a step of the optimizer."""
 
     @abstractmethod
     def begin_turn(self) -> None:
-        """Begin from the base, as torch's ``_update_lr(0)``."""
+        """Start from the base, as torch's ``_update_lr(0)``."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Take back one step of ``last_epoch``; the rate stays."""
+        """Decrease ``last_epoch`` by one; the rate stays."""
 
 
 class SingleSchedule(Scheduler):
-    """A scheduler that is not composed; making it runs torch's constructor.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Its kind and arguments.
-    group : ParamGroup
-        The optimizer's.
-    """
+    """A scheduler that is not composed; ``__init__`` does the work of torch's constructor."""
 
     def __init__(self, schedule: Schedule, group: SchedulerGroup) -> None:
         self.schedule, self.group, self.last_epoch = schedule, group, -1
@@ -572,14 +512,14 @@ class SingleSchedule(Scheduler):
     def begin_turn(self) -> None:
         self.last_epoch = 0
         if self.schedule.kind == "multiplicative_lr":
-            return  # it has no closed form in torch, and goes on from the current rate
+            return  # no closed form in torch: continues from the current rate
         self._set()
 
     def undo(self) -> None:
         self.last_epoch -= 1
 
     def _set(self) -> None:
-        """Set the rate, whatever the current one is, and the momentum."""
+        """Set the rate, independent of the current one, and the momentum."""
         schedule, group, number = self.schedule, self.group, self.last_epoch + 1
         if number < 1:
             raise ValueError(
@@ -605,7 +545,7 @@ class ChainedSchedules(Scheduler):
         self.members = list(members)
 
     def initial_step(self) -> None:
-        self.step()  # torch: members do not notice that this is their first step
+        self.step()  # torch: members handle it like any other step
 
     def step(self) -> None:
         for member in self.members:
@@ -642,7 +582,7 @@ class InTurns(ChainedSchedules):
 
 
 def construct(schedule: Any, group: SchedulerGroup) -> Scheduler:
-    """Construct a schedule and, before it, its members, in the order in which they are written."""
+    """Construct a schedule after its members, in their order."""
     if not hasattr(schedule, "schedulers"):
         return SingleSchedule(schedule, group)
     members = [construct(member, group) for member in schedule.schedulers]
@@ -652,30 +592,16 @@ def construct(schedule: Any, group: SchedulerGroup) -> Scheduler:
 
 
 class Replay:
-    """Rates and momenta of a composition, step by step.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        A `SequentialLR` or `ChainedScheduler`.
-    base : float
-        The optimizer's learning rate.
-    """
+    """Rates and momenta of a `SequentialLR` or `ChainedScheduler`, step by step."""
 
     def __init__(self, schedule: Schedule, base: float) -> None:
-        self.schedule = schedule  # so that its id stays its own
+        self.schedule = schedule  # keeps its id, the key of the cache, in use
         self._group = SchedulerGroup(base)
         self._scheduler = construct(schedule, self._group)
         self.rates, self.momenta = [self._group.lr], [self._group.momentum]
 
     def upto(self, step: int) -> Replay:
-        """Go on to a step, counted from 1.
-
-        Raises
-        ------
-        ValueError
-            If the schedule is over by then.
-        """
+        """Continue to a step, counted from 1; raises ValueError if the schedule ends before it."""
         while len(self.rates) < step:
             self._scheduler.step()
             self.rates.append(self._group.lr)
@@ -687,7 +613,7 @@ _replays: dict[tuple[int, float], Replay] = {}
 
 
 def replay(schedule: Schedule, base: float) -> Replay:
-    """The replay of a composition; the same one for all its steps."""
+    """The replay of a composition, shared by all its steps."""
     key = id(schedule), base
     if key not in _replays:
         if len(_replays) >= MAX_REPLAYS:
@@ -696,7 +622,7 @@ def replay(schedule: Schedule, base: float) -> Replay:
     return _replays[key]
 
 
-# The next rate from the current one: torch's get_lr, e being last_epoch.
+# The next rate from the current one: torch's get_lr, with e = last_epoch.
 
 
 def _constant(own: Any, rate: float, base: float, e: int) -> float:
@@ -760,30 +686,25 @@ FROM_CURRENT: dict[str, Callable[[Any, float, float, int], float]] = {
     "polynomial_lr": _polynomial,
     "step_lr": _step,
 }
-"""Kinds that make the next rate from the current one; the others set a rate."""
+"""Kinds that compute the next rate from the current one; the others set a rate."""
 
 
 class ChainedScheduler(Schedule):
     """Several schedules that all take every step, one after the other, as in torch.
 
-    Each changes the rate that the one before it leaves: those that multiply (`constant_lr`,
-    `linear_lr`, `exponential_lr`, `step_lr`, ...) make a product, `cosine_annealing_lr` goes on
-    from the current rate, and one that sets a rate (`lambda_lr`, `one_cycle_lr`, ...) undoes what
-    comes before it in the list.
+    Each changes the rate left by the one before it: those that multiply (`constant_lr`,
+    `linear_lr`, `exponential_lr`, `step_lr`, ...) form a product, `cosine_annealing_lr` continues
+    from the current rate, and one that sets a rate (`lambda_lr`, `one_cycle_lr`, ...) discards the
+    effect of those before it in the list.
 
-    Where some count steps and others epochs, as in a script that steps both itself, the rate is the
-    base times the factor of each: one warms up step by step while another falls from epoch to
-    epoch.
+    If some count steps and others epochs, as in a script that steps both itself, the rate is the
+    base times the factor of each: for example a warm-up by step and a decay by epoch.
 
     Attributes
     ----------
     schedulers : list of Schedule
-        In the order in which they are constructed and stepped. If they do not all count the same,
-        only kinds that multiply.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.ChainedScheduler.
+            In the order in which they are constructed and stepped. If some count steps and others
+        epochs, only kinds that multiply.
     """
 
     kind: Literal["chained_scheduler"] = "chained_scheduler"
@@ -839,22 +760,18 @@ class ChainedScheduler(Schedule):
 class SequentialLR(Schedule):
     """One schedule after another, each counting from its own first step, as torch's SequentialLR.
 
-    Each starts from its base, wherever the one before ended; `multiplicative_lr` goes on from
-    there. The base is the optimizer's rate, but torch constructs all schedulers before the first
-    step, and the constructors of `one_cycle_lr` and `cyclic_lr` change it for what comes after
-    them, for the first step, and the momentum for all steps before their turn.
+    Each starts from its base, independent of the rate before; `multiplicative_lr` continues from
+    that rate. The base is the optimizer's rate, but torch constructs all schedulers before the
+    first step, and the constructors of `one_cycle_lr` and `cyclic_lr` change the base of later
+    schedulers, the rate of the first step, and the momentum of all steps before their turn.
 
     Attributes
     ----------
     schedulers : list of Schedule
-        In the order of their turns; all count what ``per`` says. Only the first can be a
-        `sequential_lr` or `chained_scheduler`, as in torch.
+            In the order of their turns; all count steps, or epochs with ``per: epoch``. Only the
+        first can be a `sequential_lr` or `chained_scheduler`, as in torch.
     milestones : list of int
-        Finished steps after which the next one takes over; one fewer than schedulers.
-
-    References
-    ----------
-    torch.optim.lr_scheduler.SequentialLR.
+        Numbers of finished steps after which the next one takes over; one fewer than schedulers.
     """
 
     kind: Literal["sequential_lr"] = "sequential_lr"
@@ -880,7 +797,7 @@ class SequentialLR(Schedule):
     @classmethod
     def _each_has_its_turn(cls, value: list[int], info: ValidationInfo) -> list[int]:
         schedulers: list[Schedule] | None = info.data.get("schedulers")
-        if schedulers is None:  # it is refused already
+        if schedulers is None:  # its error is reported already
             return value
         if len(value) != len(schedulers) - 1:
             raise problem(

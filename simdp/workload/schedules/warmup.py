@@ -1,4 +1,4 @@
-"""Schedules with a warm-up, as transformers has them."""
+"""Schedules with a warm-up, as in transformers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from simdp.workload.schedules.base import Count, Schedule
 class ConstantWarmup(Schedule):
     """``lr(k) = base min(1, (k - 1) / warmup_steps)``, as Hugging Face's.
 
+    transformers.get_constant_schedule_with_warmup.
+
     Attributes
     ----------
     warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
-
-    References
-    ----------
-    transformers.get_constant_schedule_with_warmup.
+        Steps in which the rate rises; the first of them has rate 0.
     """
 
     multiplies: ClassVar[bool] = True
@@ -36,26 +34,23 @@ class ConstantWarmup(Schedule):
 
 
 WITHOUT_WARMUP = 10_000
-"""What the time scale is without a warm-up."""
+"""Time scale without a warm-up."""
 
 
 class InverseSqrt(Schedule):
     """``lr(k)`` rises evenly from 0 to base, then falls as one over the root of the steps.
 
-    With ``e = k - 1`` and ``T = timescale``: ``lr(k) = base e / warmup_steps`` for
-    ``e < warmup_steps``, then ``base sqrt(T / (e + T - warmup_steps))``.
+    With ``e = k - 1`` and ``T = timescale``: ``lr(k) = base e / warmup_steps`` for ``e <
+    warmup_steps``, then ``base sqrt(T / (e + T - warmup_steps))``:
+    transformers.get_inverse_sqrt_schedule.
 
     Attributes
     ----------
     warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
+        Steps in which the rate rises; the first of them has rate 0.
     timescale : int or None
-        Steps in which the rate falls to ``1 / sqrt(2)``, after the warm-up; as long as that, or
-        10,000 without one, unless it is given.
-
-    References
-    ----------
-    transformers.get_inverse_sqrt_schedule.
+            Steps after the warm-up in which the rate falls to ``1 / sqrt(2)``; by default
+        warmup_steps, or 10,000 without a warm-up.
     """
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
@@ -71,20 +66,18 @@ class InverseSqrt(Schedule):
 
 
 class Noam(Schedule):
-    """``lr(k) = factor d_model^-0.5 min(k^-0.5, k warmup_steps^-1.5)``, whatever the base.
+    """``lr(k) = factor d_model^-0.5 min(k^-0.5, k warmup_steps^-1.5)``, independent of the base.
+
+    Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 3.
 
     Attributes
     ----------
     d_model : int
         Width of the transformer.
     warmup_steps : int
-        Steps on which the rate rises.
+        Steps in which the rate rises.
     factor : float
-        Scales every rate.
-
-    References
-    ----------
-    Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 3.
+        Factor of every rate.
     """
 
     takes_base: ClassVar[bool] = False
@@ -100,12 +93,12 @@ class Noam(Schedule):
 
 
 class Warmup(Schedule):
-    """``lr(k) = base (k - 1) / warmup_steps`` while that is below base, then what `rate` says.
+    """``lr(k) = base (k - 1) / warmup_steps`` during the warm-up, then `rate`.
 
     Attributes
     ----------
     warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
+        Steps in which the rate rises; the first of them has rate 0.
     total_steps : int
         Steps of the whole schedule.
     """
@@ -135,21 +128,16 @@ class Warmup(Schedule):
 class CosineHardRestartsWarmup(Warmup):
     """``lr(k)`` rises evenly from 0 to base, then follows a cosine to 0 several times.
 
-    With ``x = (k - 1 - warmup_steps) / (total_steps - warmup_steps)`` after the warm-up:
-    ``lr(k) = base (1 + cos(pi (num_cycles x mod 1))) / 2``, and 0 from ``x = 1`` on.
+    With ``x = (k - 1 - warmup_steps) / (total_steps - warmup_steps)`` after the warm-up: ``lr(k) =
+    base (1 + cos(pi (num_cycles x mod 1))) / 2``, and 0 from ``x = 1`` on:
+    transformers.get_cosine_with_hard_restarts_schedule_with_warmup.
 
     Attributes
     ----------
-    warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
     total_steps : int
         Steps after which the rate is 0.
     num_cycles : int
-        How often the cosine goes from base to 0.
-
-    References
-    ----------
-    transformers.get_cosine_with_hard_restarts_schedule_with_warmup.
+        Number of times that the cosine goes from base to 0.
     """
 
     kind: Literal["cosine_hard_restarts_warmup"] = "cosine_hard_restarts_warmup"
@@ -165,21 +153,16 @@ class CosineHardRestartsWarmup(Warmup):
 class CosineWarmup(Warmup):
     """``lr(k)`` rises evenly from 0 to base, then follows a cosine to 0, as Hugging Face's.
 
-    With ``e = k - 1``: ``lr(k) = base e / warmup_steps`` for ``e < warmup_steps``, then
-    ``base (1 + cos(2 pi num_cycles (e - warmup_steps) / (total_steps - warmup_steps))) / 2``.
+    With ``e = k - 1``: ``lr(k) = base e / warmup_steps`` for ``e < warmup_steps``, then ``base (1 +
+    cos(2 pi num_cycles (e - warmup_steps) / (total_steps - warmup_steps))) / 2``:
+    transformers.get_cosine_schedule_with_warmup.
 
     Attributes
     ----------
-    warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
     total_steps : int
-        Steps after which the cosine has done its cycles; it goes on after them.
+        Steps after which the cosine has completed its cycles; it continues after them.
     num_cycles : float
-        Waves of the cosine; half a wave leads from base to 0.
-
-    References
-    ----------
-    transformers.get_cosine_schedule_with_warmup.
+        Periods of the cosine; half a period leads from base to 0.
     """
 
     kind: Literal["cosine_warmup"] = "cosine_warmup"
@@ -193,19 +176,14 @@ class CosineWarmup(Warmup):
 class LinearWarmup(Warmup):
     """``lr(k)`` rises evenly from 0 to base, then falls evenly to 0, as Hugging Face's.
 
-    With ``e = k - 1``: ``lr(k) = base e / warmup_steps`` for ``e < warmup_steps``, then
-    ``base max(0, (total_steps - e) / (total_steps - warmup_steps))``.
+    With ``e = k - 1``: ``lr(k) = base e / warmup_steps`` for ``e < warmup_steps``, then ``base
+    max(0, (total_steps - e) / (total_steps - warmup_steps))``:
+    transformers.get_linear_schedule_with_warmup.
 
     Attributes
     ----------
-    warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
     total_steps : int
         Steps after which the rate is 0.
-
-    References
-    ----------
-    transformers.get_linear_schedule_with_warmup.
     """
 
     kind: Literal["linear_warmup"] = "linear_warmup"
@@ -215,25 +193,20 @@ class LinearWarmup(Warmup):
 
 
 class PolynomialWarmup(Warmup):
-    """``lr(k)`` rises evenly from 0 to base, then falls to lr_end as a power of what is left.
+    """``lr(k)`` rises evenly from 0 to base, then falls to lr_end along a polynomial.
 
-    With ``x = (k - 1 - warmup_steps) / (total_steps - warmup_steps)`` after the warm-up:
-    ``lr(k) = lr_end + (base - lr_end) (1 - x)^power``, and lr_end from ``x = 1`` on.
+    With ``x = (k - 1 - warmup_steps) / (total_steps - warmup_steps)`` after the warm-up: ``lr(k) =
+    lr_end + (base - lr_end) (1 - x)^power``, and lr_end from ``x = 1`` on:
+    transformers.get_polynomial_decay_schedule_with_warmup.
 
     Attributes
     ----------
-    warmup_steps : int
-        Steps on which the rate rises; the first of them has rate 0.
     total_steps : int
         Steps after which the rate is lr_end.
     lr_end : float
         Lowest learning rate.
     power : float
-        Of what is left.
-
-    References
-    ----------
-    transformers.get_polynomial_decay_schedule_with_warmup.
+        Exponent of the polynomial.
     """
 
     kind: Literal["polynomial_warmup"] = "polynomial_warmup"
@@ -252,19 +225,17 @@ Shape = Literal["linear", "cosine", "1-sqrt"]
 class WarmupStableDecay(Schedule):
     """``lr(k)`` rises to base, stays there, and falls: a trapezoid, as Hugging Face's WSD.
 
+    transformers.get_wsd_schedule; Hu et al., "MiniCPM", arXiv 2404.06395, section 4.
+
     Attributes
     ----------
     warmup_steps, stable_steps, decay_steps : int
-        How long each part is; after them the lowest rate stays.
+        Length of each part; after them the lowest rate stays.
     warmup_type, decay_type : {"linear", "cosine", "1-sqrt"}
-        How it rises and falls; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2`` or
-        ``1 - sqrt(x)`` on the way down, and on the way up the same with ``1 - x`` for x.
+            Shape of rise and fall; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2``
+        or ``1 - sqrt(x)`` down, and up the same with ``1 - x`` for x.
     min_lr_ratio : float
         Lowest rate over the base.
-
-    References
-    ----------
-    transformers.get_wsd_schedule; Hu et al., "MiniCPM", arXiv 2404.06395, section 4.
     """
 
     kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
