@@ -91,8 +91,9 @@ class Workload(Dealing):
             Whether a micro-step is replayed as a CUDA graph: one launch instead of one for each
         kernel of the model and the optimizer.
     attention : {"eager", "flash"} or None
-            Implementation of attention: kernel by kernel, with all weights in memory; or one kernel
-        in each direction, whose memory does not grow with the square of the length, as in torch's
+                    Implementation of attention: kernel by kernel, with all weights in memory; or
+            one kernel in each direction, with memory that does not grow with the square of the
+            length, as in torch's
         scaled_dot_product_attention: its flash kernel, or with padding, or in 32 bits, the
         memory-efficient one. The numbers are the same. By default as in the model's library: flash
         for llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others.
@@ -342,7 +343,7 @@ class Workload(Dealing):
 
     @cached_property
     def graph(self) -> ModelGraph:
-        """The model's graph with all options applied: adapters, frozen parameters, attention, ..."""
+        """The model's graph with all options applied, such as adapters and frozen parameters."""
         of = tuple(getattr(self, key) for key in sorted(OF_GRAPH))
         for other, graph in _MADE:
             if other == of:
@@ -398,7 +399,7 @@ class Workload(Dealing):
         return numpy_dtype(self.precision.gradient_dtype(self.dtype)).itemsize
 
     def learning_rate(self, base: float, progress: Progress, world_size: int) -> float:
-        """Learning rate of a step, for parameters whose own is ``base``.
+        """Learning rate of a step, for parameters with the base rate ``base``.
 
         Only the base is scaled, as in a script that multiplies its optimizer's rate; rates that the
         schedule defines, such as ``eta_min``, are not.

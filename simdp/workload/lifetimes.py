@@ -88,14 +88,14 @@ def joined(one: Stage, other: Stage) -> Stage:
 
 
 class Rerun(NamedTuple):
-    """Consecutive calls of a block whose activations are not kept.
+    """Consecutive calls of a block without kept activations.
 
     Attributes
     ----------
     calls : range
         All of them.
     stored : frozenset of int
-        Calls among them whose outputs are kept: they do not run again.
+        Calls among them with kept outputs: they do not run again.
     """
 
     calls: range
@@ -156,7 +156,7 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     ----------
     workload : Workload
     reruns : sequence of Rerun
-        Calls whose activations are not kept but recomputed, block by block, in backward.
+        Calls that backward recomputes, block by block.
     keeps : bool
         False keeps nothing for backward, which then has no stages: inference.
     """

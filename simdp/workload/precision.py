@@ -121,7 +121,7 @@ class ScalerSettings(NamedTuple):
 class GradScaler:
     """The loss scale of a run: the loss is multiplied by it, the gradients by its inverse.
 
-    It backs off after a step whose averaged gradient holds inf or nan on any rank; such a step is
+    It backs off after a step with inf or nan in the averaged gradient on any rank; such a step is
     skipped. It grows after a number of good steps in a row.
 
     Attributes
@@ -198,7 +198,7 @@ class Precision(Spec):
 
     @property
     def wide_units(self) -> tuple[str, ...]:
-        """Modules within the model whose outputs are cast to full precision too."""
+        """Modules within the model with outputs that are cast to full precision too."""
         return ()
 
     @abstractmethod
@@ -366,7 +366,7 @@ class Mixed(SixteenBit):
             Dtype of the model's outputs; None for that of its layers. The loss always computes in
         float32.
     output_units : tuple of str
-            Modules within the model whose outputs have ``output_dtype`` too; the next one casts
+            Modules within the model with outputs of ``output_dtype`` too; the next one casts
         them back, and calls between two of them run in ``output_dtype``. ``fsdp`` and ``hsdp`` with
         ``param_dtype`` set their units here.
     """

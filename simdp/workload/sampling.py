@@ -28,7 +28,7 @@ from simdp.workload.models import Model
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4
-"""Most steps whose samples are sorted by length together, and least number of such groups in an
+"""Most steps sorted by length together, and least number of such groups in an
 epoch, if it is long enough (transformers: LengthGroupedSampler)."""
 
 
@@ -147,7 +147,7 @@ def grouped_by_length(order: Ints, lengths: Ints, samples_per_step: int) -> Ints
 
 
 def megabatch_steps(num_samples: int, samples_per_step: int) -> int:
-    """Number of steps whose samples `grouped_by_length` sorts together."""
+    """Number of steps that `grouped_by_length` sorts together."""
     return max(1, min(num_samples // (samples_per_step * MIN_MEGABATCHES), MAX_MEGABATCH))
 
 
@@ -304,7 +304,7 @@ class Participants:
 
     @property
     def num_counted(self) -> int:
-        """Number of ranks whose gradients count."""
+        """Number of ranks that count."""
         return int(self.counted.sum())
 
     @property
@@ -805,7 +805,7 @@ class Dealing(Spec):
             epoch, dealt = epoch + 1, 0
 
     def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
-        """Steps without a dataset: each has all its samples, whose indices are arbitrary."""
+        """Steps without a dataset: each is full, with arbitrary indices."""
         (full,) = self._one_without_data(world_size)
         num_steps = self.steps or self._steps_without_data
         for step in range(num_steps):

@@ -169,7 +169,7 @@ class Flops(NamedTuple):
 
 
 def forward_flops(graph: ModelGraph, inputs: Sequence[Shape]) -> Flops:
-    """FLOPs of forward on one sample whose inputs have these shapes."""
+    """FLOPs of forward on one sample with inputs of these shapes."""
     found = flops_of_calls(graph, inputs)
     return Flops(sum(one.total for one in found), sum(one.products for one in found))
 

@@ -73,7 +73,7 @@ Adapted: TypeAlias = Linear | TransposedLinear
 
 
 class ZeroLinear(Linear):
-    """A linear map whose weight starts at 0."""
+    """A linear map with a weight that starts at 0."""
 
     def parameters(self) -> list[Parameter]:
         return [parameter._replace(initial=constant(0.0)) for parameter in super().parameters()]

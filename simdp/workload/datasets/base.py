@@ -75,7 +75,7 @@ class Dataset(Spec):
     def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
         """Length of every sample without its padding, by input; empty without padding.
 
-        For the input whose length the targets share, the length includes all targets that count.
+        The length of the input that `Model.target_follows` names includes all targets that count.
         """
         return {}
 

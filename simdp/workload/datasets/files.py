@@ -30,7 +30,7 @@ class Npz(Dataset):
     Attributes
     ----------
     path : str
-        A file with the arrays of the model's inputs and y, whose first axis is the samples.
+        A file with the arrays of the model's inputs and y, with the samples as first axis.
     """
 
     kind: Literal["npz"] = "npz"

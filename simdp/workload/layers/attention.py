@@ -409,7 +409,7 @@ Implementation = Literal["eager", "flash"]
 
 
 class KeyPadding(NamedTuple):
-    """Masks the keys whose token is the padding."""
+    """Masks the keys of the padding token."""
 
     tokens: Value
     pad_id: int
@@ -419,8 +419,8 @@ class Attention(Layer):
     """``softmax(Q K^T / sqrt(d) + mask) V`` in each head, as torch's scaled_dot_product_attention.
 
     Takes queries, keys and values packed along the last axis; or queries, and keys and values
-    packed; or all three separately. With ``pad_id``, the keys' tokens come last. A query whose keys
-    are all masked gets zeros, as in torch.
+    packed; or all three separately. With ``pad_id``, the keys' tokens come last. A query without
+    visible keys gets zeros, as in torch.
 
     Attributes
     ----------

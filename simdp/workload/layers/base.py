@@ -354,7 +354,7 @@ class Module(Spec):
     name : str
         Path in the model; prefix of the parameters' names.
     inputs : tuple of str or None
-            In `Sequential`: names of the layers whose outputs it takes, or ``input``; by default
+            In `Sequential`: names of the layers that feed it, or ``input``; by default
         the layer before.
     """
 
@@ -463,7 +463,7 @@ Exchange = Generator[Array, Array, T]
 
 
 class Synchronised(Layer):
-    """Base of layers whose ranks exchange numbers during forward and backward."""
+    """Base of layers that exchange numbers between ranks during forward and backward."""
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         """Forward with a world size of 1."""
@@ -608,7 +608,7 @@ def check_channels(shape: Shape, channels: int, axes: int) -> None:
 
 
 def axis_of(dim: int, shape: Shape) -> int:
-    """Convert torch's ``dim`` to a positive axis of a batch, whose axis 0 is the samples."""
+    """Convert torch's ``dim`` to a positive axis of a batch (axis 0: the samples)."""
     axis = dim if dim >= 0 else dim + 1 + len(shape)
     if not 1 <= axis <= len(shape):
         raise ShapeError(
@@ -673,7 +673,7 @@ def channel_sums(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def rows_of(x: Array) -> Array:
-    """View contiguous channels-last values as a matrix whose rows hold whole pixels."""
+    """View contiguous channels-last values as a matrix with whole pixels in each row."""
     width, axis = x.shape[-1], x.ndim - 1
     while axis and width < LANES:
         axis -= 1
@@ -739,7 +739,7 @@ def grouped(
 ) -> list[ModuleBlock]:
     """Group calls and parameters by module: the root, then each module, by their first calls.
 
-    Of nested modules the innermost counts. A layer without parameters whose name is in no module
+    Of nested modules the innermost counts. A layer without parameters and outside of all modules
     joins the call before it. A parameter used in several modules belongs to the root.
     """
     modules = set(names)
@@ -863,7 +863,7 @@ class ModelGraph:
 
     @cached_property
     def ready_at(self) -> tuple[tuple[str, ...], ...]:
-        """For each call, the parameters whose gradients are complete after its backward."""
+        """For each call, the parameters with complete gradients after its backward."""
         seen = set(self.frozen)
         ready = []
         for call in self.calls:
@@ -913,7 +913,7 @@ class ModelGraph:
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """For each call, the first call whose layer is equal but for its name."""
+        """For each call, the first call with an equal layer, apart from its name."""
         first: dict[tuple[type[Layer], str], int] = {}
         layers = [call.layer.model_copy(update={"name": ""}) for call in self.calls]
         return tuple(first.setdefault((type(one), repr(one)), n) for n, one in enumerate(layers))

@@ -354,8 +354,7 @@ class QuantizedLinear(Linear):
 def split_equation(equation: str) -> tuple[str, str, str]:
     """Split ``"bd,df->bf"`` into ``("bd", "df", "bf")``.
 
-    Raises ValueError if it is not a product of a batch and one weight whose gradients are einsums
-    too.
+    Raises ValueError unless it is a product of a batch and one weight with einsums as gradients.
     """
     operands, arrow, output = equation.replace(" ", "").partition("->")
     x, comma, weight = operands.partition(",")

@@ -36,7 +36,7 @@ class L1(Elementwise):
 
     kind: Literal["l1"] = "l1"
 
-    num_kept: ClassVar[int] = 1  # torch: the difference, whose absolute value is another step
+    num_kept: ClassVar[int] = 1  # torch: the difference, before its absolute value
 
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
         difference = prediction - target

@@ -161,7 +161,7 @@ class Model(Spec):
 
     @property
     def target_follows(self) -> str | None:
-        """Input whose length the targets share, if there is one target per token."""
+        """Input with the length of the targets, if there is one target per token."""
         return None
 
     def initial(self, parameter: Parameter) -> Initial:

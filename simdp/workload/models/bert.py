@@ -72,7 +72,7 @@ class Bert(TextModel):
     layout : {"huggingface", "torch"}
             Names, shapes and order of the parameters: those of transformers' BertModel,
         BertForSequenceClassification or BertForMaskedLM, depending on the head; or of nn.Embedding,
-        nn.TransformerEncoder, whose queries, keys and values share a weight, and nn.Linear.
+        nn.TransformerEncoder, with one weight for queries, keys and values, and nn.Linear.
     pad_id : int or None
         Token that pads short samples; masked in attention.
     pooler : bool or None

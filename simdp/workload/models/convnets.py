@@ -71,7 +71,7 @@ class ImageGraph:
     Attributes
     ----------
     graph : GraphBuilder
-        For layers whose values are not feature maps.
+        For layers with other outputs than feature maps.
     x : Value
         The images.
     """
@@ -299,14 +299,14 @@ AUX_WEIGHT = 0.4
 
 
 class Inception(ImageModel):
-    """Blocks of parallel convolutions whose outputs are concatenated.
+    """Blocks of parallel convolutions with concatenated outputs.
 
     Parameters are named as in torchvision: ``Conv2d_1a_3x3.conv.weight``, ..., ``fc.bias``.
 
     Attributes
     ----------
     aux_logits : bool
-        Whether there is a second classifier in the middle of the model, whose loss has weight 0.4.
+        Whether there is a second classifier in the middle of the model, with a loss of weight 0.4.
     dropout : float
         Share of the values before the last layer that is dropped.
 

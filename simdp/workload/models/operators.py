@@ -373,8 +373,8 @@ class Profile(TimedModel):
 
     The columns are ``name, forward_us, backward_us, gradient_bytes``, and optionally
     ``activation_bytes``. Instead of ``backward_us`` there may be ``weight_grad_us, input_grad_us``:
-    a layer's gradient is ready after the first; then the second runs, except for the first layer,
-    whose input needs no gradient. All are those of one micro-step. A layer's parameter has the
+    a layer's gradient is ready after the first; then the second runs, except for the first layer's
+    input, which needs no gradient. All are those of one micro-step. A layer's parameter has the
     layer's name; for several tensors write one line each, all but one without times.
 
     Further columns: ``forward_host_us`` and ``backward_host_us`` are the host's times to launch the

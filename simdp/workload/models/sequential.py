@@ -151,7 +151,7 @@ class Sequential(Model):
 
     @model_validator(mode="after")
     def _all_lead_on(self) -> Self:
-        """Raise for a layer whose output is not used: its parameters would get no gradient."""
+        """Raise for a layer with an unused output: its parameters would get no gradient."""
         called = [layer for layer in self.layers if layer.name not in self.unused]
         taken = {name for layer in called for name in layer.inputs or ()}
         for layer, follower in pairwise(called):

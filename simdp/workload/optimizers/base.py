@@ -29,7 +29,7 @@ from simdp.spec import Bool, Float, Spec, problem
 
 
 class ParamGroup(Spec):
-    """Parameters whose names match a pattern, with arguments of their own.
+    """Parameters with names that match a pattern, and arguments of their own.
 
     Every key besides ``params`` is an argument of the group's optimizer, which checks it.
 
