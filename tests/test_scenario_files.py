@@ -102,13 +102,13 @@ def test_paths_start_from_the_scenario_file(load, tmp_path):
         (
             {"x": np.zeros((8, 4)), "y": np.arange(8)},
             "cross_entropy",
-            "y holds labels 0 ... 7, but the model tells 3 classes apart; "
+            "y holds labels 0 ... 7, but the model has 3 classes; "
             "labels must be 0 ... 2 or ignore_index -100.",
         ),
         (
             {"x": np.zeros((8, 4)), "y": np.full(8, -1)},
             "cross_entropy",
-            "y holds labels -1 ... -1, but the model tells 3 classes apart; "
+            "y holds labels -1 ... -1, but the model has 3 classes; "
             "labels must be 0 ... 2 or ignore_index -100.",
         ),
     ],

@@ -63,7 +63,7 @@ def _problem_with_model(workload: Workload, base: Path) -> str | None:
     except ShapeError as error:
         return f"the layers do not chain: {error}."
     if not model.ready_order():
-        return "none of its layers learns; add one that has parameters, such as linear."
+        return "it has no trainable parameters; add a layer such as linear."
     return None
 
 
@@ -79,7 +79,10 @@ def _problem_with_quantized(workload: Workload, base: Path) -> str | None:
             return _no_linear(target, [layer.name for layer in layers])
     learned = [n for n in stored_weights(workload.graph) if n not in workload.graph.frozen]
     if learned:
-        return f"{learned[0]} learns, which 4 bits cannot hold; list it in frozen, or add lora."
+        return (
+            f"{learned[0]} is trainable, but weights in 4 bits are frozen; list it in frozen, or "
+            "add lora."
+        )
     return None
 
 
@@ -111,7 +114,7 @@ def _problem_with_frozen(workload: Workload, base: Path) -> str | None:
         if not matching([pattern], names):
             return f"no parameter matches {shown(pattern)}; known: {_listed(names)}."
     if workload.frozen and not workload.graph.ready_order:
-        return "every parameter matches, so that nothing learns; leave some out."
+        return "every parameter matches, so that nothing is trained; leave some out."
     return None
 
 

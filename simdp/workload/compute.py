@@ -241,7 +241,7 @@ class FromProfile(Compute):
     def _dtype_is_of_a_device(self) -> FromProfile:
         if self.dtype is not None and self.device is None:
             raise problem(
-                "dtype tells how products scale between devices; add device, or leave it out."
+                "dtype defines how products scale between devices; add device, or leave it out."
             )
         return self
 
@@ -317,7 +317,7 @@ class Input(Spec):
         if self.sample_size and self.link is None:
             raise problem("sample_size needs a link to cross; add for example link: pcie3-x16.")
         if self.link is not None and not self.sample_size:
-            raise problem("link: nothing crosses it; add sample_size, such as 602 kB.")
+            raise problem("link: nothing is copied; add sample_size, such as 602 kB.")
         return self
 
     def copy_time(self, samples: float, sharers: int = 1) -> float:

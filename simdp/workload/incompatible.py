@@ -30,14 +30,14 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
         held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
         idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
     if given["host"].async_launch and (compute.kind != "roofline" or given["cuda_graphs"]):
-        why = f"compute: {compute.kind} has times that hold" if compute.kind != "roofline" else ""
-        why = why or "a CUDA graph is launched at once, without"
+        why = f"compute: {compute.kind} includes" if compute.kind != "roofline" else ""
+        why = why or "a CUDA graph has none of"
         idle["host"] = (
-            f"async_launch is about the launches of single kernels; {why} these; leave it out."
+            f"async_launch models the launches of single kernels; {why} these; leave it out."
         )
     if compute.runs_eagerly and (given["compile"] or model.recorded):
-        why = "compile has none of these" if given["compile"] else "a recording has those that ran"
-        idle["compute"] = f"kernels: torch lists what eager torch runs; {why}; leave it out."
+        why = "compile fuses these" if given["compile"] else "a recording contains these"
+        idle["compute"] = f"kernels: torch adds the kernels of eager torch; {why}; leave it out."
     if model.recorded:
         return idle | _recorded(given)
     if not model.timed:
@@ -47,11 +47,11 @@ def misfits(given: Mapping[str, Any]) -> dict[str, str]:
     if loss.kind != "none":
         found["loss"] = f"{why}; leave the loss out."
     if getattr(dataset, "lengths", None) is not None:
-        found["dataset"] = f"{why}, whatever its samples' lengths; leave lengths out."
+        found["dataset"] = f"{why}, independent of its samples' lengths; leave lengths out."
     if compute.kind == "roofline" or (compute.kind == "measured" and model.brings_times):
         needs = "needs layers with FLOPs" if compute.kind == "roofline" else "spreads a step's time"
         found["compute"] = (
-            f"{compute.kind} {needs}, but the model {model.kind} brings its times; "
+            f"{compute.kind} {needs}, but the model {model.kind} has times of its own; "
             "write profile, or leave this out."
         )
     return found | idle
@@ -78,7 +78,7 @@ def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> di
             "profile."
         )
     if loss == "none" and not no_data:
-        found["loss"] = f"the model {model} needs one to learn from; write for example mse."
+        found["loss"] = f"the model {model} needs one for training; write for example mse."
     return found
 
 
@@ -89,7 +89,7 @@ def _schedule(
     found = {}
     if scaling != "none" and not schedule.takes_base:
         found["lr_scaling"] = (
-            f"the schedule {schedule.kind} has rates of its own, whatever the optimizer's is; "
+            f"the schedule {schedule.kind} has rates of its own, independent of the optimizer's; "
             "scale those instead, and leave this out."
         )
     momentum = schedule.momentum(1)
@@ -106,7 +106,7 @@ def _schedule(
 
 
 def _no_kernels(compute: str) -> str:
-    return f"compute: {compute} has times that hold it already; write false, or compute: roofline."
+    return f"the times of compute: {compute} include it already; write false, or compute: roofline."
 
 
 def _no_samples(key: str) -> str:
@@ -147,7 +147,7 @@ def _why(key: str) -> str:
         return "normalises by running statistics, which all ranks have"
     if key == "precision":
         return "has no loss to scale"
-    return "learns nothing"
+    return "trains nothing"
 
 
 def _what(key: str) -> str:

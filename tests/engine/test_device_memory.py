@@ -267,7 +267,7 @@ def test_inference_has_nothing_to_compute_again():
     with pytest.raises(simdp.errors.ScenarioError) as raised:
         scenario(mode="inference", optimizer="none", recompute="blocks")
     (line,) = raised.value.problems
-    assert line == "workload.recompute: mode: inference learns nothing; leave this out."
+    assert line == "workload.recompute: mode: inference trains nothing; leave this out."
 
 
 @for_each("strategy", ["ddp", "single"])

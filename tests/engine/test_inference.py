@@ -235,7 +235,7 @@ def test_what_only_training_reads_is_refused(key, value):
     raw = scenario("ddp", 2, mode="inference", **{"optimizer": None, key: value})
     with pytest.raises(ScenarioError) as error:
         checked(raw, Path())
-    wanted = f"workload.{key}: mode: inference learns nothing; leave this out."
+    wanted = f"workload.{key}: mode: inference trains nothing; leave this out."
     assert wanted in error.value.problems
 
 

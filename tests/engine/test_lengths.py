@@ -266,8 +266,8 @@ def test_packs_have_no_numbers():
         (
             SMALL,
             {"kind": "none", "num_samples": 64},
-            "workload.dataset: num_samples: without lengths samples are alike, and every step is "
-            "full; add lengths, or leave this out.",
+            "workload.dataset: num_samples: without lengths all samples are equal and every step "
+            "is full; add lengths, or leave this out.",
         ),
         (
             {"kind": "resnet18"},
@@ -284,7 +284,7 @@ def test_packs_have_no_numbers():
         (
             SMALL,
             {"kind": "tokens", "sequence_length": 64, "lengths": DRAWN},
-            "workload.dataset: lengths and sequence_length both say how long samples are; keep "
+            "workload.dataset: lengths and sequence_length both give the lengths of samples; keep "
             "one.",
         ),
         (

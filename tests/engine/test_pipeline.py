@@ -251,7 +251,7 @@ def test_every_batch_comes_when_the_rules_say(workers, prefetch, pinned, copied,
         ),
         (
             {"per_sample": "1 ms", "link": "pcie3-x16"},
-            "workload.input: link: nothing crosses it; add sample_size, such as 602 kB.",
+            "workload.input: link: nothing is copied; add sample_size, such as 602 kB.",
         ),
         (
             {"per_sample": "1 ms", "prefetch": 0},

@@ -306,13 +306,13 @@ TABLE = f"{WHOLE}\nstem,1,2,8\n"
         ),
         (
             f"{WHOLE}\nstem,1,2,10\n",
-            "FILE:2: gradient_bytes 10 is no whole number of elements; the workload's gradients "
+            "FILE:2: gradient_bytes 10 is not a whole number of elements; the workload's gradients "
             "have 4 bytes each.",
         ),
         (f"{WHOLE}\nstem,1,fast,8\n", "FILE:2: backward_us 'fast' is not a number."),
         (
             f"{WHOLE}\nstem,1,2,0\n",
-            "none of its layers learns; add one that has parameters, such as linear.",
+            "it has no trainable parameters; add a layer such as linear.",
         ),
     ],
 )
@@ -346,8 +346,8 @@ def test_a_file_that_is_not_there_is_refused(refusal):
         ),
         (
             {"compute": "roofline"},
-            "compute: roofline needs layers with FLOPs, but the model profile brings its times; "
-            "write profile, or leave this out.",
+            "compute: roofline needs layers with FLOPs, but the model profile has times of its "
+            "own; write profile, or leave this out.",
         ),
         (
             {"epochs": 2},
@@ -359,7 +359,7 @@ def test_a_file_that_is_not_there_is_refused(refusal):
         ),
         (
             {"model": {"kind": "mlp", "widths": [4, 3]}, "dataset": "regression", "loss": "none"},
-            "loss: the model mlp needs one to learn from; write for example mse.",
+            "loss: the model mlp needs one for training; write for example mse.",
         ),
         (
             {"model": {"kind": "mlp", "widths": [4, 3]}, "dataset": "regression"}

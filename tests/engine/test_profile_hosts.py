@@ -104,7 +104,7 @@ def test_buffers_are_broadcast_before_forward(tmp_path, metrics):
 @for_each(
     ("head", "row", "said"),
     [
-        (HEAD, "a,1,1,4000,0,0,1.5", r"layers.csv:2: products 1.5 is no part of a time"),
+        (HEAD, "a,1,1,4000,0,0,1.5", r"layers.csv:2: products 1.5 is not a share"),
         (
             "name,forward_us,weight_grad_us,input_grad_us,gradient_bytes,backward_host_us",
             "a,1,1,1,4000,5",
@@ -113,12 +113,12 @@ def test_buffers_are_broadcast_before_forward(tmp_path, metrics):
         (
             "name,forward_us,backward_us,gradient_bytes,buffer_bytes",
             "a,1,1,4000,5",
-            "layers.csv:2: buffer_bytes 5 is no whole number of elements",
+            "layers.csv:2: buffer_bytes 5 is not a whole number of elements",
         ),
         (
             "name,forward_us,backward_us,gradient_bytes,counter_bytes",
             "a,1,1,4000,12",
-            "counter_bytes 12 is no whole number of elements; int64 has 8 bytes each",
+            "counter_bytes 12 is not a whole number of elements; int64 has 8 bytes each",
         ),
     ],
 )

@@ -154,7 +154,7 @@ def test_settings_start_as_pefts():
         ),
         (
             {"lora": {"targets": ["0"]}, "mode": "inference"},
-            "workload.lora: mode: inference learns nothing; leave this out.",
+            "workload.lora: mode: inference trains nothing; leave this out.",
         ),
         (
             {"lora": {"targets": ["0"]}, "model": {"kind": "profile", "path": "x.csv"}},

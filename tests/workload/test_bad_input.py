@@ -102,12 +102,12 @@ def test_checkpoints_that_do_not_match(refuse, tmp_path, stored, line):
         (
             [[1, 2, 9]],
             [[2, 3, 4]],
-            "x holds tokens 1 ... 9, but the model knows 9; tokens must be 0 ... 8.",
+            "x holds tokens 1 ... 9, but the model has 9; tokens must be 0 ... 8.",
         ),
         (
             [[1, 2, 3]],
             [[2, 3, 9]],
-            "y holds labels 2 ... 9, but the model tells 9 classes apart; labels must be 0 ... 8 "
+            "y holds labels 2 ... 9, but the model has 9 classes; labels must be 0 ... 8 "
             "or ignore_index -100.",
         ),
         (
@@ -173,8 +173,8 @@ ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
         ),
         (
             {"lr_schedule": {**ONE_CYCLE, "cycle_momentum": False}, "lr_scaling": "linear"},
-            "workload.lr_scaling: the schedule one_cycle_lr has rates of its own, whatever the "
-            "optimizer's is; scale those instead, and leave this out.",
+            "workload.lr_scaling: the schedule one_cycle_lr has rates of its own, independent of "
+            "the optimizer's; scale those instead, and leave this out.",
         ),
         (
             {"optimizer": {"kind": "sgd", "param_groups": [{"params": ["*.wieght"], "lr": 1.0}]}},

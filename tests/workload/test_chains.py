@@ -112,17 +112,17 @@ def test_measured_times_hold_what_compilation_and_graphs_would_save():
     measured = {"kind": "measured", "points": [{"microbatch": 2, "step_time": "5 ms"}]}
     for key in ("compile", "cuda_graphs"):
         assert problems({**GPT2}, **{key: True}, compute=measured) == [
-            f"workload.{key}: compute: measured has times that hold it already; write false, or "
+            f"workload.{key}: the times of compute: measured include it already; write false, or "
             "compute: roofline."
         ]
     assert problems({**GPT2}, host={"async_launch": True}, compute=measured) == [
-        "workload.host: async_launch is about the launches of single kernels; compute: measured "
-        "has times that hold these; leave it out."
+        "workload.host: async_launch models the launches of single kernels; compute: measured "
+        "includes these; leave it out."
     ]
 
 
 def test_a_cuda_graph_leaves_nothing_to_launch_ahead():
     assert problems({**GPT2}, host={"async_launch": True}, cuda_graphs=True) == [
-        "workload.host: async_launch is about the launches of single kernels; a CUDA graph is "
-        "launched at once, without these; leave it out."
+        "workload.host: async_launch models the launches of single kernels; a CUDA graph has "
+        "none of these; leave it out."
     ]

@@ -117,8 +117,8 @@ def test_they_lie_on_every_rank():
     [
         (
             {"quantized": {"targets": ["0"]}},
-            "workload.quantized: layers.0.weight learns, which 4 bits cannot hold; list it in "
-            "frozen, or add lora.",
+            "workload.quantized: layers.0.weight is trainable, but weights in 4 bits are frozen; "
+            "list it in frozen, or add lora.",
         ),
         (
             {"quantized": {"targets": ["fc"]}, "lora": {"targets": ["0"]}},
@@ -126,7 +126,7 @@ def test_they_lie_on_every_rank():
         ),
         (
             {"quantized": {"targets": ["0"]}, "mode": "inference"},
-            "workload.quantized: mode: inference learns nothing; leave this out.",
+            "workload.quantized: mode: inference trains nothing; leave this out.",
         ),
         (
             {"quantized": {"targets": ["0"]}, "model": {"kind": "profile", "path": "x.csv"}},

@@ -182,10 +182,13 @@ def test_gradients_are_those_of_finite_differences_and_of_frozen_ones_there_are_
 
 LINES = [
     ({"frozen": ["fc.*"]}, "workload.frozen: no parameter matches 'fc.*'; known: layers.0.weight,"),
-    ({"frozen": ["*"]}, "workload.frozen: every parameter matches, so that nothing learns; leave"),
+    (
+        {"frozen": ["*"]},
+        "workload.frozen: every parameter matches, so that nothing is trained; leave",
+    ),
     (
         {"frozen": ["*0*"], "mode": "inference"},
-        "workload.frozen: mode: inference learns nothing; leave this out.",
+        "workload.frozen: mode: inference trains nothing; leave this out.",
     ),
     (
         {"frozen": ["*"], "model": {"kind": "profile", "path": "x.csv"}},

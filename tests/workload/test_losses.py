@@ -224,7 +224,7 @@ def test_ignored_targets_neither_count_nor_pull():
             CrossEntropy(ignore_index=-1),
             np.array([-100, 3]),
             (3,),
-            "y holds labels -100 ... 3, but the model tells 3 classes apart; "
+            "y holds labels -100 ... 3, but the model has 3 classes; "
             "labels must be 0 ... 2 or ignore_index -1.",
         ),
     ],
@@ -363,8 +363,7 @@ def test_a_loss_of_logits_survives_large_ones():
             CrossEntropy(weight=[1, 2]),
             np.array([0, 1]),
             (3,),
-            "the loss has a weight of 2 values, but the model tells 3 classes apart; "
-            "give one for each.",
+            "the loss has a weight of 2 values, but the model has 3 classes; give one for each.",
         ),
         (
             CrossEntropy(),
@@ -389,7 +388,7 @@ def test_a_loss_of_logits_survives_large_ones():
             SoftMargin(),
             np.array([0.0, 1.0]),
             (),
-            "y holds 0.0 ... 1.0, but soft_margin needs sides; give 1 or -1.",
+            "y holds 0.0 ... 1.0, but soft_margin needs signs; give 1 or -1.",
         ),
         (
             MultiMargin(),

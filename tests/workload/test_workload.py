@@ -244,7 +244,7 @@ def test_gradients_are_sent_in_the_precisions_dtype(precision, itemsize):
 @for_each(
     ("layers", "said"),
     [
-        (["relu"], "none of its layers learns; add one that has parameters, such as linear."),
+        (["relu"], "it has no trainable parameters; add a layer such as linear."),
         (
             [{"name": "wide", "kind": "linear", "in_features": 5, "out_features": 3}],
             "the layers do not chain: wide: takes 5 features, but gets samples of shape (4,).",

@@ -162,7 +162,7 @@ class NoData(Dataset):
     def _counts_what_differs(self) -> Self:
         if self.num_samples is not None and self.lengths is None:
             raise problem(
-                "num_samples: without lengths samples are alike, and every step is full; add "
+                "num_samples: without lengths all samples are equal and every step is full; add "
                 "lengths, or leave this out."
             )
         return self
@@ -362,7 +362,7 @@ def _counted(path: Path) -> tuple[Floats, Floats]:
         if not (row.name.isascii() and row.name.isdigit() and 1 <= int(row.name) <= LONGEST):
             raise ScenarioError(
                 [
-                    f"{path}:{row.line}: length {row.name!r} is no number of tokens; write "
+                    f"{path}:{row.line}: length {row.name!r} is not a number of tokens; write "
                     f"1 ... {LONGEST}."
                 ]
             )
@@ -423,7 +423,7 @@ class LognormalLengths(Lengths):
     def _is_clear(self) -> Self:
         if (self.mu is None) == (self.median is None):
             given = "neither of them is" if self.mu is None else "both are"
-            raise problem(f"mu or median says where the lengths lie, but {given} given; give one.")
+            raise problem(f"mu or median defines the lengths, but {given} given; give one.")
         if self.max is not None and self.min > self.max:
             raise problem(f"min {self.min} is above max {self.max}; exchange them.")
         return self

@@ -146,13 +146,13 @@ def _problem_with_tokens(name: str, array: Array, model: Model) -> str | None:
         return f"{name} is {array.dtype}, but the model takes tokens: whole numbers."
     if array.min() < 0 or array.max() >= known:
         return (
-            f"{name} holds tokens {array.min()} ... {array.max()}, but the model knows {known}; "
+            f"{name} holds tokens {array.min()} ... {array.max()}, but the model has {known}; "
             f"tokens must be 0 ... {known - 1}."
         )
     if model.padding is not None and (array == model.padding).all(axis=1).any():
         sample = int(np.argmax((array == model.padding).all(axis=1)))
         return (
-            f"{name} of sample {sample} is nothing but padding, token {model.padding}; "
+            f"{name} of sample {sample} consists of padding only, token {model.padding}; "
             "leave such samples out."
         )
     return None

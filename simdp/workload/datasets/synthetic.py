@@ -264,7 +264,7 @@ class Digits(Sequences):
 
     def problem_with_tokens(self, model: Model) -> str | None:
         if "tgt" not in model.graph.inputs:
-            return "is read aloud by a model with x and tgt: a transformer with task: seq2seq."
+            return "needs a model with x and tgt: a transformer with task: seq2seq."
         special = [] if model.padding is None else ["padding"]
         for name, needed in (
             ("x", [*special, "ten digits"]),
@@ -273,7 +273,7 @@ class Digits(Sequences):
             if len(words(model, name)) < len(WORDS):
                 return (
                     f"needs {len(needed) + 9} tokens in {name}, for {', '.join(needed)}, but the "
-                    f"model knows {model.num_tokens(name)}; give it a larger vocabulary."
+                    f"model has {model.num_tokens(name)}; give it a larger vocabulary."
                 )
         return None
 
@@ -349,7 +349,7 @@ class Tokens(Sequences):
         of_old = ("sequence_length", "min_length", "median_length", "sigma")
         twice = [key for key in of_old if getattr(self, key) is not None]
         if self.lengths is not None and twice:
-            raise problem(f"lengths and {twice[0]} both say how long samples are; keep one.")
+            raise problem(f"lengths and {twice[0]} both give the lengths of samples; keep one.")
         if self.sigma is not None and self.median_length is None:
             raise problem("sigma spreads lengths around median_length; give that too.")
         known = [self.min_length, self.median_length, self.sequence_length]
@@ -390,7 +390,7 @@ class Tokens(Sequences):
         for name in model.graph.inputs:
             if not len(words(model, name)):
                 special = "padding, begin and end" if name == "tgt" else "the padding"
-                return f"finds no token in {name} beside {special}; give it a larger vocabulary."
+                return f"finds no token in {name} besides {special}; give it a larger vocabulary."
         return None
 
     def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:

@@ -144,8 +144,8 @@ class BatchNormSettings(Layer):
             raise ScenarioError(
                 [
                     f"{self.name or self.kind}: normalises over one value per channel, which "
-                    "leaves nothing of it; raise microbatch, or write drop_last: true if it is "
-                    "the last batch that is so small."
+                    "gives 0; raise microbatch, or write drop_last: true if only the last batch "
+                    "is so small."
                 ]
             )
         if not self.track_running_stats or not found.num_values:
@@ -337,9 +337,7 @@ class InstanceNorm(ChannelGroups):
     def output_shape(self, *inputs: Shape) -> Shape:
         check_channels(inputs[0], self.num_features, self.axes)
         if prod(inputs[0][1:]) == 1:
-            raise ShapeError(
-                f"normalises over one pixel, which leaves nothing of it: gets {inputs[0]}"
-            )
+            raise ShapeError(f"normalises over one pixel, which gives 0: gets {inputs[0]}")
         return inputs[0]
 
     def track(self, run: Pass, found: NormalizedRows) -> None:

@@ -555,8 +555,8 @@ class TransposedConvolution(Layer):
         found = tuple(n - 2 * less + more for n, less, more in each)
         if min(found) < 1:
             raise ShapeError(
-                f"makes nothing of samples of shape {inputs[0]}: the padding cuts all of it off; "
-                "make it less"
+                f"has no output for samples of shape {inputs[0]}: the padding cuts off all "
+                "of it; reduce the padding"
             )
         return (self.out_channels, *found)
 

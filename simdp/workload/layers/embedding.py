@@ -142,7 +142,7 @@ class PositionEmbedding(EmbeddingTable):
         length, _ = sequence_shape(inputs[0])
         last_axis(inputs[0], self.embedding_dim)
         if length > self.num_embeddings:
-            raise ShapeError(f"knows {self.num_embeddings} places, but gets {length} tokens")
+            raise ShapeError(f"has {self.num_embeddings} positions, but gets {length} tokens")
         return inputs[0]
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:

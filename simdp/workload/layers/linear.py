@@ -362,13 +362,13 @@ def split_equation(equation: str) -> tuple[str, str, str]:
     if not (arrow and comma and all(part.isascii() and part.isalpha() for part in parts)):
         raise ValueError('it must look like "bd,df->bf": the batch, the weight, the output')
     if any(len(set(part)) < len(part) for part in parts):
-        raise ValueError("an index may stand once in each operand")
+        raise ValueError("an index may occur once in each operand")
     if x[0] != output[0] or x[0] in weight:
         raise ValueError("the first index of the batch and of the output must be the sample's")
     for part, others in ((x, weight + output), (weight, x + output), (output, x + weight)):
         alone = [index for index in part if index not in others]
         if alone:
-            raise ValueError(f"the index {alone[0]!r} stands in one operand only")
+            raise ValueError(f"the index {alone[0]!r} occurs in one operand only")
     return parts
 
 

@@ -88,7 +88,7 @@ class RopeScaling(Spec):
         idle = set().union(*NEEDED.values(), *OTHERS.values()) - {*NEEDED[kind], *OTHERS[kind]}
         for key in sorted(idle):
             if getattr(self, key) is not None:
-                raise problem(f"{key} is of no use to rope_type: {kind}; leave it out.")
+                raise problem(f"{key} has no effect with rope_type: {kind}; leave it out.")
         low, high = self.low_freq_factor or 0, self.high_freq_factor or 1
         if low >= high:
             raise problem(

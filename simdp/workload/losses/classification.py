@@ -193,7 +193,7 @@ class OfClasses(Loss):
         if counting.size and (counting.min() < 0 or counting.max() >= classes):
             low, high = int(counting.min()), int(counting.max())
             return (
-                f"y holds labels {low} ... {high}, but the model tells {classes} classes apart; "
+                f"y holds labels {low} ... {high}, but the model has {classes} classes; "
                 f"labels must be 0 ... {classes - 1} or ignore_index {self.ignore_index}."
             )
         return None
@@ -204,8 +204,8 @@ def problem_with_weight(weight: Sequence[float] | None, classes: int) -> str | N
     if weight is None or len(weight) == classes:
         return None
     return (
-        f"the loss has a weight of {len(weight)} values, but the model tells "
-        f"{classes} classes apart; give one for each."
+        f"the loss has a weight of {len(weight)} values, but the model has "
+        f"{classes} classes; give one for each."
     )
 
 
@@ -329,7 +329,7 @@ class Sided(Elementwise):
         if np.isin(target, (-1, 1)).all():
             return None
         return (
-            f"y holds {target.min()} ... {target.max()}, but {self.kind} needs sides; give 1 or -1."
+            f"y holds {target.min()} ... {target.max()}, but {self.kind} needs signs; give 1 or -1."
         )
 
 

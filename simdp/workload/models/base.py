@@ -243,7 +243,7 @@ class TextModel(Model):
         if (self.sequence_length or 0) > self.num_places:
             raise problem(
                 f"sequence_length: {self.sequence_length} tokens are more than the "
-                f"{self.num_places} places that the model knows; shorten it or give more places."
+                f"{self.num_places} positions of the model; shorten it, or enlarge the model."
             )
         return self
 

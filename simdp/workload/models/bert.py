@@ -146,7 +146,7 @@ class Bert(TextModel):
                 "leave it out, or change the head."
             )
         if self.head == "masked_lm" and self.pooler:
-            raise problem("pooler: nothing looks at it with head: masked_lm; leave it out.")
+            raise problem("pooler: head: masked_lm does not use it; leave it out.")
         return self
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class Bert(TextModel):
         if self.layout != "torch":
             return self
         if self.head == "masked_lm":
-            raise problem("head: masked_lm is known in layout: huggingface alone; change one.")
+            raise problem("head: masked_lm needs layout: huggingface; change one of them.")
         if self.hidden_act == "gelu_new":
             raise problem("hidden_act: layout: torch has gelu and relu; choose one of them.")
         if self.hidden_dropout_prob != self.attention_probs_dropout_prob:

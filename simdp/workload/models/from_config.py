@@ -320,14 +320,14 @@ def _refuse_what_matters(path: Path, key: str, value: Any, entry: FromConfig) ->
         if any(one is not None and one != fixed[name] for one in members):
             raise _refusal(
                 path,
-                f"{key} is {shown(value)}, but the model {entry.kind} knows "
-                f"{shown(fixed[name])} alone; change it, or leave it out.",
+                f"{key} is {shown(value)}, but the model {entry.kind} supports only "
+                f"{shown(fixed[name])}; change it, or leave it out.",
             )
     elif value is not None:
         raise _refusal(
             path,
-            f"{key} is {shown(value)}, which the model {entry.kind} does not know; take it out "
-            "if it changes nothing of what is computed.",
+            f"{key} is {shown(value)}, which the model {entry.kind} does not support; remove it "
+            "if it does not affect the computation.",
         )
 
 

@@ -225,7 +225,7 @@ class GPTNeoX(TextModel):
         if not self.rope.columns(each):
             share = self.rope.partial_rotary_factor
             raise problem(
-                f"rotary_pct: {share:g} of {each} features is no pair that could turn; enlarge it."
+                f"rotary_pct: {share:g} of {each} features leaves no pair to rotate; enlarge it."
             )
         return self
 

@@ -111,7 +111,7 @@ class Decoder(TextModel):
             check_heads("num_attention_heads", heads, "hidden_size", self.hidden_size)
         if self._head_dim % 2:
             raise problem(
-                f"num_attention_heads: heads of {self._head_dim} features do not turn in pairs; "
+                f"num_attention_heads: heads of {self._head_dim} features cannot rotate in pairs; "
                 "choose another number of heads, or an even head_dim."
             )
         if self.num_attention_heads % self._kv_heads:

@@ -125,15 +125,17 @@ class Recording(Spec):
         for number, call in enumerate(self.operators):
             where = f"operators.{number}"
             if any(value >= first + number for value in call.takes):
-                return f"{where}.takes: a value that is not made before it; record the file anew."
+                return (
+                    f"{where}.takes: a value that is not computed before it; record the file again."
+                )
             if any(learned >= parameters for learned in call.learned):
-                return f"{where}.learned: there are {parameters} parameters; record the file anew."
+                return f"{where}.learned: there are {parameters} parameters; record the file again."
             if any(taken >= len(call.takes) for taken in call.keeps.inputs):
-                return f"{where}.keeps: there are {len(call.takes)} inputs; record the file anew."
+                return f"{where}.keeps: there are {len(call.takes)} inputs; record the file again."
         if any(number >= parameters for number in self.frozen):
-            return f"frozen: there are {parameters} parameters; record the file anew."
+            return f"frozen: there are {parameters} parameters; record the file again."
         if not first <= self.output < first + len(self.operators):
-            return "output: is no operator's; record the file anew."
+            return "output: is no operator's; record the file again."
         return None
 
 
@@ -250,7 +252,7 @@ class EinsumModel(Model):
         try:
             split_equation(value)
         except ValueError as error:
-            raise problem(f"{shown(value)} cannot be trained on: {error}.") from None
+            raise problem(f"{shown(value)} is not a valid equation: {error}.") from None
         return value
 
     @model_validator(mode="after")
@@ -456,7 +458,7 @@ def _layer(path: Path, row: NamedRow, columns: Sequence[str], itemsize: int) -> 
     products = row.numbers.get("products", 0.0)
     if products > 1:
         raise ScenarioError(
-            [f"{path}:{row.line}: products {products:.12g} is no part of a time; write 0 to 1."]
+            [f"{path}:{row.line}: products {products:.12g} is not a share; write 0 to 1."]
         )
     return TimedLayer(
         name=row.name,
@@ -486,7 +488,7 @@ def _elements(path: Path, row: NamedRow, column: str, itemsize: int) -> int:
     if nbytes % itemsize:
         raise ScenarioError(
             [
-                f"{path}:{row.line}: {column} {nbytes:.12g} is no whole number of elements; "
+                f"{path}:{row.line}: {column} {nbytes:.12g} is not a whole number of elements; "
                 f"{WHOSE[column]} {itemsize} bytes each."
             ]
         )

@@ -114,8 +114,8 @@ class Sequential(Model):
         named = [layer for layer in value if layer.inputs is not None]
         if named and any(layer.name == INPUT for layer in value):
             raise problem(
-                f"{INPUT!r} stands for the sample where layers name their inputs; give the layer "
-                "of this name another one."
+                f"{INPUT!r} is the name of the sample where layers name their inputs; rename "
+                "the layer."
             )
         return value
 
@@ -158,7 +158,7 @@ class Sequential(Model):
             if follower.inputs is not None and layer.name not in taken:
                 place = self.layers.index(layer)
                 raise problem(
-                    f"layers.{place}: nothing takes what it makes; name it in the inputs of a "
+                    f"layers.{place}: its output is not used; name it in the inputs of a "
                     "later layer, or list it in unused."
                 )
         return self

@@ -718,8 +718,8 @@ class ChainedScheduler(Schedule):
         for i, member in enumerate(value):
             if "reductions" in member.counted():
                 raise problem(
-                    f"number {i}, {member.kind}, follows the loss, which a chain has no place for "
-                    "(torch refuses it, too); use it alone."
+                    f"number {i}, {member.kind}, follows the loss, which a chain does not support "
+                    "(nor does torch); use it alone."
                 )
             if len(counted) > 1 and not member.multiplies:
                 known = [kind for kind in SCHEDULES if SCHEDULES[kind].multiplies]

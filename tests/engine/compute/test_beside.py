@@ -97,6 +97,6 @@ def test_later_micro_steps_add_to_each_gradient_that_is_there():
 
 
 def test_compiled_models_have_no_kernels_of_eager_torch():
-    told = "workload.compute|kernels: torch lists what eager torch runs; compile has none of these"
+    told = "workload.compute|kernels: torch adds the kernels of eager torch; compile fuses these"
     with pytest.raises(ValueError, match=told):
         workload(RESIDUAL, compute=EAGER, compile=True)

@@ -70,17 +70,17 @@ def test_numbers_of_one_length_need_no_padding():
     [
         (
             Reader(task="language_model"),
-            "digits is read aloud by a model with x and tgt: a transformer with task: seq2seq.",
+            "digits needs a model with x and tgt: a transformer with task: seq2seq.",
         ),
         (
             Reader(task="seq2seq", vocab=10),
-            "digits needs 11 tokens in x, for padding, ten digits, but the model knows 10; "
+            "digits needs 11 tokens in x, for padding, ten digits, but the model has 10; "
             "give it a larger vocabulary.",
         ),
         (
             Reader(task="seq2seq", tgt_vocab=12),
             "digits needs 13 tokens in tgt, for padding, begin, end, ten words, but the model "
-            "knows 12; give it a larger vocabulary.",
+            "has 12; give it a larger vocabulary.",
         ),
         (
             Reader(task="seq2seq", pad=None),
@@ -102,7 +102,7 @@ def test_a_model_without_padding_needs_one_token_less():
     model = settled(Digits(), Reader(task="seq2seq", vocab=9, pad=None))
     wrong = Digits(min_digits=6).problem_with(model, CrossEntropy(), None)
     assert wrong == (
-        "digits needs 10 tokens in x, for ten digits, but the model knows 9; "
+        "digits needs 10 tokens in x, for ten digits, but the model has 9; "
         "give it a larger vocabulary."
     )
 

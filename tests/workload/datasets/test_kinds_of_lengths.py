@@ -85,8 +85,11 @@ def test_a_table_of_counts_is_drawn_from_by_its_counts(tmp_path):
 @for_each(
     ("text", "line"),
     [
-        ("length,count\nten,3\n", "2: length 'ten' is no number of tokens; write 1 ... 1000000."),
-        ("length,count\n0,3\n", "2: length '0' is no number of tokens; write 1 ... 1000000."),
+        (
+            "length,count\nten,3\n",
+            "2: length 'ten' is not a number of tokens; write 1 ... 1000000.",
+        ),
+        ("length,count\n0,3\n", "2: length '0' is not a number of tokens; write 1 ... 1000000."),
         ("length,count\n8,0\n", " counts no sample; give at least one length a count."),
     ],
 )
@@ -103,12 +106,12 @@ def test_a_table_that_counts_no_lengths_is_refused(text, line, tmp_path):
         (
             "lognormal",
             {"sigma": 1.0},
-            "mu or median says where the lengths lie, but neither of them is given; give one.",
+            "mu or median defines the lengths, but neither of them is given; give one.",
         ),
         (
             "lognormal",
             {"mu": 5, "median": 150, "sigma": 1.0},
-            "mu or median says where the lengths lie, but both are given; give one.",
+            "mu or median defines the lengths, but both are given; give one.",
         ),
         (
             "lognormal",

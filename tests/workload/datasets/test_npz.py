@@ -140,17 +140,17 @@ def test_what_suits_is_taken(task, arrays, store):
         (
             "classifier",
             {"x": X + 1, "y": LABELS},
-            "x holds tokens 1 ... 5, but the model knows 5; tokens must be 0 ... 4.",
+            "x holds tokens 1 ... 5, but the model has 5; tokens must be 0 ... 4.",
         ),
         (
             "classifier",
             {"x": X - 1, "y": LABELS},
-            "x holds tokens -1 ... 3, but the model knows 5; tokens must be 0 ... 4.",
+            "x holds tokens -1 ... 3, but the model has 5; tokens must be 0 ... 4.",
         ),
         (
             "seq2seq",
             {"x": X, "tgt": TGT + 3, "y": Y},
-            "tgt holds tokens 3 ... 7, but the model knows 5; tokens must be 0 ... 4.",
+            "tgt holds tokens 3 ... 7, but the model has 5; tokens must be 0 ... 4.",
         ),
         (
             "classifier",
@@ -160,23 +160,23 @@ def test_what_suits_is_taken(task, arrays, store):
         (
             "classifier",
             {"x": np.where(np.arange(4)[:, None] >= 2, 0, X), "y": LABELS},
-            "x of sample 2 is nothing but padding, token 0; leave such samples out.",
+            "x of sample 2 consists of padding only, token 0; leave such samples out.",
         ),
         (
             "seq2seq",
             {"x": X, "tgt": np.zeros_like(TGT), "y": Y},
-            "tgt of sample 0 is nothing but padding, token 0; leave such samples out.",
+            "tgt of sample 0 consists of padding only, token 0; leave such samples out.",
         ),
         (
             "classifier",
             {"x": X, "y": LABELS + 1},
-            "y holds labels 1 ... 3, but the model tells 3 classes apart; "
+            "y holds labels 1 ... 3, but the model has 3 classes; "
             "labels must be 0 ... 2 or ignore_index 0.",
         ),
         (
             "language_model",
             {"x": X, "y": FOLLOWING + 1},
-            "y holds labels 1 ... 5, but the model tells 5 classes apart; "
+            "y holds labels 1 ... 5, but the model has 5 classes; "
             "labels must be 0 ... 4 or ignore_index 0.",
         ),
         (

@@ -216,12 +216,12 @@ def test_lengths_that_are_not_clear_are_refused(options, said):
         (
             {},
             Reader(vocab=1),
-            "tokens finds no token in x beside the padding; give it a larger vocabulary.",
+            "tokens finds no token in x besides the padding; give it a larger vocabulary.",
         ),
         (
             {},
             Reader(task="seq2seq", tgt_vocab=3),
-            "tokens finds no token in tgt beside padding, begin and end; "
+            "tokens finds no token in tgt besides padding, begin and end; "
             "give it a larger vocabulary.",
         ),
     ],

@@ -198,8 +198,8 @@ def test_one_value_per_channel_is_refused_as_torch_does():
     with pytest.raises(ScenarioError) as caught:
         layer.forward(new_run(layer), np.ones((1, 2)))
     assert caught.value.problems == [
-        "bn1: normalises over one value per channel, which leaves nothing of it; raise microbatch, "
-        "or write drop_last: true if it is the last batch that is so small."
+        "bn1: normalises over one value per channel, which gives 0; raise microbatch, "
+        "or write drop_last: true if only the last batch is so small."
     ]
 
 

@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_refused():
     ]
     with pytest.raises(ShapeError, match="takes 4 channels, but gets samples of shape"):
         GroupNorm(name="n", num_groups=2, num_channels=4).output_shape((3, 4))
-    with pytest.raises(ShapeError, match="normalises over one pixel, which leaves nothing of it"):
+    with pytest.raises(ShapeError, match="normalises over one pixel, which gives 0"):
         InstanceNorm2d(name="n", num_features=2).output_shape((2, 1, 1))
     with pytest.raises(ShapeError, match="takes images of 2 channels, but gets samples of shape"):
         InstanceNorm2d(name="n", num_features=2).output_shape((3, 4, 4))

@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused(raw, line):
             (4, 9, 9),
             r"takes volumes, shape \(channels, depth, height, width\), but",
         ),
-        (ConvTranspose2d(**CONV, padding=2), (4, 1, 9), "makes nothing of samples of shape"),
+        (ConvTranspose2d(**CONV, padding=2), (4, 1, 9), "has no output for samples of shape"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(layer, shape, message):

@@ -68,5 +68,5 @@ def test_a_position_embedding_adds_a_row_for_each_place():
 
 def test_more_tokens_than_places_are_refused():
     layer = PositionEmbedding(name="p", num_embeddings=5, embedding_dim=3)
-    with pytest.raises(ShapeError, match=r"^knows 5 places, but gets 6 tokens$"):
+    with pytest.raises(ShapeError, match=r"^has 5 positions, but gets 6 tokens$"):
         layer.output_shape((6, 3))

@@ -114,8 +114,11 @@ def test_yarn_takes_its_factor_from_what_is_given():
             {"rope_type": "llama3", "factor": 8.0},
             "low_freq_factor is required for rope_type: llama3; add it.",
         ),
-        ({"factor": 8.0}, "factor is of no use to rope_type: default; leave it out."),
-        (LLAMA3 | {"beta_fast": 3.0}, "beta_fast is of no use to rope_type: llama3; leave it out."),
+        ({"factor": 8.0}, "factor has no effect with rope_type: default; leave it out."),
+        (
+            LLAMA3 | {"beta_fast": 3.0},
+            "beta_fast has no effect with rope_type: llama3; leave it out.",
+        ),
         (
             LLAMA3 | {"high_freq_factor": 1.0},
             "high_freq_factor: 1 must be above low_freq_factor 1; enlarge it.",

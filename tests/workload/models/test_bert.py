@@ -293,10 +293,10 @@ def test_the_head_decides_what_comes_out(keys, shape, follows, padding):
 
 def test_more_tokens_than_places_are_refused():
     assert wrong(sequence_length=600) == (
-        "sequence_length: 600 tokens are more than the 512 places that the model knows; shorten "
-        "it or give more places."
+        "sequence_length: 600 tokens are more than the 512 positions of the model; shorten "
+        "it, or enlarge the model."
     )
-    with pytest.raises(ShapeError, match="knows 6 places, but gets 7 tokens"):
+    with pytest.raises(ShapeError, match="has 6 positions, but gets 7 tokens"):
         bert().shapes(((7,),))
 
 
@@ -313,13 +313,13 @@ def test_keys_of_another_head_are_refused():
         "the head."
     )
     assert wrong(head="masked_lm", pooler=True) == (
-        "pooler: nothing looks at it with head: masked_lm; leave it out."
+        "pooler: head: masked_lm does not use it; leave it out."
     )
 
 
 def test_what_torchs_layers_lack_is_refused():
     assert wrong(layout="torch", head="masked_lm") == (
-        "head: masked_lm is known in layout: huggingface alone; change one."
+        "head: masked_lm needs layout: huggingface; change one of them."
     )
     assert wrong(layout="torch", hidden_act="gelu_new") == (
         "hidden_act: layout: torch has gelu and relu; choose one of them."

@@ -363,7 +363,7 @@ def test_what_flash_keeps_does_not_grow_with_the_square():
         ),
         (
             {"kind": "qwen2", "hidden_size": 12, "num_attention_heads": 4},
-            "num_attention_heads: heads of 3 features do not turn in pairs; "
+            "num_attention_heads: heads of 3 features cannot rotate in pairs; "
             "choose another number of heads, or an even head_dim.",
         ),
         (
@@ -376,8 +376,8 @@ def test_what_flash_keeps_does_not_grow_with_the_square():
         ),
         (
             {"kind": "llama", "sequence_length": 2049},
-            "sequence_length: 2049 tokens are more than the 2048 places that the model knows; "
-            "shorten it or give more places.",
+            "sequence_length: 2049 tokens are more than the 2048 positions of the model; "
+            "shorten it, or enlarge the model.",
         ),
         (
             {"kind": "mpt", "d_model": 30, "n_heads": 4},
@@ -385,7 +385,7 @@ def test_what_flash_keeps_does_not_grow_with_the_square():
         ),
         (
             {"kind": "gpt_neox", "hidden_size": 64, "num_attention_heads": 16},
-            "rotary_pct: 0.25 of 4 features is no pair that could turn; enlarge it.",
+            "rotary_pct: 0.25 of 4 features leaves no pair to rotate; enlarge it.",
         ),
     ],
 )

@@ -34,14 +34,14 @@ def test_it_has_one_weight_with_a_size_for_every_index():
     ("equation", "reason"),
     [
         ("bd,df", 'it must look like "bd,df->bf": the batch, the weight, the output'),
-        ("bd,df->bff", "an index may stand once in each operand"),
+        ("bd,df->bff", "an index may occur once in each operand"),
         ("bd,df->fb", "the first index of the batch and of the output must be the sample's"),
-        ("bde,df->bf", "the index 'e' stands in one operand only"),
+        ("bde,df->bf", "the index 'e' occurs in one operand only"),
     ],
 )
 def test_an_equation_that_cannot_be_trained_on_is_refused(equation, reason):
     assert refusal(equation, d=4, f=3) == [
-        f"equation: {equation!r} cannot be trained on: {reason}."
+        f"equation: {equation!r} is not a valid equation: {reason}."
     ]
 
 

@@ -148,6 +148,6 @@ def test_heads_that_do_not_fit_are_refused():
 def test_more_tokens_than_places_are_refused():
     (line,) = refusal(kind="gpt2", sequence_length=1025)
     assert line == (
-        "sequence_length: 1025 tokens are more than the 1024 places that the model knows; shorten "
-        "it or give more places."
+        "sequence_length: 1025 tokens are more than the 1024 positions of the model; shorten "
+        "it, or enlarge the model."
     )

@@ -98,10 +98,10 @@ def operator(**keys):
     ("recording", "told"),
     [
         (broken(format=2), "net.json: format: 2 "),
-        (broken(output=0), "net.json: output: is no operator's; record the file anew."),
-        (broken(frozen=[3]), "net.json: frozen: there are 3 parameters; record the file anew."),
+        (broken(output=0), "net.json: output: is no operator's; record the file again."),
+        (broken(frozen=[3]), "net.json: frozen: there are 3 parameters; record the file again."),
         (broken(operators=[]), "net.json: operators: "),
-        (operator(takes=[2]), "operators.1.takes: a value that is not made before it"),
+        (operator(takes=[2]), "operators.1.takes: a value that is not computed before it"),
         (operator(learned=[9]), "operators.1.learned: there are 3 parameters"),
         (operator(keeps=[[4]]), "operators.1.keeps: there are 1 inputs"),
         (operator(policy="quick"), "operators.1.policy: "),

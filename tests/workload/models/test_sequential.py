@@ -173,7 +173,7 @@ def test_blocks_of_two_inputs_take_two():
         (
             ["tanh", {"kind": "relu", "inputs": ["input"]}],
             {},
-            "layers.0: nothing takes what it makes; name it in the inputs of a later layer, or "
+            "layers.0: its output is not used; name it in the inputs of a later layer, or "
             "list it in unused.",
         ),
         (
@@ -189,8 +189,8 @@ def test_blocks_of_two_inputs_take_two():
         (
             [{"name": "input", **FIRST}, {"kind": "relu", "inputs": ["input"]}],
             {},
-            "layers: 'input' stands for the sample where layers name their inputs; give the layer "
-            "of this name another one.",
+            "layers: 'input' is the name of the sample where layers name their inputs; rename "
+            "the layer.",
         ),
         (
             ["tanh", {"kind": "add", "inputs": []}],

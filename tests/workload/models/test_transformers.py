@@ -488,18 +488,18 @@ def test_a_model_inside_another_is_to_be_named_alone(refused):
     [
         (
             BERT | {"position_embedding_type": "relative_key"},
-            "position_embedding_type is 'relative_key', but the model bert knows 'absolute' "
-            "alone; change it, or leave it out.",
+            "position_embedding_type is 'relative_key', but the model bert supports only "
+            "'absolute'; change it, or leave it out.",
         ),
         (
             GPT2 | {"scale_attn_by_inverse_layer_idx": True},
-            "scale_attn_by_inverse_layer_idx is True, but the model gpt2 knows False alone; "
+            "scale_attn_by_inverse_layer_idx is True, but the model gpt2 supports only False; "
             "change it, or leave it out.",
         ),
         (
             GPT2 | {"quantization_config": {"bits": 4}},
-            "quantization_config is {'bits': 4}, which the model gpt2 does not know; take it out "
-            "if it changes nothing of what is computed.",
+            "quantization_config is {'bits': 4}, which the model gpt2 does not support; remove it "
+            "if it does not affect the computation.",
         ),
         (
             GPT2 | {"n_head": 5},

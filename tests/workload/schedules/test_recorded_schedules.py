@@ -266,8 +266,8 @@ def test_warm_ups_follow_hugging_face(raw, wanted):
         ),
         (
             {"kind": "chained_scheduler", "schedulers": ["constant_lr", PLATEAU]},
-            "schedulers: number 1, reduce_lr_on_plateau, follows the loss, which a chain has no "
-            "place for (torch refuses it, too); use it alone.",
+            "schedulers: number 1, reduce_lr_on_plateau, follows the loss, which a chain does "
+            "not support (nor does torch); use it alone.",
         ),
         (
             {
