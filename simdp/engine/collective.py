@@ -1,4 +1,4 @@
-"""One collective by itself: every rank enters at once, and nothing else is under way."""
+"""Times one isolated collective: every rank enters at once, and nothing else runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from simdp.results.trace import TraceBuilder
 
 
 class Timing(NamedTuple):
-    """What a collective took.
+    """Duration and traffic of a collective.
 
     Attributes
     ----------
     nbytes : float
         The whole buffer [bytes].
     seconds : float
-        Until the last rank was done [s].
+        Until the last rank is done [s].
     algorithm : Algorithm
-        What served it; of ``auto``, the choice.
+        The algorithm; for ``auto``, the choice.
     fabric : str
-        Which clock played it, and why.
+        The clock, and the reason for it.
     links : list of LinkUse
-        What crossed each link, the busiest first.
+        Use of each link, the busiest first.
     """
 
     nbytes: float
@@ -40,14 +40,14 @@ class Timing(NamedTuple):
 
 
 class Bench:
-    """Times collectives on one cluster.
+    """Times collectives on one cluster, without its stragglers.
 
     Parameters
     ----------
     cluster : Cluster
-        Where; its stragglers have no part in it.
+        The cluster.
     groups : ndarray, shape `(num_groups, group size)`, int64, optional
-        Process groups that all run the collective at the same time; left out, all ranks are one.
+        Process groups that all run the collective at the same time; default: all ranks are one.
     """
 
     def __init__(self, cluster: Cluster, groups: Ints | None = None) -> None:
@@ -55,17 +55,7 @@ class Bench:
         self._nothing_slows = Slowdown(cluster, 0)  # a collective has no compute
 
     def time(self, asked: Algorithm, nbytes: float, root: int = 0) -> Timing:
-        """Time one collective.
-
-        Parameters
-        ----------
-        asked : Algorithm
-            Of any family.
-        nbytes : float
-            As in `Algorithm.plan` [bytes].
-        root : int
-            As in `Algorithm.plan`.
-        """
+        """Time one collective; parameters are those of `Algorithm.plan`."""
         algorithm = self.planner.algorithm(asked, nbytes, root)
         plan = self.planner.plan(algorithm, nbytes, root)
         trace = TraceBuilder()
@@ -77,5 +67,5 @@ class Bench:
         return Timing(nbytes, end, algorithm, f"{clock.fabric} fabric: {clock.why}", links)
 
     def candidates(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
-        """What each candidate of ``auto`` is predicted to take; nothing of other algorithms."""
+        """Predicted duration of each candidate of ``auto``; empty for other algorithms."""
         return self.planner.predict(asked, nbytes, root) if is_auto(asked) else []

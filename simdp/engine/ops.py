@@ -19,12 +19,10 @@ class ComputeWork(NamedTuple):
     ----------
     step : int
         -1 before the first step.
-    activity, name : str
+    activity, name, nbytes
         As in a span.
     seconds : ndarray, shape `(world_size,)`
-        How long each rank's device is busy [s].
-    nbytes : float
-        As in a span.
+        Busy time of each rank's device [s].
     """
 
     step: int
@@ -35,16 +33,16 @@ class ComputeWork(NamedTuple):
 
 
 class FusedWork(NamedTuple):
-    """Work that nothing comes between, in one piece for who asks about times alone.
+    """Consecutive work in one piece, for runs that need only times.
 
     Attributes
     ----------
     step : int
-        As in `Work`.
+        As in `ComputeWork`.
     activities : tuple of str
         Of each piece of work.
     seconds : ndarray, shape `(num_works, world_size)`
-        How long each keeps each rank's device busy [s].
+        Busy time of each rank's device [s].
     """
 
     step: int
@@ -52,40 +50,39 @@ class FusedWork(NamedTuple):
     seconds: Floats
 
     def works(self) -> Iterator[ComputeWork]:
-        """The pieces of work, one by one."""
+        """Yield the pieces of work."""
         for activity, seconds in zip(self.activities, self.seconds, strict=True):
             yield ComputeWork(self.step, activity, "", seconds)
 
 
 class Launch(NamedTuple):
-    """The start of a collective on a communication stream, which takes them one by one.
+    """The start of a collective on a communication stream, which runs them one by one.
 
     Attributes
     ----------
     step, name
-        As in `Work`.
+        As in `ComputeWork`.
     call : int
         Number of the collective; the same on every rank.
     plan : Plan
-        Who sends what to whom.
+        Its transfers.
     nbytes : float
         The whole buffer [bytes].
     record : bool
         Whether every transfer gets a span of its own.
     stream : int
-        Which of the ranks' communication streams takes it; those of different process groups run
-        side by side.
+        Communication stream of the ranks; those of different process groups run concurrently.
     wait : float
-        It does not enter its stream before so long after the compute stream asked for it [s].
+        Minimum time from the launch on the compute stream to the entry into the stream [s].
     message : float
-        How long it keeps its stream before it begins [s].
+        Time in its stream before it begins [s].
     seconds : float or None
-        How long it takes from when the last rank has come, on every rank [s]; None where its
-        transfers tell.
+        Duration from the last rank's arrival, on every rank [s]; None: simulated from its
+        transfers.
     after : tuple of int
-        Collectives, of any stream, that a rank must have left before it begins with this one.
+        Collectives, of any stream, that a rank must have left before it begins this one.
     groups : ndarray, shape `(num_groups, group size)`, int64, or None
-        Process groups that each do it by themselves; None where all ranks do it together.
+        Process groups that each run the collective separately; None: all ranks together.
     """
 
     step: int
@@ -102,14 +99,11 @@ class Launch(NamedTuple):
     groups: Ints | None = None
 
     def alone(self, num_ranks: int) -> bool:
-        """Whether every rank does it by itself."""
+        """Whether every rank is a group of its own."""
         return num_ranks == 1 if self.groups is None else self.groups.shape[1] == 1
 
     def latest(self, instants: Floats) -> Floats:
-        """For each rank the latest instant of those that do it together [s].
-
-        Ranks are the last axis; runs of all ranks side by side, before it, have nothing in common.
-        """
+        """Latest instant within each rank's group [s]; the last axis is the ranks."""
         if self.groups is None:
             return np.broadcast_to(instants.max(axis=-1, keepdims=True), instants.shape)
         found = instants.copy()
@@ -118,40 +112,28 @@ class Launch(NamedTuple):
 
 
 class ClockWait(NamedTuple):
-    """The compute stream waits for collectives.
-
-    Attributes
-    ----------
-    calls : tuple of int
-        Their numbers.
-    """
+    """The compute stream waits for collectives, given by number."""
 
     calls: tuple[int, ...]
 
 
 class ClockBarrier(NamedTuple):
-    """The compute streams wait until all of them have come here, at no cost.
-
-    Attributes
-    ----------
-    step
-        As in `Work`.
-    """
+    """The compute streams wait for each other, at no cost."""
 
     step: int
 
 
 class MemoryChange(NamedTuple):
-    """Every rank takes memory at this point of its compute stream, or gives it back.
+    """Every rank allocates or frees memory at this point of its compute stream.
 
     Attributes
     ----------
     step
-        As in `Work`.
+        As in `ComputeWork`.
     part : str
         One of `simdp.results.memory.MEMORY_PARTS`.
     nbytes : float or ndarray, shape `(world_size,)`
-        How much each rank takes [bytes]; negative gives back.
+        Allocation of each rank [bytes]; negative frees.
     """
 
     step: int
@@ -165,13 +147,13 @@ class Feed(NamedTuple):
     Attributes
     ----------
     step
-        As in `Work`.
+        As in `ComputeWork`.
     number : int
         Of the batch, counted from 0 over the whole run.
     samples : ndarray, shape `(world_size,)`
         Of each rank's batch.
     pipeline : Pipeline
-        Tells when the batch is there.
+        Gives the arrival of the batch.
     """
 
     step: int

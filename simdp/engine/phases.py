@@ -1,8 +1,8 @@
 """Peak memory of each phase of a step, extrapolated to models of other depths.
 
-A model is mostly a stack of equal blocks. What a rank keeps at one operation is a straight line in
-the number of blocks and in the samples of a micro-batch, as long as the operation is counted from
-the nearer end of the stack; from one end to the other it changes evenly, so that the ends tell.
+A model is mostly a stack of equal blocks. A rank's memory at one operation is linear in the number
+of blocks and in the samples of a micro-batch if the operation is counted from the nearer end of the
+stack; between the ends it changes evenly, so that the ends suffice.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Tensor
 
 Phase = tuple[str, int, int]
-"""What an operation does, the call at which it stands, counted from the first one or, below zero,
-from the last, and how many times it has taken or given back before."""
+"""Operation type, number of its call, and number of changes of memory before.
+
+Calls are counted from the first one or, if negative, from the last.
+"""
 
 EDGE = 2
-"""Blocks at each end of the stack that are looked at apart, since units of FSDP are gathered one
-or two ahead."""
+"""Blocks at each end of the stack with phases of their own; FSDP gathers units one or two ahead."""
 
 
 class MemoryLine(float):
-    """Bytes with one sample in a micro-batch, and how many every further one adds."""
+    """Bytes with one sample in a micro-batch, and the bytes of every further sample."""
 
     per_sample: float
 
     @classmethod
     def through(cls, one: float, two: float) -> MemoryLine:
-        """The line that has so many bytes at one sample, and at two."""
+        """Create the line through the bytes at one sample and at two."""
         found = cls(one)
         found.per_sample = two - one
         return found
@@ -47,7 +48,7 @@ class MemoryLine(float):
         return MemoryLine.through(-float(self), -float(self) - self.per_sample)
 
     def at(self, samples: float) -> float:
-        """Bytes with so many samples."""
+        """Bytes with a number of samples."""
         return float(self) + (samples - 1) * self.per_sample
 
 
@@ -81,7 +82,7 @@ class _Phases(MemoryLedger):
 
 
 class _Lines(TensorMemory):
-    """Counts bytes as lines, however many samples the ranks have."""
+    """Counts bytes as lines in the number of samples."""
 
     def __init__(self, footprint: Footprint) -> None:
         super().__init__(footprint)
@@ -98,7 +99,7 @@ class _Lines(TensorMemory):
 
 
 class _AnySize(MemoryInterpreter):
-    """What every rank keeps, however many samples it has."""
+    """Memory of every rank as lines in the number of samples."""
 
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
         super().__init__(scenario, program, shapes)
@@ -111,21 +112,21 @@ class _AnySize(MemoryInterpreter):
 
 
 def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, MemoryLine]:
-    """Follow the memory of a scenario, and keep what the fullest rank has in each phase.
+    """Follow the memory of a scenario, and keep the fullest rank's peak in each phase.
+
+    The scenario has at least two steps: the second equals all later ones and is the peak.
 
     Parameters
     ----------
     scenario : Scenario
-        Without a sweep, without numerics, and of a strategy whose ranks play together, each with
-        as many samples as the others.
+        Without a sweep and without numerics, of a strategy with synchronous ranks that all have the
+        same number of samples.
     everywhere : bool
         Whether phases in the middle of the stack are kept too.
 
-    Two steps at least; the second is like all later ones, and none before needs more.
-
     Returns
     -------
-    dict of (str, int, int) to Line
+    dict of (str, int, int) to MemoryLine
         Bytes by phase, by the samples of a micro-batch.
     """
     run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
@@ -148,7 +149,7 @@ def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, 
 
 
 def _places(scenario: Scenario, everywhere: bool) -> list[int | None]:
-    """Where each call stands, None in the middle; the loss counts as one more call."""
+    """Position of each call from the nearer end, None in the middle; the loss is one more call."""
     graph = scenario.workload.graph
     blocks, size = graph.blocks, len(graph.calls) + 1
     first, last = size, size

@@ -13,16 +13,16 @@ from simdp.results.metrics import Squares
 from simdp.rng import stream
 
 SLOWED = frozenset({"forward", "backward", "host"})
-"""Activities that stragglers slow down; of the others they slow none."""
+"""Activities that stragglers slow down."""
 
 
 class Slowdown:
-    """What the stragglers of a cluster do to the compute time of its ranks.
+    """Effects of a cluster's stragglers on the compute time of its ranks.
 
     Parameters
     ----------
     cluster : Cluster
-        Its stragglers.
+        The cluster with the stragglers.
     seed : int
         Of the scenario.
     """
@@ -42,7 +42,7 @@ class Slowdown:
 
     @property
     def has_stops(self) -> bool:
-        """Whether the clock decides what some work takes, since a rank pauses on a beat."""
+        """Whether a rank pauses at certain instants, so that durations depend on the clock."""
         return bool(self._stops)
 
     def factors(self, step: int) -> Floats:
@@ -66,14 +66,14 @@ class Slowdown:
         Parameters
         ----------
         start, seconds : ndarray, shape `(num_ranks,)`
-            When it starts, and how long the device needs for it [s].
+            Start, and time on the device [s].
         ranks : ndarray, shape `(num_ranks,)`, int64
-            Which ranks these are.
+            The ranks.
 
         Returns
         -------
         ndarray, shape `(num_ranks,)`
-            ``start + seconds``, later where pauses come between [s].
+            ``start + seconds``, later by pauses in between [s].
         """
         end = start + seconds
         for rank, pauses in self._stops.items():
@@ -83,7 +83,7 @@ class Slowdown:
 
 
 def _work_between(pauses: list[Pause], start: float, seconds: float) -> float:
-    """When work ends that several pauses interrupt, each on its own beat."""
+    """End of work that several periodic pauses interrupt [s]."""
     if len(pauses) == 1:
         return pauses[0].finish(start, seconds)
     now, left = start, seconds
@@ -102,7 +102,7 @@ def _work_between(pauses: list[Pause], start: float, seconds: float) -> float:
 def squares(
     gradients: Sequence[Mapping[str, Array]], sizes: Ints, loss_scale: float
 ) -> Squares | None:
-    """Measure the ranks' gradients and their mean.
+    """Squared norms of the ranks' gradients and of their mean.
 
     Parameters
     ----------
@@ -111,12 +111,12 @@ def squares(
     sizes : ndarray, shape `(world_size,)`, int64
         Samples of each rank in the step.
     loss_scale : float
-        What all of them were multiplied by.
+        Factor on all gradients.
 
     Returns
     -------
     Squares or None
-        None where ranks have unequal parts of the step, or a gradient is not finite.
+        None where ranks have unequal shares of the step, or a gradient is not finite.
     """
     n = len(gradients)
     if n < 2 or len(set(sizes.tolist())) != 1 or not sizes[0]:

@@ -1,7 +1,7 @@
 """Chooses the clock that simulates a run, before it starts, and gives the reason.
 
-The events happen in a `loop` of SimPy's, with one network of `links` and `transfers` over it; the
-parameter server and rank programs live there, too.
+The event fabric is a SimPy `EventLoop` with `FlowLinks` and `Transfers`; it also runs the parameter
+server and rank programs.
 """
 
 from __future__ import annotations
@@ -31,36 +31,20 @@ Plans = Sequence[Plan] | Mapping[int, Sequence[Plan]]
 """Plans that a script may launch, by communication stream where there are several."""
 
 FIXED_SHARES = "fixed-share vector"
-"""The vectorised fabric where links are shared; see `simdp.engine.network.traffic`."""
+"""Vectorised fabric with the fixed shares of `Lockstep`, where links are shared."""
 
 MAX_EVENT_TRANSFERS = 500_000
-"""A collective of more transfers than these would keep the event fabric busy for ten seconds."""
+"""Transfers of a collective above which the event fabric would take more than about ten seconds."""
 
 SMALL = 400_000
-"""Events of a run that the event fabric plays though it need not: about a second."""
+"""Events up to which a run uses the event fabric even if the vectorised one is exact: a second."""
 
 MAX_SMALL_RANKS = 1_000
-"""A run of more ranks is not small, however few its steps."""
+"""Ranks above which a run is never small, even with few steps."""
 
 
 class OtherJob(NamedTuple):
-    """A neighbour, ready to play.
-
-    Attributes
-    ----------
-    network : Network
-        Routes of its ranks.
-    plans : Plans
-        Every plan that it may launch.
-    slowdown : Slowdown
-        Of its ranks, which nothing slows down.
-    script : iterator of Op
-        Its run, again and again.
-    traffic : Traffic
-        Counts what the script launches.
-    overheads : Overheads
-        How its compute and collectives slow each other down.
-    """
+    """Another job on the same network."""
 
     network: NetworkRoutes
     plans: Plans
@@ -72,21 +56,7 @@ class OtherJob(NamedTuple):
 
 @dataclass
 class Clock:
-    """A fabric, ready to play.
-
-    Attributes
-    ----------
-    fabric : {"event", "vector", "fixed-share vector"}
-        Which.
-    why : str
-        Why this one, in a few words.
-    network, plans, slowdown, trace, overheads
-        As for `clock_for`.
-    others : sequence of OtherJob
-        Those of the other jobs that play beside it.
-    num_steps : int
-        Of the run, if its size decides between fabrics that are both exact; else 0.
-    """
+    """The fabric chosen for a run, with its inputs."""
 
     fabric: str
     why: str
@@ -99,7 +69,7 @@ class Clock:
     num_steps: int = 0
 
     def play(self, script: Iterable[ClockOp]) -> None:
-        """Charge the time of everything that a script yields."""
+        """Simulate the time of every operation of a script."""
         if self.num_steps:
             script = self._sized(iter(script))
         if self.fabric == "event":
@@ -126,7 +96,7 @@ class Clock:
             fabric.play(iter(script))
 
     def _sized(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
-        """Choose by the size of a run, judging by its first steps; return all of its script."""
+        """Choose the fabric by the number of events of the first steps; return the whole script."""
         read, first, steady = list[ClockOp](), 0, 0
         for op in script:
             read.append(op)
@@ -144,7 +114,7 @@ class Clock:
 
 
 def _num_events(op: ClockOp, num_ranks: int) -> int:
-    """Count about what an operation costs the event fabric."""
+    """Estimate the events that an operation costs the event fabric."""
     if isinstance(op, Launch) and op.seconds is None:
         return num_ranks + op.plan.num_transfers
     return num_ranks
@@ -167,20 +137,21 @@ def clock_for(
     Parameters
     ----------
     network, slowdown, trace
-        Routes; when work ends that the stragglers delay; what takes the spans.
+        Routes; straggler slowdowns; the builder that receives the spans.
     plans : Plans
-        Every plan that may be launched; one of several sizes of an algorithm stands for all.
+        Every plan that may be launched; one size of an algorithm stands for all sizes.
     asked : {"auto", "event", "vector"}
-        A certain fabric; or the event fabric where links are shared and for runs of few events,
+        A fixed fabric; ``"auto"``: the event fabric where links are shared and for runs of few
+        events,
         else the vectorised one.
     most_transfers : callable, optional
-        Counts those of the longest collective; left out, of the longest plan.
+        Counts the transfers of the longest collective; default: of the longest plan.
     others : sequence of OtherJob
-        Jobs on the same network; those that can slow the run down play beside it.
+        Jobs on the same network; those that can slow the run down are simulated with it.
     overheads, timed
-        How compute and collectives slow each other down; whether collectives bring their times.
+        Mutual slowdown of compute and collectives; whether collectives have given durations.
     num_steps : int
-        Of the run; 0 stands for a run that is never small.
+        Steps of the run; 0 if it is never small.
 
     Raises
     ------
@@ -233,7 +204,7 @@ def _shared(network: NetworkRoutes, streams: Mapping[int, Sequence[Plan]]) -> in
 def _where_shared(
     asked: Fabric, shared: str, among_others: bool, count: Callable[[], int]
 ) -> tuple[str, str]:
-    """Choose between the fabrics where transfers share a link, and say why."""
+    """Choose between the fabrics where transfers share a link; return the fabric and the reason."""
     if asked == "vector":
         raise ScenarioError(
             [f"fabric 'vector' is not exact here: {shared} is shared; use 'event' or 'auto'."]
@@ -248,10 +219,7 @@ def _where_shared(
 
 
 def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[OtherJob]]:
-    """Find a link that a run shares with another job, and the jobs that can slow it down.
-
-    These share a link with it, or with one of these.
-    """
+    """Find a link shared with another job, and the jobs connected to the run by shared links."""
     first, found, left = None, list[OtherJob](), list(others)
     reached: list[Routed] = [mine]
     for one in reached:  # it grows

@@ -1,4 +1,4 @@
-"""The event fabric: every rank is a process, and every transfer takes its turn in SimPy's loop."""
+"""The event fabric: each rank is a SimPy process, each transfer an event."""
 
 from __future__ import annotations
 
@@ -32,15 +32,7 @@ from simdp.results.trace import COMPUTE_LANE
 
 
 class EventFabric:
-    """Plays scripts rank by rank.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-        Who plays; ranks of different jobs meet on links only.
-    transfers : type
-        `Transfers`, or one that watches them.
-    """
+    """Simulates scripts rank by rank."""
 
     def __init__(self, jobs: Sequence[FabricJob], transfers: type[Transfers] = Transfers) -> None:
         self.jobs, self.loop = jobs, EventLoop()
@@ -53,19 +45,19 @@ class EventFabric:
                 job.paces = [SlowedClock(self.loop) for _ in range(job.world_size)]
         self.transfers.wires.find_owners()
 
-    # Playing -----------------------------------------------------------------------------------
+    # Ranks -------------------------------------------------------------------------------------
 
     def play(self, scripts: Sequence[Iterator[ClockOp]]) -> None:
-        """Play one script per job on every rank of it; it is asked for each operation once."""
+        """Simulate one script per job on all of its ranks; each operation is drawn from it once."""
         self.play_each([tee(s, job.world_size) for job, s in zip(self.jobs, scripts, strict=True)])
 
     def play_each(self, scripts: Sequence[Sequence[Iterable[ClockOp]]]) -> None:
-        """Play a script of its own on each rank of each job, until the first job is done.
+        """Simulate one script per rank of each job, until the first job is done.
 
         Raises
         ------
         DeadlockError
-            Naming each rank that waits for something that will never happen.
+            Lists each rank that waits for an event that cannot happen.
         """
         processes = [
             [
@@ -87,7 +79,7 @@ class EventFabric:
     def _run(
         self, job: FabricJob, rank: int, script: Iterable[ClockOp]
     ) -> Generator[simpy.Event, Any, None]:
-        """One rank: a run of work is one timeout, after which it has to do with others again."""
+        """Simulate one rank; consecutive compute is one timeout."""
         clock, who, loop = 0.0, np.array([rank]), self.loop
         for op in script:
             if clock > loop.now and (
@@ -126,7 +118,7 @@ class EventFabric:
     def _wait(
         self, job: FabricJob, rank: int, op: ClockWait, clock: float
     ) -> Generator[simpy.Event, Any, float]:
-        """Let a rank wait for collectives; return when it goes on [s]."""
+        """Wait for collectives on a rank; return the instant at which it continues [s]."""
         for number in op.calls:
             call = job.calls.get(number)
             if call is None or rank not in call.ready:
@@ -144,7 +136,7 @@ class EventFabric:
         return clock
 
     def _meet(self, job: FabricJob, rank: int, op: ClockBarrier, clock: float) -> simpy.Event:
-        """Note that a rank has come; the last one lets all go on at the latest clock."""
+        """Enter a rank into a barrier; the last one releases all at the latest clock."""
         event = self.loop.event()
         job.came[rank] = (clock, event)
         if len(job.came) == job.world_size:
@@ -188,7 +180,7 @@ class EventFabric:
         self.transfers.come(call, rank, now)
 
     def _finish(self, job: FabricJob, call: CollectiveTimes, rank: int, now: float) -> None:
-        """Let a rank leave a collective: it is done with all its transfers."""
+        """Take a rank out of a collective whose transfers on it are all done."""
         job.slow_down(rank, -1)
         stream = call.op.stream
         queue = job.queue(rank, stream)

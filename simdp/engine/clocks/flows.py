@@ -1,11 +1,10 @@
-"""Transfers as flows that share links.
+"""Flows that share links max-min fairly, and SimPy's event loop with exact instants.
 
-What happens in it are SimPy's processes, timeouts and events. SimPy adds up delays, which would
-tell two instants apart that are the same but for rounding; here an instant stays as it was worked
-out. What shares an instant happens in turns: events as they are triggered, then ranks, the lower
-one first, then links are shared anew, and whoever looks at all that has come does so last.
+SimPy adds delays, so that rounding separates instants that should be equal; this loop keeps each
+instant as computed. Events of one instant run in turns: triggered events, ranks in ascending order,
+link sharing, and last the events that need all arrivals.
 
-Max-min fairness: no flow can get more without taking from one that has no more than itself
+Max-min fairness: no flow can gain rate except at the cost of a flow with an equal or lower rate
 (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2).
 """
 
@@ -33,30 +32,24 @@ from simdp.engine.network.traffic import (
     overtaken,
 )
 
-# Loop ---------------------------------------------------------------------------------------------
+# EventLoop ----------------------------------------------------------------------------------------
 
 SHARES, LAST = EventPriority(2**40), EventPriority(2**40 + 1)
-"""Turns after those of all ranks: links are shared anew; somebody looks at all that has come."""
+"""Turns after those of all ranks: sharing of links, then handlers that need all arrivals."""
 
 
 def turn_of(rank: int) -> EventPriority:
-    """The turn of a rank at an instant."""
+    """Return the turn of a rank within an instant."""
     return EventPriority(NORMAL + 1 + rank)
 
 
 class Until(float):
-    """A delay that ends at a certain instant, to the bit: adding it to what it is by now tells it.
-
-    Parameters
-    ----------
-    instant, now : float
-        When it ends; what it is by now [s].
-    """
+    """A delay for which ``now + delay`` is exactly the target instant [s]."""
 
     instant: float
 
     def __new__(cls, instant: float, now: float) -> Until:
-        """Make a number that compares as the delay does."""
+        """Create a float equal to the delay."""
         delay = super().__new__(cls, instant - now)
         delay.instant = instant
         return delay
@@ -66,17 +59,7 @@ class Until(float):
 
 
 class Moment(simpy.Timeout):
-    """A timeout that ends at a certain instant, and has its turn there.
-
-    Parameters
-    ----------
-    loop : Loop
-        Where.
-    instant : float
-        When [s]; this is also its value.
-    turn : EventPriority
-        Its turn there.
-    """
+    """A timeout that ends at an exact instant [s], which is its value, in a given turn."""
 
     def __init__(self, loop: EventLoop, instant: float, turn: EventPriority) -> None:
         self.turn = turn
@@ -84,13 +67,13 @@ class Moment(simpy.Timeout):
 
 
 def call_back(event: simpy.Event, act: Callable[[simpy.Event], Any]) -> None:
-    """Let an event call somebody when it happens."""
+    """Add a callback to an event that has not happened yet."""
     assert event.callbacks is not None, "it has happened already"
     event.callbacks.append(act)
 
 
 class EventLoop(simpy.Environment):
-    """An environment of SimPy's that also takes instants."""
+    """A SimPy environment that also schedules at exact instants."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -103,21 +86,14 @@ class EventLoop(simpy.Environment):
         super().schedule(event, event.turn if isinstance(event, Moment) else priority, delay)
 
     def until(self, instant: float, turn: EventPriority = NORMAL) -> Moment:
-        """Make a timeout that ends at an instant [s], or now if that is over; the value is when."""
+        """Create a timeout that ends at an instant [s], its value; now if that is past."""
         now = self.now
         return Moment(self, instant if instant > now else now, turn)
 
     def at(self, instant: float, act: Callable[..., object], *args: Any) -> None:
-        """Do something at an instant; all that is due there shares one timeout, in order of calls.
+        """Call ``act(*args, instant)`` at an instant [s], or now if that is past.
 
-        Parameters
-        ----------
-        instant : float
-            When [s]; now, if that is over.
-        act : callable
-            Called with the arguments, and then the instant.
-        *args
-            For ``act``.
+        Calls at the same instant share one timeout and run in the order in which they were added.
         """
         due = self._due.get(instant)
         if due is None:
@@ -130,7 +106,7 @@ class EventLoop(simpy.Environment):
     def in_turn(
         self, instant: float, turn: EventPriority, act: Callable[..., object], *args: Any
     ) -> None:
-        """Do something at an instant in a certain turn; else as `at`."""
+        """Call ``act(*args, instant)`` at an instant [s] in a certain turn."""
         call_back(self.until(instant, turn), lambda moment: act(*args, moment.value))
 
     def _act(self, moment: simpy.Event) -> None:
@@ -140,21 +116,9 @@ class EventLoop(simpy.Environment):
 
 
 class SlowedClock:
-    """What takes some seconds of this time takes ``slow`` times as many of the loop's.
+    """A clock on which a second lasts ``slow`` seconds of the loop.
 
-    When the pace changes, what is under way gets a new end.
-
-    Parameters
-    ----------
-    loop : Loop
-        Where.
-    changed : callable, optional
-        Called when the pace has changed.
-
-    Attributes
-    ----------
-    slow : float
-        The factor by which everything takes longer now.
+    When the factor changes, pending events are rescheduled, and ``changed`` is called.
     """
 
     def __init__(self, loop: EventLoop, changed: Callable[[], object] | None = None) -> None:
@@ -166,13 +130,13 @@ class SlowedClock:
         self._next: Moment | None = None
 
     def timeout(self, seconds: float) -> simpy.Event:
-        """Make an event that happens after some of its own seconds; its value is the instant."""
+        """Create an event after some seconds of this clock; its value is the loop's instant [s]."""
         event = self._loop.event()
         self.after(seconds, event.succeed)
         return event
 
     def after(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
-        """Do something after some of its own seconds; else as `Loop.at`."""
+        """Call ``act(*args, instant)`` after some seconds of this clock; else as `EventLoop.at`."""
         own = self._own + (self._loop.now - self._since) / self.slow + seconds
         self._number += 1
         heappush(self._due, (own, self._number, act, args))
@@ -180,7 +144,7 @@ class SlowedClock:
             self._announce()
 
     def change(self, slow: float) -> None:
-        """From now on everything takes so many times as long."""
+        """Set the factor on durations from now on."""
         if slow == self.slow:
             return
         now = self._loop.now
@@ -209,9 +173,9 @@ class SlowedClock:
 
 
 class Flows:
-    """The flows that are under way at an instant, and the links that they may use.
+    """Active flows and the links that they may use.
 
-    Kept in columns of arrays; a flow that ends hands its column to the last one.
+    Kept in columns of arrays; the column of an ended flow is refilled with the last flow.
     """
 
     def __init__(self) -> None:
@@ -228,37 +192,37 @@ class Flows:
         self._updated, self._next_end = 0.0, np.inf
 
     def add_link(self, bandwidth: float) -> int:
-        """Add a link of some bandwidth [bytes/s]; tell its position."""
+        """Add a link with a bandwidth [bytes/s]; return its position."""
         self._bandwidth.append(bandwidth)
         self._count.append(0)
         return len(self._count) - 1
 
     def bandwidth(self, position: int) -> float:
-        """Of a link [bytes/s]."""
+        """Return a link's bandwidth [bytes/s]."""
         return self._bandwidth[position]
 
     def join(self, links: Ints, nbytes: float, token: Any, pace: SlowedClock | None = None) -> None:
-        """Let a flow over links at some positions begin at the next `settle`.
+        """Add a flow over links at some positions; it begins at the next `settle`.
 
-        One that is slowed down keeps its share of the links, and makes less of it.
+        A flow with a pace keeps its share of the links, and its rate is divided by ``pace.slow``.
         """
         self._joining.append((links, nbytes, token, pace))
         self._any_pace = self._any_pace or pace is not None
 
     def settle(self, now: float, done: Callable[[Any], None]) -> float:
-        """Bring all flows to an instant: end the finished, begin the new, share anew.
+        """Advance all flows to an instant: end the finished, begin the new, share links again.
 
         Parameters
         ----------
         now : float
             The instant [s].
         done : callable
-            Called with the token of each flow that has ended, in order of joining.
+            Called with the token of each ended flow, in order of joining.
 
         Returns
         -------
         float
-            The instant at which the next flow ends, if nothing changes [s]; inf without flows.
+            The instant at which the next flow ends if nothing changes [s]; inf without flows.
         """
         n = len(self._flows)
         if n:
@@ -281,7 +245,7 @@ class Flows:
         return self._next_end
 
     def _rates(self, links: Ints) -> Floats:
-        """Fair rates: every flow's narrowest equal share, where that fills those links."""
+        """Fair rates: each flow's narrowest equal share if these fill the links."""
         asked = narrowest(links, self._share)
         load = load_of(links, asked, len(self._share))
         if on_full_link(links, load >= self._nearly_full).all():
@@ -330,22 +294,14 @@ class Flows:
 
 
 Route = Ints
-"""Positions of the links that a flow uses; made by `Links.route`."""
+"""Positions of the links that a flow uses; from `FlowLinks.route`."""
 
 Arrived = Callable[..., object]
-"""Told its arguments and the instant at which the last byte is there [s]."""
+"""Called with its arguments and the instant at which the last byte arrives [s]."""
 
 
 class FlowLinks:
-    """The links of a cluster.
-
-    Parameters
-    ----------
-    loop : Loop
-        Where flows end.
-    cluster : Cluster
-        Whose links.
-    """
+    """The links of a cluster as flows share them."""
 
     def __init__(self, loop: EventLoop, cluster: Cluster) -> None:
         self.loop, self._cluster = loop, cluster
@@ -356,18 +312,19 @@ class FlowLinks:
         self._next_end: Moment | None = None
 
     def route(self, links: Ints, bandwidth: float, limits: Floats | None = None) -> Route:
-        """Prepare a way over some links.
+        """Prepare a route over some links.
 
         Parameters
         ----------
         links : ndarray, int64
-            Links of the cluster, filled up with -1.
+            Links of the cluster, padded with -1.
         bandwidth : float
-            What it lets through alone; a way that is slower than its links has a link more, of its
-            own [bytes/s].
+            Of an uncontended route [bytes/s]; if it is below that of the links, the route gets an
+            additional link of its own.
         limits : ndarray, shaped as ``links``, optional
-            What the links let through in some steps, where they are degraded. What crosses one in
-            such a step shares it with everything, and what is left of it with its like [bytes/s].
+            Bandwidth of links that are degraded in some steps [bytes/s]. Flows of such a step share
+            the
+            link with all flows, and the reduced bandwidth with each other.
         """
         used = links[links >= 0].tolist()
         new = [link for link in used if link not in self._position]
@@ -385,15 +342,7 @@ class FlowLinks:
         return np.array(places, dtype=np.int64)
 
     def flow(self, route: Route, nbytes: float) -> simpy.Event:
-        """Let bytes flow from now on; the event happens when all are there, its value is when.
-
-        Parameters
-        ----------
-        route : Route
-            From `route`.
-        nbytes : float
-            How many.
-        """
+        """Begin a flow of bytes now; return the event of their arrival, its value the instant."""
         event = self.loop.event()
         self.join(route, nbytes, event.succeed)
         return event
@@ -406,9 +355,9 @@ class FlowLinks:
         *args: Any,
         pace: SlowedClock | None = None,
     ) -> None:
-        """Let bytes flow from now on, and call somebody when all are there; else as `flow`.
+        """Begin a flow of bytes now, and call ``arrived(*args, instant)`` when all have arrived.
 
-        With a pace, which tells ``share_anew`` when it changes, they may be slowed down.
+        A ``pace`` slows the flow down; it must call `share_anew` when it changes.
         """
         if not nbytes or not len(route):  # nothing to send, or nowhere to go
             self.loop.at(self.loop.now, arrived, *args)
@@ -417,7 +366,7 @@ class FlowLinks:
         self.share_anew()
 
     def share_anew(self) -> None:
-        """Share links anew at this instant, once, after everything else that happens there."""
+        """Share links again at this instant, once, after all other events there."""
         if not self._is_due:
             self._is_due = True
             self.loop.in_turn(self.loop.now, SHARES, self._share)
@@ -439,7 +388,7 @@ class FlowLinks:
 
 
 def _there(limits: Floats | None, links: Ints) -> list[float]:
-    """Limits of the links that are used; none where none is given."""
+    """List the limits of the used links; none if no limits are given."""
     found: list[float] = [] if limits is None else limits[links >= 0].tolist()
     return found
 
@@ -449,15 +398,7 @@ Numbers = dict[tuple[int, int, int], int]
 
 
 class Figures(NamedTuple):
-    """What connections cost.
-
-    Attributes
-    ----------
-    alpha, bandwidth : list of float
-        Of each connection: the latency of its route [s], what it lets through [bytes/s].
-    route : list of Route
-        Of each connection.
-    """
+    """Latency [s], uncontended bandwidth [bytes/s] and route of each connection."""
 
     alpha: list[float]
     bandwidth: list[float]
@@ -465,20 +406,21 @@ class Figures(NamedTuple):
 
 
 class Wires:
-    """Every connection that the plans of a run use, as lists that are walked per event.
+    """Every connection that the plans of a run use, as lists for access per event.
 
     Parameters
     ----------
-    links : Links
-        Over which they lead.
+    links : FlowLinks
+        The links of the routes.
 
     Attributes
     ----------
     alpha, bandwidth : list of float
-        Of each connection: the latency of its route [s], what it lets through [bytes/s].
+        Latency [s] and uncontended bandwidth [bytes/s] of each route.
     own : list of bool
-        Whether no other connection uses any link of the route, and no later collective catches up
-        with an earlier one on it; unknown, and so never, before `find_owners`.
+        Whether no other connection uses any link of the route, and no later collective can overtake
+        an
+        earlier one on it; False before `find_owners`.
     route : list of Route
         Of each connection.
     """
@@ -495,7 +437,7 @@ class Wires:
         self._at: dict[NetworkRoutes, Figures] = {}
 
     def at(self, network: NetworkRoutes, step: int) -> Figures:
-        """What the connections of a network cost in a step."""
+        """Figures of a network's connections in a step."""
         there = network.at(step)
         if there is network:
             return Figures(self.alpha, self.bandwidth, self.route)
@@ -513,19 +455,20 @@ class Wires:
         Parameters
         ----------
         line : hashable
-            Parts of one line follow each other, and so share connections; those of different lines
-            may run at the same time.
-        network : Network
-            Routes them.
-        part : Part
-            Whose connections.
+            Parts of one line run one after the other and share connections; those of different
+            lines may
+            run at the same time.
+        network : NetworkRoutes
+            Routes the connections.
+        part : SubPlan
+            The part.
         num_ranks : int
             Vertices from here on are switches.
 
         Returns
         -------
         dict of (int, int, int) to int
-            All of the line.
+            All connections of the line so far.
         """
         known = self._lines.setdefault(line, {})
         c = network.of_part(part)
@@ -549,7 +492,7 @@ class Wires:
         return known
 
     def find_owners(self) -> None:
-        """Find the connections that have their links to themselves, among those that there are."""
+        """Find the connections that share no link with another one."""
         users = dict[int, int]()
         routes = [route.tolist() for route in self.route]
         for route in routes:

@@ -1,12 +1,11 @@
-"""Communication streams of all ranks, and the slowdown of compute and communication together.
+"""Communication streams of all ranks, and the mutual slowdown of compute and communication.
 
-While a collective is under way, compute takes ``1 + compute_slowdown`` times as long; while compute
-is, a collective takes ``1 + collective_slowdown`` times as long. When compute will end is not known
-before the ranks wait: until then a collective counts as slowed down to its end, and what a wait
-finds to have run alone is taken off.
+While a collective runs, compute takes ``1 + compute_slowdown`` times as long; while compute runs, a
+collective takes ``1 + collective_slowdown`` times as long. The end of compute is unknown before the
+ranks wait: until then a collective counts as slowed down to its end, and a wait subtracts the part
+that ran without compute.
 
-Instants have the ranks as their last axis. Before it there may be runs side by side, of one script
-and with times of their own.
+The last axis of instants is the ranks. An axis before it holds independent runs of one script.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from simdp.arrays import Floats
 from simdp.engine.ops import Launch
 
 Times = Callable[[Launch, Floats], Floats]
-"""When each rank is done with a collective at full speed, by when each one begins with it [s]."""
+"""Returns each rank's end of a collective at full speed from the ranks' begins [s]."""
 
 Record = Callable[[Launch, Floats, Floats, Floats], None]
-"""Takes a collective, and when each rank asked for it, entered its stream and was done [s]."""
+"""Receives a collective and each rank's instants: ready, entered its stream, done [s]."""
 
 
 @dataclass
@@ -36,11 +35,11 @@ class Queued:
     op : Launch
         The collective.
     ready, enter, end : ndarray, shape `(world_size,)`
-        When its turn may come on each rank, when it does, and when it is done [s].
+        Earliest entry of each rank, actual entry, and end [s].
     behind : list of Queued
-        Those of other streams that must be done before.
+        Collectives of other streams that must end before.
     message : float or ndarray, shape `(num_runs, 1)`
-        How long it keeps its stream before it begins [s].
+        Time in its stream before it begins [s].
     """
 
     op: Launch
@@ -52,24 +51,12 @@ class Queued:
 
     @property
     def begin(self) -> Floats:
-        """When each rank is ready to take part in it, shape `(world_size,)` [s]."""
+        """Instant at which each rank is ready to take part, shape `(world_size,)` [s]."""
         return self.enter + self.message
 
 
 class Streams:
-    """The communication streams of ranks that play one script.
-
-    Parameters
-    ----------
-    of_compute, of_collective : float or ndarray, shape `(num_runs, 1)`
-        By how much compute and collectives are slowed down by each other.
-    times : callable
-        Times a collective.
-    record : callable
-        Takes every collective once it is known when it is done.
-    message : callable
-        Tells how long a collective keeps its stream before it begins [s]; as it says, if left out.
-    """
+    """The communication streams of ranks that run one script."""
 
     def __init__(
         self,
@@ -90,13 +77,13 @@ class Streams:
         self._under_way: list[tuple[Floats, Floats]] = []
 
     def launch(self, op: Launch, clock: Floats) -> None:
-        """Take a collective that every rank's compute stream asks for at its clock [s]."""
+        """Queue a collective that every rank's compute stream launches at its clock [s]."""
         ready = clock + op.wait if op.wait else clock
-        if self._slows_collectives:  # its transfers would show it at its full speed
+        if self._slows_collectives:  # spans of its transfers would show the full speed
             op = op._replace(record=False)
         queue = self._queues.setdefault(op.stream, [])
         free = queue[-1].end if queue else self._free.get(op.stream)
-        # What has been waited for is over on the compute stream that asks for this one.
+        # A collective that was waited for has ended on the compute stream that launches this one.
         behind = [self._calls[call] for call in op.after if call in self._calls]
         queued = self._calls[op.call] = self._placed(op, ready, free, np.inf, behind)
         if self._slows_compute:
@@ -108,7 +95,7 @@ class Streams:
             self._leave(queued)
 
     def wait(self, calls: Sequence[int], clock: Floats) -> Floats:
-        """When each rank that waits for collectives goes on, shape `(world_size,)` [s]."""
+        """Instant at which each rank continues after a wait, shape `(world_size,)` [s]."""
         stands_still = clock.max(axis=-1, keepdims=True)
         for call in calls:
             if call not in self._done:
@@ -118,19 +105,19 @@ class Streams:
         return clock
 
     def are_free(self, clock: Floats) -> bool:
-        """Whether nothing that slows compute down is under way any more."""
+        """Whether no collective that slows compute down is running."""
         self._under_way = [both for both in self._under_way if (both[1] > clock).any()]
         return not self._under_way
 
     def stretched(self, clock: Floats, seconds: Floats) -> Floats:
-        """How long work takes beside what is under way.
+        """Duration of work that runs concurrently with collectives.
 
         Parameters
         ----------
         clock : ndarray, shape `(world_size,)`
-            When each rank starts with it [s].
+            Start on each rank [s].
         seconds : ndarray, shape `(world_size,)`
-            How long it takes alone [s].
+            Duration without collectives [s].
         """
         if self.are_free(clock):
             return seconds
@@ -144,7 +131,7 @@ class Streams:
         return longer
 
     def _in_order(self) -> Sequence[tuple[Floats, Floats]]:
-        """What is under way, on every rank in the order in which it begins there."""
+        """Intervals of running collectives, sorted by their begin on every rank."""
         if len({*self._free, *self._queues}) < 2:  # those of one stream follow each other
             return self._under_way
         begins, ends = (np.stack(column) for column in zip(*self._under_way, strict=True))
@@ -160,7 +147,7 @@ class Streams:
         until: float | Floats,
         behind: list[Queued],
     ) -> Queued:
-        """Place a collective behind what is before it; compute goes on until an instant [s]."""
+        """Place a collective behind its predecessors; compute runs until an instant [s]."""
         enter = ready if free is None else np.maximum(ready, free)
         for other in behind:
             enter = np.maximum(enter, other.end)
@@ -180,7 +167,7 @@ class Streams:
         self.record(op, queued.ready, queued.enter, queued.end)
 
     def _settle(self, stream: int, call: int, until: Floats) -> None:
-        """Let a stream come to the end of a collective, while compute stands still."""
+        """Finish a stream up to a collective while compute is idle from an instant on [s]."""
         queue = self._queues[stream]
         number = next(i for i, queued in enumerate(queue) if queued.op.call == call)
         for queued in queue[: number + 1]:

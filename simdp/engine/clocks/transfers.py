@@ -1,8 +1,8 @@
 """Transfers of a collective call and their dependencies.
 
-A transfer starts when what it depends on has happened (see `simdp.collectives.plans`). It
-holds its connection for the latency of its route and then for its bytes: at the full bandwidth
-where nothing else can use the route's links, else at a fair share of them (`links`).
+A transfer starts once its dependencies are met (see `simdp.collectives.plans`). It occupies its
+connection for the latency of its route and then for its bytes: at full bandwidth where nothing else
+can use the route's links, else at a fair share of them (`flows`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from simdp.results.trace import TraceBuilder
 class Dependencies:
     """The order that a plan imposes on the transfers of a part, numbered as they are listed.
 
-    Transfers of one connection take turns. What a transfer needs is at a *place*: a chunk of its
-    source, or, in plans that ranks take round by round, its two ranks themselves. What arrives at
-    a place in one round leads to a *gate*, gates of later rounds open after those of earlier ones,
-    and a transfer waits behind the last gates of its places before its own round. So the number of
-    dependencies grows with the number of transfers, also where thousands of transfers meet.
+    Transfers of one connection take turns. A transfer reads from a *place*: a chunk of its source,
+    or,
+    in plans with rank order, its two ranks. The arrivals at a place in one round open a *gate*;
+    gates
+    of later rounds open after those of earlier ones, and a transfer waits for the last gates of its
+    places before its own round. So the number of dependencies grows linearly with the number of
+    transfers, even where thousands of transfers meet.
 
     Parameters
     ----------
-    part : Part
-        Whose order.
+    part : SubPlan
+        The part.
     connection : mapping of (int, int, int) to int
         Numbers of connections by source, destination and channel.
     num_ranks : int
@@ -51,18 +53,19 @@ class Dependencies:
     count : list of int
         Chunks of each transfer.
     pending : list of int
-        How many things each transfer waits for: its ranks to enter (if it is the first on its
+        Number of open conditions of each transfer: its ranks' entry (if it is the first on its
         connection) or its predecessor there, and gates.
     next_on_connection : list of int
         The transfer that follows on the same connection, or -1.
     gates_into : list of tuple of int
         The gates that each transfer's arrival leads to.
     gate_pending, next_gate, behind_gate : lists
-        Of each gate: what it waits for, the gate after it or -1, and the transfers behind it.
+        Of each gate: number of open conditions, the following gate or -1, and the waiting
+        transfers.
     first_of_rank : dict of int to list of int
         The transfers that wait for each rank to enter.
     touching : dict of int to int
-        Of each rank that takes part: how many transfers it sends or receives.
+        Number of transfers that each participating rank sends or receives.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class Dependencies:
     def _list(
         self, part: SubPlan, transfers: Round, connection: Mapping[tuple[int, int, int], int]
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """Number the transfers of a round in every group; say where they leave and land."""
+        """Number the transfers of a round in every group; return their source and target places."""
         groups = len(part.members)
         src = part.members[:, transfers.src].reshape(-1).tolist()
         dst = part.members[:, transfers.dst].reshape(-1).tolist()
@@ -160,23 +163,11 @@ def _cut(values: list[int], ends: Ints) -> list[list[int]]:
     return [values[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 
-# Call ---------------------------------------------------------------------------------------------
+# CollectiveTimes ----------------------------------------------------------------------------------
 
 
 class Leg:
-    """What each transfer of a part still waits for.
-
-    Parameters
-    ----------
-    number : int
-        Of the part.
-    needs : Dependencies
-        Of the part; counted down here in copies.
-    chunk_nbytes : float
-        Of one chunk of the part [bytes].
-    record : bool
-        Whether to remember when transfers start and end.
-    """
+    """Open conditions of each transfer of a part, counted down in copies of its `Dependencies`."""
 
     def __init__(self, number: int, needs: Dependencies, chunk_nbytes: float, record: bool) -> None:
         self.number, self.needs, self.chunk_nbytes = number, needs, chunk_nbytes
@@ -188,18 +179,9 @@ class Leg:
 
 
 class Groups:
-    """The ranks that do a collective together, where somebody must know when all have come.
+    """Process groups of a collective, where its timing depends on all members' arrival.
 
-    Parameters
-    ----------
-    op : Launch
-        The collective.
-    ranks : sequence of int
-        Who takes part; all together, unless the collective tells groups.
-    slow : float
-        The part by which a group that is complete takes longer, until all run free.
-    pace : callable
-        Makes a pace.
+    A complete group is slowed down by the fraction ``slow`` until `run_free`.
     """
 
     def __init__(
@@ -213,7 +195,7 @@ class Groups:
         self.num_waiting = 0
 
     def come(self, rank: int) -> tuple[Sequence[int], SlowedClock | None]:
-        """Let a rank come; return the ranks of its group, if that is complete, and their pace."""
+        """Enter a rank; return its group's ranks if that is complete now, and the group's pace."""
         group = self._of.get(rank)
         if group is None:
             return [rank], None
@@ -226,38 +208,25 @@ class Groups:
         return self._members[group], pace
 
     def pace_of(self, vertex: int) -> SlowedClock:
-        """The pace of what a rank, or a switch, sends; switches serve no groups but all ranks."""
+        """Pace of transfers from a rank, or from a switch, which has the first group's."""
         return self._paces[self._of.get(vertex, 0)]
 
     def run_free(self) -> None:
-        """Compute stands still from now on: nothing slows the collective down any more."""
+        """End the slowdown: compute is idle from now on."""
         self._runs_free = True
         for pace in self._paces:
             pace.change(1.0)
 
 
 class CollectiveTimes:
-    """When each rank came and went.
-
-    Parameters
-    ----------
-    op : Launch
-        The collective.
-    ranks : sequence of int
-        Who takes part.
-    needs : sequence of Dependencies
-        Of the parts of its plan.
-    groups : Groups or None
-        Who does it together, if that matters.
-    left : callable, optional
-        Told of the call, of each rank that leaves it, and when [s].
+    """Each rank's instants in a collective.
 
     Attributes
     ----------
     ready, enter, end : dict of int to float
-        When each rank asked for it, took part and was done [s].
+        When each rank launched it, entered it and was done [s].
     figures : Figures or None
-        What its connections cost; None where its time is told.
+        Figures of its connections; None if its duration is given.
     """
 
     def __init__(
@@ -294,14 +263,14 @@ class CollectiveTimes:
         return len(self.end) == len(self.ranks)
 
     def come(self, rank: int, now: float) -> list[Leg]:
-        """Let a rank enter; return the legs that it enters at once."""
+        """Enter a rank; return the legs that it enters at once."""
         self.enter[rank] = now
         self._unmet[rank] = self._after.copy()
         self._left[rank] = len(self.legs)
         return [leg for leg, unmet in zip(self.legs, self._unmet[rank], strict=True) if not unmet]
 
     def leave(self, rank: int, leg: Leg) -> list[Leg] | None:
-        """Let a rank leave a leg; return the legs that it enters now, or None if it is done."""
+        """Take a rank out of a leg; return the legs that it enters now, None after the last one."""
         self._left[rank] -= 1
         if not self._left[rank]:
             return None
@@ -313,7 +282,7 @@ class CollectiveTimes:
         return entered
 
     def finish(self, rank: int, now: float) -> None:
-        """Let a rank leave the whole."""
+        """Take a rank out of the collective."""
         self.end[rank] = now
         waiting = self._waiting.pop(rank, None)
         if waiting is not None:
@@ -322,53 +291,37 @@ class CollectiveTimes:
             self._left_by(self, rank, now)
 
     def done(self, env: simpy.Environment, rank: int) -> simpy.Event:
-        """Make the event that a rank, which has not left, is done; its value is when [s]."""
+        """Create the event of a rank's end, which is still to come; its value is the instant."""
         event = self._waiting[rank] = env.event()
         return event
 
     def forget(self) -> None:
-        """Drop what was needed while under way; the ends are still to be waited for."""
+        """Drop the state of the transfers; the ends are kept for waits."""
         self.legs, self.groups, self._unmet, self._left = [], None, {}, {}
 
     def reason(self, rank: int, ahead: CollectiveTimes) -> str:
-        """Say what a rank waits for that cannot go on.
-
-        Parameters
-        ----------
-        rank : int
-            Who waits.
-        ahead : Call
-            The first collective in the queue of the rank's communication stream.
-        """
+        """Explain why a rank is blocked; ``ahead`` is the first collective of its stream."""
         what = f"in {self.title()}"
         if rank not in self.enter:
             return f"{what}, behind {ahead.title()}"
-        # A plan's transfers wait for earlier ones alone, so that only a rank can be missing.
+        # A plan's transfers depend on earlier ones only, so that only a rank can be missing.
         absent = [r for r in self.ranks if r not in self.enter]
         listed = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
         return f"{what} for rank{'s' if len(absent) > 1 else ''} {listed} to enter"
 
     def title(self) -> str:
-        """Name the collective, for messages."""
+        """Return the collective's name for messages."""
         return f"{self.op.plan.collective} {self.op.name!r}"
 
 
 Left = Callable[[CollectiveTimes, int, float], None]
-"""Told of each rank that leaves a collective, and when [s]."""
+"""Called with the collective, each rank that leaves it, and the instant [s]."""
 
 Where = tuple[CollectiveTimes, Leg]
 
 
 class Transfers:
-    """Plays collectives.
-
-    Parameters
-    ----------
-    loop : Loop
-        Where.
-    links : Links
-        Over which they go.
-    """
+    """Simulates collectives."""
 
     def __init__(self, loop: EventLoop, links: FlowLinks) -> None:
         self.loop, self.links, self.wires = loop, links, Wires(links)
@@ -383,22 +336,12 @@ class Transfers:
         left: Left | None = None,
         slow: float = 0.0,
     ) -> CollectiveTimes:
-        """Prepare a collective, which begins on each rank when that comes (`come`).
+        """Prepare a collective; `come` begins it on each rank.
 
-        Parameters
-        ----------
-        op : Launch
-            The collective; its plan, bytes, and whether to record its transfers.
-        ranks : sequence of int
-            Who takes part.
-        network : Network
-            Routes its transfers.
-        line : hashable
-            Collectives of one line follow each other on every rank.
-        left : callable, optional
-            Told of each rank that leaves it; others wait for `Call.done`.
-        slow : float
-            The part by which it takes longer from when all have come until `Groups.run_free`.
+        Collectives of one ``line`` run one after the other on every rank. Each rank that leaves is
+        passed
+        to ``left``. ``slow`` is the relative slowdown from the arrival of all ranks until
+        `Groups.run_free`.
         """
         timed = op.seconds is not None
         needs = [] if timed else self._dependencies(op.plan, network, line)
@@ -423,12 +366,12 @@ class Transfers:
         return self._needs[line, plan]
 
     def lay(self, plan: Plan, network: NetworkRoutes, line: Hashable) -> None:
-        """Lay the connections of a plan; see `Wires.lay`."""
+        """Number the connections of a plan; see `Wires.lay`."""
         for part, number in zip(plan.everything, lines_of(plan), strict=True):
             self.wires.lay((line, number), network, part, plan.world_size)
 
     def come(self, call: CollectiveTimes, rank: int, now: float) -> None:
-        """Let a rank begin with a collective, now."""
+        """Begin a collective on a rank, now."""
         legs = call.come(rank, now)
         if call.groups is not None:
             complete, pace = call.groups.come(rank)
@@ -440,7 +383,7 @@ class Transfers:
     def _time(
         self, call: CollectiveTimes, ranks: Sequence[int], pace: SlowedClock | None, now: float
     ) -> None:
-        """Let ranks, if they are all of their group, be done when the collective's time is over."""
+        """Schedule the end of a complete group after the collective's given duration."""
         seconds = 0.0 if len(call.ranks) == 1 else call.op.seconds or 0.0
         for rank in ranks:
             if pace is None:
@@ -486,7 +429,7 @@ class Transfers:
             following(where, i, now)
 
     def _flow(self, where: Where, i: int, now: float) -> None:
-        """Let a transfer's bytes flow over links that others may use, after its latency."""
+        """Start the flow of a transfer over links that others may use, after its latency."""
         (call, leg), pace = where, None
         nbytes = leg.chunk_nbytes * leg.needs.count[i]
         if nbytes == 0:
@@ -499,7 +442,7 @@ class Transfers:
         self.links.join(route, nbytes, self._arrive, where, i, pace=pace)
 
     def _arrive(self, where: Where, i: int, now: float) -> None:
-        """A transfer is done: free its connection, and pass on what it brought."""
+        """End a transfer: release its connection, and start the transfers that depend on it."""
         call, leg = where
         needs, pending = leg.needs, leg.pending
         if leg.end_of:
@@ -528,7 +471,7 @@ class Transfers:
 
 
 def lines_of(plan: Plan) -> list[int]:
-    """Sort a plan's parts into lines, numbered from 0, such that those of one follow each other."""
+    """Assign a plan's parts to lines, numbered from 0, so that those of a line run in sequence."""
     lines: list[int] = []  # of each line: its parts, as bits
     found: list[int] = []
     for number, others in enumerate(beside(plan.everything)):
@@ -545,21 +488,9 @@ NONE = Overheads()
 
 
 class FabricJob:
-    """What the event fabric knows of a job; its ranks are numbered from 0.
+    """A job's inputs and state in the event fabric; its ranks are numbered from 0.
 
-    Parameters
-    ----------
-    network : Network
-        Routes of its ranks.
-    plans : mapping of int to sequence of Plan
-        Every plan that its script may launch, by communication stream; what their connections share
-        decides which links need sharing at all.
-    slowdown : Slowdown
-        When work ends that the stragglers delay.
-    trace : TraceBuilder
-        Takes the spans.
-    overheads : Overheads
-        How compute and collectives slow each other down; not at all, unless it is given.
+    Only links that several connections of its ``plans`` use are shared.
     """
 
     def __init__(
@@ -581,28 +512,29 @@ class FabricJob:
         self._waited: dict[tuple[int, int], int] = {}
         self.calls: dict[int, CollectiveTimes] = {}
         self.blocked: dict[int, CollectiveTimes] = {}
-        self.came: dict[int, tuple[float, simpy.Event]] = {}  # to a meeting under way
+        self.came: dict[int, tuple[float, simpy.Event]] = {}  # to the current barrier
         self._queues: dict[tuple[int, int], deque[tuple[CollectiveTimes, float]]] = {}
         self.stream_free: dict[tuple[int, int], float] = {}
         self.held_back: dict[tuple[int, int], list[int]] = {}
-        """Of a collective and a rank that has not left it: streams whose next one waits for it."""
+        """By collective and rank still in it: streams whose next collective waits for it."""
 
     def queue(self, rank: int, stream: int) -> deque[tuple[CollectiveTimes, float]]:
-        """Collectives that wait on a rank's stream, the one under way first."""
+        """Collectives queued on a rank's stream, the running one first."""
         return self._queues.setdefault((rank, stream), deque())
 
     def slow_down(self, rank: int, change: int) -> None:
-        """Count a collective that begins or ends on a rank, beside which compute takes longer."""
+        """Count a collective that begins or ends on a rank, and set the pace of its compute."""
         if self.paces:
             self.under_way[rank] += change
             beside = self.under_way[rank] > 0
             self.paces[rank].change(1.0 + self.overheads.compute_slowdown * beside)
 
     def stand_still(self, rank: int, number: int) -> None:
-        """Let a rank wait for a collective, and so for all before it in its stream.
+        """Mark a rank as waiting for a collective, and so for all earlier ones of its stream.
 
-        Compute is said to slow down a collective until all ranks wait for it, though one may stand
-        still in between, waiting for something else: so do the streams of the vectorised clock.
+        Compute counts as slowing a collective down until all ranks wait for it, even where one is
+        idle in
+        between because it waits for another collective: `streams` does the same.
         """
         stream = self.calls[number].op.stream
         line, first = self.launched[stream], self._waited.get((rank, stream), 0)
@@ -617,17 +549,17 @@ class FabricJob:
                     call.groups.run_free()
 
     def _missing(self) -> str:
-        """Name the ranks that have not come to a meeting."""
+        """List the ranks that have not reached a barrier."""
         absent = [str(rank) for rank in range(self.world_size) if rank not in self.came]
         listed = ", ".join(absent[:8]) + (" ..." if len(absent) > 8 else "")
         return f"rank{'s' if len(absent) > 1 else ''} {listed}"
 
     def stuck(self) -> list[CollectiveTimes]:
-        """Collectives that not every rank has left."""
+        """Collectives that some ranks have not left."""
         return [call for call in self.calls.values() if not call.is_done]
 
     def explain(self) -> list[str]:
-        """Say for each rank that cannot go on what it waits for."""
+        """Return one line per blocked rank with the reason."""
         stuck, lines = self.stuck(), []
         for rank in range(self.world_size):
             call = self.blocked.get(rank)

@@ -1,14 +1,11 @@
-"""The vectorised clock: times of whole collectives as arrays.
+"""The vectorised clock: times of whole collectives as arrays over all ranks.
 
-Max-plus algebra: a transfer starts at the maximum of the instants that it waits for, and ends a
-fixed time later. Places in a group are rows, groups are columns. A place that is a switch enters at
-minus infinity.
+Max-plus algebra: a transfer starts at the maximum of the instants that it depends on, and ends a
+fixed time later. Rows are places in a group, columns are groups; a switch enters at minus infinity.
+Connections are sorted in the order in which chunks pass them.
 
-Max-plus algebra, as in `recurrences`; arrays of connections are in the order in which chunks pass
-them.
-
-All ranks run together, their clocks as arrays. Exact where no link is used by two transfers at
-a time: then a transfer's time does not depend on any other transfer's.
+Exact where no link is used by two transfers at a time: then a transfer's duration does not depend
+on other transfers.
 """
 
 from __future__ import annotations
@@ -52,22 +49,22 @@ from simdp.results.trace import (
 
 
 class TransferRecorder(Protocol):
-    """Takes the transfers of one round as they are found."""
+    """Records the transfers of one round."""
 
     def __call__(self, pair: Ints, start: Floats, end: Floats, count: int | Ints) -> None:
-        """Take transfers: their connections, instants per group [s], and chunks of each."""
+        """Record transfers: their connections, instants per group [s], and chunks of each."""
 
 
 @dataclass(frozen=True)
 class TransferPace:
-    """What a transfer of a part costs.
+    """Durations of a part's transfers.
 
     Attributes
     ----------
     alpha, per_chunk : ndarray, shape `(num_pairs, num_groups)`
         Latency of each connection, and time of each chunk [s].
     each : sequence of ndarray, shape `(num_transfers, num_groups)`
-        Time of the transfers of each round, where these do not tell it [s].
+        Times of the transfers of each round, which replace the above if given [s].
     """
 
     alpha: Floats
@@ -84,7 +81,7 @@ class TransferPace:
 
 
 def _meet(done: Floats, places: Ints, end: Floats, once: bool) -> None:
-    """Let places be done no earlier than some instants; ``once`` if none is listed twice."""
+    """Raise ``done`` at some places to the given instants; ``once``: no place is listed twice."""
     if once:
         done[places] = np.maximum(done[places], end)
     else:
@@ -92,7 +89,7 @@ def _meet(done: Floats, places: Ints, end: Floats, once: bool) -> None:
 
 
 def _take_turns(turn: RoundTransfers, start: Floats, time: Floats) -> Floats:
-    """When transfers end; several on one connection move ``start`` behind each other."""
+    """Ends of transfers; several on one connection run in turn, which moves their ``start``."""
     end: Floats = start + time
     if len(turn.in_line) > 1:
         before = np.full((int(turn.pair.max()) + 1, start.shape[1]), -np.inf)
@@ -106,23 +103,18 @@ def _take_turns(turn: RoundTransfers, start: Floats, time: Floats) -> Floats:
 def by_rank(
     turns: list[RoundTransfers], pace: TransferPace, enter: Floats, record: TransferRecorder | None
 ) -> Floats:
-    """Round by round: a transfer starts when both its ranks are through with earlier rounds.
+    """Round by round: a transfer starts when both its ranks have finished earlier rounds.
 
     Parameters
     ----------
-    turns : list of Turn
+    turns : list of RoundTransfers
         The rounds.
-    pace : Pace
-        What transfers cost.
+    pace : TransferPace
+        Durations of transfers.
     enter : ndarray, shape `(num_places, num_groups)`
         When each place enters [s].
-    record : Recorder, optional
-        Takes the transfers.
-
-    Returns
-    -------
-    ndarray, shaped as ``enter``
-        When each place is done [s].
+    record : TransferRecorder, optional
+        Records the transfers.
     """
     done = enter.copy()
     for number, turn in enumerate(turns):
@@ -143,7 +135,7 @@ def by_chunk(
     enter: Floats,
     record: TransferRecorder | None,
 ) -> Floats:
-    """Chunk by chunk: remember when each came to each place, and when each connection is free.
+    """Chunk by chunk: a transfer starts when its chunks have arrived and its connection is free.
 
     Parameters and result are those of `by_rank`.
     """
@@ -165,7 +157,7 @@ def by_chunk(
 
 
 def _several(turn: RoundTransfers) -> tuple[Ints, Ints, Ints, Ints]:
-    """Each chunk of each transfer: the transfer, where the chunk leaves and lands, and begins."""
+    """Expand transfers into chunks: transfer, source and target chunk; first of each transfer."""
     counts = np.broadcast_to(turn.count, turn.src.shape)
     each = np.repeat(np.arange(len(counts)), counts)
     begins = np.cumsum(counts) - counts
@@ -192,10 +184,10 @@ def _arrive(arrived: Floats, turn: RoundTransfers, end: Floats) -> None:
 
 
 MAX_SPEEDS = 16
-"""Speeds of a ring's connections for which a closed form beats going round by round."""
+"""Distinct speeds of a ring's connections up to which a closed form is faster than rounds."""
 
 
-# Rings: connection r ends where connection r + 1 begins ------------------------------------------
+# Rings: connection r ends where connection r + 1 begins -----------------------------------------
 
 
 def ring(
@@ -205,7 +197,7 @@ def ring(
     enter: Floats,
     record: TransferRecorder | None,
 ) -> Floats:
-    """Every round as the first; in closed form where one is known.
+    """A ring, all of whose rounds are equal; in closed form where one exists.
 
     Parameters and result are those of `by_rank`.
     """
@@ -243,11 +235,13 @@ def _round_by_round(
 
 
 def _closed(plan: Plan, time: Floats, first: Floats) -> Floats | None:
-    """When the last transfer of every connection ends, or None where no formula is known.
+    """End of the last transfer of every connection, or None without a closed form.
 
-    Walking back from that transfer, each step leads to the one before it on the connection or to
-    the one that brought what it sends. With equal links, j steps of the second kind lead to the
-    connection r - j and skip ``slices - 1`` transfers each, so that
+    Walking back from that transfer, each step leads to the previous one on the connection or to the
+    one
+    that delivered its chunk. With equal links, j steps of the second kind lead to connection r - j
+    and
+    skip ``slices - 1`` transfers each, so that
     ``T[r] = max over j of first[r - j] + (rounds - j (slices - 1)) time``.
     """
     n, rounds = len(first), plan.num_rounds
@@ -269,7 +263,7 @@ def _closed(plan: Plan, time: Floats, first: Floats) -> Floats | None:
 def _by_pattern(
     time: Floats, first: Floats, closed: Callable[[Floats, Floats], Floats | None]
 ) -> Floats | None:
-    """Apply a closed form to all groups whose connections are alike; None if one has none."""
+    """Apply a closed form to each set of groups with equal connections; None if one fails."""
     if (time == time[:, :1]).all():
         return closed(time[:, 0], first)
     alike: dict[bytes, list[int]] = {}
@@ -285,23 +279,26 @@ def _by_pattern(
 
 
 def _ring_of_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
-    """The ring of several nodes, whose connections have a few speeds.
+    """Closed form for the ring of several nodes, whose connections have a few speeds.
 
-    Walking back as in `_closed`, a way of j steps passes j + 1 connections and stays
+    Walking back as in `_closed`, a path of j steps passes j + 1 connections and stays
     ``rounds - 1 - j`` times, best on the slowest that it passes. With the ring unrolled, and C[i]
-    the time of the connections before i, a way from s to r whose slowest connection takes t ends at
+    the
+    time of the connections before i, a path from s to r whose slowest connection takes t ends at
     ``first[s] + C[r + 1] - C[s] + (rounds - 1 - (r - s)) t``.
-    For each t, every start counts from which a way passes a connection as slow as t; where it
-    passes a slower one, this says less than is true, which does no harm. Of the turns of the ring
-    the last one counts: to go around once more passes the slowest connection, and from there on
-    a way gains nothing over staying.
+    For each t, every start counts from which a path passes a connection as slow as t; where it
+    passes a
+    slower one, this is a lower bound, which does not change the maximum. Only the last turn of the
+    ring
+    counts: another turn passes the slowest connection, and beyond it a path gains nothing over
+    staying.
 
     Parameters
     ----------
     time : ndarray, shape `(n,)`
         Of each connection [s].
     first : ndarray, shape `(n, num_groups)`
-        When each may start first [s].
+        Earliest start of each [s].
     rounds : int
         Transfers on each connection.
     """
@@ -322,7 +319,7 @@ def _ring_of_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
 
 
 def _spent(time: Floats, speeds: Floats) -> Floats:
-    """Time of all connections before each one, and of all; sums of few products, so that exact."""
+    """Cumulative time of the connections, as sums of a few products for exactness."""
     total = np.zeros(len(time) + 1)
     for t in speeds:
         total[1:] += np.cumsum(time == t) * t
@@ -330,7 +327,7 @@ def _spent(time: Floats, speeds: Floats) -> Floats:
 
 
 def _latest(values: Floats, n: int) -> Floats:
-    """Maximum over each value and the n - 1 before it, of three times n values; from n - 1 on."""
+    """Maximum over each of ``3 n`` values and the n - 1 before it; from n - 1 on."""
     blocks = values.reshape(3, n, -1)
     ahead = np.maximum.accumulate(blocks, axis=1).reshape(values.shape)
     back = np.maximum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].reshape(values.shape)
@@ -342,25 +339,14 @@ def _latest(values: Floats, n: int) -> Floats:
 def chain(
     num_chunks: int, connections: Connections, pace: TransferPace, enter: Floats
 ) -> Floats | None:
-    """A pipeline of chunks along a chain, in closed form; None where there are many speeds.
+    """A pipeline of chunks along a chain, in closed form; None for more than `MAX_SPEEDS` speeds.
 
-    Walking back from the last chunk on connection p, a way leads over the connections before it to
-    some connection q, passes each at least once, and stays ``num_chunks - 1`` times, best on the
-    slowest that it passes:
+    Walking back from the last chunk on connection p, a path leads over the connections before it to
+    a
+    connection q, passes each at least once, and stays ``num_chunks - 1`` times, best on the slowest
+    that it passes:
     ``T[p] = max over q of first[q] + time[q] + ... + time[p] + (num_chunks - 1) slowest``.
-    As in `_ring_of_speeds`, speed by speed.
-
-    Parameters
-    ----------
-    num_chunks : int
-        Chunks in the pipeline.
-    connections, pace, enter
-        As in `ring`.
-
-    Returns
-    -------
-    ndarray, shaped as ``enter``, or None
-        When each place is done [s].
+    As in `_ring_of_speeds`, speed by speed. Parameters and result are those of `by_rank`.
     """
     src, dst = connections.places.T[:2]
     first = np.maximum(enter[src], enter[dst])
@@ -389,36 +375,26 @@ def _chain_of_speeds(time: Floats, first: Floats, num_chunks: int) -> Floats | N
     return end
 
 
-# Vector -------------------------------------------------------------------------------------------
+# VectorFabric -------------------------------------------------------------------------------------
 
 MAX_KEPT_NBYTES = 2**25
-"""Memory for the results of collectives that may come again with the same arrivals."""
+"""Memory for results of collectives that may recur with the same arrivals [bytes]."""
 
 ROUNDING = 1e-12
-"""A wait that is shorter than this part of the clock is what rounding makes of none."""
+"""A wait below this fraction of the clock is a rounding error."""
 
 NONE = Overheads()
 
 FINE_RANKS = 2_000
-"""Beyond so many ranks, work that nothing interrupts is one span: a span a layer would fill the
-memory with instants that nobody looks at."""
+"""Ranks above which uninterrupted work is one span; a span per layer would fill the memory."""
 
 
 class VectorFabric:
-    """Plays a script for all ranks at once.
+    """Simulates a script for all ranks at once.
 
-    Parameters
-    ----------
-    network : Network
-        Routes; no link may be used by two transfers of the script's plans at a time.
-    slowdown : Slowdown
-        When work ends that the stragglers delay.
-    trace : TraceBuilder
-        Takes the spans.
-    fixed : bool
-        Links may be shared; every transfer then gets a fixed share of them (`Lockstep`).
-    overheads : Overheads
-        How compute and collectives slow each other down; not at all, unless it is given.
+    Exact if no two transfers of the script's plans use a link at a time; with ``fixed``, links may
+    be
+    shared, and every transfer gets a fixed share of them (`Lockstep`).
     """
 
     def __init__(
@@ -431,12 +407,12 @@ class VectorFabric:
     ) -> None:
         self.network, self.slowdown, self.trace, self.fixed = network, slowdown, trace, fixed
         self.overheads = overheads
-        self._now = network  # as its links are in the step of the collective that is played
+        self._now = network  # with the links' figures in the step of the current collective
         self._lockstep: dict[tuple[Plan, NetworkRoutes], Lockstep] = {}
         self._known: dict[tuple[Plan, NetworkRoutes, float, bytes], Floats] = {}
 
     def play(self, script: Iterator[ClockOp]) -> None:
-        """Charge the time of everything that the script yields."""
+        """Simulate the time of every operation of the script."""
         n = self.slowdown.world_size
         ranks = np.arange(n)
         clock = np.zeros(n)
@@ -471,13 +447,13 @@ class VectorFabric:
                     raise OperationError(f"{__name__}.VectorFabric", type(op))
 
     def _work(self, op: ComputeWork, ranks: Ints, clock: Floats, streams: Streams) -> Floats:
-        """Charge work beside what is under way; tell when it is done [s]."""
+        """Simulate work that overlaps with collectives; return its end [s]."""
         end = self.slowdown.finish(clock, streams.stretched(clock, op.seconds), ranks)
         self.trace.add(ranks, op.step, COMPUTE_LANE, op.activity, op.name, clock, end, op.nbytes)
         return end
 
     def _stretch(self, op: FusedWork, ranks: Ints, clock: Floats) -> Floats:
-        """Charge work in one piece, as if it came bit by bit; work of one kind is one span."""
+        """Simulate fused work as if piece by piece; consecutive equal activities are one span."""
         ends = np.add.accumulate(np.concatenate([clock[None], op.seconds]))
         first, last = 0, len(op.activities)
         for place, activity in enumerate(op.activities, 1):
@@ -489,7 +465,7 @@ class VectorFabric:
         return found
 
     def _ends(self, op: Launch, begin: Floats) -> Floats:
-        """When each rank is done with a collective that it is ready for at ``begin`` [s]."""
+        """Each rank's end of a collective for which it is ready at ``begin`` [s]."""
         if op.seconds is not None and len(begin) > 1:
             end, members = begin.copy(), slice(None) if op.groups is None else op.groups
             end[members] = op.latest(begin)[members] + op.seconds
@@ -500,29 +476,24 @@ class VectorFabric:
     def times(
         self, plan: Plan, nbytes: float, enter: Floats, recorded: Launch | None = None
     ) -> Floats:
-        """When each rank is done with a collective.
+        """Each rank's end of a collective.
 
         Parameters
         ----------
         plan : Plan
-            Who sends what to whom.
+            Its transfers.
         nbytes : float
             The whole buffer [bytes].
         enter : ndarray, shape `(world_size,)`
             When each rank enters [s].
         recorded : Launch, optional
             The collective whose transfers get spans.
-
-        Returns
-        -------
-        ndarray, shape `(world_size,)`
-            When its last transfer, sent or received, is done [s].
         """
         if plan.world_size == 1:
             return enter.copy()
         if recorded is not None:
             return self._played(plan, nbytes, enter, recorded)
-        # What arrives as before, if only later, leaves as before.
+        # Equal arrivals, up to a common delay, give equal ends.
         begin = float(enter.min())
         key = (plan, self._now, nbytes, (enter - begin).tobytes())
         if key not in self._known:
@@ -551,7 +522,7 @@ class VectorFabric:
         begin: Floats,
         op: Launch | None,
     ) -> Floats:
-        """When each rank leaves a part; a rank that has no place in it leaves at once."""
+        """When each rank leaves a part; a rank outside the part leaves at once."""
         connections = self._now.of_part(part)
         pace = self._pace(plan, number, connections, chunk_nbytes)
         members, n = part.members.T, len(begin)
@@ -602,7 +573,7 @@ class VectorFabric:
 
 
 def merged(script: Iterator[ClockOp]) -> Iterator[ClockOp]:
-    """Join work of one kind that nothing comes between; nobody looks at memory that closely."""
+    """Join consecutive work of one activity, and drop changes of memory."""
     held: ComputeWork | None = None
     first = ""
     for op in script:
@@ -627,7 +598,7 @@ def merged(script: Iterator[ClockOp]) -> Iterator[ClockOp]:
 
 
 def feed(trace: TraceBuilder, op: Feed, clock: Floats, ranks: Ints) -> Floats:
-    """Let ranks wait for their next batch, and tell when they have it [s]."""
+    """Wait for each rank's next batch; return when it has arrived [s]."""
     there, end = op.pipeline.hand_over(op.number, op.samples[ranks], clock, ranks)
     for name, start, until in (("wait for the batch", clock, there), ("copy", there, end)):
         if (until > start).any():
@@ -636,7 +607,7 @@ def feed(trace: TraceBuilder, op: Feed, clock: Floats, ranks: Ints) -> Floats:
 
 
 def record_meeting(trace: TraceBuilder, op: ClockBarrier, came: Floats, last: Floats) -> None:
-    """Add the spans of ranks that wait for the last one to come [s]."""
+    """Add spans of ranks that wait for the last one at a barrier [s]."""
     ranks = np.flatnonzero(last > came)
     if len(ranks):
         here = came[ranks], last[ranks]
@@ -670,18 +641,20 @@ def record_transfers(
 def record_collective(
     trace: TraceBuilder, op: Launch, ready: Floats, enter: Floats, end: Floats
 ) -> None:
-    """Add the spans of a collective: each rank waits for the slowest to be ready, then takes part.
+    """Add the spans of a collective: each rank waits until all are ready, then takes part.
 
     Parameters
     ----------
     trace : TraceBuilder
-        Takes the spans.
+        Receives the spans.
     op : Launch
         The collective.
     ready, enter, end : ndarray, shape `(world_size,)`
-        When each rank's compute stream asks for it, when its communication stream is free for it,
-        and when it is done [s]. A rank that is done before the last one is ready, as in a
-        broadcast, has waited until then.
+        When each rank's compute stream launches it, its communication stream is free for it, and it
+        is
+        done [s]. A rank that is done before the last one is ready, as in a broadcast, has waited
+        until
+        then.
     """
     if op.alone(len(enter)):
         return

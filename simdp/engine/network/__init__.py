@@ -14,19 +14,11 @@ from simdp.errors import ScenarioError
 from simdp.rng import stream
 
 Active = tuple[bool, ...]
-"""Which of the degraded links that come and go are degraded."""
+"""Flags of the intermittent degraded links: degraded or not."""
 
 
 class Conditions:
-    """The conditions that a cluster's links go through.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Whose stragglers.
-    seed : int
-        Of the scenario; it draws where flapping begins.
-    """
+    """Conditions of a cluster's links that change over the steps; the seed draws their phases."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
@@ -37,25 +29,25 @@ class Conditions:
         ]
 
     def active(self, step: int) -> Active:
-        """Which are degraded in a step; empty where none of them ever changes, or none is."""
+        """Flags of the links that are degraded in a step; empty if none is."""
         found = tuple(one.is_on(step, phase) for one, phase in self._changing)
         return found if any(found) else ()
 
     def cluster(self, active: Active) -> Cluster:
-        """The cluster in which some of them are degraded at all times, and the others never."""
+        """The cluster in which the flagged links are always degraded, and the others never."""
         changing = [one for one, _ in self._changing]
         kept = [one for one in self._cluster.stragglers if one not in changing]
         now = [one.made_lasting() for one, on in zip(changing, active, strict=True) if on]
         return self._cluster.model_copy(update={"stragglers": [*kept, *now]})
 
 
-# Network ------------------------------------------------------------------------------------------
+# NetworkRoutes ------------------------------------------------------------------------------------
 
 MAX_ROUTE_LINKS = 50_000_000
 """Links of all routes of a part, 400 MB."""
 
 NUM_SAMPLED = 64
-"""Routes by which a part's are judged."""
+"""Routes that are sampled to judge the length of a part's."""
 
 MAX_KEPT_TRANSFERS = 2_000_000
 """Transfers of rounds that are kept for the next collective, some 100 MB."""
@@ -74,9 +66,9 @@ class Connections:
     src, dst : ndarray, shape `(num_pairs, num_groups)`
         The same as vertices of the cluster.
     links : ndarray, shape `(num_pairs, num_groups, longest)`
-        Link numbers of each route, filled up with -1.
+        Link numbers of each route, padded with -1.
     alpha, bandwidth : ndarray, shape `(num_pairs, num_groups)`
-        Sum of the links' latencies [s]; what the route lets through alone [bytes/s].
+        Sum of the links' latencies [s]; bandwidth of the uncontended route [bytes/s].
     """
 
     places: Ints
@@ -89,16 +81,16 @@ class Connections:
 
 @dataclass(frozen=True, eq=False)
 class RoundTransfers:
-    """A round of a plan, ready for a clock.
+    """A round of a plan, prepared for a clock.
 
     Attributes
     ----------
     pair : ndarray
-        Which of `Connections.places` each transfer uses.
+        Index of each transfer's connection in `Connections.places`.
     src, dst : ndarray
         Places.
     chunk, to : ndarray
-        First chunk of each transfer, where it leaves and where it lands.
+        First chunk of each transfer, at its source and at its destination.
     count : int or ndarray
         Chunks of each transfer.
     stride : int
@@ -107,8 +99,7 @@ class RoundTransfers:
         Positions of the transfers that are first on their connections in this round, then of those
         that are second, ...
     once : bool
-        Whether every rank sends once at most and receives once at most, each chunk at a place of
-        its own.
+        Whether every rank sends at most once and receives at most once.
     """
 
     pair: Ints
@@ -128,11 +119,11 @@ class NetworkRoutes:
     Parameters
     ----------
     cluster : Cluster
-        Whose links.
+        The cluster.
     vertices : ndarray, optional
-        The cluster's vertices that the job's ranks and switches are; all, if left out.
+        The cluster's vertices of the job's ranks and switches; default: all.
     seed : int
-        Of the scenario; it draws when links that flap are degraded.
+        Of the scenario; draws when flapping links are degraded.
 
     Attributes
     ----------
@@ -149,7 +140,7 @@ class NetworkRoutes:
         self._of_part: dict[tuple[Plan, int], tuple[Ints, Connections]] = {}
 
     def at(self, step: int) -> NetworkRoutes:
-        """The same routes with the figures that links have in a step."""
+        """The same routes with the links' figures in a step."""
         active = self._conditions.active(step + self.first_step if step >= 0 else step)
         if not active:
             return self
@@ -163,13 +154,14 @@ class NetworkRoutes:
     def connect(self, src: Ints, dst: Ints) -> tuple[Ints, Floats, Floats]:
         """Route pairs of vertices.
 
-        A rank reaches itself at once. A route that is stored and forwarded on its way, such as one
-        through host memory, takes the time of all its stages: ``1 / bandwidth`` is their sum.
+        A rank reaches itself in no time. A store-and-forward route, such as one through host
+        memory, takes
+        the time of all its stages: ``1 / bandwidth`` is their sum.
 
         Returns
         -------
         (ndarray, ndarray, ndarray)
-            Links, filled up with -1, shape `(num_pairs, longest)`; alpha [s]; bandwidth [bytes/s].
+            Links, padded with -1, shape `(num_pairs, longest)`; alpha [s]; bandwidth [bytes/s].
         """
         if self.vertices is not None:
             src, dst = self.vertices[src], self.vertices[dst]
@@ -220,12 +212,12 @@ class NetworkRoutes:
         return self._of_part[key][1]
 
     def _check_length(self, part: SubPlan, src: Ints, dst: Ints) -> None:
-        """Refuse connections whose routes would fill the memory, judging by some of them.
+        """Reject connections whose routes would exceed the memory, judged by a sample.
 
         Raises
         ------
         ScenarioError
-            Saying how long they are.
+            With their number and length.
         """
         some = np.flatnonzero(src != dst)[:: max(len(src) // NUM_SAMPLED, 1)]
         longest = self.connect(src[some], dst[some])[0].shape[1] if len(some) else 0
@@ -239,7 +231,7 @@ class NetworkRoutes:
             )
 
     def turns(self, plan: Plan) -> list[RoundTransfers]:
-        """The rounds of a plan that is no ring, with their connections."""
+        """The rounds of a plan other than a ring, with their connections."""
         if plan not in self._turns:
             v, pairs = plan.num_vertices, self.pairs(plan)
             most = int(pairs[:, 2].max(initial=0)) + 1
@@ -258,7 +250,7 @@ class NetworkRoutes:
         return self._turns[plan]
 
     def _forget_turns(self, kept: Plan) -> None:
-        """Drop the rounds of other plans, the oldest first, if there are too many."""
+        """Drop the rounds of other plans, the oldest first, above `MAX_KEPT_TRANSFERS`."""
         total = sum(plan.num_transfers for plan in self._turns)
         for plan in list(self._turns):
             if total > MAX_KEPT_TRANSFERS and plan is not kept:
@@ -300,7 +292,7 @@ def _find_pairs(plan: Plan) -> Ints:
 
 
 def _in_order(src: Ints, dst: Ints) -> Ints:
-    """Pairs of which each has one channel."""
+    """Stack pairs that have one channel each."""
     return np.stack([src, dst, np.zeros_like(src)], axis=1)
 
 

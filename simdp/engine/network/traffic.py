@@ -1,9 +1,9 @@
-"""Traffic of collectives over links, and how links are shared.
+"""Traffic of collectives over links, and sharing of links.
 
-Decided from the plans alone, before anything runs. Transfers of one connection take turns. Those of
-one rank take turns too where the plan takes it round by round, and in collectives that follow each
-other on the rank's communication stream. Everything else may coincide; so may what switches hand on
-to each other, whom no stream holds back.
+Sharing is decided from the plans, before a run. Transfers of one connection take turns. Those of
+one rank take turns too in plans with rank order, and in collectives that follow each other on the
+rank's communication stream. All others may coincide; so may transfers between switches, which no
+stream holds back.
 
 Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2.
 """
@@ -32,19 +32,18 @@ Call = tuple[str, float]
 
 
 class LinkUse(NamedTuple):
-    """What crossed a link.
+    """Traffic over a link.
 
     Attributes
     ----------
     name : str
         The link.
     nbytes : float
-        What crossed it [bytes].
+        Bytes over it [bytes].
     others : float
-        What other jobs sent over it in the same time [bytes].
+        Bytes of other jobs over it in the same time [bytes].
     utilization : float
-        The part of the time for which it was busy, if it ran at its full bandwidth; 0 ... 1. Where
-        that is an estimate, it counts as 1 at most.
+        Busy fraction of the time at full bandwidth, 0 ... 1; estimates are limited to 1.
     """
 
     name: str
@@ -54,7 +53,7 @@ class LinkUse(NamedTuple):
 
 
 class Traffic:
-    """Counts what a script launches; of timed collectives nobody knows what links they use.
+    """Counts a script's collectives; the links of timed collectives are unknown.
 
     Attributes
     ----------
@@ -65,7 +64,7 @@ class Traffic:
     timed : bool
         Whether any collective was timed; these are in neither.
     calls : dict of (int, Call) to int, or None
-        How often each step calls each timed collective; None where process groups have their own.
+        Number of each timed collective in each step; None with process groups.
     """
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class Traffic:
         self._under_way: dict[int, tuple[Plan, float]] = {}
 
     def watch(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
-        """Pass a script on."""
+        """Yield a script's operations while counting."""
         for op in script:
             if isinstance(op, Launch) and op.seconds is not None:
                 self.timed = True
@@ -99,7 +98,7 @@ class Traffic:
             self.calls[key] = self.calls.get(key, 0) + 1
 
     def timed_per_step(self, first: int, num_steps: int) -> dict[Call, float] | None:
-        """Timed collectives of a mean step from ``first`` on; None where they are not known."""
+        """Timed collectives of a mean step from ``first`` on; None if unknown."""
         if self.calls is None:
             return None
         found: dict[Call, float] = {}
@@ -118,11 +117,11 @@ class Traffic:
 
 
 def link_bytes(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[Ints, Floats]:
-    """Bytes that cross each link.
+    """Bytes over each link.
 
     Parameters
     ----------
-    network : Network
+    network : NetworkRoutes
         Routes.
     moved : mapping of Plan to float
         Bytes of all collectives of each plan.
@@ -130,7 +129,7 @@ def link_bytes(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[Int
     Returns
     -------
     (ndarray, ndarray)
-        Numbers of the links that are used, and the bytes that cross each, the most first.
+        Numbers of the used links, and the bytes over each, in descending order.
     """
     links, nbytes = [np.empty(0, dtype=np.int64)], [np.empty(0)]
     for plan, total in moved.items():
@@ -170,12 +169,9 @@ def report(
     others: Sequence[Moved] = (),
     estimated: bool = False,
 ) -> dict[str, Any]:
-    """What a result says of the links: how many were used, and the busiest of them.
+    """Links of a result, as a dict: number of used links, and the busiest.
 
-    Parameters
-    ----------
-    network, moved, seconds, others, estimated
-        As in `link_use`.
+    Parameters are those of `link_use`.
     """
     num_links, uses = link_use(network, moved, seconds, others, estimated)
     listed = [
@@ -197,19 +193,20 @@ def link_use(
     others: Sequence[Moved] = (),
     estimated: bool = False,
 ) -> tuple[int, list[LinkUse]]:
-    """Count the links that were used, and list the busiest, at most `MAX_LISTED`.
+    """Count the used links, and list the busiest, at most `MAX_LISTED`.
 
     Parameters
     ----------
     network, moved
         As in `link_bytes`.
     seconds : float
-        The time in which that happened, on any rank [s].
-    others : sequence of (Network, mapping)
-        What other jobs moved in the same time, taken from all of theirs.
+        The time of the traffic, on any rank [s].
+    others : sequence of (NetworkRoutes, mapping)
+        Traffic of other jobs in the same time.
     estimated : bool
-        Whether links were shared by rounds (`simdp.engine.network.traffic`), of which one may
-        begin before the last one is over.
+        Whether links were shared by rounds (`Lockstep`), of which one may begin before the last one
+        is
+        over.
     """
     links, nbytes = link_bytes(network, moved)
     beside = np.zeros(len(links))
@@ -241,10 +238,10 @@ def shared_link(network: NetworkRoutes, plans: Iterable[Plan]) -> int | None:
 
     Parameters
     ----------
-    network : Network
+    network : NetworkRoutes
         Routes.
     plans : iterable of Plan
-        What every rank's one communication stream takes, in any order.
+        Plans on every rank's one communication stream, in any order.
 
     Returns
     -------
@@ -268,20 +265,12 @@ def shared_link(network: NetworkRoutes, plans: Iterable[Plan]) -> int | None:
 
 
 def overtaken(part: SubPlan, connections: Connections, num_ranks: int) -> Bools:
-    """Tell on which connections a collective can catch up with the one before it.
+    """Find the connections on which a collective can catch up with the one before it.
 
-    A connection with a rank at one end is left before the rank enters the next collective. What
-    switches still hand on to each other holds no rank back, except in an all_reduce: that no rank
-    leaves before all the switches' sums have come down.
-
-    Parameters
-    ----------
-    part : Part
-        Of a plan.
-    connections : Connections
-        Of the part.
-    num_ranks : int
-        Vertices from here on are switches.
+    A connection with a rank at one end is left before the rank enters the next collective.
+    Transfers
+    between switches hold no rank back, except in an all_reduce, which no rank leaves before all the
+    switches' sums have come down.
 
     Returns
     -------
@@ -299,7 +288,7 @@ def _first_overtaken(network: NetworkRoutes, part: SubPlan, num_ranks: int) -> i
 
 
 Routed = tuple[NetworkRoutes, Sequence[Plan]]
-"""The plans of a job, and what routes them."""
+"""A job's routes and plans."""
 
 
 def common_link(one: Routed, other: Routed) -> int | None:
@@ -326,7 +315,7 @@ def _users(network: NetworkRoutes, part: SubPlan) -> tuple[Ints, Ints, Ints]:
 
 
 def _repeated(links: Ints) -> int | None:
-    """The link that occurs most often, if any does twice."""
+    """The link that occurs most often, if any occurs twice."""
     found, times = np.unique(links[links >= 0], return_counts=True)
     if not (times > 1).any():
         return None
@@ -342,11 +331,11 @@ def _crowded_in(network: NetworkRoutes, part: SubPlan) -> int | None:
         crowded = _repeated(links[turn.pair])
         if crowded is not None:
             return crowded
-    return None  # transfers of different rounds are looked at as those of different parts are
+    return None  # `_without_owner` compares different rounds, as different parts
 
 
 def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
-    """Find a link whose uses have no rank in common that sends, or receives, them all."""
+    """Find a link whose uses have neither a common sender nor a common receiver."""
     if not users:
         return None
     links, src, dst = (np.concatenate(column) for column in zip(*users, strict=True))
@@ -366,9 +355,9 @@ def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
 
 @lru_cache(maxsize=64)
 def beside(parts: tuple[SubPlan, ...]) -> list[int]:
-    """For each part those that neither come before it nor after it: bit i stands for part i.
+    """For each part the parts that are neither before nor after it: bit i stands for part i.
 
-    Numbers as sets, since a plan of a thousand slices has millions of such pairs.
+    Integers as sets, since a plan of a thousand slices has millions of such pairs.
     """
     earlier, later = [0] * len(parts), [0] * len(parts)
     for number, part in enumerate(parts):
@@ -387,7 +376,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def alike(keys: Iterable[Key]) -> dict[Key, int]:
-    """For each key the places where it stands: bit i stands for place i."""
+    """Map each key to its positions: bit i stands for position i."""
     found: dict[Key, int] = {}
     for place, key in enumerate(keys):
         found[key] = found.get(key, 0) | 1 << place
@@ -395,7 +384,7 @@ def alike(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def meeting(parts: tuple[SubPlan, ...], keys: Sequence[Key]) -> list[tuple[Key, Key]]:
-    """Pairs of keys, one for each part, of which some parts run at the same time."""
+    """Pairs of keys, one key per part, of which some parts run at the same time."""
     places, found = alike(keys), dict[tuple[Key, Key], None]()
     for key, others in zip(keys, beside(parts), strict=True):
         for other, there in places.items() if others else ():
@@ -422,13 +411,14 @@ SAME = 1e-12
 def fair_rates(links: Ints, capacity: Floats) -> Floats:
     """Max-min fair rates of flows.
 
-    Links fill up together: in every pass each flow asks for its narrowest link's equal share; a
-    link where every flow asks for that link's own share is full, and its flows are settled.
+    Links fill up together: in every pass each flow requests its narrowest link's equal share; a
+    link
+    where every flow requests that link's own share is full, and its flows are settled.
 
     Parameters
     ----------
     links : ndarray, shape `(longest, num_flows)`
-        The links of each flow, as positions in ``capacity``; fill up with position 0.
+        The links of each flow, as positions in ``capacity``; padded with position 0.
     capacity : ndarray, shape `(num_links + 1,)`
         Bandwidth of each link [bytes/s]; the first one is infinite and stands for no link.
 
@@ -461,12 +451,12 @@ FEW_LINKS = 3
 
 
 def _count(links: Ints, num_links: int) -> Ints:
-    """How many flows use each link."""
+    """Number of flows on each link."""
     return np.bincount(links.reshape(-1), minlength=num_links)
 
 
 def narrowest(links: Ints, share: Floats) -> Floats:
-    """The least share along each route."""
+    """The smallest share along each route."""
     found: Floats = share.take(links[0]) if len(links) <= FEW_LINKS else share[links].min(axis=0)
     for row in links[1:] if len(links) <= FEW_LINKS else ():
         np.minimum(found, share.take(row), out=found)
@@ -474,7 +464,7 @@ def narrowest(links: Ints, share: Floats) -> Floats:
 
 
 def load_of(links: Ints, rates: Floats, num_links: int) -> Floats:
-    """What flows of some rates put on each link."""
+    """Load of flows with some rates on each link."""
     if len(links) > FEW_LINKS:
         each = rates[np.newaxis].repeat(len(links), axis=0).ravel()
         return np.bincount(links.reshape(-1), each, num_links).astype(np.float64, copy=False)
@@ -496,16 +486,16 @@ def on_full_link(links: Ints, full: Bools) -> Bools:
 
 
 SAME_INSTANT = 1e-9
-"""Instants closer than this part of the time since the round began are one."""
+"""Instants closer than this fraction of the time since the begin of the round are equal."""
 
 REPEATING = ("ring", "chain")
-"""Orders of plans whose connections do the same in every round."""
+"""Orders of plans whose rounds are all equal."""
 
 BUDGET = 10_000_000
-"""Links of flows that are looked at when links are shared anew as flows end, in a second or so."""
+"""Flow links per resharing as flows end, about a second of work; beyond it rates stay fixed."""
 
 MAX_KEPT = 64
-"""Parts and sizes whose times are kept for the next collective."""
+"""Parts and sizes whose times are kept for later collectives."""
 
 
 class Frame(NamedTuple):
@@ -513,12 +503,8 @@ class Frame(NamedTuple):
 
     Attributes
     ----------
-    at : ndarray
-        Their places in the round.
-    pair : ndarray
-        Which of the part's connections each takes.
-    chunks : ndarray
-        How many of the part's chunks each carries.
+    at, pair, chunks : ndarray
+        Their places in the round, indices of their connections, and numbers of their chunks.
     """
 
     at: Ints
@@ -527,15 +513,7 @@ class Frame(NamedTuple):
 
 
 class Lockstep:
-    """Times of the transfers of one plan.
-
-    Parameters
-    ----------
-    network : Network
-        Routes.
-    plan : Plan
-        The whole.
-    """
+    """Times of the transfers of one plan, if all its rounds run in lockstep on shared links."""
 
     def __init__(self, network: NetworkRoutes, plan: Plan) -> None:
         self.network, self.parts = network, plan.everything
@@ -546,19 +524,19 @@ class Lockstep:
         self._frames: dict[Plan, list[list[Frame]]] = {}
 
     def times(self, number: int, chunk_nbytes: float) -> list[Floats]:
-        """How long the transfers of a part take, latency included.
+        """Durations of a part's transfers, latency included.
 
         Parameters
         ----------
         number : int
-            Which of ``plan.everything``.
+            Index in ``plan.everything``.
         chunk_nbytes : float
             Of one chunk of the whole [bytes].
 
         Returns
         -------
         list of ndarray, shape `(num_transfers, num_groups)`
-            Of each round [s]; of a ring or a chain, whose rounds are alike, of the connections.
+            Of each round [s]; of a ring or a chain, whose rounds are equal, of the connections.
         """
         same = [i for i, depth in enumerate(self._depth) if depth == self._depth[number]]
         beside = [self.parts[i] for i in sorted(same, key=lambda i: i != number)]
@@ -570,7 +548,7 @@ class Lockstep:
                 [self._at(part.plan, place) for part in beside]
                 for place in range(len(self._rounds(beside[0].plan)))
             ]
-            # Most rounds of a pipeline are alike.
+            # Most rounds of a pipeline are equal.
             keys = [
                 b"|".join(
                     column.tobytes() for frames in rounds for frame in frames for column in frame
@@ -602,7 +580,7 @@ class Lockstep:
         return self._frames[plan]
 
     def _at(self, plan: Plan, place: int) -> list[Frame]:
-        """What a plan does in a round: a ring the same in every one, and after the last nothing."""
+        """A plan's frames in a round: in all rounds of a ring the same; none after the last."""
         rounds = self._rounds(plan)
         place = 0 if plan.order in REPEATING else place
         return rounds[place] if place < len(rounds) else []
@@ -610,7 +588,7 @@ class Lockstep:
     def _of_round(
         self, beside: list[SubPlan], rounds: list[list[Frame]], chunk_nbytes: float, budget: int
     ) -> Floats:
-        """Times of a round of the first part, while the others play theirs."""
+        """Times of a round of the first part, while the others run theirs."""
         num_groups = len(beside[0].members)
         times = np.empty((sum(len(frame.at) for frame in rounds[0]), num_groups))
         for line, frame in enumerate(rounds[0]):
@@ -640,7 +618,7 @@ class Lockstep:
         used, places = np.unique(links, return_inverse=True)
         capacity = np.where(used >= 0, self.network.cluster.link_figures(used)[1], np.inf)
         places = places.reshape(links.shape).T
-        # What lets less through than its links do has a link more, of its own.
+        # A connection slower than its links gets an additional link of its own.
         slower = np.flatnonzero(bandwidth < capacity[places].min(axis=0))
         own = np.zeros((1, len(nbytes)), dtype=np.int64)
         own[0, slower] = 1 + len(used) + np.arange(len(slower))
@@ -651,16 +629,16 @@ class Lockstep:
 
 
 def _ends(links: Ints, capacity: Floats, nbytes: Floats, alpha: Floats, times: int) -> Floats:
-    """When flows are over that share links max-min fairly, each from the end of its latency on.
+    """Ends of flows that share links max-min fairly, each from the end of its latency on [s].
 
     Parameters
     ----------
     links, capacity
         As in `fair_rates`.
     nbytes, alpha : ndarray, shape `(num_flows,)`
-        Bytes and latency of each [s].
+        Bytes, and latency [s], of each.
     times : int
-        How often links are shared anew; then each flow keeps its rate.
+        Number of times that links are shared again; then each flow keeps its rate.
     """
     end, left = alpha.copy(), nbytes.copy()
     active, now = np.flatnonzero(nbytes * np.isfinite(capacity[links].min(axis=0))), 0.0
