@@ -11,12 +11,13 @@ processing", IWFHR 2006.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod, sqrt
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -341,7 +342,52 @@ BUNDLE_CHANNELS = 32
 """Channels from which BLAS products are fast."""
 
 
-class Convolution(Layer):
+class AnyConvolution(Layer):
+    """Base of convolutions and transposed convolutions: weights, costs."""
+
+    in_channels: Int = Field(ge=1, le=10**8)
+    out_channels: Int = Field(ge=1, le=10**8)
+    kernel_size: Extents
+    stride: Extents
+    if TYPE_CHECKING:  # declared last by the subclasses, the order of their keys
+        groups: int
+        bias: bool
+    autocast: ClassVar[Literal["lower"]] = "lower"
+    keeps_for_weights: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = True
+
+    @abstractmethod
+    def weight_shape(self) -> Shape:
+        """Shape of the weight."""
+
+    @abstractmethod
+    def product(self, shape: Shape, itemsize: int) -> Kernel:
+        """Cost of output, weight gradient or input gradient: each reads two and writes one."""
+
+    def parameters(self) -> list[Parameter]:
+        shape = self.weight_shape()
+        fan = prod(shape[1:])
+        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
+        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
+        return [weight, bias] if self.bias else [weight]
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        work, bias = self.product(inputs[0], itemsize), self.out_channels * self.bias
+        return [work._replace(fixed=work.fixed + bias * itemsize)]
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        work = self.product(inputs[0], itemsize)
+        out = float(prod(self.output_shape(*inputs)))
+        bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
+        return [work] * needs[0] + [work] + [bias] * self.bias
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+class Convolution(AnyConvolution):
     """Base: cross-correlation; the weight has shape `(out, in / groups, *kernel_size)`.
 
     Attributes
@@ -358,18 +404,10 @@ class Convolution(Layer):
         Whether each channel has a bias.
     """
 
-    in_channels: Int = Field(ge=1, le=10**8)
-    out_channels: Int = Field(ge=1, le=10**8)
-    kernel_size: Extents
-    stride: Extents
     padding: Extents | str
     dilation: Extents
     groups: Int = Field(1, ge=1)
     bias: Bool = True
-
-    autocast: ClassVar[Literal["lower"]] = "lower"
-    keeps_for_weights: ClassVar[bool] = True
-    splits_backward: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -390,12 +428,8 @@ class Convolution(Layer):
             before = after = self.padding
         return ConvWindow(self.kernel_size, self.stride, self.dilation, before, after)
 
-    def parameters(self) -> list[Parameter]:
-        shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
-        fan = prod(shape[1:])
-        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
-        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
-        return [weight, bias] if self.bias else [weight]
+    def weight_shape(self) -> Shape:
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         check_channels(inputs[0], self.in_channels, len(self.kernel_size))
@@ -455,31 +489,11 @@ class Convolution(Layer):
         room.reshape(parts, bundle, out // bundle, share // bundle, *kernel)[...] = _diagonal(split)
         run.add_gradient(name, room)
 
-    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        bias = self.out_channels * self.bias
-        work = self._product(inputs[0], itemsize)
-        return [work._replace(fixed=work.fixed + bias * itemsize)]
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        work = self._product(inputs[0], itemsize)
-        out = float(prod(self.output_shape(*inputs)))
-        bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
-        return [work] * needs[0] + [work] + [bias] * self.bias
-
-    def _product(self, shape: Shape, itemsize: int) -> Kernel:
-        """Cost of output, weight gradient or input gradient: each reads two and writes one."""
+    def product(self, shape: Shape, itemsize: int) -> Kernel:
         out = float(prod(self.output_shape(shape)))
-        weight = self.parameters()[0]
-        return Kernel(
-            2 * out * prod(weight.shape[1:]),
-            (prod(shape) + out) * itemsize,
-            weight.num_elements * itemsize,
-        )
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
+        weight = self.weight_shape()
+        traffic = (prod(shape) + out) * itemsize
+        return Kernel(2 * out * prod(weight[1:]), traffic, prod(weight) * itemsize)
 
 
 def _diagonal(weight: Array) -> Array:
@@ -488,7 +502,7 @@ def _diagonal(weight: Array) -> Array:
     return view
 
 
-class TransposedConvolution(Layer):
+class TransposedConvolution(AnyConvolution):
     """Base: forward is the input gradient of a convolution.
 
     The weight has shape `(in, out / groups, *kernel_size)`.
@@ -510,19 +524,11 @@ class TransposedConvolution(Layer):
         Whether each channel has a bias.
     """
 
-    in_channels: Int = Field(ge=1, le=10**8)
-    out_channels: Int = Field(ge=1, le=10**8)
-    kernel_size: Extents
-    stride: Extents
     padding: Extents
     output_padding: Extents
     groups: Int = Field(1, ge=1)
     bias: Bool = True
     dilation: Extents
-
-    autocast: ClassVar[Literal["lower"]] = "lower"
-    keeps_for_weights: ClassVar[bool] = True
-    splits_backward: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -540,12 +546,8 @@ class TransposedConvolution(Layer):
         """Windows of the kernel on the output."""
         return ConvWindow(self.kernel_size, self.stride, self.dilation, self.padding, self.padding)
 
-    def parameters(self) -> list[Parameter]:
-        shape = (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
-        fan = prod(shape[1:])
-        weight = Parameter(f"{self.name}.weight", shape, kaiming_uniform(fan))
-        bias = Parameter(f"{self.name}.bias", (self.out_channels,), uniform(1 / sqrt(fan)))
-        return [weight, bias] if self.bias else [weight]
+    def weight_shape(self) -> Shape:
+        return (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         """``(length - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1``."""
@@ -590,31 +592,12 @@ class TransposedConvolution(Layer):
         weight = run.parameters[f"{self.name}.weight"]
         return weight.reshape(self.groups, self.in_channels // self.groups, *weight.shape[1:])
 
-    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        bias = self.out_channels * self.bias
-        work = self._product(inputs[0], itemsize)
-        return [work._replace(fixed=work.fixed + bias * itemsize)]
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        work = self._product(inputs[0], itemsize)
-        out = float(prod(self.output_shape(*inputs)))
-        bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
-        return [work] * needs[0] + [work] + [bias] * self.bias
-
-    def _product(self, shape: Shape, itemsize: int) -> Kernel:
+    def product(self, shape: Shape, itemsize: int) -> Kernel:
         """Each input value meets the kernel once."""
         given, out = float(prod(shape)), prod(self.output_shape(shape))
-        weight = self.parameters()[0]
-        return Kernel(
-            2 * given * prod(weight.shape[1:]),
-            (given + out) * itemsize,
-            weight.num_elements * itemsize,
-        )
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
+        weight = self.weight_shape()
+        traffic = (given + out) * itemsize
+        return Kernel(2 * given * prod(weight[1:]), traffic, prod(weight) * itemsize)
 
 
 class Conv1d(Convolution):
