@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,8 +26,8 @@ from simdp.workload.optimizers.base import (
 Beta = Annotated[Float, Field(ge=0, lt=1)]
 
 
-class Adam(Fusable):
-    """Adam (Kingma and Ba, arXiv 1412.6980); weight decay is added to the gradient.
+class AdamBase(Fusable):
+    """Base of Adam and AdamW, which differ in the weight decay.
 
     Attributes
     ----------
@@ -35,7 +35,9 @@ class Adam(Fusable):
         Whether to divide by the largest average of squares so far instead of the last one.
     """
 
-    kind: Literal["adam"] = "adam"
+    decoupled: ClassVar[bool]
+    """Whether the parameter decays directly instead of through its gradient."""
+
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Float = Field(1e-8, ge=0)
     weight_decay: Float = Field(0.0, ge=0)
@@ -46,21 +48,44 @@ class Adam(Fusable):
         return moments(self.amsgrad)
 
     def num_kernels(self) -> int:
-        # m: lerp; v: mul, addcmul; denominator: sqrt, div, add; parameter: addcdiv.
+        # m: lerp; v: mul, addcmul; denominator: sqrt, div, add; parameter: addcdiv; decay.
         return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
 
     def passes(self) -> int:
         # m: lerp 3; v: mul 2, addcmul 3; sqrt 2, div 2, add 2; parameter: addcdiv 4.
-        changed = 3 * bool(self.weight_decay) + 2 * self.maximize
-        return 18 + 3 * self.amsgrad + changed
+        decay = 2 if self.decoupled else 3  # p in and out; g and p in, g out
+        return 18 + 3 * self.amsgrad + decay * bool(self.weight_decay) + 2 * self.maximize
 
     def temporaries(self) -> Temporaries:
         # sqrt, its quotient, and a changed g; all at once g is freed before the sqrt.
-        return Temporaries(2 + (bool(self.weight_decay) or self.maximize), 1)
+        changed = self.maximize or (bool(self.weight_decay) and not self.decoupled)
+        return Temporaries(2 + changed, 1)
 
     def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        gradient = effective_gradient(parameter, gradient, self.weight_decay, self.maximize)
+        decay = decouple(parameter, lr, self.weight_decay, self.decoupled)
+        gradient = effective_gradient(parameter, gradient, decay, self.maximize)
         descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)
+
+
+class Adam(AdamBase):
+    """Adam (Kingma and Ba, arXiv 1412.6980); weight decay is added to the gradient."""
+
+    decoupled: ClassVar[bool] = False
+    kind: Literal["adam"] = "adam"
+
+
+class AdamW(AdamBase):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
+
+    Attributes
+    ----------
+    weight_decay : float
+        Share of the parameter, times lr, that is subtracted from it in each step.
+    """
+
+    decoupled: ClassVar[bool] = True
+    kind: Literal["adamw"] = "adamw"
+    weight_decay: Float = Field(0.01, ge=0)
 
 
 def moments(amsgrad: bool = False) -> dict[str, float]:
@@ -98,46 +123,6 @@ def descend(
     denominator /= sqrt(1 - b2**t)
     denominator += eps
     parameter -= lr / (1 - b1**t) * m / denominator
-
-
-class AdamW(Fusable):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
-
-    Attributes
-    ----------
-    weight_decay : float
-        Share of the parameter, times lr, that is subtracted from it in each step.
-    amsgrad : bool
-        Whether to divide by the largest average of squares so far instead of the last one.
-    """
-
-    kind: Literal["adamw"] = "adamw"
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: Float = Field(1e-8, ge=0)
-    weight_decay: Float = Field(0.01, ge=0)
-    amsgrad: Bool = False
-    maximize: Bool = False
-
-    def starting_state(self) -> dict[str, float]:
-        return moments(self.amsgrad)
-
-    def num_kernels(self) -> int:
-        # As Adam; the decay is a mul of the parameter.
-        return 7 + self.amsgrad + bool(self.weight_decay) + self.maximize
-
-    def passes(self) -> int:
-        # As Adam; the decay reads and writes the parameter.
-        changed = 2 * bool(self.weight_decay) + 2 * self.maximize
-        return 18 + 3 * self.amsgrad + changed
-
-    def temporaries(self) -> Temporaries:
-        # As Adam; the decay makes no new g.
-        return Temporaries(2 + self.maximize, 1)
-
-    def update(self, parameter: Array, gradient: Array, state: State, lr: float, t: int) -> None:
-        decay = decouple(parameter, lr, self.weight_decay, True)
-        gradient = effective_gradient(parameter, gradient, decay, self.maximize)
-        descend(self.betas, self.eps, self.amsgrad, parameter, gradient, state, lr, t)
 
 
 class Adamax(Optimizer):
