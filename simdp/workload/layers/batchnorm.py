@@ -45,6 +45,15 @@ from simdp.workload.layers.normalization import ChannelGroups, NormalizedRows
 # Batch norm ---------------------------------------------------------------------------------------
 
 
+def running_statistics(name: str, num_features: int) -> list[Buffer]:
+    """Buffers of a norm with running statistics."""
+    return [
+        Buffer(f"{name}.running_mean", (num_features,), 0.0),
+        Buffer(f"{name}.running_var", (num_features,), 1.0),
+        Buffer(f"{name}.num_batches_tracked", (), 0, integer=True),
+    ]
+
+
 class BatchStatistics(NamedTuple):
     """Mean and variance per channel, float64, each over ``num_values`` values."""
 
@@ -96,13 +105,7 @@ class BatchNormSettings(Layer):
         ]
 
     def buffers(self) -> list[Buffer]:
-        if not self.track_running_stats:
-            return []
-        return [
-            Buffer(f"{self.name}.running_mean", (self.num_features,), 0.0),
-            Buffer(f"{self.name}.running_var", (self.num_features,), 1.0),
-            Buffer(f"{self.name}.num_batches_tracked", (), 0, integer=True),
-        ]
+        return running_statistics(self.name, self.num_features) * self.track_running_stats
 
     def output_shape(self, *inputs: Shape) -> Shape:
         if not inputs[0] or inputs[0][0] != self.num_features:
@@ -326,13 +329,7 @@ class InstanceNorm(ChannelGroups):
         return self.num_features
 
     def buffers(self) -> list[Buffer]:
-        if not self.track_running_stats:
-            return []
-        return [
-            Buffer(f"{self.name}.running_mean", (self.num_features,), 0.0),
-            Buffer(f"{self.name}.running_var", (self.num_features,), 1.0),
-            Buffer(f"{self.name}.num_batches_tracked", (), 0, integer=True),
-        ]
+        return running_statistics(self.name, self.num_features) * self.track_running_stats
 
     def output_shape(self, *inputs: Shape) -> Shape:
         check_channels(inputs[0], self.num_features, self.axes)

@@ -28,13 +28,39 @@ from simdp.workload.layers.base import (
 )
 
 
-class LayerNorm(Layer):
-    """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias.
+class Norm(Layer):
+    """Base of the norms."""
+
+    def _weight_nbytes(self, itemsize: int) -> float:
+        return float(sum(parameter.num_elements for parameter in self.parameters()) * itemsize)
+
+
+class RowNorm(Norm):
+    """Base of norms over the last axes.
 
     Attributes
     ----------
     normalized_shape : int or list of int
         Length of a row; or lengths of the last axes, which together form a row.
+    """
+
+    normalized_shape: Rows
+    splits_backward: ClassVar[bool] = True
+
+    @property
+    def _row(self) -> int:
+        return prod(row_shape(self.normalized_shape))
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        check_rows(inputs[0], self.normalized_shape)
+        return inputs[0]
+
+
+class LayerNorm(RowNorm):
+    """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias.
+
+    Attributes
+    ----------
     eps : float
         Added to the variance.
     elementwise_affine : bool
@@ -44,26 +70,15 @@ class LayerNorm(Layer):
     """
 
     kind: Literal["layer_norm"] = "layer_norm"
-    normalized_shape: Rows
     eps: Float = Field(1e-5, ge=0)
     elementwise_affine: Bool = True
     bias: Bool = True
-
-    splits_backward: ClassVar[bool] = True
-
-    @property
-    def _row(self) -> int:
-        return prod(row_shape(self.normalized_shape))
 
     def parameters(self) -> list[Parameter]:
         shape = row_shape(self.normalized_shape)
         weight = Parameter(f"{self.name}.weight", shape, constant(1.0))
         bias = Parameter(f"{self.name}.bias", shape, constant(0.0))
         return [weight, bias][: self.elementwise_affine * (1 + self.bias)]
-
-    def output_shape(self, *inputs: Shape) -> Shape:
-        check_rows(inputs[0], self.normalized_shape)
-        return inputs[0]
 
     def _tensors(self, run: Pass) -> tuple[Array | None, Array | None]:
         """Weight and bias, or None."""
@@ -129,9 +144,6 @@ class LayerNorm(Layer):
         learned = [Kernel(4 * size, 2 * size * itemsize, weights)] * self.elementwise_affine
         return [Kernel(11 * size, 3 * size * itemsize, weights)] * needs[0] + learned
 
-    def _weight_nbytes(self, itemsize: int) -> float:
-        return float(sum(parameter.num_elements for parameter in self.parameters()) * itemsize)
-
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         rows = float(prod(inputs[0])) / self._row
         return Kept(inputs=(0,), nbytes=2 * rows * itemsize)  # and two statistics of each row
@@ -141,15 +153,13 @@ FULL = 4
 """Bytes of a float32 number, the least precision of an unfused norm's kernels."""
 
 
-class RMSNorm(Layer):
+class RMSNorm(RowNorm):
     """``x / sqrt(mean(x^2) + eps)`` of each row, times the weight.
 
     Zhang and Sennrich, "Root mean square layer normalization", NeurIPS 2019 (arXiv 1910.07467).
 
     Attributes
     ----------
-    normalized_shape : int or list of int
-        Length of a row; or lengths of the last axes, which together form a row.
     eps : float or None
         Added to the mean of the squares; by default the dtype's machine epsilon.
     elementwise_affine : bool
@@ -160,24 +170,13 @@ class RMSNorm(Layer):
     """
 
     kind: Literal["rms_norm"] = "rms_norm"
-    normalized_shape: Rows
     eps: Float | None = Field(None, ge=0)
     elementwise_affine: Bool = True
     fused: Bool = True
 
-    splits_backward: ClassVar[bool] = True
-
-    @property
-    def _row(self) -> int:
-        return prod(row_shape(self.normalized_shape))
-
     def parameters(self) -> list[Parameter]:
         weight = Parameter(f"{self.name}.weight", row_shape(self.normalized_shape), constant(1.0))
         return [weight] if self.elementwise_affine else []
-
-    def output_shape(self, *inputs: Shape) -> Shape:
-        check_rows(inputs[0], self.normalized_shape)
-        return inputs[0]
 
     def _weight(self, run: Pass) -> Array | None:
         if not self.elementwise_affine:
@@ -271,9 +270,6 @@ class RMSNorm(Layer):
         """Casts between 16 bits and float32, if any."""
         return [Kernel(0.0, size * (itemsize + FULL))] * (itemsize < FULL)
 
-    def _weight_nbytes(self, itemsize: int) -> float:
-        return float(self._row * itemsize * self.elementwise_affine)
-
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         """The input and 1 / rms per row; unfused, the float32 input and the normalised values."""
         size = float(prod(inputs[0]))
@@ -335,7 +331,7 @@ def gradient(found: NormalizedRows, slope: Array) -> Array:
     return slope
 
 
-class ChannelGroups(Layer):
+class ChannelGroups(Norm):
     """``(x - mean) / sqrt(variance + eps)`` of each group of channels of each sample.
 
     Attributes
@@ -408,9 +404,6 @@ class ChannelGroups(Layer):
         sums = Kernel(4 * size, 2 * size * itemsize, weights)
         wanted = needs[0] or self.affine
         return [sums] * wanted + [Kernel(5 * size, 3 * size * itemsize, weights)] * needs[0]
-
-    def _weight_nbytes(self, itemsize: int) -> float:
-        return float(sum(parameter.num_elements for parameter in self.parameters()) * itemsize)
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept(inputs=(0,), nbytes=2.0 * self.groups * itemsize)  # and two statistics of each
