@@ -143,18 +143,23 @@ class _Adapter:
         return [*found, Call(self.add, (base, Value(output + len(chain) - 1)))]
 
 
-def synchronised(graph: ModelGraph) -> ModelGraph:
-    """Replace every batch norm by a SyncBatchNorm with the same tensors."""
-    other: dict[int, Layer] = {}
-    for layer in graph.registered:
-        if isinstance(layer, BatchNorm):
-            given = layer.model_dump(exclude={"kind"})
-            other[id(layer)] = SyncBatchNorm(**given)
+def _with_layers(graph: ModelGraph, other: dict[int, Layer]) -> ModelGraph:
+    """Replace layers, given by the id of the old one."""
     return replace(
         graph,
         registered=tuple(other.get(id(layer), layer) for layer in graph.registered),
         calls=tuple(Call(other.get(id(c.layer), c.layer), c.inputs) for c in graph.calls),
     )
+
+
+def synchronised(graph: ModelGraph) -> ModelGraph:
+    """Replace every batch norm by a SyncBatchNorm with the same tensors."""
+    other: dict[int, Layer] = {
+        id(layer): SyncBatchNorm(**layer.model_dump(exclude={"kind"}))
+        for layer in graph.registered
+        if isinstance(layer, BatchNorm)
+    }
+    return _with_layers(graph, other)
 
 
 # Quantization -------------------------------------------------------------------------------------
@@ -176,11 +181,7 @@ def in_4_bits(graph: ModelGraph, chosen: Quantized, itemsize: int) -> ModelGraph
         for layer in graph.registered
         if can_be_stored(layer, chosen.targets)
     }
-    return replace(
-        graph,
-        registered=tuple(other.get(id(layer), layer) for layer in graph.registered),
-        calls=tuple(Call(other.get(id(c.layer), c.layer), c.inputs) for c in graph.calls),
-    )
+    return _with_layers(graph, other)
 
 
 def stored_weights(graph: ModelGraph) -> list[str]:
@@ -196,11 +197,7 @@ def in_kernels(graph: ModelGraph, implementation: Implementation) -> ModelGraph:
         for call in graph.calls
         if has_kernels(call.layer)
     }
-    return replace(
-        graph,
-        registered=tuple(other.get(id(layer), layer) for layer in graph.registered),
-        calls=tuple(Call(other.get(id(c.layer), c.layer), c.inputs) for c in graph.calls),
-    )
+    return _with_layers(graph, other)
 
 
 def has_kernels(layer: Layer) -> bool:

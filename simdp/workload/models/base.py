@@ -204,6 +204,19 @@ class Model(Spec):
         return sum(parameter.num_elements for parameter in self.graph.parameters)
 
 
+class SequenceModel(Model):
+    """Base of models of sequences ``x`` and possibly ``tgt``, of lengths given or the data's."""
+
+    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
+        keys = {"x": "sequence_length", "tgt": "tgt_sequence_length"}
+        known = {
+            keys[name]: shapes[name][0]
+            for name, shape in self.input_shapes().items()
+            if shape is None and len(shapes.get(name, ())) == 1
+        }
+        return self.model_copy(update=known)
+
+
 class TextModel(Model):
     """Base of transformers' models: weights start normal, biases at 0, norms at 1.
 
@@ -269,3 +282,17 @@ class TextModel(Model):
 
     def num_tokens(self, name: str) -> int | None:
         return self.vocab_size
+
+
+class CausalModel(TextModel):
+    """Base of language models, in which no token attends to later ones."""
+
+    padding_is_unseen: ClassVar[bool] = True
+
+    @property
+    def usual_length(self) -> int:
+        return self.num_places
+
+    @property
+    def target_follows(self) -> str | None:
+        return "x"

@@ -10,9 +10,8 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload.layers import Parameter
-from simdp.workload.layers.base import GraphBuilder, Layer, ModelGraph, check_heads, normal
+from simdp.workload.layers.base import GraphBuilder, ModelGraph, check_heads, normal
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding
-from simdp.workload.layers.linear import Linear, Projection
 from simdp.workload.layers.normalization import LayerNorm
 from simdp.workload.layers.rotary import RopeParameters
 from simdp.workload.layers.tensor_ops import Dropout
@@ -23,11 +22,11 @@ from simdp.workload.layers.transformer import (
     GPTNeoXLayer,
     MptBlock,
 )
-from simdp.workload.models.base import FileNames, TextModel
-from simdp.workload.models.llama import tied_head
+from simdp.workload.models.base import CausalModel, FileNames, TextModel
+from simdp.workload.models.llama import lm_head
 
 
-class GPT2(TextModel):
+class GPT2(CausalModel):
     """Embeddings of tokens and positions, causal blocks, a norm, and the token embedding again.
 
     One output per token: a score for each possible next token. Keys are named as in transformers'
@@ -61,7 +60,6 @@ class GPT2(TextModel):
     trunk: ClassVar[str] = "transformer."
     kind: Literal["gpt2"] = "gpt2"
     depth_key: ClassVar[str] = "n_layer"
-    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
     n_embd: Int = Field(768, ge=1, le=10**7)
@@ -91,7 +89,8 @@ class GPT2(TextModel):
         for number in range(self.n_layer):
             h = self._block(number).add_to(graph, h)
         norm = LayerNorm(name="transformer.ln_f", normalized_shape=d, eps=self.layer_norm_epsilon)
-        return graph.build(graph.call(self._lm_head(), graph.call(norm, h)))
+        head = lm_head("transformer.wte.weight", d, self.vocab_size)
+        return graph.build(graph.call(head, graph.call(norm, h)))
 
     def _block(self, number: int) -> GPT2Block:
         return GPT2Block(
@@ -103,18 +102,6 @@ class GPT2(TextModel):
             attention_dropout=self.attn_pdrop,
             activation=self.activation_function,
             layer_norm_eps=self.layer_norm_epsilon,
-        )
-
-    def _lm_head(self) -> Projection:
-        return Projection(
-            name="lm_head",
-            weight="transformer.wte.weight",
-            bias="",
-            in_features=self.n_embd,
-            out_features=self.vocab_size,
-            first=0,
-            last=self.vocab_size,
-            bound=0.0,
         )
 
     def std_of(self, name: str) -> float:
@@ -135,16 +122,8 @@ class GPT2(TextModel):
     def num_places(self) -> int:
         return self.n_positions
 
-    @property
-    def usual_length(self) -> int:
-        return self.n_positions
 
-    @property
-    def target_follows(self) -> str | None:
-        return "x"
-
-
-class GPTNeoX(TextModel):
+class GPTNeoX(CausalModel):
     """Embedding of tokens, layers with two parallel sublayers, a norm, and an output map.
 
     Keys are named as in transformers' GPTNeoXConfig.
@@ -187,7 +166,6 @@ class GPTNeoX(TextModel):
     trunk: ClassVar[str] = "gpt_neox."
     kind: Literal["gpt_neox"] = "gpt_neox"
     depth_key: ClassVar[str] = "num_hidden_layers"
-    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(50432, ge=1, le=10**9)
     hidden_size: Int = Field(6144, ge=1, le=10**7)
     num_hidden_layers: Int = Field(44, ge=1, le=10**4)
@@ -248,9 +226,7 @@ class GPTNeoX(TextModel):
         norm = LayerNorm(
             name="gpt_neox.final_layer_norm", normalized_shape=d, eps=self.layer_norm_eps
         )
-        head: Layer = Linear(name="lm_head", in_features=d, out_features=words, bias=False)
-        if self.tie_word_embeddings:
-            head = tied_head("gpt_neox.embed_in.weight", d, words)
+        head = lm_head("gpt_neox.embed_in.weight", d, words, self.tie_word_embeddings)
         return graph.build(graph.call(head, graph.call(norm, h)))
 
     def _layer(self, number: int, rope: RopeParameters) -> GPTNeoXLayer:
@@ -272,14 +248,6 @@ class GPTNeoX(TextModel):
     def num_places(self) -> int:
         return self.max_position_embeddings
 
-    @property
-    def usual_length(self) -> int:
-        return self.max_position_embeddings
-
-    @property
-    def target_follows(self) -> str | None:
-        return "x"
-
 
 class MptAttentionConfig(Spec):
     """Attention of MPT; keys are named as in transformers' MptAttentionConfig.
@@ -300,7 +268,7 @@ class MptAttentionConfig(Spec):
     alibi_bias_max: Float = Field(8.0, gt=0)
 
 
-class Mpt(TextModel):
+class Mpt(CausalModel):
     """Embedding of tokens, causal blocks, a norm, and the token embedding again.
 
     Keys are named as in transformers' MptConfig.
@@ -336,7 +304,6 @@ class Mpt(TextModel):
     trunk: ClassVar[str] = "transformer."
     kind: Literal["mpt"] = "mpt"
     depth_key: ClassVar[str] = "n_layers"
-    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(50368, ge=1, le=10**9)
     d_model: Int = Field(2048, ge=1, le=10**7)
     n_heads: Int = Field(16, ge=1, le=10**7)
@@ -376,11 +343,7 @@ class Mpt(TextModel):
             eps=self.layer_norm_epsilon,
             bias=not self.no_bias,
         )
-        head: Layer = Linear(
-            name="lm_head", in_features=d, out_features=self.vocab_size, bias=False
-        )
-        if self.tie_word_embeddings:
-            head = tied_head(f"{lead}.wte.weight", d, self.vocab_size)
+        head = lm_head(f"{lead}.wte.weight", d, self.vocab_size, self.tie_word_embeddings)
         return graph.build(graph.call(head, graph.call(norm, h)))
 
     def _block(self, name: str) -> MptBlock:
@@ -400,11 +363,3 @@ class Mpt(TextModel):
     @property
     def num_places(self) -> int:
         return self.max_seq_len
-
-    @property
-    def usual_length(self) -> int:
-        return self.max_seq_len
-
-    @property
-    def target_follows(self) -> str | None:
-        return "x"

@@ -14,7 +14,7 @@ from simdp.workload.layers.linear import Linear, Projection
 from simdp.workload.layers.normalization import RMSNorm
 from simdp.workload.layers.rotary import RopeParameters, RopeScaling
 from simdp.workload.layers.transformer import LlamaDecoderLayer
-from simdp.workload.models.base import TextModel
+from simdp.workload.models.base import CausalModel
 
 ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """Kinds of activations by transformers' names."""
@@ -23,8 +23,10 @@ USUAL_LENGTH = 8192
 """Default length of a sample of models that could take more [tokens]; our choice."""
 
 
-def tied_head(weight: str, hidden_size: int, vocab_size: int) -> Projection:
-    """Output map from the last norm to tokens, with the embedding's weight."""
+def lm_head(weight: str, hidden_size: int, vocab_size: int, tied: bool = True) -> Layer:
+    """Output map from the last norm to tokens, with the embedding's weight if it is tied."""
+    if not tied:
+        return Linear(name="lm_head", in_features=hidden_size, out_features=vocab_size, bias=False)
     return Projection(
         name="lm_head",
         weight=weight,
@@ -37,7 +39,7 @@ def tied_head(weight: str, hidden_size: int, vocab_size: int) -> Projection:
     )
 
 
-class Decoder(TextModel):
+class Decoder(CausalModel):
     """Embedding of tokens, decoder layers, a norm, and an output map.
 
     One output per token: a score for each possible next token. Keys are named as in transformers'
@@ -75,7 +77,6 @@ class Decoder(TextModel):
 
     trunk: ClassVar[str] = "model."
     depth_key: ClassVar[str] = "num_hidden_layers"
-    padding_is_unseen: ClassVar[bool] = True
     vocab_size: Int = Field(32000, ge=1, le=10**9)
     hidden_size: Int = Field(4096, ge=1, le=10**7)
     intermediate_size: Int = Field(11008, ge=1, le=10**8)
@@ -153,9 +154,7 @@ class Decoder(TextModel):
         for number in range(self.num_hidden_layers):
             h = self._layer(number, rope).add_to(graph, h)
         norm = RMSNorm(name="model.norm", normalized_shape=d, eps=self.rms_norm_eps, fused=False)
-        head: Layer = Linear(name="lm_head", in_features=d, out_features=words, bias=False)
-        if self.tie_word_embeddings:
-            head = tied_head("model.embed_tokens.weight", d, words)
+        head = lm_head("model.embed_tokens.weight", d, words, self.tie_word_embeddings)
         return graph.build(graph.call(head, graph.call(norm, h)))
 
     def _layer(self, number: int, rope: RopeParameters) -> LlamaDecoderLayer:
@@ -181,10 +180,6 @@ class Decoder(TextModel):
     @property
     def usual_length(self) -> int:
         return min(self.max_position_embeddings, USUAL_LENGTH)
-
-    @property
-    def target_follows(self) -> str | None:
-        return "x"
 
 
 class Llama(Decoder):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,6 @@ from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,
-    Layer,
     ModelGraph,
     Shape,
     Value,
@@ -22,18 +21,17 @@ from simdp.workload.layers.base import (
     normal,
 )
 from simdp.workload.layers.embedding import Embedding
-from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.normalization import RMSNorm
 from simdp.workload.layers.tensor_ops import Dropout, Scale
 from simdp.workload.layers.transformer import FeedForward, T5Block
-from simdp.workload.models.base import FileNames, Model
-from simdp.workload.models.llama import tied_head
+from simdp.workload.models.base import FileNames, SequenceModel
+from simdp.workload.models.llama import lm_head
 
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 """Position bias of a stack, held by its first block."""
 
 
-class T5(Model):
+class T5(SequenceModel):
     """An encoder of ``x``, a decoder of ``tgt`` with cross-attention, and an output map.
 
     The inputs are tokens: ``x``, and ``tgt``, the decoder's input, which transformers makes of the
@@ -121,14 +119,10 @@ class T5(Model):
         for number in range(self.num_decoder_layers or self.num_layers):
             h = self._block("decoder", number).code(graph, h, memory, padding)
         h = self._end(graph, "decoder", h)
-        head: Layer = Linear(
-            name="lm_head", in_features=d, out_features=self.vocab_size, bias=False
-        )
         scale = self.scale_decoder_outputs
         if self.tie_word_embeddings if scale is None else scale:
             h = graph.call(Scale(name="lm_head.scale", factor=d**-0.5), h)
-        if self.tie_word_embeddings:
-            head = tied_head("shared.weight", d, self.vocab_size)
+        head = lm_head("shared.weight", d, self.vocab_size, self.tie_word_embeddings)
         return graph.build(graph.call(head, h))
 
     def _block(self, stack: str, number: int) -> T5Block:
@@ -179,9 +173,7 @@ class T5(Model):
             for _, parameters in modules:
                 matrices = [again[p.name] for p in parameters if len(p.shape) > 1]
                 found += [p._replace(initial=normal(size)) for p in matrices] + matrices
-        head = Linear(
-            name="lm_head", in_features=self.d_model, out_features=self.vocab_size, bias=False
-        ).parameters()[0]
+        (head,) = lm_head("", self.d_model, self.vocab_size, tied=False).parameters()
         found += [head, shared, head._replace(initial=normal(size)), shared]
         return [*found, *(p for p in again.values() if len(p.shape) < 2)]
 
@@ -200,15 +192,6 @@ class T5(Model):
     def input_shapes(self) -> dict[str, Shape | None]:
         lengths = {"x": self.sequence_length, "tgt": self.tgt_sequence_length}
         return {name: None if length is None else (length,) for name, length in lengths.items()}
-
-    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
-        keys = {"x": "sequence_length", "tgt": "tgt_sequence_length"}
-        known = {
-            keys[name]: shapes[name][0]
-            for name, shape in self.input_shapes().items()
-            if shape is None and len(shapes.get(name, ())) == 1
-        }
-        return self.model_copy(update=known)
 
     def how_to_give_shapes(self) -> str:
         return (

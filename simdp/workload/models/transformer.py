@@ -6,7 +6,7 @@ Parameters are named as in a torch module of ``nn.Embedding``, ``nn.TransformerE
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any, Literal, Self
 
@@ -36,7 +36,7 @@ from simdp.workload.layers.transformer import (
     TransformerLayer,
     with_copies,
 )
-from simdp.workload.models.base import Model
+from simdp.workload.models.base import SequenceModel
 
 OWN_KEYS = {
     "classifier": ("num_labels", "pooling"),
@@ -46,7 +46,7 @@ OWN_KEYS = {
 """Keys that only one task has."""
 
 
-class Transformer(Model):
+class Transformer(SequenceModel):
     """Embedding, positional encoding, encoder (and decoder) layers, and a linear map ``fc``.
 
     The inputs are tokens ``x``; for seq2seq also ``tgt``, the decoder's input. Keys named as
@@ -244,15 +244,6 @@ class Transformer(Model):
         if self.task == "seq2seq":
             found["tgt"] = _shape(self.tgt_sequence_length)
         return found
-
-    def with_input_shapes(self, shapes: Mapping[str, Shape]) -> Self:
-        keys = {"x": "sequence_length", "tgt": "tgt_sequence_length"}
-        known = {
-            keys[name]: shapes[name][0]
-            for name, shape in self.input_shapes().items()
-            if shape is None and len(shapes.get(name, ())) == 1
-        }
-        return self.model_copy(update=known)
 
     def how_to_give_shapes(self) -> str:
         both = " and tgt_sequence_length" if self.task == "seq2seq" else ""
