@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -65,6 +66,15 @@ def fan_out(parameter: Parameter) -> int:
     return out * tall * wide
 
 
+Conv = tuple[int, int, int, int]
+"""Channels, kernel, stride and groups of a residual block's convolution."""
+
+
+def basic_block(channels: int, stride: int) -> list[Conv]:
+    """Two 3x3 convolutions."""
+    return [(channels, 3, stride, 1), (channels, 3, 1, 1)]
+
+
 class ImageGraph:
     """Builds a graph of feature maps and tracks the channels of each value.
 
@@ -126,6 +136,19 @@ class ImageGraph:
         """Concatenate the channels of several values."""
         return self._call(Concat(name=name), sum(self._channels[x] for x in inputs), *inputs)
 
+    def residual(self, name: str, x: Value, convs: Sequence[Conv], stride: int) -> Value:
+        """Append a residual block; the shortcut gets a convolution if its shape differs."""
+        h = x
+        for number, (channels, kernel, step, groups) in enumerate(convs, 1):
+            h = self.conv(f"{name}.conv{number}", h, channels, kernel, step, groups=groups)
+            h = self.batch_norm(f"{name}.bn{number}", h)
+            if number < len(convs):
+                h = self.call(ReLU(name=f"{name}.relu{number}"), h)
+        if stride > 1 or self.channels(x) != self.channels(h):
+            x = self.conv(f"{name}.downsample.0", x, self.channels(h), 1, stride)
+            x = self.batch_norm(f"{name}.downsample.1", x)
+        return self.call(ReLU(name=f"{name}.relu"), self.call(Add(name=f"{name}.add"), h, x))
+
     def _call(self, layer: Layer, channels: int, *inputs: Value) -> Value:
         y = self.graph.call(layer, *inputs)
         self._channels[y] = channels
@@ -183,7 +206,8 @@ class ResNet(ImageModel):
             for number in range(depth):
                 stride = 2 if stage and not number else 1
                 name = f"layer{stage + 1}.{number}"
-                h = self._block(net, name, h, self.scaled(64 * 2**stage), stride)
+                convs = self._convs(self.scaled(64 * 2**stage), stride)
+                h = net.residual(name, h, convs, stride)
         fan_in = net.channels(h)
         h = net.call(AdaptiveAvgPool2d(name="avgpool", output_size=1), h)
         h = net.graph.call(Flatten(name="flatten"), h)
@@ -198,23 +222,9 @@ class ResNet(ImageModel):
             return h
         return net.call(MaxPool2d(name="maxpool", kernel_size=3, stride=2, padding=1), h)
 
-    def _block(self, net: ImageGraph, name: str, x: Value, planes: int, stride: int) -> Value:
-        convs = self._convs(planes, stride)
-        h = x
-        for number, (channels, kernel, step, groups) in enumerate(convs, 1):
-            h = net.conv(f"{name}.conv{number}", h, channels, kernel, step, groups=groups)
-            h = net.batch_norm(f"{name}.bn{number}", h)
-            if number < len(convs):
-                h = net.call(ReLU(name=f"{name}.relu{number}"), h)
-        if stride > 1 or net.channels(x) != net.channels(h):
-            x = net.conv(f"{name}.downsample.0", x, net.channels(h), 1, stride)
-            x = net.batch_norm(f"{name}.downsample.1", x)
-        return net.call(ReLU(name=f"{name}.relu"), net.call(Add(name=f"{name}.add"), h, x))
-
-    def _convs(self, planes: int, stride: int) -> list[tuple[int, int, int, int]]:
-        """Channels, kernel, stride and groups of a block's convolutions."""
+    def _convs(self, planes: int, stride: int) -> list[Conv]:
         if self.block == "basic":
-            return [(planes, 3, stride, 1), (planes, 3, 1, 1)]
+            return basic_block(planes, stride)
         width = max(1, planes * self.width_per_group // 64) * self.groups
         return [(width, 1, 1, 1), (width, 3, stride, self.groups), (4 * planes, 1, 1, 1)]
 

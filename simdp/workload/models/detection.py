@@ -35,11 +35,21 @@ from simdp.workload.layers.linear import Linear
 from simdp.workload.layers.pooling import MaxPool2d, RoIAlign, Upsample
 from simdp.workload.layers.tensor_ops import Add, Concat, Flatten
 from simdp.workload.models.base import Model
-from simdp.workload.models.convnets import ImageGraph, ImageModel, fan_out
+from simdp.workload.models.convnets import ImageGraph, ImageModel, basic_block, fan_out
 
 NUM_STAGES = 4
 COARSEST = 32
 """Factor by which a ResNet shrinks an image."""
+
+
+def check_multiple(key: str, size: int, factor: int, reason: str) -> None:
+    """Raise if a size is not a multiple of the factor by which ``reason``."""
+    if size % factor:
+        below = size // factor * factor
+        near = f"{below} or {below + factor}" if below else f"{factor}"
+        raise problem(
+            f"{key}: {size} is not a multiple of {factor}, by which {reason}; write {near}."
+        )
 
 
 class PyramidModel(Model):
@@ -81,14 +91,7 @@ class PyramidModel(Model):
     @model_validator(mode="after")
     def _maps_fit_when_upsampled(self) -> Self:
         for key in ("image_height", "image_width"):
-            size = getattr(self, key)
-            if size % COARSEST:
-                below = size // COARSEST * COARSEST
-                near = f"{below} or {below + COARSEST}" if below else f"{COARSEST}"
-                raise problem(
-                    f"{key}: {size} is not a multiple of {COARSEST}, by which four stages shrink "
-                    f"an image; write {near}."
-                )
+            check_multiple(key, getattr(self, key), COARSEST, "four stages shrink an image")
         return self
 
     def input_shapes(self) -> dict[str, Shape | None]:
@@ -464,17 +467,9 @@ class SSD(ImageModel):
             for number in range(depth):
                 stride = 2 if stage == 1 and not number else 1  # the third stage keeps its size
                 name = f"model.layer{stage + 1}.{number}"
-                h = self._block(net, name, h, self.scaled(64 * 2**stage), stride)
+                convs = basic_block(self.scaled(64 * 2**stage), stride)
+                h = net.residual(name, h, convs, stride)
         return h
-
-    def _block(self, net: ImageGraph, name: str, x: Value, channels: int, stride: int) -> Value:
-        h = net.batch_norm(f"{name}.bn1", net.conv(f"{name}.conv1", x, channels, 3, stride))
-        h = net.call(ReLU(name=f"{name}.relu1"), h)
-        h = net.batch_norm(f"{name}.bn2", net.conv(f"{name}.conv2", h, channels, 3))
-        if stride > 1 or net.channels(x) != channels:
-            x = net.conv(f"{name}.downsample.0", x, channels, 1, stride)
-            x = net.batch_norm(f"{name}.downsample.1", x)
-        return net.call(ReLU(name=f"{name}.relu"), net.call(Add(name=f"{name}.add"), h, x))
 
 
 NUM_SCALES = 3
@@ -512,14 +507,8 @@ class YOLO(ImageModel):
 
     @model_validator(mode="after")
     def _maps_fit_when_upsampled(self) -> Self:
-        stride = 2 ** len(self.layers)
-        if self.image_size % stride:
-            below = self.image_size // stride * stride
-            near = f"{below} or {below + stride}" if below else f"{stride}"
-            raise problem(
-                f"image_size: {self.image_size} is not a multiple of {stride}, by which "
-                f"{len(self.layers)} stages shrink an image; write {near}."
-            )
+        stages = len(self.layers)
+        check_multiple("image_size", self.image_size, 2**stages, f"{stages} stages shrink an image")
         return self
 
     def initial(self, parameter: Parameter) -> Initial:
@@ -602,14 +591,8 @@ class UNet(Model):
 
     @model_validator(mode="after")
     def _volumes_can_be_halved(self) -> Self:
-        least = 2 ** len(self.filters)
-        if self.patch_size % least:
-            below = self.patch_size // least * least
-            near = f"{below} or {below + least}" if below else f"{least}"
-            raise problem(
-                f"patch_size: {self.patch_size} is not a multiple of {least}, by which "
-                f"{len(self.filters)} sizes shrink a volume; write {near}."
-            )
+        sizes = len(self.filters)
+        check_multiple("patch_size", self.patch_size, 2**sizes, f"{sizes} sizes shrink a volume")
         return self
 
     def input_shapes(self) -> dict[str, Shape | None]:
