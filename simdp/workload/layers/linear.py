@@ -28,6 +28,7 @@ from simdp.workload.layers.base import (
     normal,
     uniform,
 )
+from simdp.workload.layers.operator import WithoutNumbers
 
 # Linear -------------------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ SECOND_BLOCK = 256
 """Scales that share a scale of their own (QLoRA, section 3)."""
 
 
-class QuantizedLinear(Linear):
+class QuantizedLinear(WithoutNumbers, Linear):
     """``y = x W^T + b``; W is packed, and kernels unpack it before every use.
 
     Attributes
@@ -299,6 +300,7 @@ class QuantizedLinear(Linear):
         As in `simdp.workload.finetuning.Quantized`.
     """
 
+    kind: Literal["linear"] = "linear"
     storage_itemsize: int
     block: int
     double: bool
@@ -319,16 +321,6 @@ class QuantizedLinear(Linear):
     @property
     def _num_weights(self) -> int:
         return self.in_features * self.out_features
-
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """Not available: it has no numbers, which the scenario's checks report earlier."""
-        raise AssertionError(f"{self.name} has times but no numbers")
-
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
-        """Not available, as `forward`."""
-        raise AssertionError(f"{self.name} has times but no numbers")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [*self._unpacked(itemsize), *super().forward_cost(inputs, itemsize)]

@@ -78,7 +78,19 @@ class Held(NamedTuple):
     integer: Bool = False
 
 
-class Operator(Layer):
+class WithoutNumbers(Layer):
+    """Base of layers with costs alone; the scenario's checks reject runs with numbers."""
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        raise AssertionError(f"{self.name} has costs but no numbers")
+
+    def backward(
+        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
+    ) -> tuple[Array | None, ...]:
+        raise AssertionError(f"{self.name} has costs but no numbers")
+
+
+class Operator(WithoutNumbers):
     """A recorded operator with given kernels of forward and backward.
 
     Attributes
@@ -114,16 +126,6 @@ class Operator(Layer):
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return (self.elements,)
-
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """Not available: it has no numbers, which the scenario's checks report earlier."""
-        raise AssertionError(f"{self.name} has kernels but no numbers")
-
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
-        """Not available, as `forward`."""
-        raise AssertionError(f"{self.name} has kernels but no numbers")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [sizes.at(itemsize) for sizes in self.forward_kernels]
@@ -175,7 +177,7 @@ POLICIES: dict[str, type[Operator]] = {
 """Classes by their treatment in autocast and in the roofline."""
 
 
-class TimedLayer(Layer):
+class TimedLayer(WithoutNumbers):
     """A layer with measured times, for a micro-step of the measured size.
 
     Attributes
@@ -226,16 +228,6 @@ class TimedLayer(Layer):
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return ()
-
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        """Not available: it has no numbers, which the scenario's checks report earlier."""
-        raise AssertionError(f"{self.name} has times but no numbers")
-
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
-        """Not available, as `forward`."""
-        raise AssertionError(f"{self.name} has times but no numbers")
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return []
