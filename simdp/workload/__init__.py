@@ -319,10 +319,7 @@ class Workload(Dealing):
     def settled(self, base: Path) -> Self:
         """The same workload with the model's layers and shapes read from files.
 
-        Raises
-        ------
-        ScenarioError
-            If the data cannot be read.
+        Raises ScenarioError if the data cannot be read.
         """
         model = self.model.read(base, self.gradient_itemsize)
         if not model.timed:

@@ -171,16 +171,10 @@ def _sorted(points: Iterable[MeasuredStepTime]) -> list[MeasuredStepTime]:
 def time_at(
     points: Sequence[tuple[int, float]], microbatch: int, size: Callable[[int], float]
 ) -> float:
-    """Time at a batch size, from a curve [s]; see `FromMeasurements`.
+    """Time at a batch size, from a curve of ascending batch sizes and times [s].
 
-    Parameters
-    ----------
-    points : sequence of (int, float)
-        Batch sizes, ascending, and times above 0 [s].
-    microbatch : int
-        The batch size, at least 1.
-    size : callable
-        Function of the batch size that the time is proportional to, if no line applies.
+    See `FromMeasurements`; ``size`` is the function of the batch size that the time is proportional
+    to, if no line applies.
     """
     after = bisect_left([samples for samples, _ in points], microbatch)
     if 0 < after < len(points):

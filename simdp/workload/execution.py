@@ -59,15 +59,9 @@ class Widened(NamedTuple):
 
 
 def widened(graph: ModelGraph, units: Sequence[str], low: str, full: str) -> Widened:
-    """Follow values out of modules, and into others.
+    """Follow values out of ``units``, computed in ``low``, and into others, in ``full``.
 
-    Parameters
-    ----------
-    graph : ModelGraph
-    units : sequence of str
-        The modules; see `simdp.workload.layers.base.within`.
-    low, full : str
-        Dtypes inside of them, and of their outputs.
+    For units see `simdp.workload.layers.base.within`.
     """
     places = within([call.layer for call in graph.calls], units)
     first, dtypes, mixes = len(graph.inputs), list[str](), None

@@ -27,7 +27,7 @@ class Lora(Spec):
     rank : int
         Width between A and B.
     alpha : float
-        Factor of the adapter's output, times the rank.
+        The adapter's output is multiplied by ``alpha / rank``.
     targets : tuple of str
             Linear layers that get an adapter, by the end of their names, such as ``q_proj``, or by
         patterns as in an optimizer's groups.

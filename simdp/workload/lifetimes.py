@@ -152,13 +152,8 @@ Token = tuple[object, ...]
 def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = True) -> Lifetimes:
     """Follow the tensors of a micro-batch of samples of full length.
 
-    Parameters
-    ----------
-    workload : Workload
-    reruns : sequence of Rerun
-        Calls that backward recomputes, block by block.
-    keeps : bool
-        False keeps nothing for backward, which then has no stages: inference.
+    Backward recomputes the calls of ``reruns``, block by block. Without ``keeps`` nothing is kept
+    for backward, which then has no stages: inference.
     """
     of = (workload.precision, workload.dtype, workload.compile, workload.loss)
     key = (*of, tuple(reruns), keeps)

@@ -27,13 +27,7 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of this name, including bfloat16.
-
-    Raises
-    ------
-    ValueError
-        If there is no such floating-point dtype.
-    """
+    """NumPy's dtype of this name, including bfloat16; raises ValueError for other names."""
     if name not in DTYPES:
         raise ValueError(unknown_name("dtype", name, DTYPES))
     if name != "bfloat16":
@@ -145,10 +139,8 @@ class GradScaler:
     def update(self, found_inf: bool) -> None:
         """Compute the scale of the next step; ``found_inf``: the gradients held inf or nan.
 
-        References
-        ----------
-        torch's aten/src/ATen/native/cuda/AmpKernels.cu, amp_update_scale_cuda_kernel: products in
-        float64, rounded to float32; a scale beyond float32 is discarded.
+        As torch's aten/src/ATen/native/cuda/AmpKernels.cu, amp_update_scale_cuda_kernel: products
+        in float64, rounded to float32; a scale beyond float32 is discarded.
         """
         if found_inf:
             self.scale = _float32(self.scale * self.settings.backoff_factor)

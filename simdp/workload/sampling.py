@@ -125,21 +125,11 @@ def grouped_by_length(order: Ints, lengths: Ints, samples_per_step: int) -> Ints
     """Group samples of similar length, so that a step's ranks have equal work.
 
     The order is cut into megabatches of up to 50 steps, fewer if an epoch would have less than four
-    of them, and each is sorted from long to short. Samples of equal length keep their order.
+    of them, and each is sorted from long to short. Samples of equal length keep their order. This
+    is the rule of Hugging Face's ``group_by_length`` (transformers, trainer_pt_utils.py,
+    get_length_grouped_indices), but the longest sample of all is not moved to the front.
 
-    Parameters
-    ----------
-    order : ndarray, shape `(num_samples,)`
-        The epoch's order.
-    lengths : ndarray, shape `(num_samples,)`
-        Length of every sample.
-    samples_per_step : int
-        Of all ranks.
-
-    References
-    ----------
-    Hugging Face's ``group_by_length``: transformers, trainer_pt_utils.py,
-    get_length_grouped_indices; but the longest sample of all is not moved to the front.
+    ``lengths`` are those of all samples, ``samples_per_step`` counts all ranks.
     """
     megabatch = megabatch_steps(len(order), samples_per_step) * samples_per_step
     pieces = [order[begin : begin + megabatch] for begin in range(0, len(order), megabatch)]
@@ -154,10 +144,7 @@ def megabatch_steps(num_samples: int, samples_per_step: int) -> int:
 def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
     """Read an epoch's order from a file; after its last epoch it repeats from the first.
 
-    Raises
-    ------
-    ScenarioError
-        If the file does not hold one array of permutations of the dataset.
+    Raises ScenarioError if the file does not hold one array of permutations of the dataset.
     """
     stored = list(read_npz(path).values())
     rows = np.atleast_2d(stored[0]) if len(stored) == 1 else np.empty((0, 0))
@@ -313,13 +300,7 @@ class Participants:
         return tuple(np.flatnonzero(self.there).tolist())
 
     def seconds(self, whole: Floats) -> Floats:
-        """Time that each rank works [s].
-
-        Parameters
-        ----------
-        whole : ndarray, shape `(..., world_size)`
-            Time of the full work on each rank [s].
-        """
+        """Time that each rank works, of the full work's times, shape `(..., world_size)` [s]."""
         if self.late.any():
             slowest = whole[..., self.counted].max(axis=-1, keepdims=True)
             whole = np.where(self.late, np.minimum(whole, slowest), whole)
@@ -497,14 +478,8 @@ def kinds_of(
 ) -> list[StepBatches]:
     """Steps that differ in the ranks' numbers of samples or in closing an epoch, in order.
 
-    Parameters
-    ----------
-    rest : sequence of StepBatches
-        Steps left of the first epoch.
-    each : sequence of StepBatches
-        Steps of every later epoch.
-    num_steps : int
-        Steps of the run, which may end within an epoch.
+    ``rest`` are the steps left of the first epoch, ``each`` those of every later one; the run may
+    end within an epoch.
     """
     found: dict[tuple[bytes, bool], StepBatches] = {}
     for number, batches in enumerate(rest if rest is not each else ()):

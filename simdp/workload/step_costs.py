@@ -95,14 +95,8 @@ def update_seconds(moving: Amount, launching: Amount, in_loop: Amount = 0.0) -> 
     """Time of an update, without matrix products [s].
 
     Kernels over lists of tensors are launched while the one before works, so that an update takes
-    the longer of the two; in a loop over tensors each kernel is too short for that.
-
-    Parameters
-    ----------
-    moving : float or ndarray
-        Time of its bytes in the device's memory [s].
-    launching, in_loop : float or ndarray
-        Time of launches over lists, and of those in a loop over tensors [s].
+    the longer of ``moving`` its bytes and ``launching``; in a loop over tensors each kernel is too
+    short for that.
     """
     longer: Amount = np.maximum(moving, launching) + in_loop
     return longer

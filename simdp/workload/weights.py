@@ -121,21 +121,8 @@ def problem_with(
 ) -> str | None:
     """Differences between a checkpoint and the model, the first ones by name; or None.
 
-    Parameters
-    ----------
-    path : Path
-        Arrays by torch name: an npz file, a safetensors file, or the index of several of these.
-    graph : ModelGraph
-        The model's; its buffers may be missing from the file.
-    names : FileNames
-        Mapping of names in files.
-    optional : collection of str
-        Parameters that may be missing from the file too.
-
-    Raises
-    ------
-    ScenarioError
-        If the file cannot be read.
+    The checkpoint is an npz file, a safetensors file, or the index of several of these; buffers and
+    ``optional`` parameters may be missing. Raises ScenarioError if it cannot be read.
     """
     stored = _stored(path)
     wanted: dict[str, Parameter | Buffer] = {p.name: p for p in graph.parameters}

@@ -31,14 +31,9 @@ class Dataset(Spec):
 
     @classmethod
     def loss_of(cls, given: Any, base: Path) -> str:
-        """Default loss of a workload.
+        """Default loss of a workload, for the scenario's dataset, validated or not.
 
-        Parameters
-        ----------
-        given : value
-            The scenario's dataset, validated or not.
-        base : Path
-            Folder of relative paths.
+        ``base`` is the folder of relative paths.
         """
         return cls.usual_loss
 

@@ -285,20 +285,9 @@ class Digits(Sequences):
 
 
 def spelled(model: Model, name: str, tokens: Array) -> str:
-    """Text of a row of an array.
+    """Text of a row of ``name``: "x", "tgt" or "y" (also for predictions).
 
-    Parameters
-    ----------
-    model : Model
-        Defines the tokens.
-    name : {"x", "tgt", "y"}
-        Array; "y" for a model's predictions.
-    tokens : ndarray, shape `(length,)`
-
-    Returns
-    -------
-    str
-        ``"105"`` for x, else ``"one zero five"`` up to the end token; other tokens are skipped.
+    ``"105"`` for x, else ``"one zero five"`` up to the end token; other tokens are skipped.
     """
     source = name == "x"
     known = words(model, "x" if source else "tgt")[: len(WORDS)].tolist()

@@ -51,16 +51,10 @@ BACKWARD_PRODUCTS = 2.5
 
 
 class AttentionWork(NamedTuple):
-    """Sizes of attention on one sample.
+    """Sizes of attention on one sample; ``depth`` is the number of features of a head.
 
     Attributes
     ----------
-    queries, keys : int
-        Lengths.
-    depth : int
-        Features of a head.
-    num_heads, num_kv_heads : int
-        Heads of the queries; of the keys and values.
     pairs : float
         Query-key pairs that the mask allows, per head.
     dropout : bool
@@ -504,7 +498,7 @@ class Attention(Layer):
         )
 
     def pairs(self, queries: int, keys: int) -> float:
-        """Query-key pairs that the mask allows; half of a square counts as its triangle."""
+        """Query-key pairs that the mask allows; a causal triangle counts as half of its square."""
         if not self.causal:
             return float(queries * keys)
         seen = min(self.window or keys, keys)
@@ -779,24 +773,16 @@ class T5Attention(Layer):
     """``softmax(Q K^T + bias) V`` in each head; takes queries, keys and values separately.
 
     With ``pad_id``, the keys' tokens come last. The layers of a stack share one bias, which the
-    first of them looks up.
+    first of them looks up. The other fields are those of `Attention`.
 
     Attributes
     ----------
-    num_heads : int
-        Heads, each with an equal part of the width.
-    causal : bool
-        Whether a query sees only keys up to its own position.
     bias : str
         Name of the bias's weight, shape `(num_buckets, num_heads)`; empty for none.
     looks_up : bool
         Whether this layer is the first, which pays for the lookup of the bias.
     num_buckets, max_distance : int
         Number of distance buckets; distance from which all fall into the last one.
-    dropout : float
-        Probability that a weight is dropped, drawn per sample.
-    pad_id : int or None
-        Keys of this token are masked.
 
     References
     ----------

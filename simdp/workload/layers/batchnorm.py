@@ -138,10 +138,7 @@ class BatchNormSettings(Layer):
     def track(self, run: Pass, found: BatchStatistics) -> None:
         """Update the running statistics with a batch's; the variance is the unbiased one.
 
-        Raises
-        ------
-        ScenarioError
-            If there is one value per channel, which has no variance.
+        Raises ScenarioError if there is one value per channel, which has no variance.
         """
         if found.num_values == 1:
             raise ScenarioError(

@@ -88,12 +88,8 @@ class ConvWindow:
     def count(self, shape: Shape) -> Extents:
         """Number of windows along each axis of an image, shape `(channels, *lengths)`.
 
-        ``floor((length + padding - reach) / stride) + 1``; with ``ceil`` rounded up.
-
-        Raises
-        ------
-        ShapeError
-            If there is none.
+        ``floor((length + padding - reach) / stride) + 1``; with ``ceil`` rounded up. Raises
+        ShapeError if it is 0.
         """
         _, *lengths = image_shape(shape, len(self.kernel))
         found = tuple(self._count(axis, length) for axis, length in enumerate(lengths))
@@ -135,13 +131,10 @@ class ConvWindow:
         return frame[slice(None), *(places(at * far, step, n) for at, far, step, n in along)]
 
     def taps(self, frame: Array, count: Extents, groups: int = 1) -> Array:
-        """View of all windows' pixels in a contiguous frame; windows overlap.
+        """View of all windows in a contiguous frame, `(groups, batch, *count, *kernel, channels)`.
 
-        Returns
-        -------
-        ndarray, shape `(groups, batch, *count, *kernel, channels)`
-                Channels of one group. Neighbours that are adjacent in memory are joined to the
-            channels of one pixel, so that they are copied in one piece.
+        The channels are those of one group. Neighbours that are adjacent in memory are joined to
+        the channels of one pixel, so that they are copied in one piece.
         """
         image, *axes, item = frame.strides
         kernel, share = list(self.kernel), frame.shape[-1] // groups
@@ -173,14 +166,9 @@ def neighbourhoods(
 ) -> Iterator[tuple[slice, Array]]:
     """Lay out the pixels of all windows, one block that fits the cache at a time.
 
-    ``x`` has shape `(batch, *lengths, channels)`, ``count`` windows along each axis.
-
-    Yields
-    ------
-    slice
-        Pixels of the output that belong to the block.
-    ndarray, shape `(groups, pixels, kernel pixels * channels / groups)`
-        Valid until the next block.
+    ``x`` has shape `(batch, *lengths, channels)`. Yields the slice of the output's pixels in the
+    block, and an array of shape `(groups, pixels, kernel pixels * channels / groups)`, valid until
+    the next block.
     """
     num_images, channels = len(x), x.shape[-1]
     depth, per_image = prod(window.kernel) * channels, prod(count)
@@ -218,15 +206,10 @@ def _cut(count: Extents, pixels: int) -> int:
 
 
 def convolved(x: Array, weight: Array, window: ConvWindow, count: Extents) -> Array:
-    """Cross-correlate: the result has shape `(batch, *count, out)`.
+    """Cross-correlate ``count`` windows along each axis; the result is `(batch, *count, out)`.
 
-    Parameters
-    ----------
-    x : ndarray, shape `(batch, *lengths, channels)`
-    weight : ndarray, shape `(groups, *kernel, in / groups, out / groups)`
-    window : ConvWindow
-    count : tuple of int
-        Number of windows along each axis.
+    ``x`` has shape `(batch, *lengths, channels)`, the weight `(groups, *kernel, in / groups, out /
+    groups)`.
     """
     groups, out = len(weight), weight.shape[-1]
     matrix = np.ascontiguousarray(weight).reshape(groups, -1, out)
@@ -245,20 +228,13 @@ def _pixels(x: Array, groups: int) -> Array:
 def gradients_of_unit_stride(
     x: Array, slope: Array, weight: Array, window: ConvWindow
 ) -> tuple[Array, Array]:
-    """Gradients of the weight and of the input, both from the neighbourhoods of the slope.
+    """Gradients of the weight and of the input for stride 1, from neighbourhoods of the slope.
 
     The input's gradient is the slope correlated with the kernel rotated by half a turn. The same
     neighbourhoods, times the input, give the weight's gradient.
 
-    Parameters
-    ----------
-    x : ndarray, shape `(batch, *lengths, in)`
-        Input of the convolution.
-    slope : ndarray, shape `(batch, *count, out)`
-        Gradient of the output.
-    weight : ndarray, shape `(groups, out / groups, in / groups, *kernel)`
-    window : ConvWindow
-        With stride 1.
+    ``x`` is the input, `(batch, *lengths, in)`, ``slope`` the gradient of the output, `(batch,
+    *count, out)`; the weight has shape `(groups, out / groups, in / groups, *kernel)`.
     """
     before = _beyond(window.reach, window.before)
     after = _beyond(window.reach, window.after)

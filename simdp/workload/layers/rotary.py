@@ -116,17 +116,9 @@ class RopeParameters(RopeScaling):
         return int(head_dim * self.partial_rotary_factor) // 2 * 2
 
     def speeds(self, columns: int) -> tuple[Floats, float]:
-        """Angular speed of each pair of columns, and the factor of its wave.
+        """Angle of each pair of columns per position, `(columns / 2,)`, and the waves' factor.
 
-        Returns
-        -------
-        (ndarray, float)
-            Angles per position, shape `(columns / 2,)`, float64; and the factor.
-
-        References
-        ----------
-        Su et al., "RoFormer: enhanced transformer with rotary position embedding", arXiv
-        2104.09864; transformers/modeling_rope_utils.py.
+        Su et al., arXiv 2104.09864; transformers/modeling_rope_utils.py.
         """
         speeds = self.rope_theta ** -(np.arange(0, columns, 2) / columns)
         if self.rope_type == "linear":

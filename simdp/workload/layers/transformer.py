@@ -210,16 +210,8 @@ ACTIVATION_KINDS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
 class HuggingFaceLayer(Module):
     """Base of blocks of the library transformers' models, with its names.
 
-    Attributes
-    ----------
-    hidden_size, num_heads, intermediate_size : int
-        Width of a token, heads of the attention, width between the two feed-forward maps.
-    hidden_dropout, attention_dropout : float
-        After each sublayer, and of the attention weights.
-    activation : {"gelu", "gelu_new", "relu"}
-        Between the two feed-forward maps.
-    layer_norm_eps : float
-        Added to the variance by every norm.
+    Dropout follows the sublayers (hidden) and the attention weights; the activation is between the
+    two feed-forward maps; layer_norm_eps is added to the variance by every norm.
     """
 
     hidden_size: Int = Field(ge=1)
@@ -256,8 +248,7 @@ class HuggingFaceLayer(Module):
 class BertLayer(HuggingFaceLayer, EncoderLayer):
     """Self-attention over the whole sequence, then two linear maps of each token.
 
-    Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
-    understanding", NAACL 2019 (arXiv 1810.04805).
+    Devlin et al., "BERT", NAACL 2019 (arXiv 1810.04805).
     """
 
     kind: Literal["bert_layer"] = "bert_layer"
@@ -321,28 +312,10 @@ class GPT2Block(HuggingFaceLayer):
 
 
 class GPTNeoXLayer(Module):
-    """Attention and feed-forward sublayers, in parallel or one after the other.
+    """Attention and feed-forward sublayers, ``parallel`` or one after the other.
 
-    Attributes
-    ----------
-    hidden_size, num_heads, intermediate_size : int
-        Width of a token, heads of the attention, width between the two feed-forward maps.
-    rope : RopeParameters
-        Rotary embedding of each query and key.
-    parallel : bool
-        Whether both sublayers take the layer's input.
-    attention_bias : bool
-        Whether the maps into and out of attention have a bias.
-    attention_dropout, hidden_dropout : float
-        Of the attention weights, and after each sublayer.
-    activation : str
-        Kind of activation between the feed-forward maps.
-    layer_norm_eps : float
-        Added to the variance by every norm.
-
-    References
-    ----------
-    Black et al., "GPT-NeoX-20B", arXiv 2204.06745.
+    Fields as in `simdp.workload.models.gpt.GPTNeoX`; ``activation`` is a kind. Black et al.,
+    "GPT-NeoX-20B", arXiv 2204.06745.
     """
 
     kind: Literal["gpt_neox_layer"] = "gpt_neox_layer"
@@ -419,29 +392,17 @@ class GPTNeoXLayer(Module):
 class LlamaDecoderLayer(Module):
     """Causal self-attention, then three linear maps of each token.
 
+    Fields as in `simdp.workload.models.llama.Decoder`, with heads and biases resolved;
+    ``activation`` is a kind. Touvron et al., "Llama 2", arXiv 2307.09288;
+    transformers/models/llama/modeling_llama.py.
+
     Attributes
     ----------
-    hidden_size, intermediate_size : int
-        Width of a token, and between the maps.
-    num_heads, num_kv_heads, head_dim : int
-        Heads of the queries, heads of keys and values, and the width of each.
-    rope : RopeParameters
-        Rotary embedding of queries and keys.
     window : int or None
         Number of tokens attended to, including the token itself.
     qkv_bias, out_bias, mlp_bias : bool
             Whether there is a bias in the projections to queries, keys and values; in the one after
         attention; in the three maps.
-    attention_dropout : float
-        Of the attention weights.
-    activation : str
-        Kind of the gate's activation.
-    rms_norm_eps : float
-        Added to the mean of the squares by every norm.
-
-    References
-    ----------
-    Touvron et al., "Llama 2", arXiv 2307.09288; transformers/models/llama/modeling_llama.py.
     """
 
     kind: Literal["llama_decoder_layer"] = "llama_decoder_layer"
@@ -528,20 +489,7 @@ class LlamaDecoderLayer(Module):
 class MptBlock(Module):
     """Causal self-attention, then two linear maps of each token.
 
-    Attributes
-    ----------
-    d_model, n_heads : int
-        Width of a token, heads of the attention.
-    expansion_ratio : int
-        Width of the feed-forward part over d_model.
-    bias : bool
-        Whether linear maps and norms have a bias.
-    alibi : float or None
-        See `Attention`.
-    attn_pdrop, resid_pdrop : float
-        Dropout of the attention weights, and after each sublayer.
-    layer_norm_epsilon : float
-        Added to the variance by every norm.
+    Fields as in `simdp.workload.models.gpt.Mpt`; for ``alibi`` see `Attention`.
     """
 
     kind: Literal["mpt_block"] = "mpt_block"
@@ -601,10 +549,11 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "gelu_tanh", "gated
 class T5Block(Module):
     """Self-attention, cross-attention in a decoder, and a feed-forward part.
 
+    Sizes and dropout as in `simdp.workload.models.t5.T5`. Raffel et al., JMLR 21, 2020; Shazeer,
+    "GLU variants improve transformer", arXiv 2002.05202; transformers/models/t5/modeling_t5.py.
+
     Attributes
     ----------
-    d_model, d_kv, num_heads, d_ff : int
-        Width of a token, of a head of attention, number of heads, width of the feed-forward part.
     decodes : bool
         Whether it is a decoder's block.
     bias : str
@@ -613,17 +562,8 @@ class T5Block(Module):
         Whether it is the stack's first block, which holds that weight.
     num_buckets, max_distance : int
         As in `T5Attention`.
-    dropout : float
-        After each sublayer, in the feed-forward part, and of the attention weights.
-    eps : float
-        Added to the mean of the squares by every norm.
     feed_forward : {"relu", "gelu", "gated-gelu", "gated-silu"}
         Activation of the feed-forward part, and whether it is gated.
-
-    References
-    ----------
-    Raffel et al., JMLR 21, 2020; Shazeer, "GLU variants improve transformer", arXiv 2002.05202;
-    transformers/models/t5/modeling_t5.py.
     """
 
     kind: Literal["t5_block"] = "t5_block"
@@ -727,15 +667,9 @@ class T5Block(Module):
 class ViTLayer(HuggingFaceLayer):
     """Self-attention over the whole sequence, then two linear maps of each token.
 
-    Attributes
-    ----------
-    qkv_bias : bool
-        Whether the maps to queries, keys and values have a bias.
-
-    References
-    ----------
-    Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021 (arXiv 2010.11929), equations 2
-    and 3; transformers 5, models/vit/modeling_vit.py.
+    ``qkv_bias``: whether the maps to queries, keys and values have a bias. Dosovitskiy et al., "An
+    image is worth 16x16 words", ICLR 2021 (arXiv 2010.11929), equations 2 and 3; transformers 5,
+    models/vit/modeling_vit.py.
     """
 
     kind: Literal["vit_layer"] = "vit_layer"

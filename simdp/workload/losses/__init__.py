@@ -59,12 +59,7 @@ class Loss(Spec):
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
         """Reason why a dataset's targets do not fit a model's output, or None.
 
-        Parameters
-        ----------
-        target : ndarray, shape `(num_samples, ...)`
-            All targets, ``y``.
-        output_shape : tuple of int
-            The model's output for one sample.
+        ``target`` are all targets, `(num_samples, ...)`; ``output_shape`` is that of one sample.
         """
 
 

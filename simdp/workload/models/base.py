@@ -100,17 +100,8 @@ class Model(Spec):
     def read(self, base: Path, itemsize: int) -> Model:
         """Return the model described by its files; by default the model itself.
 
-        Parameters
-        ----------
-        base : Path
-            Folder of relative paths.
-        itemsize : int
-            Bytes per element of a gradient.
-
-        Raises
-        ------
-        ScenarioError
-            If a file cannot be read.
+        ``base`` is the folder of relative paths, ``itemsize`` that of a gradient [bytes]. Raises
+        ScenarioError if a file cannot be read.
         """
         return self
 

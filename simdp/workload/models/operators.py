@@ -408,19 +408,9 @@ class Profile(TimedModel):
 
 
 def read_layers(path: Path, itemsize: int) -> list[TimedLayer]:
-    """Read the lines of a profile, in forward order, each with the gradient of its input.
+    """Read a `Profile`'s lines, in forward order, each with the gradient of its input.
 
-    Parameters
-    ----------
-    path : Path
-        A CSV file as described in `Profile`.
-    itemsize : int
-        Bytes of one element of a gradient.
-
-    Raises
-    ------
-    ScenarioError
-        If it cannot be read.
+    ``itemsize`` is that of a gradient [bytes]. Raises ScenarioError if the file cannot be read.
     """
     rows = read_csv(
         path,

@@ -55,19 +55,10 @@ class ParamGroup(Spec):
 
 
 def read_groups(optimizer: type[Spec], value: Any) -> tuple[ParamGroup, ...]:
-    """Check groups against the arguments of an optimizer.
+    """Check groups, a list of mappings or groups, against the fields of an optimizer.
 
-    Parameters
-    ----------
-    optimizer : Spec class
-        Its fields may be set by groups, except its kind and the groups.
-    value : Any
-        A list of mappings or groups, as in YAML.
-
-    Raises
-    ------
-    pydantic.ValidationError
-        If a group has no parameters, an unknown argument or an invalid value.
+    Raises pydantic.ValidationError if a group has no parameters, an unknown argument or an invalid
+    value.
     """
     if isinstance(value, list | tuple):
         value = [each.model_dump() if isinstance(each, ParamGroup) else each for each in value]
@@ -110,19 +101,11 @@ MAX_DEPTH = len(MAX_TENSORS)
 
 
 def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
-    """Count the launches of one kernel over lists of tensors.
+    """Count the launches of one kernel over lists of ``depth`` tensors (1 to 5) per parameter.
 
-    Parameters
-    ----------
-    sizes : iterable of int
-        Elements of each parameter; empty ones are skipped.
-    depth : int
-        Tensors per parameter, from 1 to 5.
-
-    References
-    ----------
     torch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: a launch is full with `MAX_BLOCKS`
     chunks, or with the last chunk of its last tensor; a tensor may continue in the next one.
+    Parameters without elements are skipped.
     """
     found = blocks = tensors = 0
     for size in sizes:

@@ -346,17 +346,8 @@ class OneCycleLR(Schedule):
     ) -> tuple[float, float | None]:
         """Rate and momentum (None for the optimizer's own) of a step, from 1, of a cycle.
 
-        Parameters
-        ----------
-        rates : tuple of float
-            The first, the highest and the last rate.
-        momenta : tuple of float
-            The highest and the lowest momentum.
-
-        Raises
-        ------
-        ValueError
-            If torch's scheduler raises at this step.
+        ``rates`` are the first, the highest and the last; ``momenta`` the highest and the lowest.
+        Raises ValueError if torch's scheduler does at this step.
         """
         if step > self.total_steps + 1:
             self._check(step)
