@@ -1,4 +1,4 @@
-"""Chooses the algorithm of a collective where the scenario says ``auto``."""
+"""Chooses the algorithm of a collective for ``auto``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import among_others, group_layout, layout
 
 MAX_PREDICTED = 500_000
-"""Transfers of a candidate; its prediction then takes some tens of milliseconds."""
+"""Transfers of a candidate above which it is not predicted: some tens of milliseconds."""
 
 
 MAX_EXACT = 70_000
-"""Transfers of a candidate that the event fabric may time, in half a second at most."""
+"""Transfers of a candidate up to which the event fabric predicts it: at most half a second."""
 
 
 def is_auto(asked: Algorithm) -> bool:
-    """Whether the algorithm is left to us."""
+    """Whether the algorithm is to be chosen."""
     return asked.kind == "auto"
 
 
 class Prediction(NamedTuple):
-    """What a candidate would take if every rank entered at once, and nothing else was under way.
+    """Predicted duration of an isolated collective that every rank enters at once.
 
     Attributes
     ----------
@@ -53,20 +53,21 @@ class Planner:
     Parameters
     ----------
     cluster : Cluster
-        Where.
-    network : Network, optional
-        Its routes, where it is a part of a larger cluster.
+        The cluster.
+    network : NetworkRoutes, optional
+        Its routes, if it is a part of a larger cluster.
     groups : ndarray, shape `(num_groups, group size)`, int64, optional
-        Process groups that do the same at the same time; left out, all ranks are one. Ranks that
-        are in none take no part.
+        Process groups that run the same collective at the same time; default: all ranks are one.
+        Other
+        ranks take no part.
     seed : int
-        Of the scenario; see `Network`.
+        Of the scenario; see `NetworkRoutes`.
 
     Attributes
     ----------
     layout : Layout
-        What algorithms see of the cluster, or of a group.
-    network : Network
+        The cluster or group as seen by algorithms.
+    network : NetworkRoutes
         Routes.
     """
 
@@ -83,18 +84,18 @@ class Planner:
         if network is not None:
             self.layout = among_others(self.layout)
         self._in_groups: dict[Plan, Plan] = {}
-        self._idle = Slowdown(cluster, 0)  # a collective by itself has no compute to slow down
+        self._idle = Slowdown(cluster, 0)  # a prediction has no compute to slow down
         self._shared: dict[tuple[Algorithm, int], bool] = {}
         self._clocks: dict[tuple[Algorithm, int], VectorFabric] = {}
         self._predictions: dict[tuple[Algorithm, float, int], list[Prediction]] = {}
         self._chosen: dict[tuple[Algorithm, float, int], Algorithm] = {}
 
     def of_groups(self, groups: Ints) -> Planner:
-        """A planner for process groups on the same network."""
+        """Create a planner for process groups on the same network."""
         return Planner(self.cluster, self.network, groups)
 
     def algorithm(self, asked: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
-        """The algorithm that serves a size: the one asked for, or the fastest candidate."""
+        """The algorithm of a size: the given one, or for ``auto`` the fastest candidate."""
         if not is_auto(asked):
             return asked
         key = (asked, nbytes, root)
@@ -103,13 +104,14 @@ class Planner:
         return self._chosen[key]
 
     def chosen(self) -> dict[str, list[dict[str, Any]]]:
-        """What ``auto`` was resolved to: of each collective, by size; equal neighbours once.
+        """Choices of ``auto`` by collective and size.
 
         Returns
         -------
         dict of str to list of dict
-            ``nbytes``, the smallest size of those asked for that is served by ``algorithm``, and
-            by it up to the next entry.
+            ``nbytes``, the smallest requested size with this ``algorithm``, which also applies to
+            sizes up
+            to the next entry.
         """
         found: dict[str, list[dict[str, Any]]] = {}
         for (asked, nbytes, _), algorithm in sorted(self._chosen.items(), key=_size):
@@ -131,16 +133,17 @@ class Planner:
         return self._in_groups[plan]
 
     def seconds(self, asked: Algorithm, nbytes: float, root: int = 0) -> float:
-        """Predict a collective by itself, which every rank enters at once [s]."""
+        """Predict an isolated collective that every rank enters at once [s]."""
         algorithm = self.algorithm(asked, nbytes, root)
         return self._predicted(algorithm, self._planned(algorithm, nbytes, root), nbytes, root)
 
     def predict(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
-        """Predict every candidate that can serve the cluster.
+        """Predict every candidate that supports the cluster.
 
-        Where a candidate shares links and has more than `MAX_EXACT` transfers, links are shared
-        evenly, which is what equal ranks do to them. One of more than `MAX_PREDICTED` transfers is
-        passed over unless there is no other.
+        A candidate with shared links and more than `MAX_EXACT` transfers gets even shares of links,
+        as
+        equal ranks do. One of more than `MAX_PREDICTED` transfers is skipped unless there is no
+        other.
         """
         from simdp.collectives.auto import Auto
 
@@ -178,7 +181,7 @@ class Planner:
 
 
 def _length(plan: Plan) -> int:
-    """Transfers of a plan; those of rings and chains count for nothing, for their closed forms."""
+    """Transfers of a plan; rings and chains count 0, since they have closed forms."""
     return sum(
         len(part.members) * part.plan.num_transfers
         for part in plan.everything

@@ -127,7 +127,7 @@ class Errors:
                 np.subtract(own, view, out=own)
 
 
-# Largest ------------------------------------------------------------------------------------------
+# Top-k --------------------------------------------------------------------------------------------
 
 
 class Entries(NamedTuple):
@@ -233,18 +233,7 @@ class CompressionKernels(NamedTuple):
 def seconds(kernels: Iterable[CompressionKernels], roofline: Roofline, dtype: str) -> Floats:
     """Time of consecutive kernels on each rank's device by the roofline model [s].
 
-    Parameters
-    ----------
-    kernels : iterable of CompressionKernels
-        Run one after the other.
-    roofline : Roofline
-        The devices.
-    dtype : str
-        Dtype of the arithmetic.
-
-    Returns
-    -------
-    ndarray, shape `(world_size,)`
+    The arithmetic is of one dtype. Returns an ndarray of shape `(world_size,)`.
     """
     total = np.zeros(len(roofline.launch))
     for kernel in kernels:
@@ -309,7 +298,7 @@ def selection(nbytes: float, itemsize: int, chosen: int, entry: int) -> list[Com
     ]
 
 
-# Work ---------------------------------------------------------------------------------------------
+# work_of ------------------------------------------------------------------------------------------
 
 Compression = (
     Rounding
@@ -329,12 +318,12 @@ KINDS = get_args(Compression)
 def work_of(
     op: Compression, itemsize: int, world_size: int
 ) -> tuple[str, list[CompressionKernels]]:
-    """Return the name of an operation in the trace, and its kernels.
+    """Name of an operation of a comm hook in the trace, and its kernels.
 
     Parameters
     ----------
     op : Compression
-        Of a comm hook.
+        The operation.
     itemsize : int
         Bytes per element of a gradient.
     world_size : int
@@ -484,13 +473,7 @@ PREFIX = "hook/"
 
 
 class Hooked:
-    """Calls a user's comm hook on all ranks; keeps their states and pending futures.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    """
+    """Calls a user's comm hook on all ranks; keeps their states and pending futures."""
 
     def __init__(self, world_size: int) -> None:
         self.states: list[dict[str, Any]] = [{} for _ in range(world_size)]
@@ -612,13 +595,7 @@ class Thin(NamedTuple):
 
 
 class LowRank:
-    """PowerSGD on all ranks: keeps Q of the previous step, and errors.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    """
+    """PowerSGD on all ranks: keeps Q of the previous step, and errors."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -813,16 +790,7 @@ def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:
 class Compressed:
     """Executes the operations of comm hooks, and keeps their state.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, with numerics.
-    flat : callable
-        Returns the buffers of a bucket.
-    made : dict
-        Temporary buffers, which this object adds and removes.
-    shapes : mapping of str to tuple
-        Of the parameters.
+    Temporary buffers are added to ``made`` and removed from it.
 
     Attributes
     ----------

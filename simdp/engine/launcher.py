@@ -22,11 +22,12 @@ from simdp.steps.program import ProcessGroups
 
 MAX_TRANSFERS_PER_CALL = 2_000
 MAX_TRANSFERS_PER_RUN = 100_000
-"""A collective's transfers get spans of their own while there are no more than these."""
+"""Transfers per call and per run up to which each gets a span of its own."""
 
 MAX_CHAIN = 32
-"""Nor along a chain of more ranks, where each transfer is a round by itself; with as many, a ring's
-all_reduce stays below the first limit."""
+"""Ranks of a chain up to which its transfers get spans: a ring's all_reduce of as many ranks stays
+below the limit per call.
+"""
 
 
 class Launcher:
@@ -39,14 +40,14 @@ class Launcher:
     planner : Planner
         Plans them for the cluster.
     groups : sequence of ProcessGroups
-        Those that have collectives of their own.
+        Those with collectives of their own.
 
     Attributes
     ----------
     num_calls : int
         Collectives started so far.
     shows_transfers : bool
-        Whether transfers get spans, as long as they are few.
+        Whether transfers get spans, up to the limits.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Launcher:
         return self._planners[self._known(group)].plan(algorithm, nbytes, root)
 
     def stream_of(self, group: Group) -> int:
-        """The communication stream that takes a group's collectives."""
+        """The communication stream of a group's collectives."""
         return self._streams[self._known(group)]
 
     def _known(self, group: Group) -> Group:
-        """The name of a group; some ranks, on the first stream, are made one when they come."""
+        """The name of a group; a new tuple of ranks becomes a group on the first stream."""
         if not isinstance(group, tuple):
             return group
         if len(group) == self.planner.cluster.world_size:
@@ -85,7 +86,7 @@ class Launcher:
         return group
 
     def _wiring(self, group: Group, step: int) -> Wiring:
-        """What lies between the ranks of a group in a step."""
+        """Wiring of a group's ranks in a step."""
         network = self.planner.network.at(step)
         if (group, network) not in self._wirings:
             planner, cluster = self._planners[group], network.cluster
@@ -97,10 +98,7 @@ class Launcher:
         return self._wirings[group, network]
 
     def copy(self, step: int, plan: Plan, nbytes: float, label: str) -> Launch:
-        """Start copies between devices of one process, which no collective library is asked for.
-
-        They take what the links take, whatever the cost of collectives.
-        """
+        """Start copies between devices of one process, which always take the time of the links."""
         number = self.num_calls
         self.num_calls += 1
         return Launch(step, label, number, plan, nbytes, self._records(plan))
@@ -123,11 +121,11 @@ class Launcher:
         step, plan, nbytes, wait, after
             As in `Launch`.
         label : str
-            What it carries.
+            Content of the buffer.
         group : str or tuple of int, optional
-            The process groups that it is of, which may have a stream of their own; or some ranks.
+            Its process groups, which may have a stream of their own; or some ranks.
         delay : float
-            How long its stream is busy with something else before it begins [s].
+            Additional time in its stream before it begins [s].
         """
         number, group = self.num_calls, self._known(group)
         self.num_calls += 1
@@ -149,7 +147,7 @@ class Launcher:
         )
 
     def _records(self, plan: Plan) -> bool:
-        """Whether each transfer of a collective gets a span of its own; such ones are counted."""
+        """Whether each transfer of a collective gets a span of its own; counts them."""
         if not self.shows_transfers:
             return False
         transfers = plan.num_transfers
@@ -160,21 +158,21 @@ class Launcher:
         return record
 
     def predicted(self, collective: str, nbytes: float) -> float:
-        """What a collective takes if every rank enters at once, with nothing beside it [s]."""
+        """Predicted duration of an isolated collective that every rank enters at once [s]."""
         seconds = self._seconds(self.plan(collective, nbytes), nbytes)
         if seconds is None:
             seconds = self.planner.seconds(getattr(self.collectives, collective), nbytes)
         return self._message + seconds
 
     def told(self, collective: str, nbytes: float, group: Group = None) -> float | None:
-        """How long a collective takes by its cost; None where its transfers must be played [s]."""
+        """Duration of a collective by its cost formula or table [s]; None if it is simulated."""
         cost = self.collectives.cost_of(collective)
         if not cost.timed:
             return None
         return cost.seconds(collective, nbytes, self._wiring(self._known(group), SETUP))
 
     def chosen(self) -> dict[str, list[dict[str, Any]]]:
-        """As `Planner.chosen`; what serves process groups has their name behind the collective."""
+        """As `Planner.chosen`; the name of process groups follows the collective."""
         found: dict[str, list[dict[str, Any]]] = {}
         for name, planner in self._planners.items():
             said = f"ranks {name}" if isinstance(name, tuple) else name
@@ -185,10 +183,11 @@ class Launcher:
     def serving(
         self, collective: str, nbytes: float, root: int = 0, group: Group = None
     ) -> tuple[str, str]:
-        """Tell which algorithm and protocol serve a collective; empty what nobody knows.
+        """Algorithm and protocol of a collective; empty if unknown.
 
-        NCCL's model chooses both, and a measured table says neither. A plan that is played sends
-        nothing but payload, as NCCL's protocol Simple does.
+        NCCL's model chooses both; a measured table contains neither. A simulated plan sends only
+        payload,
+        as NCCL's protocol Simple does.
         """
         from simdp.collectives.costs.nccl import NcclCost  # few runs need it
 
@@ -204,7 +203,7 @@ class Launcher:
     def _seconds(
         self, plan: Plan, nbytes: float, group: Group = None, step: int = SETUP
     ) -> float | None:
-        """How long a collective takes, where its cost tells [s]."""
+        """Duration of a collective by its cost [s]; None if it is simulated."""
         cost = self.collectives.cost_of(plan.collective)
         if not cost.timed:
             return None
@@ -218,7 +217,7 @@ def _longest_chain(plan: Plan) -> int:
 
 @lru_cache(maxsize=256)
 def _overlapping(plan: Plan) -> bool:
-    """Whether two transfers from one rank to another may be under way at the same time."""
+    """Whether two transfers between the same two ranks may coincide."""
     parts = plan.everything
     known: dict[tuple[Plan, int], frozenset[tuple[int, int]]] = {}
     keys = [(part.plan, id(part.members)) for part in parts]
@@ -236,26 +235,26 @@ def _pairs(part: SubPlan) -> frozenset[tuple[int, int]]:
 
 
 class StepRecord(NamedTuple):
-    """What a step did to the numbers; None where there are none.
+    """Numerical results of a step; None without numerics.
 
     Attributes
     ----------
     samples : int
         Of all ranks.
     loss : float or None
-        Mean over all that the ranks' losses average.
+        Mean over all items of the ranks' losses.
     loss_per_rank : list of (float or None), or None
         Each rank's own mean.
     lr : float or None
-        Learning rate of the optimizer, its parameter groups left aside; None in inference.
+        Learning rate of the optimizer, without parameter groups; None in inference.
     grad_norm : float or None
-        Of rank 0's gradient, unscaled and before clipping; of the first rank that takes part.
+        Of the gradient of the first participating rank, unscaled and before clipping.
     loss_scale : float or None
-        By which the losses of this step were multiplied.
+        Factor on the losses of this step.
     skipped : bool or None
-        Whether inf or nan kept the weights as they were; None without a loss scale.
+        Whether inf or nan prevented the update; None without a loss scale.
     squares : Squares or None
-        Squared norms of the ranks' gradients, where they are asked for.
+        Squared norms of the ranks' gradients, if requested.
     """
 
     samples: int
@@ -276,11 +275,11 @@ def mean_losses(
     Parameters
     ----------
     losses : sequence of ndarray, each of shape `(world_size,)`
-        Of every micro-step; nan on a rank without any.
+        Of every micro-step; nan on a rank without samples.
     counts : ndarray, shape `(num_micro, world_size)`
-        How many things each averages.
+        Number of items that each averages.
     adds : bool
-        Whether losses are sums, which add up.
+        Whether losses are sums.
 
     Returns
     -------

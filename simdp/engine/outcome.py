@@ -37,29 +37,29 @@ from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.step_costs import flops_of_calls, passes
 
-# Outcome ------------------------------------------------------------------------------------------
+# Metrics ------------------------------------------------------------------------------------------
 
 PASSES = {"training": 3, "inference": 1}
-"""Forward, and backward of twice its FLOPs; what is computed again for memory's sake is no model's
-FLOP. Chowdhery et al., PaLM, JMLR 24 (2023), appendix B."""
+"""Forward, and backward with twice its FLOPs; recomputed FLOPs are not the model's.
+
+Chowdhery et al., PaLM, JMLR 24 (2023), appendix B.
+"""
 
 
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "model_flops", "mfu", "hfu")
 
 
 def mean_lengths(scenario: Scenario, segment: Segment, steps: range | None) -> dict[str, float]:
-    """Mean length of the samples of some steps without their padding, by input.
-
-    Nothing where all are equally long.
+    """Mean unpadded length of the samples of some steps, by input; empty if all are equal.
 
     Parameters
     ----------
     scenario : Scenario
         One point.
     segment : Segment
-        The part of the run that was played.
+        The simulated part of the run.
     steps : range or None
-        Of this part; None is the whole data set.
+        Steps of this part; None: the whole data set.
     """
     workload = scenario.workload
     known = workload.lengths(scenario.seed, scenario.base)
@@ -82,7 +82,7 @@ def rates(
     segment: Segment = WHOLE,
     steps: range | None = None,
 ) -> dict[str, float | None]:
-    """Find the rates that follow from the samples per second of all ranks.
+    """Rates of all ranks that follow from their samples per second.
 
     Parameters
     ----------
@@ -98,14 +98,17 @@ def rates(
     Returns
     -------
     dict
-        ``tokens_per_s``: of the model's first input, where it takes tokens, without padding;
-        ``tokens_per_s_per_gpu``: the same over the number of devices; ``model_flops``: FLOPs of the
-        model's products in a step of all ranks, forward and twice as many backward. Attention's are
-        those of all pairs of tokens, where it is causal too, as torchtitan and llm-foundry count:
-        ``6 P + 12 L d S`` per token of P parameters of products (PaLM, appendix B). ``mfu``: these
-        over what the devices could do at their peak in the dtype in which the products run;
-        ``hfu``: with those of forward that `recompute` has run again, but not what a fused
-        attention computes again of its own. None where it does not apply.
+        ``tokens_per_s``: of the model's first input, if it takes tokens, without padding;
+        ``tokens_per_s_per_gpu``: the same per device; ``model_flops``: FLOPs of the model's
+        products in
+        a step of all ranks, forward and twice as many backward. Attention counts all pairs of
+        tokens,
+        even if it is causal, as in torchtitan and llm-foundry: ``6 P + 12 L d S`` per token of P
+        parameters of products (PaLM, appendix B). ``mfu``: these relative to the devices' peak in
+        the
+        dtype of the products; ``hfu``: with the forward FLOPs repeated by `recompute`, but without
+        the
+        internal recomputation of fused attention. None where it does not apply.
     """
     found: dict[str, float | None] = dict.fromkeys(RATES)
     workload, cluster = scenario.workload, scenario.cluster
@@ -121,7 +124,7 @@ def rates(
     if model.num_tokens(first) is not None:
         found["tokens_per_s"] = tokens = throughput * mean.get(first, cut[first][0])
         found["tokens_per_s_per_gpu"] = tokens / float((1 / cluster.sharers()).sum())
-    if (packs := workload.packs(scenario.base)) is not None:  # pieces look at themselves alone
+    if (packs := workload.packs(scenario.base)) is not None:  # no attention between pieces
         throughput *= len(packs.pieces) / len(packs.first)
         cut[first] = (max(round(float(packs.pieces.mean())), 1),)
     each = flops_of_calls(workload.graph, tuple(cut[name] for name in names))
@@ -150,7 +153,7 @@ def peak_flops(scenario: Scenario) -> float | None:
 
 
 def too_fast(found: Mapping[str, Any]) -> dict[str, str]:
-    """A remark on a step that takes less time than its FLOPs do at the devices' peak."""
+    """Warning about a step that is faster than its FLOPs at the devices' peak."""
     share = found.get("mfu")
     if share is None or share <= 1.0:
         return {}
@@ -161,7 +164,7 @@ def too_fast(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def participation(run: Run, charged: Sequence[StepRecord]) -> dict[str, Any] | None:
-    """Whose samples counted in the steps that were charged, where not all did."""
+    """Numbers of counted and dropped samples in the simulated steps; None if none was dropped."""
     if not run.dropped.any():
         return None
     counted = sum(record.samples for record in charged)
@@ -169,11 +172,11 @@ def participation(run: Run, charged: Sequence[StepRecord]) -> dict[str, Any] | N
 
 
 def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[str, Any]:
-    """What crossed the links in a steady step, and who decided what.
+    """Link use of a steady step, fabric and chosen algorithms.
 
-    A step takes from the first rank that begins it to the last one that ends it. Of neighbours,
-    what they moved in the whole time, as far as it falls on a step. `ends` as from
-    `metrics.step_ends`.
+    A step lasts from the first rank's begin to the last one's end. Traffic of neighbours is their
+    total
+    scaled to a step. ``ends`` is that of `metrics.step_ends`.
     """
     num_steps = ends.shape[1] - 1
     first = metrics.num_warm_up(num_steps)
@@ -186,9 +189,9 @@ def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[s
     ]
     used = report(clock.network, moved, seconds, others, clock.fabric == FIXED_SHARES)
     calls = traffic.timed_per_step(first, num_steps - first)
-    # Where some collectives are simulated, others may be timed in the setup alone.
+    # If some collectives are simulated, the timed ones may be only in the setup.
     if traffic.timed and (run.scenario.collectives.all_timed or calls != {}):
-        used["num_links_used"] = None  # those of the plan need not be those of the collective
+        used["num_links_used"] = None  # a timed collective need not use its plan's links
         wires = wires_of(run.scenario.collectives.cost, wiring_of(run.scenario.cluster), calls)
         timed = [
             {"link": name, "nbytes": nbytes, "utilization": min(busy / seconds, 1.0)}
@@ -211,21 +214,21 @@ def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[s
 def wires_of(
     cost: Cost, wiring: Wiring, calls: Mapping[Call, float] | None
 ) -> list[tuple[str, float, float]]:
-    """What timed collectives send, as NCCL's model has it.
+    """Traffic of timed collectives by NCCL's model.
 
     Parameters
     ----------
     cost, wiring
         Of the collectives.
     calls : mapping of (str, float) to float, or None
-        How often a step calls each collective with each size; None where that is not known.
+        Number of calls per step by collective and size; None if unknown.
 
     Returns
     -------
     list of (str, float, float)
-        Links inside a node and network cards, the busier first: what they are, what one device or
-        one node sends [bytes], and how long that takes at their whole bandwidth [s]. Nothing for a
-        cost that does not tell what it sends.
+        Links inside a node and NICs, the busier first: name, bytes sent by one device or node
+        [bytes],
+        and their time at full bandwidth [s]. Empty for costs without traffic.
     """
     way_of = getattr(cost, "way", None)
     if way_of is None or not calls or wiring.world_size == 1:
@@ -243,10 +246,11 @@ def wires_of(
 
 
 def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int, int] | None:
-    """Count the network cards of a node that plans send through, and those that it has.
+    """Number of NICs per node that plans send through, and number of NICs per node.
 
-    None where nodes have one card, where nothing is sent between nodes, and where switches of the
-    network add, which are no node's.
+    None if nodes have one NIC, if nothing is sent between nodes, or if network switches reduce,
+    which
+    belong to no node.
     """
     cluster = network.cluster
     n, m, nics = cluster.world_size, cluster.local_size, cluster.numbering.nics
@@ -266,13 +270,13 @@ def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int
     return (most, there) if most else None
 
 
-# Outlook ------------------------------------------------------------------------------------------
+# Costs and targets --------------------------------------------------------------------------------
 
 HOUR = 3600.0
 
 
 def cost_of(scenario: Scenario, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What a steady step costs; see `simdp.results.result.Result.cost`."""
+    """Cost of a steady step; see `simdp.results.result.Result.cost`."""
     cluster = scenario.cluster
     rates = cluster.rates()
     if not rates.is_known:
@@ -289,7 +293,7 @@ def cost_of(scenario: Scenario, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def price_date(cluster: Cluster) -> str | None:
-    """The oldest date of list prices that stand in for the user's own; None where none does."""
+    """The oldest date of the list prices in use; None with a price of the user's own."""
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     if cluster.price is not None:
         return None
@@ -297,7 +301,7 @@ def price_date(cluster: Cluster) -> str | None:
 
 
 def need_of(scenario: Scenario, global_batch: float) -> SamplesNeeded | None:
-    """Samples that a scenario's target takes; None without one, or where only a run can tell."""
+    """Samples needed for a scenario's target; None without one, or if only a run can tell."""
     if scenario.target is None:
         return None
     num_samples = scenario.workload.num_samples(scenario.base)
@@ -310,7 +314,7 @@ def target_of(
     records: Sequence[StepRecord],
     ends: Floats,
 ) -> dict[str, Any] | None:
-    """What the target takes; see `simdp.results.result.Result.target`.
+    """Time and cost of the target; see `simdp.results.result.Result.target`.
 
     Parameters
     ----------
@@ -319,7 +323,7 @@ def target_of(
     metrics : mapping
         Of its steady step.
     records : sequence of StepRecord
-        What it learned.
+        Of all steps.
     ends : ndarray, shape `(world_size, num_steps + 1)`
         As from `simdp.results.metrics.step_ends`.
     """
@@ -349,7 +353,7 @@ def _of_loss(
     records: Sequence[StepRecord],
     ends: Floats,
 ) -> dict[str, Any]:
-    """When a run reached a loss; ``ends`` may be of its last steps alone."""
+    """Steps, time and cost until a loss is reached; ``ends`` may cover only the last steps."""
     steps = target.reached_after([record.loss for record in records])
     found: dict[str, Any] = {"kind": target.kind, "reached": steps is not None, "steps": steps}
     column = None if steps is None else ends.shape[1] - 1 - (len(records) - steps)
@@ -363,7 +367,7 @@ def _of_loss(
 def _over_time(
     rates: Rates, metrics: Mapping[str, Any], seconds: dict[str, float]
 ) -> dict[str, dict[str, float] | None]:
-    """Times, with what steady steps cost and draw meanwhile."""
+    """Times, with the cost and energy of steady steps."""
     bills = {name: lasting(rates, metrics, time) for name, time in seconds.items()}
     costs = {name: bill.cost_usd for name, bill in bills.items() if bill.cost_usd is not None}
     energies = {
@@ -376,13 +380,7 @@ Found = dict[tuple[str, str], tuple[list[KernelSequence], Ints]]
 
 
 def launched(scenario: Scenario) -> LaunchedKernels:
-    """Work out what the spans of a run consist of.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, as it is played.
-    """
+    """Kernels and messages of the spans of a run, which is one point."""
     workload, cluster = scenario.workload, scenario.cluster
     roofline = roofline_of(cluster)
     of_device = [device.memory for device in roofline.different]
@@ -410,7 +408,7 @@ def launched(scenario: Scenario) -> LaunchedKernels:
 
 
 def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -> Found:
-    """Kernels of each call; none where steps were measured as a whole."""
+    """Kernels of each call; empty if only whole steps were measured."""
     workload, n = scenario.workload, scenario.cluster.world_size
     times = COMPUTE[workload.compute.kind](workload, roofline)
     if isinstance(times, MeasuredTimes):
@@ -420,14 +418,14 @@ def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -
     batch = kinds[0].sizes[0]
     if program is not None and program.scatters:
         batch = np.full(n, max(int(batch.max()), 1))
-    # Of ranks that share a device, as many others may make a kernel longer.
+    # On a shared device a kernel takes longer, so that the number of sharers is part of the key.
     first, column = alike(batch, roofline.sharers, roofline.device)
     found: Found = {}
     for activity in ("forward", "backward"):
         for rank in first.tolist():
             call, idle, busy = times.kernels(activity, rank, int(batch[rank]))
             ends = np.searchsorted(call, np.arange(len(times.names) + 1))
-            # A layer that is called again has the kernels of its last call.
+            # A layer that is called repeatedly has the kernels of its last call.
             for name, number in {name: i for i, name in enumerate(times.names)}.items():
                 mine = slice(ends[number], ends[number + 1])
                 known, _ = found.setdefault((activity, name), ([], column))
@@ -436,7 +434,7 @@ def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -
 
 
 def _of_update(run: Run) -> Found:
-    """Kernels of the optimizer's loop over tensors: equal ones, for want of knowing better."""
+    """Kernels of the optimizer's loop over tensors, assumed to be equal."""
     n, footprint = run.world_size, run.memory.footprint
     if run.scenario.strategy.updates_on_host or run.scenario.workload.cuda_graphs:
         return {}
@@ -444,7 +442,7 @@ def _of_update(run: Run) -> Found:
     launches = np.broadcast_to(np.asarray(footprint.launched_by_optimizer(), float), n)
     whole: Floats = run.roofline.moving(moved) + np.asarray(beside) + np.zeros(n)
     idle = launches * run.roofline.launch
-    if told_update(run.scenario.workload, run.roofline) is not None:  # whose launches nobody knows
+    if told_update(run.scenario.workload, run.roofline) is not None:  # with unknown launches
         launches, idle = np.ones(n), np.zeros(n)
     pairs, column = np.unique(np.stack([launches, idle, whole]), axis=1, return_inverse=True)
     listed = []
@@ -454,11 +452,11 @@ def _of_update(run: Run) -> Found:
     return {("update", "optimizer"): (listed, column.ravel())}
 
 
-# What is sent ------------------------------------------------------------------------------------
+# Traffic -----------------------------------------------------------------------------------------
 
 
 def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], CollectiveTraffic]]:
-    """How each collective of the program is carried out, by its name and size."""
+    """Algorithm and dtype of each collective of the program, by its name and size."""
     names = run.times.names
     for plan in (run.program.setup, *run.program.plans):
         for op in flat(plan):
@@ -482,7 +480,7 @@ def _carried_out(launcher: Launcher, called: CollectiveCall, dtype: str) -> Coll
 
 
 def _dtype(scenario: Scenario, run: Run, op: Any) -> str:
-    """Dtype of what an operation sends; empty where codes travel, or indices."""
+    """Dtype of an operation's data; empty for codes and indices."""
     precision, dtype = scenario.workload.precision, scenario.workload.dtype
     bucket = getattr(op, "bucket", None)
     if bucket is not None:

@@ -1,9 +1,9 @@
 """Data of collectives: buffers, and their reduction in plan order.
 
-Where every chunk stays at its place, chunks do not touch each other: they are played one after the
-other, and each in blocks that fit the processor's cache, so that every rank's bytes come from
-memory once and go back once. Where chunks change places, as in an all_to_all, whole chunks are
-moved round by round. The order of additions, and so every bit, is the plan's.
+If every chunk stays at its place, chunks are independent: they are reduced one after the other, in
+blocks that fit the processor's cache, so that every rank's bytes are read and written once. If
+chunks change places, as in an all_to_all, whole chunks are moved round by round. The order of
+additions, and so every bit, is the plan's.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from simdp.arrays import Array, Bools, Ints
 from simdp.collectives import Plan
 from simdp.errors import ScenarioError
 
-# Payload ------------------------------------------------------------------------------------------
+# run ----------------------------------------------------------------------------------------------
 
 CACHE_NBYTES = 2**20
-"""What all ranks' copies of a block may take together; about a core's second-level cache."""
+"""Size of all ranks' copies of a block together; about a core's second-level cache."""
 
 
 MIN_BLOCK = 1024
-"""Elements of a block at least, so that what a call costs stays small beside its work."""
+"""Minimum elements of a block, so that the overhead of a call stays small."""
 
 
 class _Step(NamedTuple):
@@ -36,7 +36,7 @@ class _Step(NamedTuple):
     src: list[int]
     dst: list[int]
     reduce: list[bool]
-    crossing: bool  # a rank both sends and receives, so that what is sent must be kept first
+    crossing: bool  # a rank both sends and receives, so that sent values are copied first
 
 
 @lru_cache(maxsize=64)
@@ -44,7 +44,7 @@ def _by_chunk(plan: Plan) -> list[list[_Step]]:
     """Sort a plan's moves by chunk."""
     steps: list[list[_Step]] = [[] for _ in range(plan.num_chunks)]
     empty = np.zeros((plan.num_vertices, plan.num_chunks), dtype=bool)
-    empty[plan.world_size :] = True  # what a switch adds to first is not there yet
+    empty[plan.world_size :] = True  # a switch has no values before the first arrival
     for src, dst, chunk, _, adding in plan.moves():
         reduce = adding
         if plan.num_switches:
@@ -66,7 +66,7 @@ def _by_chunk(plan: Plan) -> list[list[_Step]]:
 
 
 def _first_arrivals(empty: Bools, dst: Ints, chunk: Ints) -> Bools:
-    """Mark the moves that come first to an empty place, and the place as filled."""
+    """Mark the first moves to empty places, and fill these places."""
     place = dst * empty.shape[1] + chunk
     first = np.zeros(len(place), dtype=bool)
     first[np.unique(place, return_index=True)[1]] = True
@@ -76,23 +76,25 @@ def _first_arrivals(empty: Bools, dst: Ints, chunk: Ints) -> Bools:
 
 
 def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
-    """Carry out a collective on real buffers, in place.
+    """Execute a collective on real buffers, in place.
 
     Parameters
     ----------
     plan : Plan
-        Who sends what to whom.
+        Its transfers.
     buffers : sequence of ndarray, each shape `(num_elements,)`
-        One contiguous buffer per rank, all of one dtype: the whole buffer, also where the
-        collective gives or takes only a piece of it (rank r's piece is the r-th).
+        One contiguous buffer per rank, all of one dtype: the whole buffer, even if a rank uses only
+        a
+        piece of it (rank r's piece is the r-th).
     op : ufunc
-        The reduction, of what a rank has and what comes in; the sum, unless told otherwise.
+        The reduction of a rank's and an incoming value; default: the sum.
 
     Raises
     ------
     ValueError
-        If the buffers do not match the plan or each other; or, of an all_to_all, if they do not
-        divide evenly.
+        If the buffers do not match the plan or each other; or, for an all_to_all, if they do not
+        divide
+        evenly.
     """
     if len(buffers) != plan.world_size:
         raise ValueError(f"the plan needs {plan.world_size} buffers, got {len(buffers)}")
@@ -127,12 +129,12 @@ def _play(steps: list[_Step], views: list[Array], op: Any) -> None:
 
 
 def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
-    """Move whole chunks, each rank's with room for what it holds for a while."""
+    """Move whole chunks, with scratch space on each rank."""
     n, chunks, size = plan.world_size, plan.num_chunks, buffers[0].size
     exchange = plan.collective == "all_to_all"
     if exchange and size % chunks:
         raise ValueError(f"{plan.collective} needs a multiple of {chunks} elements, got {size}")
-    # Every chunk gets room for the longest; a shorter one ends where its piece of the buffer does.
+    # Every slot has the length of the longest chunk.
     offsets = plan.offsets(size, buffers[0].itemsize)
     pieces = list(zip(range(chunks), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
     longest = int(np.diff(offsets).max(initial=0))
@@ -140,7 +142,7 @@ def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
     for rank, buffer in enumerate(buffers):
         for number, begin, end in pieces:
             slots[rank, number, : end - begin] = buffer[begin:end]
-    if exchange:  # what a rank sends to itself is at its place
+    if exchange:  # a rank's chunk to itself
         own = np.arange(chunks) * n // chunks == np.arange(n)[:, None]
         ranks, places = np.nonzero(own)
         slots[ranks, chunks + places] = slots[ranks, places]
@@ -157,16 +159,7 @@ def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
 class FlatBuffers:
     """One contiguous buffer per rank that holds several tensors, one after the other.
 
-    Parameters
-    ----------
-    shapes : dict of str to tuple
-        Of the tensors, in order.
-    world_size : int
-        Number of ranks.
-    dtype : numpy dtype
-        Of the elements.
-    multiple : int
-        What the number of elements is filled up to a multiple of, with zeros.
+    The number of elements is padded with zeros to a ``multiple``.
 
     Attributes
     ----------
@@ -194,7 +187,7 @@ class FlatBuffers:
         }
 
     def views(self, name: str) -> list[Array]:
-        """One tensor's place in every rank's buffer, in the tensor's shape."""
+        """One tensor's view of every rank's buffer, in the tensor's shape."""
         place, shape = self._places[name]
         return [flat[place].reshape(shape) for flat in self.flat]
 
@@ -204,7 +197,7 @@ class FlatBuffers:
 
 
 def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int, ...]) -> Array:
-    """A rank's array of a state; where it has none of its own, that of rank 0.
+    """A rank's array of a state, or else that of rank 0.
 
     Raises
     ------
@@ -222,7 +215,7 @@ def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int,
 
 
 def without_repeats(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Leave out what is the same on a later rank as on the first."""
+    """Drop arrays of later ranks that equal rank 0's."""
     found: dict[str, Array] = {}
     for key, value in arrays.items():
         rank, _, name = key.partition("/")

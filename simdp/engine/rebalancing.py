@@ -1,8 +1,8 @@
-"""Batches that are rebalanced between ranks, and cut into pieces.
+"""Rebalancing of batches between ranks, and the resulting pieces.
 
-What a rank is measured by is its own compute: samples over the seconds of its forward and backward,
-with what its stragglers make of them, not the instants at which it meets the others. So the cut
-depends on the step, the devices and the seed, and on no clock.
+A rank's speed is measured by its own compute: samples over the seconds of its forward and backward
+with its stragglers, without waiting for others. So the split depends on the step, the devices and
+the seed, but not on a clock.
 """
 
 from __future__ import annotations
@@ -24,18 +24,7 @@ PASSES = ("forward", "backward")
 
 
 def rebalanced(scenario: Scenario) -> Scenario:
-    """The same run with the speeds that it is to be rebalanced by, if it is to be.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-
-    Returns
-    -------
-    Scenario
-        The very same one where nothing is to be measured.
-    """
+    """The scenario with measured speeds for rebalancing; the same object if none are needed."""
     workload, cluster = scenario.workload, scenario.cluster
     rule = workload.rebalance
     if rule is None or not rule.is_open:
@@ -47,15 +36,7 @@ def rebalanced(scenario: Scenario) -> Scenario:
 
 
 class _Measuring:
-    """Follows the speeds of ranks from period to period.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, each of whose steps is taken as a full batch of full length.
-    rule : Rebalance
-        Its own.
-    """
+    """Measures the speeds of ranks period by period, with full batches of full length."""
 
     def __init__(self, scenario: Scenario, rule: Rebalance) -> None:
         workload, cluster = scenario.workload, scenario.cluster
@@ -69,7 +50,7 @@ class _Measuring:
         self._own: dict[bytes, Floats] = {}
 
     def shares(self, num_steps: int) -> list[tuple[float, ...]]:
-        """Shares after each period of the run, as many as there are before they stay the same."""
+        """Shares after each period of the run, until they are constant."""
         every, batch = self._rule.every, self._workload.global_batch
         assert every is not None
         assert batch is not None
@@ -80,7 +61,7 @@ class _Measuring:
             steps = range(begin, min(begin + every, num_steps))
             seconds = np.sum([self._seconds(step, sizes) for step in steps], axis=0)
             done = sizes * len(steps)
-            # One that had nothing to do keeps the speed that it had.
+            # A rank without samples keeps its speed.
             with np.errstate(divide="ignore", invalid="ignore"):
                 speed = np.where(done > 0, done / seconds, speed)
             share = tuple((speed / speed.sum()).tolist())
@@ -110,16 +91,11 @@ class _Measuring:
 
 
 def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:
-    """Pieces of every step of one point: of each micro-step and, in it, of each rank.
+    """Pieces of every step of one point, by micro-step and rank.
 
-    Nothing of a model of which only times are known, whose samples have no shape.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The point.
-    most : int, optional
-        How many ranks are looked at; left out, all of them.
+    Empty for a model that consists of times, whose samples have no shape. ``most`` limits the
+    number of
+    ranks; default: all.
     """
     scenario = rebalanced(scenario)
     workload, n = scenario.workload, scenario.cluster.world_size

@@ -13,21 +13,22 @@ from simdp.workload.compute import Input
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.sampling import Packs, SampleParts
 
-# Samples ------------------------------------------------------------------------------------------
+# BatchSamples -------------------------------------------------------------------------------------
 
 
 class LookedAt(NamedTuple):
-    """Shapes of micro-batches, and how much attention looks at.
+    """Shapes of micro-batches, and their attended token pairs.
 
     Attributes
     ----------
     shapes : list of tuple of Shape
         Of the inputs, per sample: those that differ in this or in their share.
     which : ndarray, shape `(world_size,)`, int64
-        Which of them each rank has.
+        Index of each rank's shapes.
     shares : tuple of float
-        The pairs of tokens that a fused attention looks at, as a share of those of one sample of
-        that length; empty where it is all of them.
+        Fraction of the token pairs of one sample of that length that fused attention computes;
+        empty
+        if it is 1.
     """
 
     shapes: list[tuple[Shape, ...]]
@@ -36,19 +37,12 @@ class LookedAt(NamedTuple):
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What times are known by."""
+        """Cache key of times."""
         return tuple(self.shapes), self.which.tobytes(), self.shares
 
 
 class Packed:
-    """The pairs of tokens that look at each other in packs.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model's, whose attention says how far a token looks.
-    packs : Packs
-        The samples.
+    """Attended token pairs of packs.
 
     Attributes
     ----------
@@ -57,7 +51,7 @@ class Packed:
     """
 
     def __init__(self, graph: ModelGraph, packs: Packs) -> None:
-        from simdp.workload.layers.attention import Attention  # brings layers along
+        from simdp.workload.layers.attention import Attention  # imports layers
 
         layers = [call.layer for call in graph.calls if isinstance(call.layer, Attention)]
         self._attention = layers[0] if layers else None
@@ -74,12 +68,9 @@ class Packed:
 class BatchSamples:
     """The data set of one point. Padded samples are cut to the longest of their micro-batch.
 
-    Where one rank has the batch of all and hands out its pieces, that is the whole batch.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point; without numerics only lengths are kept.
+    If one rank scatters the batch of all, that is the whole batch. Without numerics only lengths
+    are
+    kept.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -92,7 +83,7 @@ class BatchSamples:
         self.arrays: dict[str, Array] = {}
         if scenario.numerics:
             found = workload.dataset.arrays(self.model, workload.loss, seed, base)
-            for name in list(found):  # one by one, so that they are not all there twice
+            for name in list(found):  # one by one, to limit peak memory
                 array = found.pop(name)
                 floats = array.dtype.kind == "f"
                 self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
@@ -100,22 +91,18 @@ class BatchSamples:
     def shapes(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
         """Shapes of the inputs of the ranks' micro-batches, per sample.
 
-        Parameters
-        ----------
-        parts : Parts
-            The samples of each rank.
-
         Returns
         -------
         (list of tuple of Shape, ndarray of shape `(world_size,)`)
-            Those that differ, each with a shape per input; and which of them each rank has. A rank
-            without samples has the full ones.
+            The different ones, each with a shape per input; and the index of each rank's. A rank
+            without
+            samples has full length.
         """
         found = self.looked_at(parts)
         return found.shapes, found.which
 
     def _padded(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
-        """As `shapes`, of samples that are no packs."""
+        """As `shapes`, without packs."""
         names, full = self.model.graph.inputs, self.model.known_shapes()
         if not self.lengths:
             return [full], np.zeros(len(parts), dtype=np.int64)
@@ -131,10 +118,9 @@ class BatchSamples:
         return shapes, which.reshape(-1)
 
     def looked_at(self, parts: SampleParts) -> LookedAt:
-        """What the ranks' micro-batches take depends on, beside their numbers of samples.
+        """Shapes and attended pairs of the ranks' micro-batches, on which their times depend.
 
-        Packs of a micro-batch lie in one row, so that each stands for as many tokens as they have
-        on average.
+        Packs of a micro-batch count with their mean number of tokens.
         """
         if self._packed is None:
             return LookedAt(*self._padded(parts))
@@ -152,7 +138,7 @@ class BatchSamples:
         return int(self.lengths[name][part].max())
 
     def inputs(self, part: Ints, among: Ints | None = None) -> list[Array]:
-        """The graph's inputs of a micro-batch, as long as the longest ``among`` others."""
+        """The graph's inputs of a micro-batch, cut to the longest ``among`` some samples."""
         return [self._cut(name, name, part, among) for name in self.model.graph.inputs]
 
     def target(self, part: Ints, among: Ints | None = None) -> Array:
@@ -167,21 +153,24 @@ class BatchSamples:
 
 
 class Pipeline:
-    """The input pipelines of all ranks. It starts when a rank asks for its first batch.
+    """The input pipelines of all ranks, which start at the first request.
 
-    Batch k is made by worker ``k mod w``, once that is done with batch ``k - w`` and the training
-    process has taken batch ``k - w p``, as torch's DataLoader hands out its next order whenever a
+    Batch k is made by worker ``k mod w`` of w, after its batch ``k - w`` and after the training
+    process
+    has taken batch ``k - w p`` (p: prefetch), since torch's DataLoader issues its next order
+    whenever a
     batch is taken::
 
         made(k)   = max(made(k - w), taken(k - w p)) + per_sample * samples
         taken(k)  = max(asked(k), made(k))
 
-    A batch is asked for when the compute stream comes to it. With a pinned copy it is asked for
-    as soon as the batch before it is handed over, and copied while that is computed with::
+    The compute stream requests a batch when it needs it. With a pinned copy it is requested when
+    the
+    previous batch is handed over, and copied during compute::
 
         handed(k) = max(clock, taken(k) + copy)
 
-    Else the compute stream copies: ``handed(k) = taken(k) + copy``.
+    Otherwise the compute stream copies: ``handed(k) = taken(k) + copy``.
 
     Parameters
     ----------
@@ -193,7 +182,7 @@ class Pipeline:
 
     def __init__(self, spec: Input, world_size: int, local_size: int) -> None:
         self.spec, self._sharers = spec, min(spec.shared_link, local_size)
-        # Without workers nothing can be fetched before it is needed.
+        # Without workers there is no prefetch.
         self._fetches = spec.pinned and spec.sample_size > 0 and spec.workers > 0
         self._ahead = spec.workers * spec.prefetch
         self._begin = np.zeros(world_size)
@@ -204,23 +193,23 @@ class Pipeline:
     def hand_over(
         self, number: int, samples: Floats, clock: Floats, ranks: Ints
     ) -> tuple[Floats, Floats]:
-        """Hand a batch to each of some ranks, which must take their batches in turn.
+        """Hand a batch to some ranks; each rank's batches come in order.
 
         Parameters
         ----------
         number : int
             The batch, from 0.
         samples : ndarray, shape `(num_ranks,)`
-            Its samples; 0 where a rank has none.
+            Its samples on each rank; may be 0.
         clock : ndarray, shape `(num_ranks,)`
-            When the compute streams come to it [s].
+            When the compute streams need it [s].
         ranks : ndarray, shape `(num_ranks,)`, int64
-            Who.
+            The ranks.
 
         Returns
         -------
         (ndarray, ndarray)
-            Until when each compute stream waits, and when it is done with copying [s].
+            End of each compute stream's wait, and of its copy [s].
         """
         if number == 0:
             self._begin[ranks] = clock

@@ -1,7 +1,7 @@
-"""Threads: ranks compute side by side on this machine's cores, with the same bits on any number.
+"""Threads: ranks compute in parallel on this machine's cores; their number changes no bit.
 
-NumPy's kernels let other threads run while they work. Each rank's arrays are its own and each
-matrix product runs in one thread, so that the order in which ranks are served changes nothing.
+NumPy's kernels release the GIL. Each rank has its own arrays and each matrix product runs in one
+thread, so that the order of ranks does not matter.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 T = TypeVar("T")
 
 WORTHWHILE_ELEMENTS = 100_000
-"""Parameters of a model from which on a rank's work outweighs the hand-over to a thread."""
+"""Parameters of a model above which threads are faster."""
 
 M_ARENA_MAX = -8
-"""Of glibc's malloc.h: how many pools of memory threads may have (mallopt(3))."""
+"""Option of glibc's malloc.h: maximum number of memory arenas of threads (mallopt(3))."""
 
 
 def available() -> int:
-    """Cores that this process may use."""
+    """Number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -35,20 +35,20 @@ _limit = available()
 
 
 def limit(num_threads: int) -> None:
-    """Use so many threads from now on, 1 or more; for processes that share a machine."""
+    """Set the number of threads, at least 1; for processes that share a machine."""
     global _limit
     _limit = num_threads
     _pool.cache_clear()
 
 
 def _share_free_memory() -> None:
-    """Let threads take memory from one pool: what one of them has freed serves the others too.
+    """Let all threads allocate from one arena, so that freed memory is reused.
 
-    With pools of their own a run keeps up to a quarter more than it has arrays, and is no faster.
+    Separate arenas keep up to a quarter more memory than the arrays, and are not faster.
     """
     try:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-    except (AttributeError, OSError):  # a C library of another kind
+    except (AttributeError, OSError):  # another C library
         return
 
 
@@ -59,27 +59,22 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def each_rank(work: Callable[[int], T], world_size: int, num_elements: int) -> list[T]:
-    """Do something for every rank.
+    """Apply a function to every rank; return its results by rank.
 
     Parameters
     ----------
     work : callable
-        Takes a rank; touches nothing that belongs to another.
+        Takes a rank; must not access another rank's arrays.
     world_size : int
         Number of ranks.
     num_elements : int
-        Parameters that the work goes over.
-
-    Returns
-    -------
-    list
-        What it returned, by rank.
+        Parameters processed per rank.
     """
     if _limit == 1 or world_size == 1 or num_elements < WORTHWHILE_ELEMENTS:
         return [work(rank) for rank in range(world_size)]
 
     def with_the_callers_errors(rank: int) -> T:
-        with np.errstate(**errors):  # what NumPy warns about is set per thread
+        with np.errstate(**errors):  # NumPy's error state is per thread
             return work(rank)
 
     errors = np.geterr()

@@ -1,7 +1,7 @@
 """Compute times of layers, with fusion, launches and overlap.
 
-Charged where ``compute: {kind: roofline, kernels: torch}`` asks for them. Each tensor is counted
-once per kernel; additions, casts and fills have no arithmetic to speak of.
+Used with ``compute: {kind: roofline, kernels: torch}``. Each tensor is counted once per kernel; the
+arithmetic of additions, casts and fills is ignored.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Columns(NamedTuple):
     Attributes
     ----------
     seconds : ndarray, shape `(num_calls, num_columns)`
-        What differs [s].
+        Distinct times [s].
     column : ndarray, shape `(world_size,)`, int64
-        Which column holds for each rank.
+        Column of each rank.
     """
 
     seconds: Floats
@@ -48,17 +48,17 @@ class Columns(NamedTuple):
 
 
 def alike(batch: Ints, which: Ints, device: Ints) -> tuple[Ints, Ints]:
-    """Find the ranks that take the same time: same samples, shapes and device.
+    """Group ranks with equal times: same samples, shapes and device.
 
     Parameters
     ----------
     batch, which, device : ndarray, shape `(world_size,)`
-        Samples of each rank, and numbers of their shapes and of its device.
+        Samples of each rank, and indices of their shapes and of its device.
 
     Returns
     -------
     (ndarray, ndarray)
-        A rank for each column, and the column of each rank.
+        One rank of each column, and the column of each rank.
     """
     each = (which * (int(batch.max()) + 1) + batch) * (int(device.max()) + 1) + device
     _, first, column = np.unique(each, return_index=True, return_inverse=True)
@@ -66,21 +66,9 @@ def alike(batch: Ints, which: Ints, device: Ints) -> tuple[Ints, Ints]:
 
 
 def with_accumulation(found: Columns, workload: Workload, roofline: Roofline) -> Columns:
-    """Seconds of backward with an addition to each parameter's gradient, by a kernel each.
+    """Seconds of backward plus the addition to each parameter's gradient, one kernel each.
 
-    Parameters
-    ----------
-    found : Columns
-        Without them.
-    workload : Workload
-        What is trained.
-    roofline : Roofline
-        The devices.
-
-    Returns
-    -------
-    Columns
-        Ranks without samples add nothing.
+    Ranks without samples add nothing.
     """
     from simdp.engine.compute.kernels import accumulating  # imports layers
 
@@ -93,7 +81,7 @@ def with_accumulation(found: Columns, workload: Workload, roofline: Roofline) ->
     return Columns(seconds, found.column)
 
 
-# Call times ---------------------------------------------------------------------------------------
+# CallTimes ----------------------------------------------------------------------------------------
 
 Shapes = tuple[Shape, ...]
 K = TypeVar("K")
@@ -103,16 +91,16 @@ LOSS = "loss"
 """Name of the work that follows the last call."""
 
 ATTENTION = ("attention", "t5_attention")
-"""Kinds of layers whose kernels are attention's, whether they are fused or not."""
+"""Kinds of layers whose kernels count as attention, fused or not."""
 
 KERNEL_KINDS = ("matrix_products", "attention", "memory_bound", "launches")
-"""Into which `CallTimes.by_kind` sorts time."""
+"""Kinds of time of `CallTimes.by_kind`."""
 
 MAX_KEPT = 2**22
-"""Numbers that are kept for the next steps, 32 MiB: padded batches have ever new lengths."""
+"""Numbers that are kept for later steps, 32 MiB; padded batches keep producing new lengths."""
 
 MIN_ENTRIES = 4
-"""Results that are kept however large: forward and backward of two kinds of micro-batches."""
+"""Results that are kept at any size: forward and backward of two kinds of micro-batches."""
 
 
 class KernelColumns(NamedTuple):
@@ -121,7 +109,7 @@ class KernelColumns(NamedTuple):
     Attributes
     ----------
     call : ndarray
-        Number of the call that each belongs to, rising.
+        Number of each kernel's call, ascending.
     dtype : ndarray
         Position in ``CallTimes.dtypes``.
     flops, nbytes, fixed : ndarray
@@ -138,19 +126,12 @@ class KernelColumns(NamedTuple):
 class CallTimes:
     """Seconds of forward and backward, call by call.
 
-    Parameters
-    ----------
-    workload : Workload
-        What is computed.
-    roofline : Roofline
-        The devices.
-
     Attributes
     ----------
     names : list of str
-        Of the calls' layers, and of the loss at the end where it is not among them.
+        Of the calls' layers, and of the loss at the end if it is not among them.
     tails : list of bool
-        Whether a call's backward goes on once its gradients are ready; here none does.
+        Whether a call's backward continues after its gradients are ready; here always False.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
@@ -160,7 +141,7 @@ class CallTimes:
         self.tails = [False] * len(self.names)
         ran = call_dtypes(self.graph, workload.precision, workload.dtype)
         self.call_dtypes = [*ran, workload.dtype]
-        # What autocast runs in 16 bit are the products: matrices, convolutions, attention.
+        # Autocast runs products in 16 bits: matrices, convolutions, attention.
         lower = [call.layer.autocast == "lower" for call in self.graph.calls]
         self._has_products = np.array([*lower, False])
         fused = [call.layer.costly == "fused_attention" for call in self.graph.calls]
@@ -183,16 +164,17 @@ class CallTimes:
         Parameters
         ----------
         activity : {"forward", "backward"}
-            Which.
+            The pass.
         batch : ndarray, shape `(world_size,)`
             Samples of each rank.
         shapes : sequence of tuple of Shape
-            Shapes of the inputs, different ones.
+            The different shapes of the inputs.
         which : ndarray, shape `(world_size,)`
-            Which of them each rank has.
+            Index of each rank's shape.
         shares : sequence of float
-            For each of the shapes, the share of its pairs of tokens that fused attention looks at;
-            all of them by default.
+            For each of the shapes, the fraction of its pairs of tokens that fused attention
+            computes;
+            default: all.
 
         Returns
         -------
@@ -206,7 +188,7 @@ class CallTimes:
         return self._seconds[key]
 
     def whole(self, activity: str, rank: int, batch: int) -> float:
-        """Time of all calls on a rank, for so many samples of full length [s]."""
+        """Time of all calls on a rank, for a number of samples of full length [s]."""
         kernels = self._kernels_of(activity, self.workload.model.known_shapes())
         return float(self._of_rank(activity, kernels, rank, float(batch)).sum())
 
@@ -238,16 +220,16 @@ class CallTimes:
         looked_at: tuple[Sequence[Shapes], Ints, Sequence[float]],
         calls: Sequence[int] | None = None,
     ) -> dict[str, tuple[float, float]]:
-        """Time and arithmetic by kind of kernel, of all ranks together.
+        """Time and arithmetic by kind of kernel, summed over all ranks.
 
         Parameters
         ----------
         activity, batch
             As for `seconds`.
         looked_at : tuple
-            Shapes, which of them each rank has, and shares, as for `seconds`.
+            Shapes, index of each rank's shape, and shares, as for `seconds`.
         calls : sequence of int, optional
-            Those that count; all by default.
+            Those that count; default: all.
 
         Returns
         -------
@@ -288,14 +270,14 @@ class CallTimes:
         return {kind: (float(lasted), float(done)) for kind, (lasted, done) in found.items()}
 
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
-        """Tell the kernels of all calls on a rank, for so many samples of full length.
+        """Kernels of all calls on a rank, for a number of samples of full length.
 
         Returns
         -------
         call : ndarray, shape `(num_kernels,)`, int64
-            Number of the call that each belongs to, rising.
+            Number of each kernel's call, ascending.
         idle, busy : ndarray, shape `(num_kernels,)`
-            How long the device waits for its launch, and how long it takes [s].
+            Time that the device waits for its launch, and its duration [s].
         """
         kernels = self._kernels_of(activity, self.workload.model.known_shapes())
         busy = self._alone(kernels, rank, float(batch))
@@ -307,7 +289,7 @@ class CallTimes:
         return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
 
     def _alone(self, kernels: KernelColumns, rank: int, batch: float) -> Floats:
-        """What each kernel takes on the device."""
+        """Duration of each kernel on the device [s]."""
         flops = np.array(
             [
                 [self.roofline.flops(name, fused)[rank] for name in self.dtypes()]
@@ -323,7 +305,7 @@ class CallTimes:
         return seconds
 
     def _before(self, activity: str, call: Ints, seconds: Floats, rank: int) -> Floats:
-        """How long the device waits for the launch of each kernel."""
+        """Time that the device waits for the launch of each kernel [s]."""
         launch, idle = self.roofline.launch[rank], np.zeros(len(seconds))
         if self.workload.host.async_launch:
             # Backward goes through the calls from the last one.
@@ -334,7 +316,7 @@ class CallTimes:
         return idle
 
     def dtypes(self) -> list[str]:
-        """Dtypes that calls run in."""
+        """Dtypes of the calls."""
         return list(dict.fromkeys(self.call_dtypes))
 
     def _kernels_of(self, activity: str, inputs: Shapes) -> KernelColumns:
@@ -351,21 +333,16 @@ class CallTimes:
 
 
 def idle_before(seconds: Floats, launch: float) -> Floats:
-    """Time for which a device waits for each launch, if the host never waits for the device.
+    """Time that a device waits for each launch, if the host never waits for the device [s].
 
     Kernel k is launched at ``(k + 1) launch`` and begins then, or when the one before it is done.
 
     Parameters
     ----------
     seconds : ndarray, shape `(num_kernels,)`
-        What kernels take, in the order in which they are launched [s].
+        Durations of kernels in the order of their launches [s].
     launch : float
-        What the host needs for a launch [s].
-
-    Returns
-    -------
-    ndarray, shape `(num_kernels,)`
-        [s].
+        Time of the host per launch [s].
     """
     launched = launch * np.arange(1, len(seconds) + 1)
     late = np.maximum.accumulate(launched - (np.cumsum(seconds) - seconds))
@@ -373,24 +350,24 @@ def idle_before(seconds: Floats, launch: float) -> Floats:
 
 
 def keep(known: dict[K, V], key: K, value: V, size: int) -> None:
-    """Keep a value for the next steps; where there are too many, the oldest goes."""
+    """Keep a value for later steps; drop the oldest if there are too many."""
     if len(known) >= max(MAX_KEPT // size, MIN_ENTRIES):
         del known[next(iter(known))]
     known[key] = value
 
 
 def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
-    """Kernels of each call, and of the loss where it is not one of them.
+    """Kernels of each call, and of the loss if it is not a call.
 
-    Calls that run in 16 bit beside 32-bit weights cast these first, as torch's autocast does.
-    Compiled, elementwise calls run chain by chain. What runs between calls is listed with them
-    where it is asked for.
+    Calls in 16 bits with 32-bit weights cast these first, as torch's autocast does. Under
+    `torch.compile`, elementwise calls are fused by chain. With ``kernels: torch``, kernels that run
+    between calls are included.
     """
     graph, dtype = workload.graph, workload.dtype
     flowing = graph.shapes(inputs)
     ran = call_dtypes(graph, workload.precision, dtype)
     stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
-    # Of layers that are alike, some may be frozen.
+    # Some of several equal layers may be frozen.
     same = range(len(graph.calls)) if graph.frozen else graph.alike
     found = list[list[Kernel]]()
     known: dict[tuple[int, Shapes, tuple[bool, ...], str], list[Kernel]] = {}
@@ -426,7 +403,7 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
 def _cast_between_units(
     found: list[list[Kernel]], workload: Workload, flowing: Sequence[Shape]
 ) -> None:
-    """Add the casts of what modules hand on in 32 bits; backward casts its gradients."""
+    """Add the casts of values that modules pass on in 32 bits; backward casts their gradients."""
     graph, precision, full = workload.graph, workload.precision, workload.dtype
     if not precision.wide_units or precision.low is None:
         return
@@ -442,7 +419,7 @@ def _cast_between_units(
 def _cast_weights(
     found: list[list[Kernel]], workload: Workload, activity: str, ran: Sequence[str]
 ) -> None:
-    """Put the cast of each call's weights, or of their gradients, before its kernels."""
+    """Insert the cast of each call's weights, or of their gradients, before its kernels."""
     graph = workload.graph
     stored = numpy_dtype(workload.precision.weight_dtype(workload.dtype)).itemsize
     same = range(len(graph.calls)) if graph.frozen else graph.alike
@@ -464,7 +441,7 @@ def _cast_weights(
 def _kernels_of_loss(
     workload: Workload, flowing: Sequence[Shape], ran: Sequence[str]
 ) -> list[Kernel]:
-    """Prediction and target in, a gradient out; and outputs that are widened."""
+    """Kernels of a loss: prediction and target in, a gradient out; and casts of outputs."""
     graph, dtype = workload.graph, workload.dtype
     width = float(sum(prod(flowing[value]) for value, _ in graph.outputs))
     loss = [Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)]
@@ -478,17 +455,17 @@ def _kernels_of_loss(
     return loss
 
 
-# Breakdown ----------------------------------------------------------------------------------------
+# compute_parts ------------------------------------------------------------------------------------
 
 PARTS = ("matrix_products", "attention", "memory_bound", "recompute", "launches", "slowed")
-"""Kinds of kernels, what runs a second time, launches that the device waits for, and the rest."""
+"""Kinds of kernels, recomputation, launches that the device waits for, and the rest."""
 
 LEAST_SLOWED = 1e-6
-"""Part of compute below which a remainder is rounding."""
+"""Fraction of compute below which a remainder is a rounding error."""
 
 
 def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> list[dict[str, Any]]:
-    """Split the compute of a steady step by what it is spent on.
+    """Split the compute of a steady step by cause.
 
     Parameters
     ----------
@@ -497,20 +474,25 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     compute : float
         ``compute_s`` of its result [s].
     peak : float or None
-        Arithmetic of all devices at their peak [FLOP/s].
+        Peak arithmetic of all devices [FLOP/s].
 
     Returns
     -------
     list of dict
         For each of `PARTS` that takes time: ``part``; ``seconds``, mean over ranks; and
-        ``of_peak``, the FLOPs of its kernels over what the devices could do at their peak in this
-        time (None where it is not known, or the part has no arithmetic). ``matrix_products`` are
-        kernels bound by arithmetic; ``attention`` all kernels of attention, without its linear
-        layers; ``memory_bound`` kernels bound by memory traffic; ``recompute`` the forward that
-        backward runs again; ``launches`` the time for which a device waits for its host;
-        ``slowed`` what stragglers and communication that overlaps compute add. The seconds add up
-        to ``compute``. Empty where layers have no kernels (measured times, profiles), and under
-        strategies in which one process drives all devices, or a parameter server.
+        ``of_peak``,
+        the FLOPs of its kernels relative to the devices' peak in this time (None if unknown, or
+        without
+        arithmetic). ``matrix_products`` are kernels bound by arithmetic; ``attention`` all kernels
+        of
+        attention, without its linear layers; ``memory_bound`` kernels bound by memory traffic;
+        ``recompute`` the forward that backward repeats; ``launches`` the time that a device waits
+        for
+        its host; ``slowed`` the additions by stragglers and by communication that overlaps compute.
+        The
+        seconds sum to ``compute``. Empty where layers have no kernels (measured times, profiles),
+        and
+        for strategies with one process for all devices, or a parameter server.
     """
     workload, strategy, n = scenario.workload, scenario.strategy, scenario.cluster.world_size
     is_plain = strategy.execution == "synchronous"
@@ -523,7 +505,7 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     slowed = max(compute - total, 0.0)
     scale = 1 / n
     if slowed < LEAST_SLOWED * compute or workload.lengths(scenario.seed, scenario.base):
-        # Steps whose samples differ in length: this one stands for all of them.
+        # Samples differ in length between steps: this step represents all.
         scale, slowed = compute / total / n, 0.0
     found = list[dict[str, Any]]()
     for part, (seconds, flops) in spent.items():
@@ -568,7 +550,7 @@ def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
 def _accumulating(
     times: CallTimes, roofline: Any, parts: SampleParts, samples: BatchSamples
 ) -> float:
-    """What additions to gradients of an earlier micro-step take on all ranks together [s]."""
+    """Time of additions to gradients of an earlier micro-step, summed over all ranks [s]."""
     without = times.seconds("backward", parts.sizes, *samples.looked_at(parts))
     with_them = with_accumulation(without, times.workload, roofline)
     return _of_all(with_them) - _of_all(without)

@@ -20,7 +20,7 @@ INDEX = 8
 
 
 class Flow(NamedTuple):
-    """What flows through a model.
+    """Values of a model.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Flow(NamedTuple):
     shapes : sequence of Shape
         Of each value, per sample.
     ran : sequence of str
-        The dtype that each call runs in.
+        The dtype of each call.
     """
 
     workload: Workload
@@ -38,7 +38,7 @@ class Flow(NamedTuple):
 
     @property
     def graph(self) -> ModelGraph:
-        """The model's."""
+        """The model's graph."""
         return self.workload.graph
 
     @property
@@ -52,7 +52,7 @@ class Flow(NamedTuple):
         return self.full if made_by < 0 else numpy_dtype(self.ran[made_by]).itemsize
 
     def elements(self, value: Value) -> float:
-        """Of a value, per sample."""
+        """Elements of a value, per sample."""
         return float(prod(self.shapes[value]))
 
 
@@ -61,9 +61,11 @@ def with_those_beside(
 ) -> list[list[Kernel]]:
     """Kernels of each call, and those that torch runs around it.
 
-    Forward: inputs in another dtype than autocast wants are cast; a batch norm counts its batches;
-    plain attention scales and masks its scores. Backward: the same casts and products again; what
-    several calls took, or several layers share, has one gradient of each, which are added.
+    Forward: inputs in another dtype than autocast's are cast; a batch norm counts its batches;
+    plain
+    attention scales and masks its scores. Backward: the same casts and products again; values used
+    by
+    several calls, and parameters shared by several layers, have several gradients, which are added.
     """
     sums = _sums(flow) if activity == "backward" else {}
     shared = _shared(flow) if activity == "backward" else {}
@@ -79,11 +81,11 @@ def _around(number: int, activity: str, flow: Flow) -> list[Kernel]:
     found = _casts_of_weights(number, activity, flow, inside) if layer.autocast == "lower" else []
     for value, wanted in zip(call.inputs, needs, strict=True):
         if value < len(flow.graph.inputs) and isinstance(layer, Attention):
-            continue  # tokens, of which a mask is made
+            continue  # tokens for the mask
         if value >= len(flow.graph.inputs) and flow.workload.precision.wide_units:
-            continue  # cast where it leaves its unit, or enters another
+            continue  # cast where it leaves or enters a unit
         outside = flow.itemsize(value)
-        # Sums take inputs of two dtypes as they are, and backward casts the gradient of one.
+        # Sums accept inputs of two dtypes, and backward casts the gradient of one.
         casts = layer.autocast != "promote" or activity == "backward"
         if outside != inside and casts and (activity == "forward" or wanted):
             found.append(Kernel(0.0, flow.elements(value) * (outside + inside)))
@@ -95,7 +97,7 @@ def _around(number: int, activity: str, flow: Flow) -> list[Kernel]:
 
 
 def _casts_of_weights(number: int, activity: str, flow: Flow, inside: int) -> list[Kernel]:
-    """Of each parameter, and of its gradient."""
+    """Casts of each parameter, or of its gradient."""
     precision, dtype = flow.workload.precision, flow.workload.dtype
     stored = numpy_dtype(precision.weight_dtype(dtype)).itemsize
     layer = flow.graph.calls[number].layer
@@ -108,7 +110,7 @@ def _casts_of_weights(number: int, activity: str, flow: Flow, inside: int) -> li
 def _of_attention(
     layer: Attention, activity: str, flow: Flow, inputs: Sequence[Value], inside: int
 ) -> list[Kernel]:
-    """Scores are scaled and masked; gradients of what a fused kernel took packed are joined."""
+    """Kernels that scale and mask scores, or join the gradients of packed inputs."""
     if layer.implementation == "eager":
         scores = layer.scores([flow.shapes[value] for value in inputs])
         steps = 1 + (layer.causal or layer.pad_id is not None)
@@ -118,7 +120,7 @@ def _of_attention(
 
 
 def _sums(flow: Flow) -> dict[int, list[Kernel]]:
-    """Additions of gradients of one value, at the call that hands on the last of them."""
+    """Additions of gradients of one value, at the call that produces the last of them."""
     takers: dict[Value, list[int]] = {}
     graph = flow.graph
     for number, (call, needs) in enumerate(zip(graph.calls, graph.needs, strict=True)):
@@ -133,7 +135,7 @@ def _sums(flow: Flow) -> dict[int, list[Kernel]]:
 
 
 def _shared(flow: Flow) -> dict[int, list[Kernel]]:
-    """Additions of gradients of one parameter, at the call that hands on the last of them."""
+    """Additions of gradients of one parameter, at the call that produces the last of them."""
     graph, found = flow.graph, dict[int, list[Kernel]]()
     sizes = {parameter.name: parameter.num_elements for parameter in graph.parameters}
     first: dict[str, int] = {}
@@ -148,7 +150,7 @@ def _shared(flow: Flow) -> dict[int, list[Kernel]]:
 
 
 def accumulating(workload: Workload) -> list[list[Kernel]]:
-    """Additions to gradients that an earlier micro-step has left, by the call that learns."""
+    """Additions to gradients of an earlier micro-step, by the call that completes the gradient."""
     graph = workload.graph
     itemsize = numpy_dtype(workload.precision.gradient_dtype(workload.dtype)).itemsize
     sizes = {parameter.name: parameter.num_elements for parameter in graph.parameters}
@@ -159,11 +161,13 @@ def accumulating(workload: Workload) -> list[list[Kernel]]:
 
 
 def kernels_of_loss(activity: str, flow: Flow) -> list[Kernel]:
-    """What a loss launches, of the model's outputs as they are.
+    """Kernels of a loss on the model's outputs.
 
-    Cross entropy is a log_softmax and the choice of a number of each row; backward clears a
-    gradient, puts a number into each row, and goes through the log_softmax. Autocast runs the
-    log_softmax in 16 bits and the rest in 32. Backward begins with a gradient of 1.
+    Cross entropy is a log_softmax and the selection of one number per row; backward clears a
+    gradient,
+    writes one number per row, and passes through the log_softmax. Autocast runs the log_softmax in
+    16
+    bits and the rest in 32. Backward begins with a gradient of 1.
     """
     found = [Kernel(0.0, 0.0, float(flow.full))] * (activity == "backward")
     for value, _ in flow.graph.outputs:
@@ -190,15 +194,15 @@ def _of_output(activity: str, value: Value, flow: Flow) -> list[Kernel]:
     return [*cast, *cleared, chosen, Kernel(flops * width, passes * width * low)]
 
 
-# Fused --------------------------------------------------------------------------------------------
+# fuse ---------------------------------------------------------------------------------------------
 
 
 class Flowing(NamedTuple):
-    """What flows through a graph.
+    """Values of a graph.
 
     Attributes
     ----------
-    graph : Graph
+    graph : ModelGraph
         The model's.
     shapes : sequence of Shape
         Of each value, per sample.
@@ -216,22 +220,16 @@ class Flowing(NamedTuple):
 
 
 def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list[list[Kernel]]:
-    """Put one kernel, at the last of its calls, in place of those of each chain.
+    """Replace the kernels of each elementwise chain by one kernel at its last call.
 
-    Forward reads what enters a chain and writes what leaves it. Backward reads the gradients of
-    what leaves, and from what backward's slopes are computed; it writes the gradients of what
-    enters: of terms of a sum, which have the same, one, or none if that is there. Gradients of
-    weights are sums over all rows, by one more kernel for each call that learns, which reads two
-    tensors of its size.
-
-    Parameters
-    ----------
-    activity : {"forward", "backward"}
-        Which.
-    plain : sequence of list of Kernel
-        Of each call, one by one: the arithmetic stays.
-    flowing : Flowing
-        The tensors.
+    Forward reads the inputs of a chain and writes its outputs. Backward reads the gradients of the
+    outputs, and the values from which slopes are computed; it writes the gradients of the inputs:
+    the
+    terms of a sum share one gradient, or none is written if it exists already. Gradients of weights
+    are
+    sums over all rows, by one more kernel for each call with parameters, which reads two tensors of
+    its
+    size. The arithmetic is that of the ``plain`` kernels.
     """
     from simdp.workload.transforms import Fused  # imports most layers
 
@@ -240,7 +238,7 @@ def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list
         kernels = [kernel for number in chain.calls for kernel in plain[number]]
         for number in chain.calls:
             found[number] = []
-        if kernels:  # else it hands on what it gets
+        if kernels:  # else it passes its inputs on
             flops = sum(kernel.flops for kernel in kernels)
             of = _forward if activity == "forward" else _backward
             found[chain.calls[-1]] = of(chain, flops, flowing, fused)

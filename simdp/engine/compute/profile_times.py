@@ -19,7 +19,7 @@ from simdp.workload.step_costs import time_beside_compute
 
 
 class EvenTimes:
-    """A second per sample and layer, where nothing is known of the layers.
+    """Equal time per sample and layer, 1 s, where layers have no costs.
 
     Attributes and arguments are those of `CallTimes`.
     """
@@ -50,19 +50,12 @@ class EvenTimes:
 class MeasuredTimes:
     """Seconds of forward and backward, call by call; see `FromMeasurements`.
 
-    Parameters
-    ----------
-    workload : Workload
-        What is computed.
-    roofline : Roofline
-        The devices.
-
     Attributes
     ----------
     names : list of str
-        Of the calls' layers, and of the loss where the model has one.
+        Of the calls' layers, and of the loss if the model has one.
     tails : list of bool
-        Whether a call's backward goes on once its gradients are ready; here none does.
+        Whether a call's backward continues after its gradients are ready; here always False.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
@@ -70,14 +63,14 @@ class MeasuredTimes:
         self.workload, self.roofline, self.spec = workload, roofline, workload.compute
         kind = EvenTimes if workload.model.timed else CallTimes
         self.parts: EvenTimes | CallTimes = kind(workload, roofline)
-        # Steps are those of a rank that has its device for itself.
+        # Measured steps are of a rank that does not share its device.
         self.alone = self.parts if roofline.alone is roofline else kind(workload, roofline.alone)
         self.names, self.tails = self.parts.names, self.parts.tails
         self._points = [self._curve(device) for device in roofline.alone.different]
         self._known: dict[tuple[str, int, int], float] = {}
 
     def _curve(self, device: Device) -> list[tuple[int, float]]:
-        """Batch sizes, and what forward and backward take at them [s]."""
+        """Batch sizes, and their times of forward and backward [s]."""
         found = []
         for point in self.spec.of_device(device.name):
             beside = time_beside_compute(self.workload, point.microbatch, device)
@@ -92,27 +85,14 @@ class MeasuredTimes:
         which: Ints,
         shares: Sequence[float] = (),
     ) -> Columns:
-        """Time of every call on every rank.
-
-        Parameters
-        ----------
-        activity : {"forward", "backward"}
-            Which.
-        batch, shapes, which, shares
-            As for `CallTimes.seconds`.
-
-        Returns
-        -------
-        Columns
-            Of the calls, and of the loss where the model has one; 0 on a rank without samples.
-        """
+        """Time of every call on every rank, as `CallTimes.seconds`."""
         found = self.parts.seconds(activity, batch, shapes, which, shares)
         _, first = np.unique(found.column, return_index=True)
         factors = [self._factor(activity, int(rank), int(batch[rank])) for rank in first]
         return Columns(found.seconds * factors, found.column)
 
     def _factor(self, activity: str, rank: int, batch: int) -> float:
-        """What a rank's parts are multiplied by, so that full samples take the measured time."""
+        """Factor on a rank's calls, so that full samples take the measured time."""
         key = (activity, int(self.roofline.alone.device[rank]), batch)
         if key not in self._known:
             part = self.spec.forward_fraction
@@ -128,11 +108,11 @@ class MeasuredTimes:
         return time_at(self._points[self.roofline.alone.device[rank]], batch, size)
 
 
-# Profile times ------------------------------------------------------------------------------------
+# ProfileTimes -------------------------------------------------------------------------------------
 
 
 class DeviceFactors(NamedTuple):
-    """What a device's times are multiplied by: of products, and of memory traffic."""
+    """Factors on a device's times of matrix products and of memory traffic."""
 
     products: float
     memory: float
@@ -141,24 +121,18 @@ class DeviceFactors(NamedTuple):
 class ProfileTimes:
     """Seconds of forward and backward, call by call.
 
-    A call takes what its file says of the device, or of the host that launches it, if that is more.
-    With k ranks on a device, all that its file says of the device takes k times as long. Another
-    device than the one that was measured scales its part by `factors`, and another micro-batch as
-    `FromProfile` says.
-
-    Parameters
-    ----------
-    workload : Workload
-        Whose model brings its times.
-    roofline : Roofline
-        The devices: how many ranks share each, and how fast it is beside the measured one.
+    A call takes the larger of its file's device time and host time. With k ranks on a device,
+    device
+    times are multiplied by k. Another device than the measured one scales its part by `factors`,
+    and
+    another micro-batch as in `FromProfile`.
 
     Attributes
     ----------
     names : list of str
         Of the layers; there is no loss.
     tails : list of bool
-        Whether a call's backward goes on once its gradients are ready.
+        Whether a call's backward continues after its gradients are ready.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
@@ -190,21 +164,10 @@ class ProfileTimes:
         which: Ints,
         shares: Sequence[float] = (),
     ) -> Columns:
-        """Time of every call on every rank.
+        """Time of every call on every rank, as `CallTimes.seconds`.
 
-        Parameters
-        ----------
-        activity : {"forward", "backward", "tail"}
-            Which; ``tail`` is what backward takes once a layer's gradient is ready.
-        batch : ndarray, shape `(world_size,)`
-            Samples of each rank.
-        shapes, which, shares
-            Of no matter here.
-
-        Returns
-        -------
-        Columns
-            Of the calls; 0 on a rank without samples.
+        Activity ``tail`` is the part of backward after a layer's gradient is ready. Shapes are
+        ignored.
         """
         if self._spec.microbatch is None:
             batch = (batch > 0).astype(np.int64)
@@ -214,7 +177,7 @@ class ProfileTimes:
         return Columns(np.array(found).T, column)
 
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
-        """As `CallTimes.kernels`: a call is one kernel, which waits as long as its host is late."""
+        """As `CallTimes.kernels`: a call is one kernel, which waits for its host's delay."""
         if self._spec.microbatch is None:
             batch = int(batch > 0)
         busy = self._on_device(activity, rank, batch)
@@ -241,7 +204,7 @@ class ProfileTimes:
 
 
 def factors(workload: Workload, device: Device) -> DeviceFactors:
-    """How much longer a device takes than the one that a profile was measured on."""
+    """Time of a device relative to the one that a profile was measured on."""
     spec = workload.compute
     if not isinstance(spec, FromProfile):
         return DeviceFactors(1.0, 1.0)
@@ -249,7 +212,7 @@ def factors(workload: Workload, device: Device) -> DeviceFactors:
 
 
 def scaling(spec: FromProfile, dtype: str, device: Device) -> DeviceFactors:
-    """As `factors`, of a profile whose products are of this dtype unless it says another one."""
+    """As `factors`, for a profile with products of this dtype unless it has one of its own."""
     if is_measured_on(spec, device):
         return DeviceFactors(1.0, 1.0)
     measured = Device.model_validate(DEVICES.figures(spec.device or ""))
@@ -259,7 +222,7 @@ def scaling(spec: FromProfile, dtype: str, device: Device) -> DeviceFactors:
 
 
 def told_update(workload: Workload, roofline: Roofline) -> Floats | None:
-    """Time that a profile gives the update of all parameters, on each rank [s]; None without."""
+    """Profiled time of the update of all parameters, on each rank [s]; None without."""
     spec = workload.compute
     if not isinstance(spec, FromProfile) or spec.update is None:
         return None
@@ -269,10 +232,10 @@ def told_update(workload: Workload, roofline: Roofline) -> Floats | None:
 
 
 def is_measured_on(spec: FromProfile, device: Device) -> bool:
-    """Whether a profile's times are those of a device as they stand."""
+    """Whether a profile's times apply to a device without scaling."""
     return spec.device is None or spec.device == device.name
 
 
 def _known(device: Device, dtype: str) -> str:
-    """The dtype, or on a device that does not know it, float32."""
+    """The dtype, or float32 on a device without a peak for it."""
     return dtype if dtype in device.peak else "float32"

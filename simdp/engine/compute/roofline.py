@@ -1,4 +1,4 @@
-"""Roofline: a kernel takes as long as its arithmetic or its memory traffic, and a launch.
+"""Roofline: a kernel takes its arithmetic or its memory traffic, the longer one, and a launch.
 
 ``max((flops + half_work) / (peak efficiency), nbytes / bandwidth) + launch`` (Williams, Waterman
 and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009; half_work as
@@ -18,30 +18,28 @@ from simdp.workload.step_costs import matrix_dtype
 
 
 class Roofline:
-    """What each rank's device can do.
+    """Performance of each rank's device.
 
     Parameters
     ----------
     devices : sequence of Device
         One per rank.
     world_size : int, optional
-        Number of ranks, where one device stands for all of them.
+        Number of ranks, if all have the same device, which is given once.
     sharers : ndarray, shape `(world_size,)`, optional
-        Ranks that the device of each rank holds. They take turns on it, so that arithmetic and
-        memory traffic take so many times as long, and a launch does not.
+        Number of ranks on the device of each rank. They take turns, so that arithmetic and memory
+        traffic take this many times as long, and a launch does not.
 
     Attributes
     ----------
     device : ndarray, shape `(world_size,)`
-        Number of the rank's device among those that differ.
+        Index of the rank's device among the different ones.
     bandwidth : ndarray, shape `(world_size,)`
-        Of the memory, as kernels reach it [bytes/s].
+        Memory bandwidth that kernels reach [bytes/s].
     launch : ndarray, shape `(world_size,)`
         Time to start a kernel [s].
     half_work : ndarray, shape `(world_size,)`
-        Work by which arithmetic takes longer than at full speed [FLOP].
-    sharers : ndarray, shape `(world_size,)`
-        As given; 1 for ranks that have a device each.
+        Additional work by which arithmetic is slower than at full speed [FLOP].
     alone : Roofline
         The same, if every rank had a whole device.
     """
@@ -88,13 +86,13 @@ class Roofline:
         return flops / self.flops(matrix_dtype(workload, self.different)) if np.any(flops) else 0.0
 
     def moving(self, nbytes: float | Floats) -> Floats:
-        """Time to read and write bytes in device memory; a number is every rank's [s]."""
+        """Time to read and write bytes in device memory [s]; a number applies to every rank."""
         time: Floats = nbytes / self.bandwidth
         return time
 
 
 def roofline_of(cluster: Cluster) -> Roofline:
-    """What the devices of a cluster can do; one stands for all where they are alike."""
+    """The roofline of a cluster's devices."""
     if isinstance(cluster.device, list) or cluster.ranks_per_device > 1:
         return Roofline(cluster.devices(), sharers=cluster.sharers())
     return Roofline([cluster.device], cluster.world_size)

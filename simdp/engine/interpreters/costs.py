@@ -1,9 +1,8 @@
 """Interprets operations as costs: seconds and bytes.
 
-Steps that cannot differ are the same plan over micro-batches of the same shapes: then all that is
-work costs what it cost before, up to the factors of stragglers, and only collectives, waiting and
-updates are read anew. What is rehearsed knows no network, so that runs which differ in that share
-it.
+Steps of one plan over micro-batches of the same shapes cost the same work, up to the factors of
+stragglers: it is rehearsed once, and only collectives, waits and updates are interpreted again.
+Rehearsed steps do not depend on the network, so that runs that differ only in it share them.
 """
 
 from __future__ import annotations
@@ -44,23 +43,24 @@ from simdp.workload.sampling import StepBatches
 from simdp.workload.step_costs import optimizer_nbytes_moved, update_seconds
 
 Amounts = tuple[Amount, Amount, Amount]
-"""Bytes that scaling moves, bytes that the optimizer moves, and seconds that it takes beside these
-on the device: launches, and products of matrices."""
+"""Bytes moved by scaling; bytes moved by the optimizer; the optimizer's other device time [s]:
+launches and matrix products.
+"""
 
 
 def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: Amount) -> Amount:
-    """What an update takes beside the bytes that it moves, where a profile tells its time.
+    """Device time of an update besides moving its bytes, from a profile if it has one.
 
     Parameters
     ----------
     workload : Workload
-        Its compute may say what the update of all parameters takes.
+        Its compute may contain the time of the update of all parameters.
     roofline : Roofline
         The devices.
     moved : Amount
-        What the optimizer moves on each rank [bytes]: a part of all.
+        Bytes that the optimizer moves on each rank, a part of all [bytes].
     beside : Amount
-        What comes back where no profile tells [s].
+        Result without a profiled update [s].
     """
     told = told_update(workload, roofline)
     whole = optimizer_nbytes_moved(workload)
@@ -73,20 +73,20 @@ def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: A
 def update_works(
     step: int, stepping: Stepping, amounts: Amounts, roofline: Roofline, host: float
 ) -> Iterator[ComputeWork]:
-    """Work of an update: what moves bytes in memory, the device's or the host's.
+    """Work of an update on the device, or on the host.
 
     Parameters
     ----------
     step : int
-        As in `Work`.
+        As in `ComputeWork`.
     stepping : Stepping
-        Which ranks take part, and which of them change their weights.
+        Ranks that take part, and ranks with changed weights.
     amounts : Amounts
-        What is moved, and what it takes beside.
+        Bytes and other time of the update.
     roofline : Roofline
         The devices.
     host : float
-        What a rank gets of the host's memory, where pieces lie there [bytes/s]; 0 on the device.
+        A rank's share of the host's memory bandwidth if pieces are on the host [bytes/s]; else 0.
     """
     scaled, moved, beside = amounts
 
@@ -103,16 +103,16 @@ def update_works(
         yield work("optimizer", moved, stepping.taken, beside)
 
 
-# Rehearsal ----------------------------------------------------------------------------------------
+# Rehearsals ---------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 MAX_REHEARSED = 64
-"""Steps that are kept; padded batches have ever new shapes."""
+"""Steps that are kept; padded batches keep producing new shapes."""
 
 
 class WorkPiece(NamedTuple):
-    """Work that nothing comes between, before anything slows it down.
+    """Consecutive work without any slowdown.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class WorkPiece(NamedTuple):
     is_slowed : ndarray, shape `(num_works, 1)`, bool
         Whether stragglers slow it down.
     first : int
-        The first that is forward or backward, which a pause comes with; -1 where none is.
+        Index of the first forward or backward, which a pause precedes; -1 if there is none.
     """
 
     activities: tuple[str, ...]
@@ -132,7 +132,7 @@ class WorkPiece(NamedTuple):
     first: int
 
     def charged(self, step: int, factors: Floats, owed: Floats) -> FusedWork:
-        """What it takes in a step."""
+        """The work in a step, with its slowdown factors and pauses."""
         seconds = np.where(self.is_slowed, self.seconds * factors, self.seconds)
         if owed.any() and self.first >= 0:
             seconds[self.first] += owed
@@ -140,11 +140,11 @@ class WorkPiece(NamedTuple):
 
 
 Rehearsed = list[WorkPiece | Op]
-"""A step: work in pieces, and operations to be read between them."""
+"""A step: pieces of work, and the operations between them that are interpreted in each step."""
 
 
 def piece(works: list[ComputeWork]) -> WorkPiece:
-    """Put work together."""
+    """Join consecutive work."""
     activities = tuple(work.activity for work in works)
     passes = [i for i, name in enumerate(activities) if name in ("forward", "backward")]
     return WorkPiece(
@@ -171,7 +171,7 @@ WORK_ALONE = (
     | {ops.KeepSums, ops.Observe, ops.Quantize, ops.Dequantize, HostCopy}
     | {ops.CallHook, ops.EndHook, ops.StartOuter, ops.OuterUpdate}
 )
-"""Operations that cost work at most, the same whenever they come."""
+"""Operations that cost at most work, the same in every step."""
 
 READ_ANEW = {
     *(ops.Batch, ops.Exchange, ops.Update, ops.Reserve, ops.Wait, ops.Meet, ops.NewGroup),
@@ -185,15 +185,7 @@ _REHEARSED = Interpreter(f"{__name__}.rehearse", dict.fromkeys(WORK_ALONE, True)
 
 
 def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
-    """Put the work of a plan in pieces.
-
-    Parameters
-    ----------
-    plan : iterable of Op
-        A step.
-    cost : callable
-        Tells what an operation costs that nothing slows down.
-    """
+    """Join the work of a plan into pieces, at its cost without any slowdown."""
     found, works = list[WorkPiece | Op](), list[ComputeWork]()
     for op in plan:
         if _REHEARSED[type(op)]:
@@ -207,33 +199,33 @@ def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehears
 
 
 class Rehearsals:
-    """Steps that have been read."""
+    """Rehearsed steps, and the amounts of an update."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Any, Rehearsed]] = {}
         self._update: Any = None
 
     def update(self, make: Callable[[], T]) -> T:
-        """What an update moves, which is the same in every step."""
+        """Amounts of an update, computed once: they are the same in every step."""
         if self._update is None:
             self._update = make()
         found: T = self._update
         return found
 
     def find(self, key: Hashable) -> Rehearsed | None:
-        """A step that was read before."""
+        """Return a rehearsed step, or None."""
         _, steps = self._known.get(key, (None, None))
         return steps
 
     def keep(self, key: Hashable, plan: Any, steps: Rehearsed) -> None:
-        """Keep one, with the plan that its key names; where there are too many, the oldest goes."""
+        """Keep a step with its plan, whose id is in the key; drop the oldest of too many."""
         if len(self._known) >= MAX_REHEARSED:
             del self._known[next(iter(self._known))]
         self._known[key] = (plan, steps)
 
 
 Cost = Generator[Played, None, None]
-"""What the clocks must play."""
+"""Operations for the clocks."""
 
 COLLECTIVES = (
     *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average),
@@ -250,33 +242,12 @@ NO_COST = {
 
 
 class Costs:
-    """What every operation costs on each rank.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    program : Program
-        What it reads.
-    slowdown : Slowdown
-        The cluster's stragglers.
-    launcher : Launcher
-        Starts its collectives.
-    times : Times
-        How long compute takes.
-    roofline : Roofline
-        The devices.
-    samples : Samples
-        The data.
-    footprint : Footprint
-        What an update works on.
-    shapes : Shapes
-        Of the samples.
+    """Cost of every operation on each rank.
 
     Attributes
     ----------
     rehearsals : Rehearsals
-        What is known of steps, of this run or of one that differs in its network.
+        Rehearsed steps, of this run or of one that differs only in its network.
     """
 
     def __init__(
@@ -304,7 +275,7 @@ class Costs:
         self._host_bandwidth = on_host * host / cluster.local_size
         self._pipeline, self._num_fed = None, 0
         if workload.input:
-            # Batches of one process go to one device.
+            # Under one process, batches go to one device.
             sharers = 1 if program.scatters else cluster.local_size
             self._pipeline = Pipeline(workload.input, n, sharers)
         self.rehearsals = Rehearsals()
@@ -339,9 +310,9 @@ class Costs:
         self._of = Interpreter(f"{__name__}.Costs", handles, ignores=NO_COST)
 
     def begin(self, step: int, shown: int, batches: StepBatches) -> Cost:
-        """Begin a step, with who trains on what; its collectives are numbered anew.
+        """Begin a step with its batches; its collectives are numbered from 0.
 
-        The clocks are told ``shown`` as its number: steps before their first one are not theirs.
+        ``shown`` is the step's number for the clocks.
         """
         self._step, self._batches = shown, batches
         self._factors, self._owed = self._slowdown.factors(step), self._slowdown.lost(step)
@@ -351,7 +322,7 @@ class Costs:
             yield self._host("step", seconds)
 
     def read(self, op: ops.Op, stepping: Stepping | None) -> Cost:
-        """What an operation costs; of an update it matters what that came to."""
+        """Yield the cost of an operation; that of an update depends on its ``stepping``."""
         if stepping is not None:
             amounts = self.rehearsals.update(self.per_update)
             return update_works(  # type: ignore[return-value]
@@ -361,7 +332,7 @@ class Costs:
         return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
 
     def rehearsed(self, plan: Plan) -> Rehearsed:
-        """A plan of the current step with its work in pieces, from before or read now."""
+        """The rehearsed plan of the current step, from an earlier step if possible."""
         known, micro = self.rehearsals, self._batches.micro
         shapes = [self._samples.looked_at(parts) for parts in micro]
         key = (
@@ -383,7 +354,7 @@ class Costs:
         return found
 
     def charged(self, part: WorkPiece) -> FusedWork:
-        """What a piece of work takes in the current step."""
+        """A piece of work in the current step."""
         stretch = part.charged(self._step, self._factors, self._owed)
         if part.first >= 0:
             self._owed = np.zeros(self._world_size)
@@ -439,7 +410,7 @@ class Costs:
     @cached_property
     def _num_launches(self) -> list[int]:
         """Kernels that forward launches for each call, and for the loss."""
-        if self._workload.model.timed or self._workload.cuda_graphs:  # others hold them
+        if self._workload.model.timed or self._workload.cuda_graphs:  # no launches per kernel
             return [0] * (self._num_calls + 1)
         shapes = self._workload.model.known_shapes()
         return [len(kernels) for kernels in call_kernels(self._workload, "forward", shapes)]
@@ -453,14 +424,14 @@ class Costs:
         yield self._work("backward", op.call, self._seconds("tail", op.micro))
 
     def per_update(self) -> Amounts:
-        """What an update moves, and takes beside."""
+        """Amounts of an update."""
         kept, roofline = self._footprint, self._roofline
         moved = kept.moved_by_optimizer()
         told = beside_told(self._workload, roofline, moved, self._beside_moving(kept))
         return kept.moved_by_scaling(), moved, told
 
     def _beside_moving(self, kept: Footprint) -> Amount:
-        """What an optimizer takes beside the bytes that it moves [s]."""
+        """Device time of an optimizer besides moving its bytes [s]."""
         roofline = self._roofline
         products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
         launch, moving = roofline.launch, roofline.moving(kept.moved_by_optimizer())
@@ -565,7 +536,7 @@ class Costs:
         return ComputeWork(self._step, "compress", name, self._kernel_seconds(kernels))
 
     def _delay(self, before: ops.Unpack | ops.OrthogonalizeBucket | HostCopy | None) -> float:
-        """What a collective's stream is busy with before it begins, on the slowest device [s]."""
+        """Time that a collective's stream is busy before it begins, on the slowest device [s]."""
         if before is None:
             return 0.0
         match before:
@@ -586,7 +557,7 @@ class Costs:
     # One process ---------------------------------------------------------------------------------
 
     def _copies(self, plan: Transfers, nbytes: float, label: str) -> Cost:
-        """Copy between devices, and wait for it."""
+        """Copy between devices, and wait for the copies."""
         if plan.num_transfers:
             launch = self._launcher.copy(self._step, plan, nbytes, label)
             yield launch
@@ -613,7 +584,7 @@ class Costs:
         yield from self._copies(copies_from(op.root, pieces), nbytes, "output gradients")
 
     def _loss_work(self, activity: str, micro: int, root: int) -> ComputeWork:
-        """Let a rank work on the loss of the whole micro-batch."""
+        """Work of one rank on the loss of the whole micro-batch."""
         parts = self._batches.micro[micro]
         found, which = self._samples.shapes(parts)
         is_root = np.arange(self._world_size) == root

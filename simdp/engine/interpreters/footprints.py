@@ -1,7 +1,7 @@
 """Memory of parameters, gradients and optimizer states on a rank, by partition.
 
-All numbers are bytes of device memory as the allocator hands it out; where ranks differ they are
-arrays of shape `(world_size,)`.
+All results are bytes of device memory as allocated; where ranks differ they are arrays of shape
+`(world_size,)`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,7 @@ Amount = float | Floats
 
 
 class Footprint:
-    """What every rank of plain replicas keeps, and what its optimizer works on.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    facts : Facts
-        Of it.
-    """
+    """Memory of plain replicas, and the work of their optimizer."""
 
     def __init__(self, scenario: Scenario, facts: Facts) -> None:
         self.scenario, self.facts, self.workload = scenario, facts, scenario.workload
@@ -45,7 +37,7 @@ class Footprint:
         self._learned = {name: facts.sizes[name] for name in facts.ready_order}
 
     def room(self, nbytes: Iterable[float]) -> float:
-        """Device memory that tensors of these sizes take."""
+        """Device memory allocated for tensors of these sizes."""
         taken = self.scenario.cluster.allocator.taken
         return sum(taken(size) for size in nbytes)
 
@@ -55,11 +47,11 @@ class Footprint:
 
     @property
     def _casts(self) -> bool:
-        """Whether parameters are kept in 32 bits alone, and rounded when they are needed."""
+        """Whether parameters are kept only in 32 bits, and cast for each use."""
         return self.scenario.strategy.dtypes.parameters is not None
 
     def buffers(self) -> Amount:
-        """Tensors of the model that are not learned, and what layers hold beside theirs."""
+        """Buffers of the model, and other constants of its layers."""
         itemsize_of = self.facts.itemsize_of
         beside = [layer.constant_nbytes for layer in self.facts.graph.registered]
         return self.room(
@@ -80,15 +72,15 @@ class Footprint:
         return self.workload.precision.has_master and not self.facts.is_inference
 
     def gradient(self, name: str) -> Amount:
-        """A parameter's gradient, from backward to the end of the update, or for good."""
+        """A parameter's gradient, from backward to the end of the update, or permanently."""
         return self.room([self.facts.sizes[name] * self.facts.itemsize])
 
     def state(self) -> Amount:
         """The optimizer's state, from the first update on."""
-        return self._state_of(self._learned)  # a parameter without a gradient gets no state
+        return self._state_of(self._learned)  # parameters without a gradient have no state
 
     def temporaries(self) -> Amount:
-        """What the optimizer needs while it works."""
+        """Temporary memory of an update."""
         return update_temporaries(self.workload, self._learned, self.scenario.cluster.allocator)
 
     def moved_by_scaling(self) -> Amount:
@@ -126,15 +118,7 @@ class Footprint:
 
 
 class OuterFootprint(Footprint):
-    """What an outer optimizer keeps and works on: a copy of the weights, beside the replicas.
-
-    Parameters
-    ----------
-    scenario, facts
-        As of `Footprint`.
-    optimizer : Optimizer
-        The outer one.
-    """
+    """Memory and work of an outer optimizer: a copy of the weights besides the replicas."""
 
     def __init__(self, scenario: Scenario, facts: Facts, optimizer: Optimizer) -> None:
         workload = scenario.workload.model_copy(update={"optimizer": optimizer})
@@ -146,14 +130,14 @@ class OuterFootprint(Footprint):
         return self.room(size * self.workload.itemsize for size in self._learned.values())
 
     def moved_by_optimizer(self) -> float:
-        """Bytes of the gradient and of the copy back into the ranks' weights count too."""
+        """Bytes of the update, of the gradient, and of the copy back into the ranks' weights."""
         passes = 3 + 2  # weights, their copy, the gradient; and the copy, the weights
         whole = float(sum(self._learned.values()) * self.workload.itemsize)
         return optimizer_nbytes_moved(self.workload, self._learned) + passes * whole
 
 
 class OnRoot(Footprint):
-    """One process: what lasts is on device 0."""
+    """One process: permanent memory is on device 0."""
 
     def __init__(self, scenario: Scenario, facts: Facts) -> None:
         super().__init__(scenario, facts)
@@ -183,7 +167,7 @@ class OnRoot(Footprint):
 
 
 class InPieces(Footprint):
-    """Each rank has what the partition deals to it, beside what is kept whole."""
+    """Each rank keeps its pieces of a partition, and the parts that are not partitioned."""
 
     def __init__(self, scenario: Scenario, facts: Facts, partition: Partition) -> None:
         super().__init__(scenario, facts)
@@ -192,7 +176,7 @@ class InPieces(Footprint):
     def _by_place(
         self, count: Callable[[dict[str, int]], float], all_of_it: bool = False
     ) -> Floats:
-        """Count for what each place learns, or keeps."""
+        """Apply a count to each place's trainable pieces, or to all of its pieces."""
         counted: dict[int, float] = {}  # many places share one mapping
         for mine in self._dealt.owned:
             if id(mine) not in counted:
@@ -261,7 +245,7 @@ class InPieces(Footprint):
 
 
 class OnHost(InPieces):
-    """Master weights, state and what updates take are the host's; so are pieces of gradients.
+    """Master weights, optimizer state, temporaries and pieces of gradients are on the host.
 
     With offloaded parameters their pieces too.
     """
@@ -287,7 +271,7 @@ class OnHost(InPieces):
 
 
 def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:
-    """What the ranks of a scenario keep."""
+    """The footprint of a scenario's ranks."""
     if scenario.strategy.execution == "single_process":
         return OnRoot(scenario, facts)
     if partition is None:

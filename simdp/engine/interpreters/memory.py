@@ -1,6 +1,6 @@
 """Interprets operations as allocations: memory per rank over time.
 
-Only the setup and the first steps are looked at: all later ones are like the last of these.
+Only the setup and the first steps are observed: all later steps equal the last of these.
 """
 
 from __future__ import annotations
@@ -34,24 +34,18 @@ from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 
-# Tensors ------------------------------------------------------------------------------------------
+# TensorMemory -------------------------------------------------------------------------------------
 
 
 class TensorMemory:
-    """Counts bytes, once for equal micro-batches.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        Knows the allocator.
-    """
+    """Counts bytes of tensors, once for equal micro-batches."""
 
     def __init__(self, footprint: Footprint) -> None:
         self._footprint = footprint
         self._known: dict[tuple[tuple[Tensor, ...], int | bytes], list[tuple[str, Amount]]] = {}
 
     def by_part(self, tensors: tuple[Tensor, ...], sizes: Ints) -> list[tuple[str, Amount]]:
-        """What tensors take, part by part, where the ranks have so many samples [bytes]."""
+        """Bytes of tensors by part, for each rank's number of samples."""
         if not tensors:
             return []
         key = (tensors, _told_apart(sizes))  # those of equal blocks are equal
@@ -64,20 +58,20 @@ class TensorMemory:
         return self._known[key]
 
     def room_of(self, tensors: Sequence[Tensor], num_samples: int) -> float:
-        """What tensors take on a rank with so many samples [bytes]."""
+        """Bytes of tensors on a rank with a number of samples."""
         if not num_samples:
             return 0.0
         return self._footprint.room(num_samples * t.per_sample + t.fixed for t in tensors)
 
 
 def _told_apart(sizes: Ints) -> int | bytes:
-    """Something small that tells the ranks' numbers of samples from others."""
+    """A small key of the ranks' numbers of samples."""
     alike = bool((sizes == sizes[0]).all())
     return int(sizes[0]) if alike else sha256(sizes.tobytes()).digest()
 
 
 def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
-    """Count for the samples of every rank; one number where all have as many."""
+    """Apply a count to every rank's samples; one number if all ranks have the same."""
     if (sizes == sizes[0]).all():
         return count(int(sizes[0]))
     different, which = np.unique(sizes, return_inverse=True)
@@ -86,22 +80,13 @@ def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
 
 
 Taken = Iterator[tuple[str, Amount]]
-"""Parts of memory and what is taken of each, or given back where it is negative [bytes]."""
+"""Parts of memory and the bytes allocated of each; negative if freed."""
 
 
 class UnitMemory:
     """Follows buffers and parameters of units.
 
-    A flat unit is a buffer, which is its parameters; rows are copied out of it into others.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    partition : Partition or None
-        How parameters are dealt, if they are.
-    footprint : Footprint
-        Knows the allocator.
+    The parameters of a flat unit are views of its buffer; rows are copied out of it.
     """
 
     def __init__(self, facts: Facts, partition: Partition | None, footprint: Footprint) -> None:
@@ -113,21 +98,21 @@ class UnitMemory:
 
     @property
     def in_rows(self) -> bool:
-        """Whether every parameter is cut by itself."""
+        """Whether every parameter is sharded separately, by rows."""
         return self._rows is not None
 
     def open(self, op: Open) -> Taken:
-        """A buffer for a unit's gradients is made."""
+        """Allocate the buffer of a unit's gradients."""
         yield "buckets", self._of_bucket(op.bucket)
 
     def release(self, op: Release) -> Taken:
-        """It is given back."""
+        """Free the buffer of a unit's gradients."""
         yield "buckets", -self._of_bucket(op.bucket)
 
     def _of_bucket(self, bucket: Bucket) -> float:
-        """What a unit's whole gradients take beside what is kept of them.
+        """Bytes of a unit's whole gradients, besides the kept pieces.
 
-        Sums in another dtype than the weights' own are there beside what is made of them.
+        Sums in another dtype than the weights' are converted, and occupy memory of their own.
         """
         if bucket.is_view or bucket.unit is None:
             return 0.0
@@ -143,32 +128,32 @@ class UnitMemory:
         return self._dealt.piece_elements(unit) * self._dealt.num_places
 
     def all_gather(self, op: AllGather) -> Taken:
-        """A buffer for a unit's parameters is made."""
+        """Allocate the buffer of a unit's parameters."""
         if op.unit is not None and self._dealt is not None and not self._dealt.kept.weights:
             nbytes = self._elements(op.unit) * self._facts.weight_itemsize
             self._held[op.unit] = [self._footprint.room([nbytes])]
             yield "gathered", self._held[op.unit][0]
 
     def gather_together(self, op: GatherTogether) -> Taken:
-        """Buffers for the parameters of several units are made."""
+        """Allocate the buffers of several units' parameters."""
         for unit in op.units:
             nbytes = self._elements(unit) * self._facts.weight_itemsize
             self._held[unit] = [self._footprint.room([nbytes])]
             yield "gathered", self._held[unit][0]
 
     def unshard(self, op: Unshard) -> Taken:
-        """Parameters are made, and the parts of which they were gathered are forgotten."""
+        """Allocate parameters, and free the parts from which they were gathered."""
         sizes = (self._facts.sizes[name] for name in self._of(op.unit))
         nbytes = self._footprint.room(size * self._facts.weight_itemsize for size in sizes)
         self._held[op.unit].append(nbytes)
         yield "gathered", nbytes - self._parts.pop(op.unit, 0.0)
 
     def copied_out(self, op: Unshard) -> Taken:
-        """The buffer is given back."""
+        """Free the gathered buffer."""
         yield "gathered", -self._held[op.unit].pop(0)
 
     def free(self, op: Free) -> Taken:
-        """Whatever there is of a unit is given back; or a part of it is kept."""
+        """Free all memory of a unit, except the part that is kept."""
         yield "gathered", -sum(self._held.pop(op.unit))
         if op.parts:
             nbytes = self._elements(op.unit) * self._facts.weight_itemsize / op.parts
@@ -180,7 +165,7 @@ class UnitMemory:
         return self._dealt.units[unit]
 
     def summed(self, bucket: Bucket) -> Taken:
-        """A unit's whole gradients are in their buffer; its owners get rows of their own."""
+        """Free a unit's whole gradients, which are in their buffer; allocate the owners' rows."""
         for name in bucket.names:
             itemsize = self._facts.itemsize
             yield "gradients", -self._footprint.room([self._facts.sizes[name] * itemsize])
@@ -189,7 +174,7 @@ class UnitMemory:
                 yield "gradients", self._footprint.gradient(name)
 
     def forget_gradients(self) -> Taken:
-        """The optimizer is through with them."""
+        """Free the owners' rows after an update."""
         for name in self._facts.ready_order:
             if name in self._own:
                 yield "gradients", -self._footprint.gradient(name)
@@ -200,15 +185,10 @@ PLACES = {part: place for place, part in enumerate(MEMORY_PARTS)}
 
 
 class MemoryLedger:
-    """Running totals of every part of every rank's memory, and what its peak was made of.
+    """Running totals of every part of every rank's memory, and the breakdown of its peak.
 
-    Ranks that have always kept the same share a column, so that a thousand equal ranks cost as much
-    as one. What all take alike is counted once, and told to the columns when one differs again.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
+    Ranks with equal histories share a column, so that a thousand equal ranks cost as much as one.
+    Equal changes of all ranks are counted once, and added to the columns when ranks differ again.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -224,31 +204,31 @@ class MemoryLedger:
 
     @property
     def now(self) -> Floats:
-        """What each rank keeps [bytes], part by part; shape `(len(PARTS), world_size)`."""
+        """Current memory of each rank by part [bytes], shape `(len(MEMORY_PARTS), world_size)`."""
         self._settle()
         return self._now[:, self._column]
 
     @property
     def peak(self) -> Floats:
-        """The most that each rank has kept at a time [bytes], shape `(world_size,)`."""
+        """Peak memory of each rank [bytes], shape `(world_size,)`."""
         self._settle()
         return self._peak[self._column]
 
     @property
     def at_peak(self) -> Floats:
-        """What that was made of [bytes], shape `(len(PARTS), world_size)`."""
+        """Memory at the peak by part [bytes], shape `(len(MEMORY_PARTS), world_size)`."""
         self._settle()
         return self._at_peak[:, self._column]
 
     def hold(self, part: str, nbytes: float | Floats) -> None:
-        """Let every rank take bytes, or give them back where they are negative.
+        """Allocate bytes on every rank, or free them if negative.
 
         Parameters
         ----------
         part : str
             One of `simdp.results.memory.MEMORY_PARTS`.
         nbytes : float or ndarray, shape `(world_size,)`
-            How much [bytes].
+            Change [bytes].
         """
         if isinstance(nbytes, np.ndarray):
             if (nbytes != nbytes[0]).any():
@@ -271,20 +251,20 @@ class MemoryLedger:
         self._note(self._total, self._now)
 
     def _settle(self) -> None:
-        """Tell the columns what all have taken alike since it was last told."""
+        """Add the equal changes of all ranks to the columns."""
         self._note(self._total + self._most, self._now + np.array(self._at_most)[:, None])
         self._now += np.array(self._alike)[:, None]
         self._total += self._sum
         self._begin_alike()
 
     def _note(self, total: Floats, now: Floats) -> None:
-        """Keep it if it is a peak."""
+        """Raise the peaks to the given totals."""
         higher = total > self._peak
         np.copyto(self._peak, total, where=higher)
         np.copyto(self._at_peak, now, where=higher)
 
     def _by_column(self, nbytes: Floats) -> Floats:
-        """One number per column; a column whose ranks differ from now on is divided."""
+        """One number per column; split columns whose ranks differ from now on."""
         pairs = np.stack([self._column, nbytes])
         (columns, found), self._column = np.unique(pairs, axis=1, return_inverse=True)
         self._column = self._column.reshape(-1)
@@ -305,32 +285,23 @@ NO_MEMORY = {
         ops.Take,
         ops.KeepSums,
     ),  # counted with model and buckets
-    *(ops.AllReduce, ops.Broadcast, ops.Average, ops.ReduceTogether),  # in buffers that are there
+    *(ops.AllReduce, ops.Broadcast, ops.Average, ops.ReduceTogether),  # in existing buffers
     *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
     *(ops.Select, ops.AddSelected),
     *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
 }
-"""Operations that take no device memory and give none back."""
+"""Operations that neither allocate nor free device memory."""
 
 
 class MemoryInterpreter:
-    """What every rank keeps.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    program : Program
-        What it reads.
-    shapes : Shapes
-        Of the samples.
+    """Memory of every rank, operation by operation.
 
     Attributes
     ----------
-    ledger : Ledger
-        What every rank keeps, and has kept at its peak.
+    ledger : MemoryLedger
+        Current and peak memory of every rank.
     observed_steps : int
-        In how many steps memory is accounted for.
+        Number of steps whose memory is followed.
     """
 
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
@@ -392,24 +363,24 @@ class MemoryInterpreter:
         self._after = Interpreter(f"{name}.after", after, NO_MEMORY | only_before)
 
     def begin(self, step: int, batches: StepBatches) -> None:
-        """Begin a step, with who trains on what."""
+        """Begin a step with its batches."""
         self._step, self._batches = step, batches
 
     @property
     def is_observed(self) -> bool:
-        """Whether memory is accounted for in the current step."""
+        """Whether memory is followed in the current step."""
         return self._step < self.observed_steps
 
     def before(self, op: ops.Op) -> Taken:
-        """What is taken as an operation begins."""
+        """Memory allocated as an operation begins."""
         return self._noted(self._before[type(op)], op)
 
     def after(self, op: ops.Op) -> Taken:
-        """What is taken, or given back, as it ends."""
+        """Memory allocated or freed as an operation ends."""
         return self._noted(self._after[type(op)], op)
 
     def follow(self, op: ops.Op) -> None:
-        """Tell the ledger alone what an operation of an observed step takes and gives back."""
+        """Apply an operation of an observed step to the ledger only."""
         hold = self.ledger.hold
         for acts in (self._before, self._after):
             act = acts[type(op)]
@@ -418,7 +389,7 @@ class MemoryInterpreter:
                     hold(part, nbytes)
 
     def _noted(self, act: Callable[[Any], Taken] | None, op: ops.Op | None) -> Taken:
-        """Tell the ledger."""
+        """Apply changes to the ledger, and yield them."""
         if act is None or not self.is_observed:
             return
         for part, nbytes in act(op):
@@ -427,15 +398,15 @@ class MemoryInterpreter:
                 yield part, nbytes
 
     def model(self) -> Taken:
-        """What is there before the setup."""
+        """Memory before the setup."""
         return self._noted(self._model, None)
 
     def buckets(self) -> Taken:
-        """What is there from the end of the setup on: buckets, and gradients that live in them."""
+        """Memory allocated at the end of the setup: buckets, and gradients that stay."""
         return self._noted(self._buckets, None)
 
     def state(self) -> None:
-        """Begin with the optimizer's state there, as it is from the second step on."""
+        """Begin with an existing optimizer state, as from the second step on."""
         self.ledger.hold("optimizer_state", self.footprint.state())
         self._has_state = True
 
@@ -480,7 +451,7 @@ class MemoryInterpreter:
             yield from self._give(self._stage(op), op.micro)
 
     def _exchange(self, op: ops.Exchange) -> Taken:
-        """What a call of forward needs no more is given back when it has the others' numbers."""
+        """Free the memory of a call of forward once it has the other ranks' numbers."""
         if self._left is not None:
             yield from self._give(self._left, op.micro)
         self._left = None
@@ -508,19 +479,19 @@ class MemoryInterpreter:
 
     @property
     def _begins_at_loss(self) -> bool:
-        """Whether every rank's backward begins at its own loss, or with a gradient it was sent."""
+        """Whether every rank's backward begins at its own loss, not at a received gradient."""
         return not self._one_process or (self._has_loss_of_pieces and self._shapes.has_loss)
 
     @cached_property
     def _arriving(self) -> Stage:
-        """The gradients of a model's outputs, without what a loss keeps and needs beside them."""
+        """Gradients of the model's outputs, without the memory of a loss."""
         taken, given = self._lifetimes.backward[-1]
         return Stage(tuple(t for t in taken if all(t is not gone for gone in given)), ())
 
     def _take_gradients(self, names: Sequence[str]) -> Taken:
-        """Take the gradients that a call's backward makes; of some there is a place already.
+        """Allocate the gradients of a call's backward.
 
-        What is made of these is added to them, and then given back.
+        Gradients that exist already are added to, from temporary memory.
         """
         stay = self._program.gradients_stay
         there = set(self._facts.ready_order) if stay else self._has_gradient
@@ -541,7 +512,7 @@ class MemoryInterpreter:
             yield "inputs", -self._inputs(op.micro)
 
     def _let_go(self, micro: int) -> Taken:
-        """Give back what inference has left when it has its outputs."""
+        """Free the remaining memory of inference after its outputs."""
         yield from self._take(self._lifetimes.forward[-1], micro)
         yield from self._give(self._lifetimes.forward[-1], micro)
         yield from self._give_back("outputs")
@@ -556,7 +527,7 @@ class MemoryInterpreter:
             for part, nbytes in self._tensors.by_part(stage.given, self._sizes(micro))
         )
 
-    # The update ----------------------------------------------------------------------------------
+    # Updates -------------------------------------------------------------------------------------
 
     def _before_update(self, op: ops.Update) -> Taken:
         if not self._has_state:
@@ -588,7 +559,7 @@ class MemoryInterpreter:
     def _after_outer(self, op: ops.OuterUpdate) -> Taken:
         return ((part, -nbytes) for part, nbytes in self._before_outer(op))
 
-    # What travels --------------------------------------------------------------------------------
+    # Communication -------------------------------------------------------------------------------
 
     def _hold(self, op: ops.Hold) -> Taken:
         yield op.part, op.nbytes
@@ -601,7 +572,7 @@ class MemoryInterpreter:
     # One process ---------------------------------------------------------------------------------
 
     def _borrow(self, part: str, nbytes: Amount) -> Taken:
-        """Take what will be given back together with all else that was borrowed for the part."""
+        """Allocate memory that `_give_back` frees for the whole part."""
         self._borrowed[part] = self._borrowed.get(part, np.zeros(self._world_size)) + nbytes
         yield part, nbytes
 
@@ -691,7 +662,7 @@ class MemoryInterpreter:
         return found
 
     def _inputs(self, micro: int) -> Amount:
-        """The samples of a micro-step with their targets."""
+        """Bytes of the samples of a micro-step with their targets."""
         per_sample = sample_nbytes(self._scenario.workload)
         return for_each(self._sizes(micro), lambda n: self._room(n * size for size in per_sample))
 

@@ -1,8 +1,7 @@
 """Interprets operations as numbers: arrays, gradients, updates.
 
-`numbers` does what operations say to the arrays of all ranks, and `forecast` what can be said
-without any; `memory` tells the `ledger` what devices hold, of `footprints` by how the model is
-dealt; `costs` makes of them what the clocks play.
+Siblings: `records` predicts skipped updates without arrays; `memory` follows device memory, with
+the `footprints` of the partition; `costs` converts operations into operations of the clocks.
 """
 
 from __future__ import annotations
@@ -44,19 +43,7 @@ NO_NUMBERS = {
 
 
 class Numbers(RecordsInterpreter):
-    """The arrays of all ranks, step by step.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, with numerics.
-    program : Program
-        What it reads.
-    launcher : Launcher
-        Plans its collectives.
-    samples : Samples
-        The data.
-    """
+    """The arrays of all ranks, step by step."""
 
     replicas: Replicas
 
@@ -71,7 +58,7 @@ class Numbers(RecordsInterpreter):
         self._plateau = Plateau(scenario.workload.lr_schedule)
         self._pauses = partition is not None and not partition.kept.weights
         self._shards: Shards | None = None
-        self._made: dict[Bucket, FlatBuffers] = {}  # beside those of whole gradients
+        self._made: dict[Bucket, FlatBuffers] = {}  # besides those of whole gradients
         self._compressed = Compressed(scenario, self._flat, self._made, self.replicas.shapes)
         self._walk: Walk[Any] | None = None
         self._losses: list[Floats] = []
@@ -120,7 +107,7 @@ class Numbers(RecordsInterpreter):
         act = self._acts[type(op)]
         return None if act is None else act(op)
 
-    # From step to step ---------------------------------------------------------------------------
+    # State ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
         found = super().state_dict() | self.replicas.state_dict() | self._plateau.state_dict()
@@ -144,7 +131,7 @@ class Numbers(RecordsInterpreter):
 
     @property
     def _is_scattered(self) -> bool:
-        """Whether a loss may be of all ranks' outputs together, or there is none."""
+        """Whether a loss may cover all ranks' outputs together, or there is none."""
         return self._scenario.strategy.execution == "single_process" or self._infers
 
     @cached_property
@@ -159,11 +146,11 @@ class Numbers(RecordsInterpreter):
 
     def _scale(self, op: ops.ScaleLoss) -> None:
         sizes = self._batches.sizes.astype(float)
-        # How many things each loss averages.
+        # Number of items that each loss averages.
         target, count = self.replicas.samples.target, self._workload.loss.count
         ranks = [[count(target(part)) for part in parts] for parts in self._batches.micro]
         counts = np.array(ranks, dtype=float)
-        if self._workload.loss.adds:  # what replicas average afterwards
+        if self._workload.loss.adds:  # replicas average afterwards
             self._scales = np.full(counts.shape, self._num_counted if op.by_shard else 1.0)
         elif op.by_shard:
             self._scales = counts * self._num_counted / (counts.sum() or 1.0)
@@ -213,7 +200,7 @@ class Numbers(RecordsInterpreter):
             self.replicas.inject(fault.rank, fault.value)
 
     def _measure(self, micro: int) -> None:
-        """Look at the ranks' gradients of a whole step, if somebody asks for their noise."""
+        """Measure the noise of the ranks' gradients at the end of a step, if requested."""
         asked, sizes = self._workload.gradient_noise, self._batches.sizes
         if asked and micro == len(sizes) - 1:
             who, found = self._batches.participants, self.replicas.gradients
@@ -249,7 +236,7 @@ class Numbers(RecordsInterpreter):
     def _progress(self) -> Progress:
         return super()._progress()._replace(reductions=self._plateau.reductions)
 
-    # What travels --------------------------------------------------------------------------------
+    # Communication -------------------------------------------------------------------------------
 
     def _flat(self, bucket: Bucket) -> FlatBuffers:
         if self._made and bucket in self._made:
@@ -267,7 +254,7 @@ class Numbers(RecordsInterpreter):
     def _fill(self, op: ops.FillBucket) -> None:
         views = self._flat(op.bucket).views(op.name)
         self.replicas.fill(views, op.name, op.divisor, op.bucket.is_compressed)
-        if (who := self._batches.participants) is not None:  # others have earlier averages at most
+        if (who := self._batches.participants) is not None:  # others only have old averages
             for rank in np.flatnonzero(~who.counted):
                 views[rank][...] = 0
 
@@ -353,14 +340,14 @@ class Numbers(RecordsInterpreter):
         self._note(op.micro, np.where(root, loss, 0.0), np.where(root, count, 0.0))
 
     def _share(self, micro: int) -> float:
-        """The part of the step's loss that a micro-step's is: that of the samples, or all of it."""
+        """Fraction of the step's loss in a micro-step: that of its samples, or 1 if losses add."""
         if self._workload.loss.adds:
             return 1.0
         sizes = self._batches.sizes
         return float(sizes[micro].sum() / sizes.sum())
 
     def _note(self, micro: int, losses: Floats, counts: Floats) -> None:
-        """Take down losses, and what each weighs in the loss of the step."""
+        """Record losses, and their weights in the loss of the step."""
         if micro == 0:
             self._counts = np.zeros((len(self._batches.micro), self._world_size))
         self._losses.append(losses)

@@ -29,12 +29,12 @@ from simdp.workload.schedules.base import Progress
 
 
 class Stepping(NamedTuple):
-    """What an update came to.
+    """Effect of an update.
 
     Attributes
     ----------
     active, taken : ndarray, shape `(world_size,)`
-        1 for ranks whose optimizer had a turn, and for those whose weights it changed.
+        1 for ranks whose optimizer ran, and for ranks whose weights it changed.
     """
 
     active: Floats
@@ -56,29 +56,22 @@ NO_RECORD = {
     *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook, ops.Scatter),
     *(ops.CopyOut, ops.Gather, ops.LossOfAll, ops.HandBack, ops.Reduce),
 }
-"""Operations that decide nothing about which updates are skipped."""
+"""Operations that do not affect which updates are skipped."""
 
 
 class RecordsInterpreter(ABC):
-    """A reader that says what became of the numbers.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    program : Program
-        What it reads.
+    """Interprets operations as records of steps.
 
     Attributes
     ----------
     records : list of StepRecord
         One per finished step.
     replicas : Replicas or None
-        Every rank's weights, gradients and optimizer state, if there are any.
+        Every rank's weights, gradients and optimizer state, if numbers are computed.
     outputs : list of list of ndarray
-        Of each step of inference: of each rank, or of all together.
+        Outputs of each step of inference, per rank or of all together.
     log : list
-        Updates that did not reach every rank that took part, as the step and these ranks.
+        Skipped updates: the step, and the participating ranks that skipped it.
     """
 
     def __init__(self, scenario: Scenario, program: Program) -> None:
@@ -94,21 +87,21 @@ class RecordsInterpreter(ABC):
         self._batches = StepBatches([], np.zeros((0, self._world_size), dtype=np.int64))
 
     def begin(self, step: int, batches: StepBatches) -> None:
-        """Begin a step, with who trains on what."""
+        """Begin a step with its batches."""
         self._step, self._batches = step, batches
 
     @abstractmethod
     def read(self, op: Op) -> Stepping | None:
-        """Do what an operation says; tell what an update came to."""
+        """Execute an operation; return the effect of an update."""
 
     def end(self) -> None:
-        """End a step; one in which nothing was learned is taken down here."""
+        """End a step, and record it if it was inference."""
         if self._infers:
             samples = int(self._batches.sizes.sum())
             self.records.append(StepRecord(samples, None, None, None, None, None, None))
 
     def state_dict(self) -> dict[str, Array]:
-        """What is kept from step to step, by rank and name."""
+        """Arrays that are kept from step to step, by rank and name."""
         return {
             f"outputs/{step}/{place}": output
             for step, several in enumerate(self.outputs)
@@ -116,12 +109,12 @@ class RecordsInterpreter(ABC):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from where a run stopped.
+        """Continue from the state of a stopped run.
 
         Raises
         ------
         ScenarioError
-            If the state has not what this keeps, with the first difference.
+            If the state does not match this run, with the first difference.
         """
         self.records, self.log = list(state.records), list(state.log)
         self.outputs = []
@@ -134,15 +127,15 @@ class RecordsInterpreter(ABC):
 
     @property
     def is_skipped(self) -> bool:
-        """Whether an inf or nan kept the last update from changing anything."""
+        """Whether an inf or nan prevented the last update."""
         return bool(self.records and self.records[-1].skipped)
 
     def _progress(self) -> Progress:
-        """Where the run is, for the schedule of the learning rate."""
+        """Progress of the run, for the learning rate schedule."""
         return Progress(self._step + 1, self._batches.epoch)
 
     def _faults(self) -> list[Fault]:
-        """What goes wrong in the step."""
+        """Injected faults of the step."""
         inject = self._workload.inject
         found = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
         if (who := self._batches.participants) is not None:
@@ -156,7 +149,7 @@ class RecordsInterpreter(ABC):
         return np.ones(self._world_size) if active is None else np.array(active, dtype=float)
 
     def _stepped(self, active: Floats, taken: Floats, **told: Any) -> Stepping:
-        """Take a step down."""
+        """Record a step."""
         workload, samples = self._workload, int(self._batches.sizes.sum())
         lr = workload.learning_rate(workload.optimizer.lr, self._progress(), self._world_size)
         skipped = bool((taken < active).any()) if self._has_loss_scale else None
@@ -168,15 +161,7 @@ class RecordsInterpreter(ABC):
 
 
 class Past(RecordsInterpreter):
-    """Tells of steps that were done before a run stopped.
-
-    Parameters
-    ----------
-    scenario, program
-        As of `Records`.
-    state : State
-        Where it stopped.
-    """
+    """Replays records of steps before a run stopped."""
 
     def __init__(self, scenario: Scenario, program: Program, state: State) -> None:
         super().__init__(scenario, program)
@@ -198,24 +183,14 @@ class Past(RecordsInterpreter):
 
 
 class Shapes:
-    """Sizes of inputs, targets and outputs of a micro-batch, as long as its longest sample.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    samples : Samples
-        The data.
-    has_loss : bool
-        Whether the loss is work of its own.
-    """
+    """Sizes of inputs, targets and outputs of a micro-batch, padded to its longest sample."""
 
     def __init__(self, scenario: Scenario, samples: BatchSamples, has_loss: bool) -> None:
         self._workload, self._samples, self.has_loss = scenario.workload, samples, has_loss
         self._batches: StepBatches | None = None
 
     def begin(self, batches: StepBatches) -> None:
-        """Begin a step, with who trains on what."""
+        """Begin a step with its batches."""
         self._batches = batches
 
     def _of_values(self, micro: int) -> list[Shape]:
@@ -238,7 +213,7 @@ class Shapes:
         return float(prod(shape) * itemsize)
 
     def gathered(self, micro: int, losses: bool) -> tuple[tuple[int, ...], float]:
-        """How much of what is gathered each rank has, outputs or losses, and bytes of all."""
+        """Number of gathered outputs or losses of each rank, and bytes of all."""
         assert self._batches is not None, "a step begins with its batches"
         sizes = self._batches.sizes[micro]
         if losses:
@@ -247,7 +222,7 @@ class Shapes:
         return tuple(sizes.tolist()), float(sizes.sum() * self.output_nbytes(micro))
 
     def output_nbytes(self, micro: int) -> float:
-        """Bytes of what the model makes of a sample; none where nobody knows."""
+        """Bytes of the model's outputs per sample; 0 if unknown."""
         workload, graph = self._workload, self._workload.graph
         if workload.model.timed:
             return 0.0
@@ -262,7 +237,7 @@ class Shapes:
 
 
 class Forecast(RecordsInterpreter):
-    """Knows which updates injected faults will keep from changing anything."""
+    """Predicts the updates that injected faults skip."""
 
     def __init__(self, scenario: Scenario, program: Program) -> None:
         super().__init__(scenario, program)
@@ -289,7 +264,7 @@ class Forecast(RecordsInterpreter):
             self._groups = self._known.get(op.group) if isinstance(op.group, str) else None
 
     def _share(self, op: ops.Take | ops.ReduceScatter | ops.TakeSums) -> None:
-        self._is_shared = True  # what is wrong with one rank's gradients now is with all
+        self._is_shared = True  # a fault of one rank's gradients now affects all
 
     def _update(self, op: ops.Update) -> Stepping:
         active = self._there(op.active)

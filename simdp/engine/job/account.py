@@ -7,16 +7,16 @@ from typing import NamedTuple
 from simdp.results.job import BADPUT, JobStretch
 
 PARTS = ("productive", *BADPUT)
-"""Every second of a job is in one of these."""
+"""Parts of a job's time, which sum to its duration."""
 
 
 class TimeShares(NamedTuple):
-    """What time of training goes to: shares of it, or seconds.
+    """Breakdown of training time, as fractions or in seconds.
 
     Attributes
     ----------
     productive, data, straggler, other : float
-        The step as it would be alone; waiting for batches; for slow ranks; the rest.
+        The step without the following; waiting for batches; for slow ranks; the rest.
     """
 
     productive: float
@@ -25,7 +25,7 @@ class TimeShares(NamedTuple):
     other: float = 0.0
 
     def plus(self, others: TimeShares, factor: float) -> TimeShares:
-        """Add others times a factor."""
+        """Add another breakdown times a factor."""
         a, b, c, d = self
         p, q, r, s = others
         return TimeShares(a + factor * p, b + factor * q, c + factor * r, d + factor * s)
@@ -34,19 +34,14 @@ class TimeShares(NamedTuple):
 class Account:
     """The parts of a run's time.
 
-    Parameters
-    ----------
-    keeps_strip : bool
-        Whether to note what happened when, too.
-
     Attributes
     ----------
     seconds : dict of str to float
-        By `PARTS`; they add up to the job's time.
+        By `PARTS`; they sum to the job's time.
     queued : float
-        What of it the job waited for nodes [s].
-    strip : list of Stretch or None
-        What happened when, if it is kept.
+        Part of it in which the job waited for nodes [s].
+    strip : list of JobStretch or None
+        Timeline, if it is kept.
     """
 
     def __init__(self, keeps_strip: bool = False) -> None:
@@ -55,19 +50,19 @@ class Account:
         self.strip: list[JobStretch] | None = [] if keeps_strip else None
 
     def add(self, part: str, start: float, seconds: float) -> None:
-        """Note time that is all of one part."""
+        """Add time of one part."""
         self.seconds[part] += seconds
         self._note(part, start, start + seconds)
 
     def train(self, start: float, seconds: float, shares: TimeShares) -> None:
-        """Note time of steps."""
+        """Add time of steps."""
         self._share(seconds, shares)
         self._note("training", start, start + seconds)
 
     def cycles(
         self, start: float, count: int, training: float, saving: float, shares: TimeShares
     ) -> None:
-        """Note cycles of training and a checkpoint."""
+        """Add cycles of training and a checkpoint."""
         self._share(count * training, shares)
         self.seconds["checkpoint_save"] += count * saving
         for cycle in range(count) if self.strip is not None else ():
@@ -76,7 +71,7 @@ class Account:
             self._note("checkpoint_save", begin + training, begin + training + saving)
 
     def lose(self, done: TimeShares, since: float) -> None:
-        """Take back time of steps that have to be done again, all of them after an instant [s]."""
+        """Move time of steps that must be repeated, all after an instant [s], to ``lost_work``."""
         parts = self.seconds
         for part, seconds in zip(done._fields, done, strict=True):
             parts[part] -= seconds

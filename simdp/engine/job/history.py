@@ -1,15 +1,14 @@
 """Failure history of a job, and training through it.
 
-* Steps that are *lost* are played, and forgotten: the next attempt loads the state before them
-  and does them again, on the same samples. By the same ranks it ends with the bits of the run
-  that never failed.
-* Attempts by other numbers of *ranks* go on as under torch's elastic launch: what is left of
-  the epoch is dealt anew, and without another ``grad_accum`` the global batch is another one.
-* Of *replica groups*, as under torchft: who is absent neither computes nor communicates, sums
-  are divided by those that count, and the samples of the others are passed over. An
-  *uncommitted* step leaves weights, optimizer and loss scale as they were; its samples are
-  passed over, too, and what forward has made of buffers stays. A group that was away, or is a
-  spare, begins with the state of the first that counts. Groups broadcast no buffers.
+* *Lost* steps are simulated and dropped: the next attempt loads the state before them and repeats
+  them on the same samples. With the same ranks, the result has the bits of a run without failures.
+* Attempts with other numbers of *ranks* continue as under torch's elastic launch: the rest of the
+  epoch is distributed again, and without another ``grad_accum`` the global batch changes.
+* *Replica groups* work as under torchft: an absent group neither computes nor communicates, sums
+  are divided by the counted groups, and the samples of the others are skipped. An *uncommitted*
+  step leaves weights, optimizer and loss scale unchanged; its samples are skipped too, and changes
+  of buffers by forward remain. A group that was absent, or is a spare, starts with the state of the
+  first counted one. Groups broadcast no buffers.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ from simdp.workload.sampling import Participants, Role, Start
 # History ------------------------------------------------------------------------------------------
 
 Fate = Literal["kept", "lost", "uncommitted"]
-"""What became of steps: they are in what the next attempt begins with; they are not, and are done
-again on the same samples; they are not, and their samples are passed over."""
+"""Result of steps. ``kept``: part of the state of the next attempt; ``lost``: repeated on the same
+samples; ``uncommitted``: dropped, and their samples are skipped.
+"""
 
 
 class Attempt(NamedTuple):
@@ -56,16 +56,16 @@ class Attempt(NamedTuple):
     first, stop : int
         Number of its first step, from 0, and the number after its last.
     fate : Fate
-        What became of them.
+        Result of the steps.
     world_size : int or None
-        Ranks; None as the scenario says.
+        Ranks; None: the scenario's.
     grad_accum : int or None
-        Micro-steps, with which other numbers of ranks may keep the global batch; None as the
-        scenario says.
+        Micro-steps, with which other numbers of ranks may keep the global batch; None: the
+        scenario's.
     groups : tuple of int or None
-        Replica groups that are there; None is all.
+        Present replica groups; None: all.
     silent : tuple of int
-        Of these, those that add zeros: spares, and groups that copy a peer's state meanwhile.
+        Those of them that add zeros: spares, and groups that copy a peer's state meanwhile.
     """
 
     first: int
@@ -78,14 +78,14 @@ class Attempt(NamedTuple):
 
 
 class RestartEvent(NamedTuple):
-    """All ranks stop while a step is under way, and go on from the last checkpoint.
+    """A stop of all ranks during a step; they continue from the last checkpoint.
 
     Attributes
     ----------
     step : int
-        Steps that are done.
+        Number of finished steps.
     world_size, grad_accum : int or None
-        From then on, as of `Attempt`; None leaves them as they are.
+        From then on, as of `Attempt`; None: unchanged.
     """
 
     step: int
@@ -94,16 +94,16 @@ class RestartEvent(NamedTuple):
 
 
 class GroupEvent(NamedTuple):
-    """A replica group dies while a step is under way, or joins at its beginning.
+    """Failure of a replica group during a step, or its return at the beginning of one.
 
     Attributes
     ----------
     step : int
         Number of the step, from 0.
     group : int
-        Which, from 0.
+        Number of the group, from 0.
     effect : {"fail", "join"}
-        What it does.
+        Failure or return.
     """
 
     step: int
@@ -113,20 +113,22 @@ class GroupEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """The attempts of a run, one after the other.
+    """The attempts of a run, in order.
 
     Attributes
     ----------
     attempts : tuple of Attempt
-        Each begins where the steps end that have been kept; the last one is kept.
+        Each begins at the end of the kept steps; the last one is kept.
     num_groups : int
-        Replica groups, of equal numbers of neighbouring ranks, that go on without each other; 1
-        where all ranks stop together.
+        Replica groups, of equal numbers of neighbouring ranks, that continue without each other; 1
+        if
+        all ranks stop together.
 
     Raises
     ------
     ScenarioError
-        If they do not follow from each other, with a line for the first that does not.
+        If an attempt does not follow from the previous ones, with a line for the first such
+        attempt.
     """
 
     attempts: tuple[Attempt, ...]
@@ -146,16 +148,16 @@ class History:
 
     @property
     def num_steps(self) -> int:
-        """Steps that are kept."""
+        """Number of kept steps."""
         return self.attempts[-1].stop
 
     @property
     def changes_ranks(self) -> bool:
-        """Whether not all attempts are by all ranks of the scenario."""
+        """Whether some attempts have other ranks than the scenario."""
         return self.num_groups > 1 or any(a.world_size or a.grad_accum for a in self.attempts)
 
     def participants(self, attempt: Attempt, world_size: int) -> Participants | None:
-        """Who takes part in the steps of an attempt; None without replica groups."""
+        """Roles of the ranks in an attempt; None without replica groups."""
         if self.num_groups == 1:
             return None
         size, roles = world_size // self.num_groups, list[Role]()
@@ -167,23 +169,21 @@ class History:
 
     @classmethod
     def restarted(cls, num_steps: int, every: int, restarts: Sequence[RestartEvent]) -> History:
-        """All ranks go back to the last checkpoint, whenever something fails.
-
-        So does torchrun, also with other numbers of nodes, and when one joins.
+        """History in which all ranks return to the last checkpoint after each failure (torchrun).
 
         Parameters
         ----------
         num_steps : int
             Of the run.
         every : int
-            Steps from one checkpoint to the next; one is there at the beginning.
-        restarts : sequence of Restart
-            One after the other.
+            Steps between checkpoints; one exists at the beginning.
+        restarts : sequence of RestartEvent
+            In order.
 
         Raises
         ------
         ScenarioError
-            If a restart comes when fewer or more steps are done.
+            If a restart's step is out of range.
         """
         attempts, done = list[Attempt](), 0
         world_size = grad_accum = None
@@ -216,28 +216,31 @@ class History:
         fixed: bool = False,
         period: int = 1,
     ) -> History:
-        """Replica groups drop out and come back, as under torchft.
+        """History of replica groups that fail and return, as under torchft.
 
         Parameters
         ----------
         num_steps, num_groups : int
             Of the run.
         events : sequence of GroupEvent
-            One after the other.
+            In order.
         min_groups : int
-            No step is taken by fewer.
+            Minimum number of groups in a step.
         fixed : bool
-            No more than ``min_groups`` of them count, the first of those that are there; the others
-            are spares, which add zeros (torchft: FIXED_WITH_SPARES). Else all count (DYNAMIC).
+            Only the first ``min_groups`` present groups count; the others are spares, which add
+            zeros
+            (torchft: FIXED_WITH_SPARES). Otherwise all count (DYNAMIC).
         period : int
-            Steps after which groups agree: 1, or those from one average of weights to the next. A
-            failure takes the whole period along.
+            Steps after which groups synchronize: 1, or those between two averages of weights. A
+            failure
+            discards the whole period.
 
         Raises
         ------
         ScenarioError
-            If an event is of no step or no group, or has nobody to be of; or if there are too few
-            groups to go on.
+            If an event has no valid step or group, or does not fit the group's state; or if too few
+            groups
+            are left.
         """
         made = _GroupHistory(num_steps, num_groups, min_groups, fixed, period)
         for number, event in enumerate(events):
@@ -249,7 +252,7 @@ class History:
 
 
 class _GroupHistory:
-    """Replica groups, event by event; arguments as of `History.of_groups`."""
+    """Builds the history of `History.of_groups`, event by event."""
 
     def __init__(
         self, num_steps: int, num_groups: int, min_groups: int, fixed: bool, period: int
@@ -262,7 +265,7 @@ class _GroupHistory:
         self.done = 0
 
     def add(self, event: GroupEvent) -> str | None:
-        """Take an event in; or say why it cannot come next."""
+        """Apply an event; or return the reason why it cannot come next."""
         wrong = self._out_of_range(event)
         if wrong is None:
             begin = event.step // self.period * self.period
@@ -301,7 +304,7 @@ class _GroupHistory:
         return None
 
     def go_on(self, stop: int) -> None:
-        """Take the steps before another one."""
+        """Add the steps before another one."""
         if stop > self.done:
             self._drop(self.done)
             if self.healing and self.done < stop:
@@ -311,12 +314,12 @@ class _GroupHistory:
                 self._attempt(stop, "kept")
 
     def _drop(self, begin: int) -> None:
-        """Lose the step in which groups die; they are missed from then on."""
+        """Add the uncommitted step in which groups fail, and remove these."""
         if self.failing:
             self._attempt(begin + self.period, "uncommitted")
             self.there -= self.failing
             self.failing.clear()
-            self.healing.clear()  # what they have copied they have
+            self.healing.clear()  # their copies are complete
 
     def _attempt(self, stop: int, fate: Fate) -> None:
         stop = min(stop, self.num_steps)
@@ -329,7 +332,7 @@ class _GroupHistory:
 
 
 def _gap(attempt: Attempt, done: int) -> str | None:
-    """Say that an attempt does not begin where what was kept ends; or None."""
+    """Return an error if an attempt does not begin at the end of the kept steps."""
     if attempt.first != done:
         return f"begins with step {attempt.first}, but {done} are kept by then; begin with {done}."
     if attempt.stop <= attempt.first:
@@ -338,7 +341,7 @@ def _gap(attempt: Attempt, done: int) -> str | None:
 
 
 def _in_groups(attempt: Attempt, num_groups: int) -> str | None:
-    """Say what is wrong with the groups of an attempt; or None."""
+    """Return an error in the groups of an attempt."""
     if num_groups == 1:
         if attempt.groups is not None or attempt.silent or attempt.fate == "uncommitted":
             return "tells of replica groups, but there is one; write num_groups, or leave it out."
@@ -354,10 +357,10 @@ def _in_groups(attempt: Attempt, num_groups: int) -> str | None:
     return None
 
 
-# Through ------------------------------------------------------------------------------------------
+# train_through ------------------------------------------------------------------------------------
 
 OWN = "buffers/"
-"""What a replica learns by itself, without the others' consent."""
+"""State that a replica changes locally, even in uncommitted steps."""
 
 
 def train_through(
@@ -367,7 +370,7 @@ def train_through(
     fabric: Fabric = "auto",
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Train through failures: play every attempt, and go on from what was kept.
+    """Train through failures: simulate every attempt, each from the last kept state.
 
     Parameters
     ----------
@@ -381,9 +384,11 @@ def train_through(
     Returns
     -------
     Result
-        Of the last attempt, as of a run that went on: its numbers are those of all steps that were
-        kept, its times its own. ``participation`` has, beside what `simulate` tells, the samples of
-        steps that were ``repeated`` or ``uncommitted``, and the losses of all ``attempts``.
+        Of the last attempt, as of a continued run: its numbers cover all kept steps, its times only
+        its
+        own. ``participation`` also has the samples of ``repeated`` and ``uncommitted`` steps, and
+        the
+        losses of all ``attempts``.
 
     Raises
     ------
@@ -424,7 +429,7 @@ def beginning(scenario: Scenario) -> State:
 
 @dataclass
 class _Told:
-    """What became of the samples, attempt by attempt."""
+    """Numbers of samples by fate, over all attempts."""
 
     counted: int = 0
     repeated: int = 0
@@ -452,7 +457,7 @@ class _Told:
         self.attempts.append({**told, "loss": losses})
 
     def participation(self) -> dict[str, Any]:
-        """As a result has it."""
+        """The counts as in a result."""
         return {
             "counted": self.counted,
             "dropped": self.dropped,
@@ -479,7 +484,7 @@ def _case(scenario: Scenario, attempt: Attempt) -> Scenario:
 
 
 def _segment(case: Scenario, history: History, attempt: Attempt, state: State | None) -> Segment:
-    """What an attempt plays, from the state that it begins with."""
+    """Segment of an attempt, from its initial state."""
     if not history.changes_ranks:
         return segment_of(case, attempt.stop, state)
     if state is None:
@@ -494,7 +499,7 @@ def _segment(case: Scenario, history: History, attempt: Attempt, state: State | 
 
 
 def _passed_over(before: State, after: State) -> State:
-    """A step that was not committed: its samples are gone, and buffers are what they became."""
+    """The state after an uncommitted step: samples are skipped, and buffers changed."""
     start = Start(after.start.epoch, after.start.num_samples, before.num_steps)
     arrays = dict(before.arrays)
     for key in {key for key in (*before.arrays, *after.arrays) if _name(key).startswith(OWN)}:
@@ -505,7 +510,7 @@ def _passed_over(before: State, after: State) -> State:
 
 
 def _healed(case: Scenario, state: State, who: Participants, num_groups: int) -> State:
-    """Give ranks that do not count what the same place of the first group has that does."""
+    """Copy the state of the first counted group to the ranks that do not count."""
     n = case.cluster.world_size
     size = n // num_groups
     ranks = np.arange(n)
@@ -520,17 +525,18 @@ def _healed(case: Scenario, state: State, who: Participants, num_groups: int) ->
 def copied(
     arrays: Mapping[str, Array], sources: Sequence[int], leaders: Sequence[int] | None
 ) -> dict[str, Array]:
-    """Let some ranks have what others have.
+    """Copy state between ranks.
 
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Of a state, by rank and name; what a rank lacks is that of rank 0.
+        Of a state, by rank and name; rank 0's stand for missing ones.
     sources : sequence of int
-        Of each rank, whose it has.
+        Source rank of each rank.
     leaders : sequence of int, or None
-        Where ranks have pieces, the first of those that have all pieces together: under its name
-        stand whole tensors.
+        With pieces, the first rank of each set of ranks that have all pieces together: whole
+        tensors
+        are stored under its name.
     """
     mine = {key for key in arrays if key.partition("/")[0].isdigit()}
     names = {_name(key) for key in mine}
@@ -552,7 +558,7 @@ def _name(key: str) -> str:
 
 
 def _is_piece(name: str) -> bool:
-    """Whether it is a tensor that ranks may have pieces of."""
+    """Whether ranks may have pieces of a tensor."""
     return "/" in name and not name.startswith(OWN)
 
 
@@ -560,7 +566,7 @@ def _is_piece(name: str) -> bool:
 
 
 def _check(scenario: Scenario, history: History) -> None:
-    """Refuse what cannot be trained through this history."""
+    """Reject a scenario that cannot be trained through this history."""
     wrong = _wrong_length(scenario, history)
     if history.num_groups > 1:
         wrong = wrong or _wrong_groups(scenario, history)
@@ -608,19 +614,14 @@ def _wrong_groups(scenario: Scenario, history: History) -> str | None:
 
 
 def history_of(scenario: Scenario, number: int = 0) -> History:
-    """What happened to the steps of one of a job's runs.
+    """Failure history of one of a job's runs, for `train_through`.
 
     Parameters
     ----------
     scenario : Scenario
         Without a sweep.
     number : int
-        Which run of its ensemble, from 0.
-
-    Returns
-    -------
-    History
-        For `simdp.engine.job.history.train_through`.
+        Number of the run in its ensemble, from 0.
 
     Raises
     ------
@@ -645,24 +646,18 @@ def history_of(scenario: Scenario, number: int = 0) -> History:
 
 
 class _Recorded:
-    """Makes attempts of what has been noted.
-
-    Parameters
-    ----------
-    num_groups, num_nodes, devices_per_node : int
-        Replica groups, 1 where there are none; nodes of the cluster, and ranks of each.
-    """
+    """Builds attempts from a run's marks; ``num_groups`` is 1 without replica groups."""
 
     def __init__(self, num_groups: int, num_nodes: int, devices_per_node: int) -> None:
         self.num_groups, self.num_nodes = num_groups, num_nodes
         self.devices_per_node = devices_per_node
-        self.attempts: list[tuple[int, Attempt]] = []  # and after how many restarts
+        self.attempts: list[tuple[int, Attempt]] = []  # with the number of restarts before
         self.at, self.restarts = 0, 0
         self.world_size: int | None = None
         self.absent, self.back = frozenset[int](), frozenset[int]()
 
     def history(self, marks: Sequence[ProgressMark], num_steps: int) -> History:
-        """Read all marks of a run."""
+        """Build the history from all marks of a run."""
         for mark in marks:
             self.go_on(mark.steps)
             match mark.effect:
@@ -682,7 +677,7 @@ class _Recorded:
         return History(tuple(attempt for _, attempt in self.attempts), self.num_groups)
 
     def go_on(self, steps: int) -> None:
-        """Do steps; groups that are back copy the state in the first of them."""
+        """Add steps; groups that are back copy the state in the first of them."""
         if self.back and self.at < steps:
             self._attempt(self.at + 1, "kept")
             self.back = frozenset()
@@ -703,13 +698,13 @@ class _Recorded:
         )
         turn, last = self.attempts[-1] if self.attempts else (-1, made)
         if turn == self.restarts and last._replace(first=self.at, stop=stop) == made:
-            self.attempts[-1] = turn, last._replace(stop=stop)  # nobody else goes on
+            self.attempts[-1] = turn, last._replace(stop=stop)  # with the same ranks
         else:
             self.attempts.append((self.restarts, made))
         self.at = stop if fate == "kept" else self.at
 
     def go_back(self, to: int) -> None:
-        """Lose all steps after a checkpoint; of some ranks' after others', as by the first ones."""
+        """Mark all steps after a checkpoint as lost; adjacent ones become one attempt."""
         found: list[tuple[int, Attempt]] = []
         for turn, attempt in self.attempts:
             if attempt.stop <= to or (attempt.fate != "kept" and attempt.first < to):

@@ -1,9 +1,9 @@
 """Plans a job: step pace and checkpoint interval.
 
-The formulas take the mean time between the failures that a checkpoint guards against. After a
-restart, or with spares, these are all; where nodes move, those that leave nothing to move; where
-replica groups go on without each other, those that leave no group, or kill the whole job. How much
-work such a failure takes does not matter to them: it is half of an interval in any case.
+The formulas use the mean time between the failures that a checkpoint guards against. With restarts
+or spares, these are all; with migration, those of which no node can be moved; with replica groups,
+those that leave no group, or kill the whole job. The work that such a failure destroys is half an
+interval in each case.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from simdp.scenario import Scenario
 from simdp.strategies.memory import checkpoint_nbytes
 from simdp.workload.precision import numpy_dtype
 
-# Saving -------------------------------------------------------------------------------------------
+# Checkpoints --------------------------------------------------------------------------------------
 
 
 class Written(NamedTuple):
-    """Who writes how much of a checkpoint.
+    """Checkpoint bytes per writer.
 
     Attributes
     ----------
     whole : float
         All of it [bytes].
     per_rank, per_node : float
-        What a rank that writes does, and a node of such ranks [bytes].
+        Of a writing rank, and of a node of such ranks [bytes].
     """
 
     whole: float
@@ -58,13 +58,7 @@ class Written(NamedTuple):
 
 
 def written(scenario: Scenario) -> Written:
-    """Who writes what: ranks their shards, in one of all groups that have them; else one rank all.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    """
+    """Checkpoint bytes: one group of ranks writes its shards; unsharded, one rank writes all."""
     checkpoint, partition = scenario.checkpoint, scenario.program.partition
     whole = checkpoint.size if checkpoint is not None else None
     if whole is None:
@@ -78,7 +72,7 @@ def written(scenario: Scenario) -> Written:
 
 
 def over_storage(checkpoint: Checkpoint, what: Written) -> float:
-    """Time in which a checkpoint goes to storage, or comes from it [s]."""
+    """Time to write a checkpoint to storage, or to load it [s]."""
     if checkpoint.write is not None:
         return checkpoint.write
     assert checkpoint.storage is not None
@@ -87,23 +81,13 @@ def over_storage(checkpoint: Checkpoint, what: Written) -> float:
 
 
 def to_hosts(scenario: Scenario, what: Written) -> float:
-    """Time in which all ranks that write copy to their hosts [s]."""
+    """Time of the writing ranks' copies to their hosts [s]."""
     host = scenario.cluster.host
     return max(host.copying(what.per_rank), what.per_node / host.memory_bandwidth)
 
 
 def savings(scenario: Scenario, in_steps: Callable[[float], int], every: int) -> tuple[Saving, ...]:
-    """All kinds of checkpoints of a job.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    in_steps : callable
-        Rounds a time [s] to steps.
-    every : int
-        Steps between those on storage.
-    """
+    """All kinds of checkpoints of a job; ``in_steps`` rounds a time [s] to steps."""
     checkpoint = scenario.checkpoint
     if checkpoint is None:
         return ()
@@ -131,10 +115,10 @@ def _copies(level: InMemoryCopies, what: Written, in_steps: Callable[[float], in
 
 
 FEW_STEPS, SOME_STEPS = 2, 9
-"""Steps that are simulated: one to warm up and a steady one; more where steps differ by chance."""
+"""Simulated steps: one to warm up and a steady one; more if steps are random."""
 
 MAX_SIZES = 12
-"""Numbers of nodes that are simulated; with others it goes as with the next smaller one."""
+"""Numbers of nodes that are simulated; others use the next smaller one."""
 
 
 class Paces(NamedTuple):
@@ -142,10 +126,10 @@ class Paces(NamedTuple):
 
     Attributes
     ----------
-    by_nodes : dict of int to Pace
+    by_nodes : dict of int to TrainingPace
         By the number of nodes.
     busy, waiting : float
-        Shares of a step on all nodes in which devices compute, and wait in collectives.
+        Fractions of a step on all nodes in which devices compute, and wait in collectives.
     """
 
     by_nodes: dict[int, TrainingPace]
@@ -154,14 +138,9 @@ class Paces(NamedTuple):
 
 
 def paces(scenario: Scenario, counts_samples: bool) -> Paces:
-    """Simulate a step on all nodes, and on as many as an elastic job may have.
+    """Simulate a step on all nodes, and on the numbers of nodes of an elastic job.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    counts_samples : bool
-        As in `simdp.engine.job.training.Length`.
+    ``counts_samples`` is that of `simdp.engine.job.training.Length`.
     """
     cluster, recovery = scenario.cluster, scenario.recovery
     most = cluster.num_nodes
@@ -183,11 +162,11 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
 
 
 MESSAGES = 4
-"""Of a step with replica groups: to the lighthouse and back for a quorum, and for the vote."""
+"""Messages per step with replica groups: a round trip for the quorum, and one for the vote."""
 
 
 def _between_groups(scenario: Scenario) -> float:
-    """What replica groups add to each step [s]: a quorum, a vote, and perhaps the exchange."""
+    """Additional time per step of replica groups [s]: quorum, vote, and any exchange."""
     recovery, cluster = scenario.recovery, scenario.cluster
     assert isinstance(recovery, ReplicaGroups)
     found = recovery.quorum
@@ -209,7 +188,7 @@ def _between_groups(scenario: Scenario) -> float:
 
 
 def able(scenario: Scenario, least: int) -> list[int]:
-    """Numbers of nodes, rising, on which the strategy can train; `MAX_SIZES` of them at most."""
+    """Numbers of nodes, ascending, on which the strategy can train; at most `MAX_SIZES`."""
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     most = cluster.num_nodes
     sizes = [
@@ -224,7 +203,7 @@ def able(scenario: Scenario, least: int) -> list[int]:
 
 
 def _on(scenario: Scenario, num_nodes: int) -> Scenario:
-    """A few steps of times alone on so many nodes."""
+    """A timing-only scenario with a few steps on a number of nodes."""
     cluster, workload = scenario.cluster, scenario.workload
     strategy = scenario.strategy.after_warmup()
     drawn = cluster.stragglers or workload.input or strategy.execution == "parameter_server"
@@ -243,7 +222,7 @@ def _on(scenario: Scenario, num_nodes: int) -> Scenario:
 
 
 def _parts(scenario: Scenario, step: float) -> tuple[float, float]:
-    """What of a step goes to waiting for batches and for slow ranks [s]."""
+    """Parts of a step that wait for batches and for slow ranks [s]."""
     cluster, workload = scenario.cluster, scenario.workload
     data = straggler = 0.0
     if workload.input is not None:
@@ -264,22 +243,22 @@ def _steady(scenario: Scenario) -> dict[str, Any]:
     return simulate(scenario).metrics
 
 
-# Interval -----------------------------------------------------------------------------------------
+# Checkpoint interval ------------------------------------------------------------------------------
 
 MANY_EVENTS, SOME_RUNS = 4000, 20
-"""Events, and runs, from which a mean time between failures is taken where no formula has it."""
+"""Events and runs of an estimated mean time between failures, where there is no formula."""
 
 TRIED_RUNS, TRIED_FAILURES = 32, 150
-"""Runs with each interval that is tried, and failures in each: all see the same failures."""
+"""Runs per tried interval, and failures in each; all intervals see the same failures."""
 
 FINE, REACH = 7, 1.6
-"""Intervals tried at last, and the factor within which they are of the best of those before."""
+"""Number of intervals tried last, and their largest factor from the best one before."""
 
 
 def mttf_of(plan: JobPlan) -> float:
-    """Mean time between failures of all nodes of a job without spares [s]; inf where none fails.
+    """Mean time between failures of all nodes of a job without spares [s]; inf without failures.
 
-    By the rates, or where there are none by what happens in some runs.
+    From the rates, or else estimated from some runs.
     """
     sizes = plan.num_nodes, plan.devices_per_node
     if not plan.failures:
@@ -301,10 +280,10 @@ def mttf_of(plan: JobPlan) -> float:
 
 
 def guarded_mttf_of(plan: JobPlan) -> float:
-    """Mean time between failures after which a job loads the checkpoint of the last kind [s].
+    """Mean time between failures after which a job loads the last kind of checkpoint [s].
 
-    Only these are what it guards against; inf where there are none. After all others the job goes
-    on from what is left: a peer's state, a node that took over, or a copy in memory.
+    inf if there are none. After all other failures the job continues from a peer's state, on a node
+    that took over, or from a copy in memory.
     """
     mttf = mttf_of(plan)
     share = 1.0 if mttf == inf else _share_guarded(plan)
@@ -312,7 +291,7 @@ def guarded_mttf_of(plan: JobPlan) -> float:
 
 
 def _share_guarded(plan: JobPlan) -> float:
-    """Loads of the last kind of checkpoint per failure, by what happens in some runs."""
+    """Loads of the last kind of checkpoint per failure, estimated from some runs."""
     recovery, kept = plan.recovery, plan.savings[:-1]
     always = not isinstance(recovery, Elastic | Migrate | ReplicaGroups)
     if not kept and (always or (isinstance(recovery, Elastic) and recovery.rejoin == "checkpoint")):
@@ -326,7 +305,7 @@ def _share_guarded(plan: JobPlan) -> float:
         for event in islice(drawn, MANY_EVENTS // SOME_RUNS):
             returns = isinstance(recovery, Elastic) and recovery.rejoin == "at_once"
             if returns and (event.effect == "join" or 0 < event.repair < inf):
-                loads += covered < 0  # all start again for nodes that come back
+                loads += covered < 0  # all restart when nodes come back
             if event.effect not in ("fail", "hang", "leave"):
                 continue
             count += 1
@@ -338,7 +317,7 @@ def _share_guarded(plan: JobPlan) -> float:
 
 
 class _GroupState:
-    """Replica groups of a job: which of them are out, and until when."""
+    """Absent replica groups of a job, with the ends of their absence."""
 
     def __init__(self, plan: JobPlan) -> None:
         spec = plan.recovery
@@ -348,7 +327,7 @@ class _GroupState:
         self._back = spec.rescheduling + spec.restart + plan.heal
 
     def are_all_out(self, event: FailureEvent) -> bool:
-        """Take the groups of an event out; whether none is left, so that all start again."""
+        """Take the groups of an event out; return whether none is left, so that all restart."""
         self._out = {group: end for group, end in self._out.items() if end > event.time}
         noticing = self._spec.hang_timeout if event.effect == "hang" else self._spec.detection
         end = event.time + event.repair + noticing + self._back
@@ -367,43 +346,44 @@ def by_rule(rule: str, plan: JobPlan) -> int:
     Parameters
     ----------
     rule : {"young", "daly", "simulated"}
-        See `simdp.job.recovery`; or the best of those that are tried.
-    plan : Plan
-        The job; how often its last kind of checkpoint comes does not matter.
+        A formula of `simdp.job.recovery`; or the best of some simulated intervals.
+    plan : JobPlan
+        The job; the interval of its last kind of checkpoint is ignored.
 
     Raises
     ------
     ScenarioError
-        If none that is tried gets anywhere.
+        If the job makes no progress with any tried interval.
     """
     mttf, write = guarded_mttf_of(plan), plan.savings[-1].blocking
     most = max(int(plan.length.num_steps), 1)
     if mttf == inf:
         return most
     formula = young if rule == "young" else daly
-    # Not so often that one waits for the write before.
+    # Long enough for the previous write to finish.
     through = ceil(plan.savings[-1].background / plan.pace.step - 1e-9)
     steps = min(max(in_steps(formula(write, mttf), plan), through), most)
     return steps if rule != "simulated" else best_of(plan, steps, mttf_of(plan))
 
 
 def in_steps(seconds: float, plan: JobPlan) -> int:
-    """A time of training in steps, one at least."""
+    """Convert a time of training to steps, at least one."""
     return max(round(seconds / plan.pace.step), 1)
 
 
 def best_of(plan: JobPlan, start: int, mttf: float) -> int:
-    """Steps between checkpoints with which a job, or the first part of it, is done soonest.
+    """Steps between checkpoints that minimize the time of a job, or of its first part.
 
-    All intervals meet the same failures. From where it starts it is halved, or doubled, while that
-    is better; around the best a parabola is laid through the logarithms of time and interval.
+    All intervals see the same failures. The start is halved, or doubled, while that is better; then
+    a
+    parabola is fitted to the logarithms of time and interval around the best.
 
     Parameters
     ----------
-    plan : Plan
+    plan : JobPlan
         The job.
     start : int
-        The first to be tried.
+        The first interval.
     mttf : float
         Mean time between failures [s].
     """
@@ -444,7 +424,7 @@ def best_of(plan: JobPlan, start: int, mttf: float) -> int:
 
 
 def _mean_time(plan: JobPlan) -> float:
-    """Of some runs [s]; inf where one gets nowhere."""
+    """Mean time of some runs [s]; inf if one makes no progress."""
     total = 0.0
     for number in range(TRIED_RUNS):
         run = JobRun(plan, number)
@@ -456,7 +436,7 @@ def _mean_time(plan: JobPlan) -> float:
 
 
 def planned(scenario: Scenario) -> JobPlan:
-    """Simulate a step, and work out all times of a job.
+    """Simulate a step, and derive all times of a job.
 
     Parameters
     ----------
@@ -499,7 +479,7 @@ def planned(scenario: Scenario) -> JobPlan:
 
 
 def _healing(scenario: Scenario) -> float:
-    """How long a group copies the state from a peer [s]: all its nodes at once."""
+    """Time in which a group copies the state from a peer [s], all its nodes at once."""
     recovery, cluster = scenario.recovery, scenario.cluster
     assert isinstance(recovery, ReplicaGroups)
     what = written(scenario)

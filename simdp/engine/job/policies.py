@@ -10,22 +10,16 @@ from simdp.job.recovery import Elastic, Migrate, Recovery, ReplicaGroups, Spares
 from simdp.rng import stream
 
 NOTICED = ("drain", "join")
-"""Effects that nobody has to find out about."""
+"""Effects that are known without detection."""
 
 
 def worst(event: FailureEvent) -> str:
-    """What an event takes, of `simdp.engine.job.training.WORST`."""
+    """Severity of an event, one of `simdp.engine.job.training.WORST`."""
     return ("process", "node", "nodes")[min(len(event.nodes), 2)]
 
 
 class Restarting:
-    """All processes start again from the last checkpoint, when there are enough nodes.
-
-    Parameters
-    ----------
-    run : Run
-        What it acts on.
-    """
+    """Restarts all processes from the last checkpoint once there are enough nodes."""
 
     def __init__(self, run: JobRun) -> None:
         self.run = run
@@ -36,26 +30,26 @@ class Restarting:
         self._restart(self.run.pause("startup", self.spec.restart))
 
     def react(self, event: FailureEvent) -> None:
-        """Do what an event asks for that hit the job while it trained."""
+        """Handle an event that hit the job during training."""
         hit = self._save_first() if event.effect == "drain" else None
         if not self.run.training.is_done:
             self._restart(hit or event)
 
     def at_save(self) -> None:
-        """Do what had to wait for a checkpoint."""
+        """Handle requests that waited for a checkpoint."""
 
     def returned(self, nodes: list[int]) -> bool:
-        """Hear of nodes that stand by; say whether training is to be stopped for them."""
+        """Handle nodes that came back; return whether to stop training for them."""
         return False
 
     def _restart(self, event: FailureEvent | None) -> None:
-        """Try until nothing comes between."""
+        """Repeat attempts until none is interrupted."""
         while event is not None:
             event = self._attempt(event, self.run.training.roll_back(worst(event)))
         self._resumed()
 
     def _attempt(self, event: FailureEvent, load: float) -> FailureEvent | None:
-        """Start all processes after an event; what came between, if anything did."""
+        """Start all processes after an event; return the event that interrupts this, if any."""
         run, spec = self.run, self.spec
         return (
             run.pause("recovery", self._noticing(event))
@@ -69,7 +63,7 @@ class Restarting:
         return self.run.pause("recovery", self.spec.rescheduling, is_queue=True)
 
     def _wait(self) -> bool:
-        """Wait for nodes, also for those that are lost meanwhile; say whether there was need to."""
+        """Wait for enough nodes; return whether a wait was necessary."""
         if self._is_enough():
             return False
         while self.run.wait(self._is_enough) is not None:
@@ -82,17 +76,17 @@ class Restarting:
         return nodes.used >= nodes.wanted
 
     def _resumed(self) -> None:
-        """Set out again."""
+        """Adapt to the nodes after a restart."""
 
     def _noticing(self, event: FailureEvent) -> float:
-        """How long until it is known what happened [s]."""
+        """Time until a failure is detected [s]."""
         if event.effect in NOTICED:
             return 0.0
         spec: Recovery = self.spec
         return spec.hang_timeout if event.effect == "hang" else spec.detection
 
     def _save_first(self) -> FailureEvent | None:
-        """Finish the step and write a checkpoint, before nodes are set free; what hit meanwhile."""
+        """Finish the step and write a checkpoint before nodes leave; return any interruption."""
         run, training = self.run, self.run.training
         if not training.savings:
             return None
@@ -109,7 +103,7 @@ class Restarting:
 
 
 class WithSpares(Restarting):
-    """Nodes that stand by take the places of those that are lost."""
+    """Replaces lost nodes by spares."""
 
     def _find_nodes(self) -> FailureEvent | None:
         run, nodes, spec = self.run, self.run.nodes, self.spec
@@ -120,7 +114,7 @@ class WithSpares(Restarting):
 
 
 class WithFewer(Restarting):
-    """The job goes on with the nodes that are left, and takes in those that come back."""
+    """Continues with the remaining nodes, and adds those that come back."""
 
     def __init__(self, run: JobRun) -> None:
         super().__init__(run)
@@ -150,7 +144,7 @@ class WithFewer(Restarting):
         return self._size(self.run.nodes.used) > 0
 
     def _size(self, num_nodes: int) -> int:
-        """The most nodes that can train together, of so many; 0 where they are too few."""
+        """The largest trainable number of nodes up to a limit; 0 if there is none."""
         return max((size for size in self._sizes if size <= num_nodes), default=0)
 
     def _resumed(self) -> None:
@@ -159,16 +153,16 @@ class WithFewer(Restarting):
         run.training.pace = run.plan.paces[self._running]
         run.training.note("nodes", self._running)
         run.training.stops_at_save = False
-        self.returned([])  # those that came while it started
+        self.returned([])  # nodes that came back during the start
 
 
 class InGroups(Restarting):
-    """Groups that fail drop out; the others go on, and heal them."""
+    """Drops failed replica groups, continues with the others, and heals them."""
 
     def __init__(self, run: JobRun) -> None:
         super().__init__(run)
         self._num_groups = run.plan.num_nodes // self.spec.group_nodes
-        self._out: dict[int, int] = {}  # groups that do not take part, and their last alarm
+        self._out: dict[int, int] = {}  # absent groups, and their last alarm
         self._num_alarms = 0
 
     def react(self, event: FailureEvent) -> None:
@@ -202,7 +196,7 @@ class InGroups(Restarting):
         return {node // self.spec.group_nodes for node in nodes}
 
     def _whole(self) -> int:
-        """Groups all of whose nodes are there."""
+        """Number of groups with all their nodes."""
         return int(self._num_groups - len(self._groups_of(self.run.nodes.away)))
 
     def _is_enough(self) -> bool:
@@ -213,7 +207,7 @@ class InGroups(Restarting):
         return bool(self._num_groups - len(self._out) >= self.spec.min_replicas)
 
     def _heal(self, group: int, event: FailureEvent | None) -> None:
-        """Take a group out, and set when it is back, if all its nodes are there."""
+        """Take a group out, and schedule its return if all its nodes are available."""
         self._num_alarms += 1
         self._out[group] = mine = self._num_alarms
         if group in self._groups_of(self.run.nodes.away):
@@ -237,7 +231,7 @@ class InGroups(Restarting):
         self.run.training.pace = plan.pace._replace(headway=whole * share if by_samples else whole)
 
     def _resumed(self) -> None:
-        """Groups that came too late for the start are healed when their nodes are back."""
+        """Heal groups that missed the restart once their nodes are back."""
         self._out = {}
         for group in self._groups_of(self.run.nodes.away):
             self._num_alarms += 1
@@ -246,7 +240,7 @@ class InGroups(Restarting):
 
 
 class Moving(Restarting):
-    """What ran on a failing node goes on on another one."""
+    """Moves the processes of a failing node to another one."""
 
     def __init__(self, run: JobRun) -> None:
         super().__init__(run)
@@ -276,7 +270,7 @@ POLICIES: tuple[tuple[type[Recovery], type[Restarting]], ...] = (
 
 
 def policy_for(run: JobRun) -> Restarting:
-    """What is done in a run."""
+    """Create the policy of a run."""
     spec = run.plan.recovery
     kinds = (policy for kind, policy in POLICIES if isinstance(spec, kind))
     return next(kinds, Restarting)(run)

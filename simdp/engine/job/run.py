@@ -18,24 +18,25 @@ from simdp.rng import stream
 def events(
     failures: Sequence[Failures], num_nodes: int, devices_per_node: int, seed: int, run: int
 ) -> Iterator[FailureEvent]:
-    """Play all processes of failures side by side.
+    """Merge the events of all failure processes.
 
     Parameters
     ----------
     failures : sequence of Failures
-        Each draws from a stream of its own, so that one more leaves the others as they are.
+        Each draws from a stream of its own, so that adding one does not change the others.
     num_nodes, devices_per_node : int
-        Those that can be hit, spares too.
+        Those that can fail, including spares.
     seed : int
-        The scenario's.
+        Of the scenario.
     run : int
-        Which of the runs of an ensemble, from 0.
+        Number of the run in an ensemble, from 0.
 
     Returns
     -------
-    iterator of Event
-        In rising time, those of one instant in the order of the processes. It has no end, unless
-        all processes are traces. The same for the same seed and run, however far it is read.
+    iterator of FailureEvent
+        In ascending time; at one instant in the order of the processes. Endless unless all
+        processes
+        are traces. Deterministic for a seed and run.
     """
     streams = [
         process.events(num_nodes, devices_per_node, stream(seed, "failures", run, number))
@@ -49,15 +50,7 @@ def expected_mttf(
 ) -> float | None:
     """Mean time between the failures of a job, by the sum of all rates [s].
 
-    Parameters
-    ----------
-    failures, num_nodes, devices_per_node
-        As in `events`.
-
-    Returns
-    -------
-    float or None
-        Infinite where nothing fails; None where a process does not tell how often it does.
+    inf without failures; None if a process has no known rate. Parameters are those of `events`.
     """
     rates = [process.job_rate(num_nodes, devices_per_node) for process in failures]
     known = [rate for rate in rates if rate is not None]
@@ -72,19 +65,17 @@ class Nodes:
 
     Parameters
     ----------
-    wanted : int
-        As many as the job uses, if they are there.
-    spares : int
-        Those beside them.
+    wanted, spares : int
+        Number of nodes that the job uses if available, and of additional ones.
 
     Attributes
     ----------
     away : dict of int to float
-        Nodes that cannot be used, and until when [s].
+        Unavailable nodes, and the ends of their absence [s].
     idle : list of int
-        Nodes that could be, in the order in which they came.
+        Available unused nodes, in order of arrival.
     seconds : float
-        Sum of all times that nodes were there [node s].
+        Available time, summed over nodes [node s].
     """
 
     def __init__(self, wanted: int, spares: int = 0) -> None:
@@ -95,15 +86,15 @@ class Nodes:
 
     @property
     def used(self) -> int:
-        """How many the job uses, or would, if it ran."""
+        """Number of nodes that the job uses, or would use while it is stopped."""
         return self.total - len(self.away) - len(self.idle)
 
     def in_use(self, nodes: Iterable[int]) -> list[int]:
-        """Those of some nodes that the job uses."""
+        """The used ones of some nodes."""
         return [n for n in nodes if n not in self.away and n not in self.idle]
 
     def take(self, now: float, nodes: Sequence[int], until: float = inf) -> None:
-        """Take nodes away until an instant."""
+        """Remove nodes until an instant."""
         self.count(now)
         for node in nodes:
             self.away[node] = max(until, self.away.get(node, 0.0))
@@ -111,49 +102,49 @@ class Nodes:
                 self.idle.remove(node)
 
     def give(self, now: float, nodes: Iterable[int]) -> list[int]:
-        """Give nodes back; those that were away stand by."""
+        """Return nodes that were away, which become idle."""
         self.count(now)
         back = [node for node in nodes if self.away.pop(node, None) is not None]
         self.idle += back
         return back
 
     def claim(self) -> int:
-        """Use nodes that stand by in place of those that are missing; say how many."""
+        """Use idle nodes in place of missing ones; return how many."""
         count = min(max(self.wanted - self.used, 0), len(self.idle))
         del self.idle[:count]
         return count
 
     def due(self, node: int, now: float) -> bool:
-        """Whether a node that is away can be used now."""
+        """Whether an absent node is available again."""
         return self.away.get(node, inf) <= now
 
     def count(self, now: float) -> None:
-        """Add up the time of those that are there."""
+        """Add the available time up to now."""
         self.seconds += (self.total - len(self.away)) * (now - self._since)
         self._since = now
 
 
-# Run ----------------------------------------------------------------------------------------------
+# JobRun -------------------------------------------------------------------------------------------
 
 MAX_IN_VAIN = 10_000
-"""Failures without any headway between them, after which a job is given up."""
+"""Failures without any progress in between, after which a job fails."""
 
 
 class Outcome(NamedTuple):
-    """What came of a run.
+    """Result of a run.
 
     Attributes
     ----------
     finish : float
-        When the job was done [s].
+        End of the job [s].
     parts : tuple of float
-        What the time went to, in the order of `simdp.engine.job.account.PARTS` [s].
+        Time by `simdp.engine.job.account.PARTS` [s].
     queued : float
-        What of it the job waited for nodes [s].
+        Part of it in which the job waited for nodes [s].
     num_failures : int
-        Events that hit it.
+        Events that hit the job.
     node_seconds : float
-        Sum over nodes of the time that they were there, spares too [s].
+        Available time, summed over nodes, including spares [s].
     """
 
     finish: float
@@ -164,23 +155,23 @@ class Outcome(NamedTuple):
 
 
 class Policy(Protocol):
-    """What is done about what happens."""
+    """Reactions to failures."""
 
     def begin(self) -> None:
         """Start the job."""
 
     def react(self, event: FailureEvent) -> None:
-        """Do what an event asks for that hit the job while it trained."""
+        """Handle an event that hit the job during training."""
 
     def at_save(self) -> None:
-        """Do what had to wait for a checkpoint."""
+        """Handle requests that waited for a checkpoint."""
 
     def returned(self, nodes: list[int]) -> bool:
-        """Hear of nodes that stand by; say whether training is to be stopped for them."""
+        """Handle nodes that came back; return whether to stop training for them."""
 
 
 class Alarm(NamedTuple):
-    """Something that a run waits for: nodes that come back, or what a policy has set."""
+    """A scheduled event: nodes that come back, or a policy's callback."""
 
     time: float
     number: int
@@ -193,17 +184,17 @@ class JobRun:
 
     Parameters
     ----------
-    plan : Plan
+    plan : JobPlan
         The job.
     number : int
-        Which of an ensemble, from 0.
+        Number in an ensemble, from 0.
     keeps_strip : bool
-        Whether to note what happens when.
+        Whether to keep a timeline.
 
     Attributes
     ----------
     training, nodes, account
-        What the policy acts on.
+        State that the policy changes.
     num_failures : int
         Events that hit the job so far.
     """
@@ -231,17 +222,12 @@ class JobRun:
         return events(plan.failures, there, plan.devices_per_node, plan.seed, self.number)
 
     def play(self, policy: Policy) -> Outcome:
-        """Play it to its end.
-
-        Parameters
-        ----------
-        policy : Policy
-            The plan's, made for this run.
+        """Simulate the job to its end, with the plan's policy for this run.
 
         Raises
         ------
         ScenarioError
-            If it never ends: it waits for nodes that do not come back, or makes no headway.
+            If it never ends: it waits for nodes that do not come back, or makes no progress.
         """
         training, account, self._policy = self.training, self.account, policy
         policy.begin()
@@ -262,12 +248,12 @@ class JobRun:
     # Time -----------------------------------------------------------------------------------------
 
     def next_time(self) -> float:
-        """When something happens next [s]; inf where nothing does."""
+        """Time of the next event or alarm [s]; inf if there is none."""
         time = self._next.time if self._next else inf
         return min(time, self._alarms[0].time) if self._alarms else time
 
     def alarm(self, time: float, call: Callable[[], None]) -> None:
-        """Call something at an instant."""
+        """Schedule a callback."""
         self._set(time, None, call)
 
     def _set(self, time: float, node: int | None, call: Callable[[], None] | None) -> None:
@@ -275,21 +261,11 @@ class JobRun:
         heappush(self._alarms, Alarm(time, self._num_alarms, node, call))
 
     def pause(self, part: str, seconds: float, is_queue: bool = False) -> FailureEvent | None:
-        """Let time pass in which nothing is trained.
+        """Let time pass without training, and count it as a part.
 
-        Parameters
-        ----------
-        part : str
-            What it is counted as.
-        seconds : float
-            How long.
-        is_queue : bool
-            Whether the job waits for nodes.
-
-        Returns
-        -------
-        Event or None
-            What hit the job meanwhile, when it did so; None where nothing did.
+        ``is_queue``: the job waits for nodes. Returns the event that hit the job meanwhile, at its
+        instant;
+        None if there was none.
         """
         until = self.training.now + seconds
         event = None
@@ -300,12 +276,12 @@ class JobRun:
         return event
 
     def wait(self, ready: Callable[[], bool]) -> FailureEvent | None:
-        """Wait for nodes, until there are enough or something hits the job, which comes back.
+        """Wait until there are enough nodes, or until an event hits the job, which is returned.
 
         Raises
         ------
         ScenarioError
-            If nothing is left that could bring them.
+            If no future event can bring nodes.
         """
         event = None
         while event is None and not ready():
@@ -328,15 +304,12 @@ class JobRun:
             self.account.queued += until - training.now
         training.now = until
 
-    # What happens ---------------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------------
 
     def _take(self, part: str | None = None, is_queue: bool = False) -> FailureEvent | None:
-        """Let the next thing happen; what hits the job comes back.
+        """Process the next event; return it if it hits the job.
 
-        Parameters
-        ----------
-        part, is_queue
-            As for `pause`, of the time until then; None: it was trained.
+        ``part`` and ``is_queue`` classify the time until then, as for `pause`; None: training.
         """
         time = self.next_time()
         if part is not None:
@@ -357,7 +330,7 @@ class JobRun:
         return event if hits else None
 
     def _send_away(self, event: FailureEvent) -> None:
-        """Nodes that are lost for a while; where there always is another one, none is."""
+        """Remove the lost nodes, unless nodes are always replaced."""
         lost = event.nodes or (range(self.nodes.total) if event.repair else ())
         if self._replaces or not lost or not (event.repair or event.effect == "leave"):
             return
@@ -372,7 +345,7 @@ class JobRun:
             return None
         assert alarm.node is not None
         if not self.nodes.due(alarm.node, alarm.time):
-            return None  # it was taken away again
+            return None  # it is away again
         back = self.nodes.give(alarm.time, [alarm.node])
         return self._back(FailureEvent(alarm.time, "join", "repair", (), 0.0), back)
 
@@ -381,12 +354,12 @@ class JobRun:
         return event if nodes and self._policy.returned(nodes) else None
 
     def _look_for_headway(self) -> None:
-        """Give up a job that will never be done.
+        """Stop a job that will never finish.
 
         Raises
         ------
         ScenarioError
-            If all of many failures in a row came before anything was gained.
+            After `MAX_IN_VAIN` failures in a row without progress.
         """
         found = self.training.furthest, self.training.steps
         if found[0] > self._best[0] or found[1] > self._best[1]:

@@ -1,9 +1,8 @@
 """Training of a job between failures: its pace, plan and length.
 
-A plain state machine, without SimPy: between two events all steps are alike, and so are all
-checkpoints, so that any number of them is one multiplication. A run of two months has a thousand
-events and a hundred thousand times as many steps; an event each on SimPy's loop is too much for
-ensembles of thousands of runs.
+A state machine without SimPy: between two events all steps are equal, and so are all checkpoints,
+so that any number of them is one multiplication. A run of two months has a thousand events and a
+hundred thousand times as many steps, too many for SimPy in ensembles of thousands of runs.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from simdp.results.metrics import Rates
 from simdp.rng import stream
 from simdp.scenario import Scenario
 
-# Training -----------------------------------------------------------------------------------------
+# JobTraining --------------------------------------------------------------------------------------
 
 ROUNDING = 1e-9
-"""Share of a step, or of a wait, by which sums of floats may be off."""
+"""Rounding error of sums, as a fraction of a step or of a wait."""
 
 WORST = ("process", "node", "nodes")
-"""What a failure takes: processes alone, one node, several; each takes what those before it do."""
+"""Severity of a failure: loss of processes only, one node, several nodes; ascending."""
 
 
 class TrainingPace(NamedTuple):
-    """How training goes on so many nodes.
+    """Speed of training on a number of nodes.
 
     Attributes
     ----------
     step : float
         Time of a step [s].
-    shares : Shares
-        What it goes to.
+    shares : TimeShares
+        Breakdown of a step.
     headway : float
-        What a step is of one on all nodes: 1, or its share of the samples.
+        Progress of a step relative to one on all nodes: 1, or its fraction of the samples.
     """
 
     step: float
@@ -57,15 +56,15 @@ class Saving(NamedTuple):
     Attributes
     ----------
     every : int
-        Steps from one to the next.
+        Steps between two.
     blocking : float
-        What it holds training up for [s].
+        Time that training is blocked [s].
     background : float
-        How much longer it takes until it can be loaded [s].
+        Additional time until it can be loaded [s].
     load : float
-        Until it is loaded [s].
+        Time to load it [s].
     tolerates : str
-        The worst after which it is there, of `WORST`.
+        The worst failure that it survives, of `WORST`.
     """
 
     every: int
@@ -81,13 +80,13 @@ class SavedState(NamedTuple):
     Attributes
     ----------
     steps : int
-        Steps that were done.
+        Finished steps.
     headway : float
         The same in steps on all nodes.
-    trained : Shares
-        Time that they took, by what it went to [s].
+    trained : TimeShares
+        Breakdown of their time [s].
     at : float
-        When it was reached [s].
+        Instant of the state [s].
     """
 
     steps: int
@@ -97,15 +96,15 @@ class SavedState(NamedTuple):
 
 
 class ProgressMark(NamedTuple):
-    """What steps the job did, and did not keep, as its numbers would notice.
+    """A change in the job's sequence of steps, for `simdp.engine.job.history`.
 
     Attributes
     ----------
     steps : int
-        Steps that are done.
+        Finished steps.
     effect : {"back", "dropped", "nodes", "absent"}
-        Then it went back to the state after ``of`` steps; or lost the step at hand; or goes on with
-        ``of`` nodes; or without the replica groups ``of``.
+        It returned to the state after ``of`` steps; dropped the current step; continued with ``of``
+        nodes; or without the replica groups ``of``.
     of : tuple of int
         See there.
     """
@@ -124,22 +123,22 @@ class JobTraining:
     Parameters
     ----------
     num_steps : float
-        Steps on all nodes that the job takes.
+        Steps of the job on all nodes.
     savings : sequence of Saving
-        Kinds of checkpoints, the most durable one last; none: nothing is kept.
-    pace : Pace
+        Kinds of checkpoints, the most durable one last; empty: none.
+    pace : TrainingPace
         Of the first step.
     account : Account
-        Where the job's time is written down.
+        Receives the job's time.
 
     Attributes
     ----------
     now : float
         The job's clock [s].
     stops_at_save : bool
-        Whether to stop when the next checkpoint of the most durable kind is made.
-    marks : list of Mark
-        What became of its steps.
+        Whether to stop at the next checkpoint of the most durable kind.
+    marks : list of ProgressMark
+        Changes in the sequence of steps.
     """
 
     def __init__(
@@ -158,17 +157,17 @@ class JobTraining:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are done, and the last of them is kept."""
+        """Whether all steps are finished, and the last of them is saved."""
         return not self._due and not self._partial and self._steps_left() == 0
 
     @property
     def steps(self) -> int:
-        """Steps that are done and not lost so far."""
+        """Steps that are finished and not lost."""
         return self._live.steps
 
     @property
     def furthest(self) -> int:
-        """Steps of the youngest state that can be loaded, whatever happens."""
+        """Steps of the newest state that survives any failure."""
         for number in range(len(self.savings)):
             self._settle(number)
         kept = self._durable[-1] if self.savings else None
@@ -181,12 +180,9 @@ class JobTraining:
     # Forward --------------------------------------------------------------------------------------
 
     def train(self, until: float) -> bool:
-        """Go on until an instant, or the end; True where a durable checkpoint stopped it before.
+        """Train until an instant on the job's clock [s], or to the end.
 
-        Parameters
-        ----------
-        until : float
-            On the job's clock [s].
+        Returns True if a durable checkpoint stopped it before, on request.
         """
         while True:
             if self._due:
@@ -214,7 +210,7 @@ class JobTraining:
         return saving.every - self._live.steps % saving.every
 
     def _further(self, steps: int, at: float) -> SavedState:
-        """The state so many steps from now."""
+        """The state after some more steps."""
         live, pace = self._live, self.pace
         return SavedState(
             live.steps + steps,
@@ -224,7 +220,7 @@ class JobTraining:
         )
 
     def _advance(self, steps: int, seconds: float) -> None:
-        """Do whole steps, of which the first may have begun."""
+        """Finish whole steps, of which the first may have begun."""
         self.account.train(self.now, seconds, self.pace.shares)
         self.now += seconds
         self._live, self._partial = self._further(steps, self.now), 0.0
@@ -236,7 +232,7 @@ class JobTraining:
         self._partial, self.now = max(worked - whole * self.pace.step, 0.0), until
 
     def _leap(self, until: float) -> None:
-        """Do as many cycles of the most frequent checkpoint as nothing else comes between."""
+        """Advance by whole cycles of the most frequent checkpoint until another event."""
         number = self._frequent
         if number is None or self._partial or self.stops_at_save:
             return
@@ -245,12 +241,12 @@ class JobTraining:
         waiting = max(saving.background - training, 0.0)
         if self._live.steps % saving.every:
             return
-        # Whether a cycle that begins now is as those to come.
+        # Whether a cycle that begins now equals the later ones.
         in_write = max(pending[1] - self.now, 0.0) if pending else 0.0
         if abs(max(in_write - training, 0.0) - waiting) > ROUNDING * training:
             return
         others = [self._next(s) for i, s in enumerate(self.savings) if i != number]
-        room = min([self._steps_left(), *others]) - 1  # where another is due, one walks
+        room = min([self._steps_left(), *others]) - 1  # `train` handles other checkpoints
         cycle = training + waiting + saving.blocking
         count = floor(min(room // saving.every, (until - self.now) / cycle))
         count -= self.now + count * cycle > until  # of rounding
@@ -268,7 +264,7 @@ class JobTraining:
     # Checkpoints ----------------------------------------------------------------------------------
 
     def _begin_save(self, is_last: bool) -> None:
-        """Begin all that are due after a step; after the last one the most durable."""
+        """Begin all checkpoints due after a step; after the last step only the most durable one."""
         steps, last = self._live.steps, len(self.savings) - 1
         if is_last:
             self._due = [last] if self.savings else []
@@ -277,12 +273,12 @@ class JobTraining:
         if not self._due:
             return
         ends = [pending[1] for i in self._due if (pending := self._pending[i]) is not None]
-        self._owed = max([0.0, *(end - self.now for end in ends)])  # a write that is not through
+        self._owed = max([0.0, *(end - self.now for end in ends)])  # an unfinished write
         self._owed += sum(self.savings[i].blocking for i in self._due)
         self._owed += self.savings[last].background if is_last else 0.0
 
     def _save(self, until: float) -> bool:
-        """Stand still for what is due; False where an instant comes before it is through."""
+        """Block training for due checkpoints; return False if an instant comes before their end."""
         taken = min(self._owed, until - self.now)
         self.account.add("checkpoint_save", self.now, taken)
         if self._owed > taken:
@@ -296,7 +292,7 @@ class JobTraining:
         return True
 
     def _keep(self, number: int) -> None:
-        """Take down the state: at once, or when what is written behind training is through."""
+        """Save the state: at once, or at the end of the write in the background."""
         behind = self.savings[number].background
         if behind:
             self._pending[number] = self._live, self.now + behind
@@ -304,33 +300,33 @@ class JobTraining:
             self._durable[number], self._pending[number] = self._live, None
 
     def _settle(self, number: int) -> None:
-        """Count what has been written meanwhile."""
+        """Complete a write in the background that has ended."""
         pending = self._pending[number]
         if pending is not None and pending[1] <= self.now:
             self._durable[number], self._pending[number] = pending[0], None
 
     def unwritten(self) -> float:
-        """How long until the youngest durable checkpoint can be loaded [s]."""
+        """Time until the newest durable checkpoint can be loaded [s]."""
         pending = self._pending[-1] if self.savings else None
         return max(pending[1] - self.now, 0.0) if pending else 0.0
 
     def kept_now(self) -> None:
-        """Take down that the state was written at once, as before nodes are set free."""
+        """Save the state at once, as before nodes leave."""
         self._due, self._owed = [], 0.0
         self._durable[-1], self._pending[-1] = self._live, None
 
     # Backward -------------------------------------------------------------------------------------
 
     def note(self, effect: str, *of: int) -> None:
-        """Take down who goes on; see `Mark`."""
+        """Add a `ProgressMark`."""
         self.marks.append(ProgressMark(self._live.steps, effect, of))
 
     def rest_of_step(self) -> float:
-        """Time until the step at hand is done [s]; 0 between two steps."""
+        """Remaining time of the current step [s]; 0 between two steps."""
         return self.pace.step - self._partial if self._partial else 0.0
 
     def drop_step(self) -> None:
-        """Lose the step at hand, and no more."""
+        """Lose only the current step."""
         if self._partial:
             done = TimeShares(0.0).plus(self.pace.shares, self._partial)
             self.account.lose(done, self.now - self._partial)
@@ -338,17 +334,11 @@ class JobTraining:
             self.note("dropped")
 
     def roll_back(self, worst: str) -> float:
-        """Lose what no checkpoint has that is there after a failure.
+        """Return to the newest checkpoint that survives a failure.
 
-        Parameters
-        ----------
-        worst : str
-            What the failure took, of `WORST`.
-
-        Returns
-        -------
-        float
-            How long it takes to load the youngest one [s]; 0 where there is none.
+        ``worst`` is the severity, one of `WORST`. Returns the time to load the checkpoint [s]; 0 if
+        there
+        is none.
         """
         best, load = START, 0.0
         for number, saving in enumerate(self.savings):
@@ -370,15 +360,15 @@ class JobTraining:
 
 
 class Length(NamedTuple):
-    """How long a job is.
+    """Length of a job.
 
     Attributes
     ----------
     num_steps : float
-        Steps on all nodes; of a target that luck has a part in, of a mean run.
+        Steps on all nodes; mean over runs for a random target.
     counts_samples : bool
-        Whether a step of fewer samples is less of one, as in a job of epochs.
-    need : Need or None
+        Whether a step of fewer samples is less progress, as with epochs.
+    need : SamplesNeeded or None
         Samples that a target takes.
     global_batch : float
         Samples of a step.
@@ -398,17 +388,17 @@ class Length(NamedTuple):
 
 
 def length_of(scenario: Scenario) -> Length:
-    """How many steps a job takes: to its target, or else ``workload.steps`` or its epochs.
+    """Number of steps of a job: to its target, or else ``workload.steps`` or its epochs.
 
     Raises
     ------
     ScenarioError
-        If nothing says where it ends, or the target is a loss that is not reached.
+        If the job has no end, or the loss of its target is not reached.
     """
     workload, world_size = scenario.workload, scenario.cluster.world_size
     if scenario.target is not None:
         return _to_target(scenario)
-    if scenario.is_shortened:  # one epoch, which a run of times alone does not play
+    if scenario.is_shortened:  # a timing-only run simulates less than its one epoch
         workload = workload.model_copy(update={"steps": None})
     if workload.steps is not None:
         return Length(workload.steps, False)
@@ -443,30 +433,30 @@ NO_RATES = Rates()
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job.
+    """Inputs of a job's simulation.
 
     Attributes
     ----------
     length : Length
-        How many steps it takes.
+        Number of steps.
     savings : tuple of Saving
-        Kinds of checkpoints, the most durable one last; none where nothing is kept.
-    paces : mapping of int to Pace
-        By the number of nodes; with another number it goes as with the next smaller one.
+        Kinds of checkpoints, the most durable one last; may be empty.
+    paces : mapping of int to TrainingPace
+        By the number of nodes; others use the next smaller one.
     num_nodes, devices_per_node : int
         Of the cluster, without spares.
     recovery : Recovery
-        What is done about failures.
+        Reaction to failures.
     failures : tuple of Failures
-        What fails.
+        Failure processes.
     seed : int
-        The scenario's.
+        Of the scenario.
     heal : float
-        How long a replica group copies the state from a peer [s].
+        Time in which a replica group copies the state from a peer [s].
     rates : Rates
-        What the cluster costs and draws.
+        Prices and power of the cluster.
     busy, waiting : float
-        Shares of a step in which devices compute, and wait in collectives.
+        Fractions of a step in which devices compute, and wait in collectives.
     """
 
     length: Length
@@ -484,5 +474,5 @@ class JobPlan:
 
     @property
     def pace(self) -> TrainingPace:
-        """With all nodes."""
+        """Pace with all nodes."""
         return self.paces[self.num_nodes]

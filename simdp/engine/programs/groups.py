@@ -40,7 +40,7 @@ from simdp.engine.programs.records import (
 )
 from simdp.errors import ProgramError
 
-# Folding ------------------------------------------------------------------------------------------
+# fold ---------------------------------------------------------------------------------------------
 
 MAX_ELEMENTS = 2**20
 """Most elements of all ranks together that use trees: about 24 MB of indices."""
@@ -233,7 +233,7 @@ def _places(first: Ints, lengths: Ints) -> Ints | slice:
     return found
 
 
-# Exchange -----------------------------------------------------------------------------------------
+# EXCHANGES ----------------------------------------------------------------------------------------
 
 OPS: dict[str, Any] = {
     "SUM": np.add,
@@ -391,8 +391,9 @@ class Collective:
     size : int
         Of the group.
     exchange : callable or None
-        Executes the call when the last rank enters; with None `EXCHANGES` does, and each rank gets
-        its outputs when it leaves.
+        Executes the call when the last rank enters; default: the function of `EXCHANGES`, and each
+        rank
+        gets its outputs when it leaves.
     """
 
     def __init__(
@@ -421,24 +422,8 @@ class Collective:
 class ProgramGroup:
     """Ranks that call collectives together.
 
-    Parameters
-    ----------
-    name : str
-        For messages.
-    ranks : tuple of int
-        Members, sorted.
-    backend : str
-        Its name in torch.
-    times : GroupTimes
-        Durations of its calls.
-    playing : Playing
-        Simulates calls and messages.
-    records : ProgramRecords
-        Stores the spans.
-    finish : callable
-        Called for each rank that leaves a call.
-    stretching : Stretching, optional
-        Called for each collective that a rank issues.
+    ``finish`` is called for each rank that leaves a call, ``stretching`` for each collective that a
+    rank issues.
     """
 
     def __init__(
@@ -625,17 +610,7 @@ class _Post(NamedTuple):
 
 
 class PointToPoint:
-    """All messages of a program.
-
-    Parameters
-    ----------
-    playing : Playing
-        Simulates calls and messages.
-    records : ProgramRecords
-        Stores the spans.
-    finish : callable
-        Called for each rank that finishes a message.
-    """
+    """All messages of a program."""
 
     def __init__(self, playing: Playing, records: ProgramRecords, finish: Finish) -> None:
         self._playing, self._records, self._finish = playing, records, finish

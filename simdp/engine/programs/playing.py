@@ -1,15 +1,15 @@
 """Times of the calls of rank programs.
 
-The same as in a scenario: the transfers of the algorithm's plan over the cluster's links; or the
-cluster's formula or table, where it has one. Where transfers share links among themselves, and are
-too many to be played, fixed shares tell what it takes, as in `simdp.engine.collective`.
+As in a scenario: the transfers of the algorithm's plan over the cluster's links; or the cluster's
+formula or table. Plans with shared links and too many transfers take fixed shares, as in
+`simdp.engine.collective`.
 
-Messages and the transfers of collectives are flows over one network. A collective whose links
-nobody else uses while it is under way need not be played: where its plan has no link of two
-transfers at a time, the vectorised clock tells its ends as exactly, and sooner. Once somebody else
-comes to its links, its transfers are brought to that instant, and go on in the loop. What has no
-transfers, since a formula or a table times it, or too many, is one flow over all of its links at
-once then, as fast as the narrowest of them.
+Messages and the transfers of collectives are flows over one network. A collective with exclusive
+links need not be simulated by transfers: if its plan never uses a link twice at a time, the
+vectorised clock gives the same ends faster. Once other traffic uses its links, its transfers are
+brought to that instant, and continue in the loop. A collective without transfers, which a formula
+or a table times, or with too many, is then one flow over all of its links, with the bandwidth of
+the narrowest.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from simdp.errors import ProgramError
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import wiring_of
 
-# Timing -------------------------------------------------------------------------------------------
+# GroupTimes ---------------------------------------------------------------------------------------
 
 
 class Served(NamedTuple):
-    """How a collective of some size is served.
+    """Algorithm and timing of a collective of a certain size.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Served(NamedTuple):
     placed : Plan
         Over the ranks of the cluster, for the time.
     links : ndarray, int64
-        Every link that it uses, once.
+        Its links, each once.
     seconds : float or None
-        From when the last rank has come; None where the transfers tell [s].
+        Duration from the last rank's arrival [s]; None: simulated by transfers.
     shared : bool
-        Whether transfers share links among themselves.
+        Whether its transfers share links with each other.
     as_one : bool
-        Whether there are no transfers to be played, or too many.
+        Whether there are no transfers to simulate, or too many.
     """
 
     plan: Plan
@@ -68,20 +68,11 @@ class Served(NamedTuple):
 class GroupTimes:
     """Times the collectives of one process group.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Where.
-    collectives : Collectives
-        Algorithms and cost.
-    ranks : tuple of int
-        The group's, in its order.
-
     Attributes
     ----------
     members : ndarray, shape `(num_places,)`, int64
-        The same.
-    network : Network
+        The group's ranks, in its order.
+    network : NetworkRoutes
         Their routes.
     """
 
@@ -98,12 +89,12 @@ class GroupTimes:
         self._meet: dict[tuple[Plan, Plan], bool] = {}
 
     def served(self, collective: str, nbytes: float, root: int) -> Served:
-        """Say how a collective is served; ``root`` is a place.
+        """Algorithm and timing of a collective; ``root`` is a place.
 
         Raises
         ------
         ProgramError
-            If the algorithm cannot serve the group.
+            If the algorithm does not support the group.
         """
         key = (collective, nbytes, root)
         if key not in self._served:
@@ -135,21 +126,19 @@ class GroupTimes:
         return Served(plan, placed, links[links >= 0], seconds, shared, as_one)
 
     def follow(self, one: Served, other: Served) -> bool:
-        """Whether two collectives, one after the other on each rank, meet on no link."""
+        """Whether two collectives in sequence never use a link at the same time."""
         key = (one.placed, other.placed)
         if key not in self._meet:
             self._meet[key] = shared_link(self.network, key) is not None
         return not self._meet[key]
 
     def ends(self, served: Served, nbytes: float, enter: Floats) -> Floats:
-        """When each place of a collective by itself is done, none before the last one has come.
+        """End of an isolated collective at each place, none before the last rank's arrival.
 
         Parameters
         ----------
-        served : Served
-            From `served`.
-        nbytes : float
-            As there.
+        served, nbytes
+            As of `served`.
         enter : ndarray, shape `(num_places,)`
             When each place enters [s].
         """
@@ -164,10 +153,9 @@ class GroupTimes:
 
 
 def group_wiring(cluster: Cluster, members: Ints) -> Wiring:
-    """What lies between the ranks of a group, as formulas of costs see it.
+    """Wiring of a group's ranks, for cost formulas.
 
-    A group takes its share of each node's network cards; where it has more ranks on one node than
-    on another, the fullest node counts.
+    A group gets its share of each node's NICs; the node with most of its ranks counts.
     """
     whole = wiring_of(cluster)
     nodes, counts = np.unique(members // cluster.local_size, return_counts=True)
@@ -182,27 +170,17 @@ def group_wiring(cluster: Cluster, members: Ints) -> Wiring:
     return found._replace(cards=cards, inter_bandwidth=whole.inter_bandwidth * cards / whole.cards)
 
 
-# Playing ------------------------------------------------------------------------------------------
+# Playing: collectives and messages in flight ------------------------------------------------------
 
 Reached = Callable[[Sequence[int], float], None]
-"""Told of the places that are done, and when [s]."""
+"""Called with the finished places, and the instant [s]."""
 
 
 class Course:
-    """A collective on its way.
+    """A collective in progress.
 
-    Parameters
-    ----------
-    group : hashable
-        Whose; collectives of one group follow each other on every rank.
-    times : GroupTimes
-        Of the group.
-    served : Served
-        How it is served.
-    nbytes : float
-        The whole buffer [bytes].
-    reached : callable
-        Told of the places that are done; none before all have come.
+    Collectives of one ``group`` run one after the other on every rank. ``reached`` is called with
+    finished places, but not before all have entered.
     """
 
     def __init__(
@@ -212,19 +190,19 @@ class Course:
         self.reached = reached
         self.alone = served.seconds is not None or not served.shared
         self.entered: dict[int, float] = {}  # by place
-        self.early: list[int] = []  # places that are through before all have come
+        self.early: list[int] = []  # places that end before all have entered
         self.done: dict[int, None] = {}
-        self.ends: Floats | None = None  # of each place, if nothing comes between
+        self.ends: Floats | None = None  # of each place, without other traffic
         self.call: CollectiveTimes | None = None
         self.size = len(times.members)
 
     def follows(self, other: Course) -> bool:
-        """Whether it can be under way with another one, and never on a link at the same time."""
+        """Whether it can overlap with another one without using a link at the same time."""
         return self.group is other.group and self.times.follow(other.served, self.served)
 
 
 class MessageRoute(NamedTuple):
-    """How messages get from one rank to another.
+    """Route of messages between two ranks.
 
     Attributes
     ----------
@@ -242,15 +220,7 @@ class MessageRoute(NamedTuple):
 
 
 class Playing:
-    """All that is under way.
-
-    Parameters
-    ----------
-    loop : Loop
-        Where.
-    cluster : Cluster
-        Whose links.
-    """
+    """Collectives and messages in progress on one network."""
 
     def __init__(self, loop: EventLoop, cluster: Cluster) -> None:
         self.loop = loop
@@ -263,23 +233,13 @@ class Playing:
     # Messages -----------------------------------------------------------------------------------
 
     def way(self, source: int, target: int) -> MessageRoute:
-        """Find the way from one rank to another."""
+        """Find the route from one rank to another."""
         links, alpha, bandwidth = self._network.connect(np.array([source]), np.array([target]))
         route = self._links.route(links[0], float(bandwidth[0]))
         return MessageRoute(np.unique(links[links >= 0]), float(alpha[0]), route)
 
     def send(self, way: MessageRoute, nbytes: float, arrived: Callable[[float], None]) -> None:
-        """Send a message now: its latency comes first, then its bytes flow.
-
-        Parameters
-        ----------
-        way : Way
-            From `way`.
-        nbytes : float
-            How many.
-        arrived : callable
-            Told when all of them are there [s].
-        """
+        """Send a message now: its latency, then the flow of its bytes; then call ``arrived``."""
         self._claim(way.links)
         self.loop.at(self.loop.now + way.alpha, self._flow, way, nbytes, arrived)
 
@@ -295,17 +255,11 @@ class Playing:
     # Collectives --------------------------------------------------------------------------------
 
     def enter(self, course: Course, place: int, since: float) -> None:
-        """Let a member of the group take part.
+        """Enter a member of the group into a collective.
 
-        Parameters
-        ----------
-        course : Course
-            In what.
-        place : int
-            Its place in the group.
-        since : float
-            Since when it has been ready to: now, or before where the last one had to come before
-            anybody knew what to do [s].
+        ``since`` is the instant at which it was ready [s]: now, or earlier if the size of the call
+        was
+        unknown before the last rank's arrival.
         """
         if not course.entered:
             self._begin(course)
@@ -327,7 +281,7 @@ class Playing:
             self.loop.at(self.loop.now, self._through, course, early)
 
     def _begin(self, course: Course) -> None:
-        """Claim the links of a collective; play it if somebody else is there."""
+        """Claim the links of a collective; simulate its transfers if the links are in use."""
         free = self._claim(course.served.links, course)
         course.alone = course.alone and free
         self._courses.append(course)
@@ -335,9 +289,9 @@ class Playing:
             course.call = self._prepared(course)
 
     def _claim(self, links: Ints, course: Course | None = None) -> bool:
-        """Claim links, for a collective or a message; tell whether nobody else needs them now.
+        """Claim links for a collective or a message; return whether no other traffic uses them.
 
-        Collectives that are not played so far are from now on, if they need any of them.
+        Collectives in progress on these links switch to simulated transfers.
         """
         users = self._users[links]
         for other in self._courses if users.any() else ():
@@ -361,7 +315,7 @@ class Playing:
         return self._transfers.call(op, members.tolist(), network, course.group, left)
 
     def _play(self, course: Course) -> None:
-        """Go on with a collective in the loop that was not played so far."""
+        """Switch a collective in progress to simulated transfers."""
         course.alone, now = False, self.loop.now
         if course.served.as_one:
             if course.ends is not None:
@@ -375,7 +329,7 @@ class Playing:
         rehearsal.hand_over(now)
 
     def _hold(self, course: Course, seconds: float) -> None:
-        """Let a collective hold its links as one flow, for so long if they are its own [s]."""
+        """Occupy a collective's links with one flow, of a duration if uncontended [s]."""
         _, bandwidth = self._network.cluster.link_figures(course.served.links)
         narrowest = float(bandwidth.min())
         route = self._links.route(course.served.links, narrowest)
@@ -383,12 +337,12 @@ class Playing:
         self._links.join(route, seconds * narrowest, self._finish, course, left)
 
     def _as_told(self, course: Course, places: Ints, now: float) -> None:
-        """Let places be done when the vectorised clock said so, if it still holds."""
+        """Finish places at the ends of the vectorised clock, if these are still valid."""
         if course.alone:
             self._finish(course, places, now)
 
     def _through(self, course: Course, place: int, now: float) -> None:
-        """Let a place be done whose transfers are, once all have come."""
+        """Finish a place whose transfers are done, once all have entered."""
         if len(course.entered) < course.size:
             course.early.append(place)
         elif place not in course.done:
@@ -404,13 +358,7 @@ class Playing:
 
 
 class Rehearsal(Transfers):
-    """Brings a collective, whose links have been its own so far, to an instant.
-
-    Parameters
-    ----------
-    stage : Transfers
-        Where it goes on then.
-    """
+    """Advances a collective, whose links were exclusive so far, to an instant."""
 
     def __init__(self, stage: Transfers) -> None:
         super().__init__(EventLoop(), stage.links)
@@ -430,7 +378,7 @@ class Rehearsal(Transfers):
         super()._arrive(where, i, now)
 
     def hand_over(self, now: float) -> None:
-        """Play until an instant, at which the stage takes on what is under way [s]."""
+        """Simulate until an instant [s], and pass the transfers in progress to the stage."""
         while self.loop.peek() <= now:
             self.loop.step()
         stage, wires = self._stage, self.wires

@@ -1,7 +1,7 @@
 """Records of the calls of rank programs.
 
-A rank's first communication lane takes every call that finds it free; what is under way beside that
-goes to a further lane.
+A call is shown on the first communication lane of its rank that is free; concurrent calls use
+further lanes.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from simdp.arrays import Array, Floats, Ints
 from simdp.errors import ProgramError
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trace, TraceBuilder
 
-# Calls --------------------------------------------------------------------------------------------
+# CallSignature ------------------------------------------------------------------------------------
 
 
 class CallSignature(NamedTuple):
-    """A call as a rank writes it; all ranks of a group must write the same one.
+    """A call as a rank makes it; all ranks of a group must make the same one.
 
     Attributes
     ----------
     name : str
         As in torch.distributed.
     dtype : str
-        Of the tensors; empty where there are none.
+        Of the tensors; empty if there are none.
     shape : tuple of int
-        Of the tensor that every rank names.
+        Of the tensor that every rank passes.
     more : str
-        Operation, root, and what else must be the same: ``"op=SUM"``.
+        Operation, root, and other arguments that must match: ``"op=SUM"``.
     """
 
     name: str
@@ -46,12 +46,12 @@ class CallSignature(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """What a rank brings to a call.
+    """A rank's tensors in a call.
 
     Attributes
     ----------
     inputs, outputs : sequence of ndarray
-        Read when the call begins; written when it is done on this rank.
+        Read when the call begins; written when it ends on this rank.
     """
 
     inputs: Sequence[Array] = ()
@@ -62,27 +62,20 @@ NOTHING = CallArguments()
 
 
 class Handle:
-    """What a rank waits for.
-
-    Parameters
-    ----------
-    rank : int
-        Whose.
-    asked : Asked
-        The call.
-    blockers : callable
-        Says for what a rank would wait now, for reports of deadlocks.
+    """A rank's part of a call, to wait for.
 
     Attributes
     ----------
+    blockers : callable
+        Describes the current reason of the wait, for reports of deadlocks.
     done : bool
-        Whether it is over on this rank.
+        Whether it has ended on this rank.
     end : float
-        Since when [s].
+        When it ended [s].
     enter : float
-        When the rank began to take part in it [s].
+        When the rank entered it [s].
     source : int
-        The rank that a message came from; -1 for all other calls.
+        Source rank of a message; -1 for all other calls.
     """
 
     __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
@@ -94,7 +87,7 @@ class Handle:
         self.source = -1
 
     def check_owner(self, call: str, rank: int) -> None:
-        """Raise `ProgramError` if another rank asks."""
+        """Raise `ProgramError` on another rank."""
         if rank != self.rank:
             raise ProgramError(
                 f"{call}: rank {rank} asks for {self.asked} of rank {self.rank}; let each rank "
@@ -103,7 +96,7 @@ class Handle:
 
 
 MAX_POLLS = 100_000
-"""Polls at one instant after which a program is taken to wait for time that never passes."""
+"""Polls at one instant after which a program counts as waiting forever."""
 
 
 class Polls:
@@ -113,7 +106,7 @@ class Polls:
         self._count, self._now = 0, 0.0
 
     def add(self, now: float, handle: Handle, advice: str) -> None:
-        """Count a poll; `ProgramError` if a program does nothing else."""
+        """Count a poll; raise `ProgramError` above `MAX_POLLS`."""
         self._count = self._count + 1 if now == self._now else 0
         self._now = now
         if self._count > MAX_POLLS:
@@ -125,7 +118,7 @@ class Polls:
 
 @lru_cache(maxsize=64)
 def named(dtype: np.dtype[Any]) -> str:
-    """Name a dtype; NumPy takes longer for it than a rank for the rest of a call."""
+    """Name of a dtype, cached because NumPy is slow."""
     return str(dtype)
 
 
@@ -140,27 +133,21 @@ def deliver(values: Sequence[Array], given: CallArguments) -> None:
         target[...] = value if value.shape == target.shape else value.reshape(target.shape)
 
 
-# Records ------------------------------------------------------------------------------------------
+# ProgramRecords -----------------------------------------------------------------------------------
 
 STEP = 0
-"""A program has no steps; all that it does is in one."""
+"""Step of all spans: programs have no steps."""
 
 ROUNDING = 1e-12
-"""A wait that is shorter than this part of the clock is what rounding makes of none."""
+"""A wait below this fraction of the clock is a rounding error."""
 
 
 class ProgramRecords:
-    """Collects the spans of all ranks.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    """
+    """Collects the spans of all ranks."""
 
     def __init__(self, world_size: int) -> None:
         self._builder = TraceBuilder()
-        self._busy = [np.zeros(world_size)]  # until when, by lane
+        self._busy = [np.zeros(world_size)]  # end of the last span, by lane
 
     def compute(self, rank: int, activity: str, name: str, start: float, end: float) -> None:
         """Add work of a rank [s]."""
@@ -169,18 +156,18 @@ class ProgramRecords:
     def call(
         self, ranks: Ints, name: str, ready: Floats, enter: Floats, end: Floats, nbytes: Floats
     ) -> None:
-        """Add a call: each rank waits for the slowest to be ready, then takes part.
+        """Add a call: each rank waits until all are ready, then takes part.
 
         Parameters
         ----------
         ranks : ndarray, shape `(num_places,)`, int64
-            Who.
+            Participants.
         name : str
             The call.
         ready, enter, end : ndarray, shape `(num_places,)`
-            When each rank asks for it, when its stream is free for it, and when it is done [s].
+            When each rank issues it, its stream is free for it, and it ends [s].
         nbytes : ndarray, shape `(num_places,)`
-            What each rank sends [bytes].
+            Bytes sent by each rank [bytes].
         """
         latest = ready.max()
         begin = np.minimum(np.maximum(enter, latest), end)
@@ -213,7 +200,7 @@ class ProgramRecords:
         self._builder.add(ranks, STEP, _one_or_all(lane), "comm", name, begin, end, nbytes)
 
     def _lanes(self, ranks: Ints, start: Floats, end: Floats) -> Ints:
-        """The first lane of each rank that is free from a start on."""
+        """First lane of each rank that is free at its start."""
         lanes = np.full(len(ranks), -1)
         number = 0
         while (left := np.flatnonzero(lanes < 0)).size:
@@ -227,38 +214,32 @@ class ProgramRecords:
         return lanes
 
     def build(self) -> Trace:
-        """Hand over all spans."""
+        """Return all spans."""
         return self._builder.build()
 
 
 def _lane(number: int) -> int:
-    """The lane of a rank's communication of this number, from 0."""
+    """Lane of a rank's communication of this number, from 0."""
     return COMM_LANE if number == 0 else FIRST_STREAM_LANE + number - 1
 
 
 def _one_or_all(lanes: Ints) -> int | Ints:
-    """A number, where all are equal: it takes less room."""
+    """One number if all are equal, which takes less memory."""
     return int(lanes[0]) if (lanes == lanes[0]).all() else lanes
 
 
 SHORT = 1e-7
-"""What is lacking below this is made up for without another look [s]."""
+"""A correction below this needs no further one [s]."""
 
 
 class Stretching:
-    """What ranks have worked since they last looked, and what was under way meanwhile.
+    """Slowdown of compute by concurrent collectives.
 
-    While a collective is under way on a rank, from when it enters to when it is through, work takes
-    ``1 + slowdown`` times as long, as in scenarios. What was under way is known up to an instant
-    that has come; so a rank works as if it were alone, looks back, and makes up for what is
-    lacking, in ever smaller pieces.
-
-    Parameters
-    ----------
-    slowdown : float
-        The cluster's ``overheads.compute_slowdown``.
-    world_size : int
-        Number of ranks.
+    While a collective runs on a rank, from its entry to its end, work takes ``1 + slowdown`` times
+    as
+    long, as in scenarios. Later collectives are unknown when work starts; so a rank works at full
+    speed
+    first, then adds the missing time, in ever smaller pieces.
     """
 
     def __init__(self, slowdown: float, world_size: int) -> None:
@@ -267,16 +248,16 @@ class Stretching:
         self._worked: list[list[tuple[float, float]]] = [[] for _ in range(world_size)]
 
     def issued(self, handle: Handle) -> None:
-        """A rank takes part in a collective, now or when its turn comes."""
+        """Record a collective that a rank issued."""
         self._calls[handle.rank].append(handle)
 
     def worked(self, rank: int, start: float, end: float) -> None:
-        """A rank has work from an instant to another [s]."""
+        """Record work of a rank between two instants [s]."""
         if self._calls[rank]:
             self._worked[rank].append((start, end))
 
     def lacking(self, rank: int) -> float:
-        """Work that was not done in the time that has passed, if that had been undisturbed [s]."""
+        """Missing time of a rank's work since the last call [s]."""
         worked, self._worked[rank] = self._worked[rank], []
         if not worked:
             return 0.0
@@ -292,5 +273,5 @@ class Stretching:
         return beside * self._share
 
     def is_beside(self, rank: int) -> bool:
-        """Whether collectives of a rank are under way, or were when it last looked."""
+        """Whether a rank has collectives that may slow its work down."""
         return bool(self._calls[rank])

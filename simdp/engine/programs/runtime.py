@@ -1,12 +1,11 @@
 """Runs rank programs in threads, one at a time.
 
-Whoever must wait steps the loop himself until a rank is ready, and hands the baton to it: no
-thread stands between them. So that one thread runs at any time, and ranks become ready in an order
-that the loop alone decides, the same program does the same every time.
+A program's calls block, as those of torch.distributed do. A rank runs until it must wait; then its
+thread steps the loop until another rank is ready in virtual time, and passes control to its thread
+directly. One thread runs at a time, and the loop alone determines the order of ranks, so that runs
+are deterministic.
 
-A program's calls block, as those of torch.distributed do. A rank runs until it must wait; then the
-baton goes to the rank that is next in virtual time. What lives here knows ranks, groups, calls and
-instants; how a user writes them is in `simdp.distributed`.
+The user's API is in `simdp.distributed`.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from simdp.errors import DeadlockError, ProgramError, SimdpError, unknown_name
 from simdp.results.trace import Trace
 
 PATIENCE = 1.0
-"""How long a thread that was told to end may take [s]; beyond this it is left to the process."""
+"""Time for a thread to end [s]; after it, the thread is left to the process."""
 
 
 def _imported() -> str | None:
-    """The module that this thread is importing; no other thread can import it before it is done."""
+    """Name of the module that this thread is importing; Python locks it for other threads."""
     frame = sys._getframe(1)
     while (outer := frame.f_back) is not None:
         if frame.f_code.co_name == "_find_and_load" and "importlib" in frame.f_code.co_filename:
@@ -55,25 +54,25 @@ def _imported() -> str | None:
 
 
 class Ended(BaseException):
-    """Unwinds a rank's thread; no `Exception`, so that programs that catch errors let it pass."""
+    """Ends a rank's thread; not an `Exception`, so that programs do not catch it."""
 
 
 class Baton:
-    """Runs a function once per rank, each in a thread of its own, one at a time.
+    """Runs a function once per rank, in one thread each, one at a time.
 
     Parameters
     ----------
     world_size : int
         Number of ranks.
     enter : callable
-        Called with a rank whenever it gets the baton.
+        Called with a rank whenever it gets control.
     leave : callable, optional
-        Called with a rank before another one gets the baton, unless the rank has come to its end.
+        Called with a rank before another one gets control, unless the rank has ended.
 
     Attributes
     ----------
-    loop : Loop
-        Where time passes.
+    loop : EventLoop
+        Virtual time.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Baton:
             lock.acquire()
 
     def _next(self) -> int | None:
-        """The rank that runs next; None if nobody ever will again."""
+        """The rank that runs next; None if no rank can run again."""
         while not self._ready:
             if self.loop.peek() == inf:
                 return None
@@ -106,16 +105,16 @@ class Baton:
     # Ranks --------------------------------------------------------------------------------------
 
     def wake(self, rank: int) -> None:
-        """Let a rank that was blocked go on at this instant, after those who are ready already."""
+        """Make a blocked rank ready at this instant, after those that are ready already."""
         self._ready.append(rank)
 
     def sleep(self, rank: int, instant: float) -> None:
-        """Let a rank, which has the baton, wait until an instant [s]."""
+        """Block the running rank until an instant [s]."""
         self.loop.at(instant, lambda now: self.wake(rank))
         self.block(rank)
 
     def block(self, rank: int) -> None:
-        """Hand the baton on, and come back once this rank, which has it, was woken."""
+        """Pass control on, and return once the running rank has been woken."""
         self.check()
         following = self._next()
         if following == rank:
@@ -138,24 +137,24 @@ class Baton:
         self._enter(rank)
 
     def check(self) -> None:
-        """End the calling rank if the program is over."""
+        """Raise `Ended` in the calling rank if the program is over."""
         if self._stopping:
             raise Ended
 
     def run(self, body: Callable[[int], None], stuck: Callable[[], SimdpError]) -> None:
-        """Run a function on every rank until all have returned; no thread is left.
+        """Run a function on every rank until all have returned, and end all threads.
 
         Parameters
         ----------
         body : callable
             Called with each rank, in its thread.
         stuck : callable
-            Makes the error for ranks that wait for what will never happen.
+            Returns the error for ranks in a deadlock.
 
         Raises
         ------
         BaseException
-            What a rank raised first.
+            The first one raised by a rank.
         SimdpError
             From ``stuck``.
         """
@@ -172,14 +171,14 @@ class Baton:
             self._end_all()
         if error is not None:
             raise error
-        self.loop.run()  # what nobody waited for
+        self.loop.run()  # calls that no rank waited for
 
     def _hand(self, rank: int) -> None:
         if self._threads[rank] is not None:
             self._locks[rank].release()
             return
         thread = threading.Thread(target=self._live, args=(rank,), name=f"rank {rank}", daemon=True)
-        self._threads[rank] = thread  # before it runs, and hands the baton on in its turn
+        self._threads[rank] = thread  # before it runs, and passes control on
         try:
             thread.start()
         except RuntimeError:
@@ -189,7 +188,7 @@ class Baton:
             ) from None
 
     def _live(self, rank: int) -> None:
-        """The whole life of a rank's thread."""
+        """Main function of a rank's thread."""
         assert self._body is not None
         try:
             self._enter(rank)
@@ -210,7 +209,7 @@ class Baton:
         self._main.release()
 
     def _end_all(self) -> None:
-        """Wake every thread in turn, for its end."""
+        """Wake every thread in turn to end it."""
         self._stopping = True
         for thread, lock in zip(self._threads, self._locks, strict=True):
             if thread is not None and thread.is_alive():
@@ -223,14 +222,14 @@ Activity = Literal["compute", "forward", "backward", "update"]
 
 
 class ProgramOutput(NamedTuple):
-    """What a program did.
+    """Results of a program.
 
     Attributes
     ----------
     values : list
-        What each rank's function returned.
+        Return value of each rank's function.
     clocks : ndarray, shape `(world_size,)`
-        When each rank ended [s].
+        End of each rank [s].
     trace : Trace
         Every span.
     """
@@ -241,22 +240,22 @@ class ProgramOutput(NamedTuple):
 
 
 class Runtime:
-    """Plays one program on a cluster; used once.
+    """Simulates one program on a cluster; used once.
 
     Parameters
     ----------
     cluster : Cluster
-        Its ranks are the program's. Its overheads are those of training scripts, and not charged.
+        Its ranks are the program's. Its overheads are those of training scripts, and ignored.
     backends : mapping of str to Collectives
-        Which algorithms and costs serve the groups of each backend.
+        Algorithms and costs of each backend's groups.
     seed : int
-        Of what stragglers draw.
+        Of random stragglers.
     enter : callable
-        Called with a rank whenever it goes on, before its code does.
+        Called with a rank before its code continues.
     leave : callable, optional
-        Called with a rank before another one goes on, unless the rank has come to its end.
+        Called with a rank before another one continues, unless the rank has ended.
     compute_slowdown : float
-        The part by which work takes longer while a collective is under way.
+        Relative slowdown of work while a collective runs.
 
     Attributes
     ----------
@@ -298,9 +297,9 @@ class Runtime:
         Raises
         ------
         DeadlockError
-            If ranks wait for what never comes.
+            If ranks wait for events that cannot happen.
         BaseException
-            What the function raised first.
+            The first one raised by the function.
         """
         values: list[Any] = [None] * self.cluster.world_size
 
@@ -312,16 +311,16 @@ class Runtime:
         return ProgramOutput(values, np.array(self.clock), self._records.build())
 
     def check(self) -> None:
-        """End the calling rank if another one has failed."""
+        """Raise `Ended` in the calling rank if another one has failed."""
         self._baton.check()
 
     def wait(self, handle: Handle) -> None:
-        """Let a rank wait until its call is over."""
+        """Block a rank until its call has ended; advance its compute stream to the end."""
         self.hear(handle)
         self.clock[handle.rank] = max(self.clock[handle.rank], handle.end)
 
     def hear(self, handle: Handle) -> float:
-        """Let a rank go on when its call is over, and not its compute stream; when that was [s]."""
+        """Block a rank until its call has ended; return the end [s], without moving its clock."""
         rank = handle.rank
         if handle.waiting or not handle.done:
             handle.waiting = True
@@ -333,17 +332,17 @@ class Runtime:
 
     @property
     def now(self) -> float:
-        """The instant at which the rank that runs has come to be [s]."""
+        """Current virtual time of the running rank [s]."""
         return self._baton.loop.now
 
     def reach(self, rank: int, instant: float) -> float:
-        """Let a rank go on at an instant, or now if that is past; when it is then [s]."""
+        """Block a rank until an instant, unless it is past; return the time then [s]."""
         if instant > self.now:
             self._baton.sleep(rank, instant)
         return self.now
 
     def finish(self, handle: Handle) -> None:
-        """End what a rank waits for, now: of a handle that belongs to no call of a group."""
+        """End a handle without a group's call, now."""
         self._finish(handle, self._baton.loop.now)
 
     def _finish(self, handle: Handle, end: float) -> None:
@@ -362,7 +361,7 @@ class Runtime:
     # Groups -------------------------------------------------------------------------------------
 
     def group(self, name: str, ranks: tuple[int, ...], backend: str) -> ProgramGroup:
-        """The group of a name; made when its first member asks.
+        """The group of a name, created by its first member's call.
 
         Raises
         ------
@@ -382,7 +381,7 @@ class Runtime:
         return self._groups[name, backend]
 
     def meet(self, rank: int, asked: CallSignature) -> None:
-        """Let a rank wait for all others to make the same call, at no cost."""
+        """Block a rank until all others have made the same call, at no cost."""
         everyone = tuple(range(self.cluster.world_size))
         group = self.group("world", everyone, next(iter(self.backends)))
         self.wait(group.issue(rank, self.clock[rank], asked, NOTHING, None, blocked=True))
@@ -390,17 +389,14 @@ class Runtime:
     # Work ---------------------------------------------------------------------------------------
 
     def compute(self, rank: int, seconds: float, activity: Activity, name: str) -> None:
-        """Keep a rank's compute stream busy, and let the rank go on when that is done.
-
-        As `busy`.
-        """
+        """Occupy a rank's compute stream, as `busy`, and block the rank until the end."""
         self.busy(rank, seconds, activity, name)
         self.reach(rank, self.clock[rank])
 
     def busy(self, rank: int, seconds: float, activity: Activity, name: str) -> None:
-        """Keep a rank's compute stream busy; stragglers make it longer [s].
+        """Occupy a rank's compute stream for a time, plus its stragglers' [s].
 
-        What stragglers draw anew for every step, they draw for every such call of a rank.
+        Each call of a rank counts as a step of random stragglers.
         """
         number = self._worked[rank]
         self._worked[rank] += 1
@@ -420,13 +416,13 @@ class Runtime:
         self.clock[rank] = end
 
     def is_beside(self, rank: int) -> bool:
-        """Whether a rank's work may yet turn out to have taken longer, beside a collective."""
+        """Whether a concurrent collective may still lengthen a rank's work."""
         return self._stretching is not None and self._stretching.is_beside(rank)
 
     def catch_up(self, rank: int, activity: Activity, name: str) -> float:
-        """Let a rank go on when its compute stream is through with all work; when that is [s].
+        """Block a rank until its compute stream is idle; return the instant [s].
 
-        Beside collectives it has taken longer; what that adds is a span of this activity and name.
+        The slowdown by collectives is added as a span of this activity and name.
         """
         now = self.reach(rank, self.clock[rank])
         while self._stretching is not None and (late := self._stretching.lacking(rank)):
@@ -437,13 +433,13 @@ class Runtime:
         return now
 
     def pass_until(self, rank: int, instant: float) -> None:
-        """Let a rank do nothing until an instant [s]."""
+        """Let a rank idle until an instant [s]."""
         if instant > self.clock[rank]:
             self.clock[rank] = instant
             self._baton.sleep(rank, instant)
 
     def seconds_for(self, rank: int, flops: float, dtype: str) -> float:
-        """Time that a rank's device needs for one kernel, by the roofline [s].
+        """Time of one kernel on a rank's device by the roofline model [s].
 
         Raises
         ------

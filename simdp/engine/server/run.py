@@ -1,9 +1,9 @@
-"""Runs the parameter server and its workers.
+"""Simulates the parameter server and its workers.
 
-Other runs do the same on every rank, and meet in collectives; here each rank plays its own part
-(`workers`), messages share links (`messages`), and what becomes of a gradient depends on when it
-comes (`updates`). The numbers follow the clock (`learning`), and so the same seed gives the same
-bits.
+Here each rank runs its own part (`Worker`), messages share links (`Messages`), and the use of a
+gradient depends on its arrival (`updates`). The numbers (`Learning`) follow the clock, so that
+equal
+seeds give equal bits.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ from simdp.workload.step_costs import (
 
 @dataclass
 class ServerStep:
-    """What is known so far of a step.
+    """Record of a step in progress.
 
     Attributes
     ----------
     samples : int
-        Behind the gradients that were applied.
+        Of the applied gradients.
     losses : dict of int to Losses
-        Of each worker whose gradient was; none without numerics.
+        Of each worker with an applied gradient; empty without numerics.
     first : int or None
-        The lowest of them.
+        The lowest of these workers.
     lr, norm : float
-        Learning rate of the update that took its gradient, and norm of what that applied.
+        Learning rate and gradient norm of the update with its gradient.
     adds : bool
-        Whether losses are sums, which add up.
+        Whether losses are sums.
     """
 
     samples: int = 0
@@ -85,7 +85,7 @@ class ServerStep:
     def add(
         self, rank: int, samples: int, lost: Losses | None, lr: float, norm: float | None
     ) -> None:
-        """Note that a worker's gradient was applied."""
+        """Record that a worker's gradient was applied."""
         self.samples += samples
         if lost is not None:
             self.losses[rank] = lost
@@ -93,7 +93,7 @@ class ServerStep:
             self.first, self.lr, self.norm = rank, lr, norm
 
     def record(self, world_size: int) -> StepRecord:
-        """Sum it up; a worker whose gradient was not applied has no loss."""
+        """Return the record; a worker without an applied gradient has no loss."""
         if not self.losses:
             return StepRecord(self.samples, None, None, self.lr, None, None, None)
         num_micro = max(len(lost.counts) for lost in self.losses.values())
@@ -106,16 +106,16 @@ class ServerStep:
 
 @dataclass
 class Deeds:
-    """What the server did.
+    """Counters of the server.
 
     Attributes
     ----------
     updates, begun, applied, dropped : int
-        Updates; gradients that workers began to compute, and what became of them.
+        Updates; gradients that workers began to compute, and that were applied or dropped.
     busy : float
-        Time that the updates took [s].
+        Time of the updates [s].
     staleness : dict of int to int
-        How many applied gradients had which staleness.
+        Number of applied gradients by staleness.
     """
 
     updates: int = 0
@@ -126,12 +126,12 @@ class Deeds:
     staleness: dict[int, int] = field(default_factory=dict)
 
     def apply(self, staleness: int) -> None:
-        """Count a gradient that is applied."""
+        """Count an applied gradient."""
         self.applied += 1
         self.staleness[staleness] = self.staleness.get(staleness, 0) + 1
 
     def summary(self, rank: int, simulated: float) -> dict[str, Any]:
-        """What result.json says of the server, which lives on a rank; see `Result.server`."""
+        """The server's part of result.json; see `Result.server`."""
         total = sum(value * count for value, count in self.staleness.items())
         largest = max(self.staleness)
         return {
@@ -165,20 +165,20 @@ def message(src: int, dst: int, world_size: int) -> Plan:
 
 
 class Messages:
-    """Carries messages between the server's device and the others.
+    """Sends messages between the server's device and the others.
 
     Parameters
     ----------
-    loop : Loop
-        Where workers wait for them.
-    network : Network
+    loop : EventLoop
+        The loop.
+    network : NetworkRoutes
         Routes.
     server, world_size : int
-        The rank whose device holds the server, and how many there are.
+        The rank whose device runs the server, and the number of ranks.
     before : float
-        What the software takes before the bytes of a message move [s].
+        Software time before the bytes of a message move [s].
     traffic : Traffic
-        Told of every message that arrives.
+        Counts delivered messages.
     """
 
     def __init__(
@@ -205,16 +205,16 @@ class Messages:
     def carry(
         self, src: int, dst: int, step: int, nbytes: float
     ) -> Generator[simpy.Event, Any, float]:
-        """Let a process wait for a message that is sent now; return when it is there [s].
+        """Send a message now, and wait for its arrival, which is returned [s].
 
-        That is at once where both ends are one device's.
+        It arrives at once if both ends are on one device.
 
         Parameters
         ----------
         src, dst : int
             Ranks, one of which is the server's.
         step : int
-            To which it belongs.
+            Step of the message.
         nbytes : float
             Its size [bytes].
         """
@@ -240,28 +240,26 @@ class Worker:
 
     Attributes
     ----------
-    rank : int
-        Which.
     finished : list of float
-        When each step ended that all update together [s]; it grows, or stays empty.
+        End of each synchronous step [s], shared with `Updates`; empty if asynchronous.
     last : int
         The last step.
     step : int
-        The step that it is in.
+        Its current step.
     batches : StepBatches or None
         Of that step.
     version : int
-        Updates behind the weights that it has pulled.
+        Number of updates in its weights.
     came : float
-        When its gradient came to the server [s].
+        Arrival of its gradient at the server [s].
     is_late : bool
         Whether that gradient was dropped.
     pushing : float or None
-        Since when its gradient is on the way [s].
+        Start of the push of its gradient [s].
     lost : Losses or None
-        What it lost in the step.
-    of_update : list of Hold
-        What an update in its step takes and gives back.
+        Its losses in the step.
+    of_update : list of MemoryChange
+        Memory changes of an update in its step.
     """
 
     rank: int
@@ -286,11 +284,11 @@ class Worker:
 
     @property
     def shown_step(self) -> int:
-        """Its step, or the last one that anybody asks about where it is ahead of that."""
+        """Its step, at most the last one that is reported."""
         return min(self.step, self.last)
 
     def play(self, tape: ServerTape, now: float, slowdown: Slowdown, holdings: Holdings) -> float:
-        """Play its part of a step; tell when that is done [s]."""
+        """Simulate its part of a step; return the end [s]."""
         clock, who = now, np.array([self.rank])
         self.of_update = tape.before + tape.after
         for op in tape.work:
@@ -318,7 +316,7 @@ class Worker:
                 self._rows.append(("input", name, start, until, 0.0))
 
     def record(self, trace: TraceBuilder, until: float = np.inf) -> None:
-        """Hand over the spans of what it has played, up to an instant [s]."""
+        """Add the spans of its work up to an instant [s]."""
         for activity, name, start, end, nbytes in self._rows:
             if start < until or start == end:
                 here = self.step_at(start), COMPUTE_LANE, activity, name
@@ -326,11 +324,11 @@ class Worker:
         self._rows.clear()
 
     def step_at(self, instant: float) -> int:
-        """The step that goes on at an instant [s]; of a late worker not the one that it began."""
+        """The global step at an instant [s]; for a late worker not the one that it began."""
         return min(max(self.step, bisect_right(self.finished, instant)), self.last)
 
     def pushed(self, trace: TraceBuilder, end: float, nbytes: float = 0.0) -> None:
-        """Add the span of its gradient on the way, up to an instant [s]."""
+        """Add the span of its gradient's push, up to an instant [s]."""
         if self.pushing is not None and end > self.pushing:
             here = self.step_at(self.pushing), COMM_LANE, "comm", "push"
             trace.add_one(self.rank, *here, self.pushing, end, nbytes)
@@ -344,45 +342,45 @@ class Worker:
         end: float,
         nbytes: float = 0.0,
     ) -> None:
-        """Add a span of messages, or of waiting, unless it is nothing."""
+        """Add a span of messages or of waiting, unless it is empty."""
         if end > start or nbytes:
             trace.add_one(self.rank, self.shown_step, COMM_LANE, activity, name, start, end, nbytes)
 
 
 class ServerRun:
-    """A run: every rank a worker, and the server on the device of one of them.
+    """A run in which every rank is a worker, with the server on the device of one of them.
 
-    An update is worked out at the pace of the server's device memory, on a stream of its own, which
-    does not disturb the worker there. Its spans stand on the ranks that wait for it: those whose
-    gradients it takes.
+    An update runs at the speed of the server's device, on a stream of its own, which does not delay
+    the
+    worker there. Its spans appear on the ranks whose gradients it applies.
 
     Parameters
     ----------
     run : Run
-        All ranks, without numerics: what they do, and for how long. It takes the records.
+        All ranks, without numerics: operations and durations. It receives the records.
     learning : Learning or None
-        The numbers, if there are any.
+        The numbers, if they are computed.
     trace : TraceBuilder
-        Takes the spans.
+        Receives the spans.
     traffic : Traffic
-        Takes the messages.
+        Counts the messages.
     progress : callable, optional
         Called with the number of finished steps.
     stop_after : int, optional
-        Finished steps after which it stops.
+        Number of finished steps after which the run stops.
 
     Attributes
     ----------
     server : int
-        The rank whose device holds the server.
+        The rank whose device runs the server.
     num_steps : int
         Of every worker.
     workers : list of Worker
         By rank.
     updates : Updates
-        What the server does with gradients.
+        Rule by which gradients are applied.
     deeds : Deeds
-        What it has done.
+        The server's counters.
     """
 
     def __init__(
@@ -418,7 +416,7 @@ class ServerRun:
         self._inbox: list[int] = []
         self._pulling, self._has_started = 0, False
         self._sent: dict[int, float] = {}  # by the server, in each step
-        self._pulled_at: dict[int, float] = {}  # by the worker beside it
+        self._pulled_at: dict[int, float] = {}  # by the worker on the server's device
         self._count_bytes()
 
     def _count_bytes(self) -> None:
@@ -431,7 +429,7 @@ class ServerRun:
         self._weight_nbytes = float(sum(sizes.values()) * stored)
 
     def play(self) -> float:
-        """Play the whole run, and give the ranks what came of it; tell when it ends [s]."""
+        """Simulate the whole run, and give the ranks its results; return its end [s]."""
         for worker in self.workers:
             self._take_model(worker.rank)
             self.pull(worker.rank, 0.0)
@@ -450,7 +448,7 @@ class ServerRun:
             self._learning.finish(self.server)
         return end
 
-    # What workers do ---------------------------------------------------------------------------
+    # Workers -------------------------------------------------------------------------------------
 
     def begin(self, rank: int, step: int, now: float) -> None:
         """See `simdp.engine.server.updates.Yard`."""
@@ -460,7 +458,7 @@ class ServerRun:
         self._loop.process(self._work(worker, now))
 
     def _work(self, worker: Worker, now: float) -> Generator[simpy.Event, Any, None]:
-        """A worker computes a gradient, and pushes it."""
+        """Compute a worker's gradient, and push it."""
         tape = self._tapes.tape(worker.step)
         done = worker.play(tape, now, self._run.slowdown, self._holdings)
         now = yield self._loop.until(done, turn_of(worker.rank))
@@ -482,7 +480,7 @@ class ServerRun:
         self._inbox.append(worker.rank)
 
     def _open(self, now: float) -> None:
-        """Look at all gradients that have come at an instant."""
+        """Process all gradients that arrived at an instant."""
         ranks, self._inbox = sorted(self._inbox), []
         self.updates.came(ranks, now)
 
@@ -500,7 +498,7 @@ class ServerRun:
         self._loop.process(self._pull(worker, now))
 
     def _pull(self, worker: Worker, since: float) -> Generator[simpy.Event, Any, None]:
-        """A worker gets the newest weights."""
+        """Send the newest weights to a worker."""
         nbytes = self._weight_nbytes
         now = yield from self._messages.carry(self.server, worker.rank, worker.step, nbytes)
         self._pulling -= 1
@@ -515,7 +513,7 @@ class ServerRun:
             self.updates.pulled(worker.rank, now)
 
     def _count_pulls(self) -> None:
-        """Note on the server's rank what it has sent in each step, at the end of that step."""
+        """Record the bytes that the server sent in each step, at the end of that step."""
         worker, here = self.workers[self.server], 0.0
         for step in sorted({*self._sent, *self._pulled_at}):
             worker.step, here = step, self._pulled_at.get(step, here)
@@ -523,7 +521,7 @@ class ServerRun:
             worker.communicated(self._trace, "comm", "pull", here, here, nbytes)
 
     def _start(self, now: float) -> None:
-        """All workers have their first weights: let them begin together."""
+        """Start all workers once all have their first weights."""
         self._has_started = True
         came = np.array([worker.came for worker in self.workers])
         record_meeting(self._trace, ClockBarrier(SETUP), came, np.full(len(came), now))
@@ -542,7 +540,7 @@ class ServerRun:
         """See `simdp.engine.server.updates.Yard`."""
         self.workers[rank].step = step
 
-    # What the server does ----------------------------------------------------------------------
+    # Server --------------------------------------------------------------------------------------
 
     def update(self, ranks: Sequence[int], now: float, done: Action) -> None:
         """See `simdp.engine.server.updates.Yard`."""
@@ -569,7 +567,7 @@ class ServerRun:
         done(now)
 
     def _parts(self, num_gradients: int) -> list[tuple[str, float, tuple[int, int], float]]:
-        """What an update consists of: name, bytes moved, launches, FLOPs of products.
+        """Parts of an update: name, bytes moved, launches, FLOPs of products.
 
         Launches are those over lists of tensors, and those of a loop over tensors.
         """
@@ -623,7 +621,7 @@ class ServerRun:
     # Memory ------------------------------------------------------------------------------------
 
     def _take_model(self, rank: int) -> None:
-        """A worker's own model; and the server's beside it, with the master weights."""
+        """Allocate a worker's model; on the server's rank also the server's."""
         for op in self._tapes.model:
             nbytes = tapes_of_rank(op, rank) * (op.part != "optimizer_state")
             self._holdings.hold(rank, SETUP, op.part, nbytes, 0.0)
@@ -631,7 +629,7 @@ class ServerRun:
                 self._holdings.hold(rank, SETUP, op.part, tapes_of_rank(op, rank), 0.0)
 
     def _keep_message(self, worker: Worker, sign: int, now: float) -> None:
-        """The server has room for a gradient from when it is sent until it is done with it."""
+        """Allocate or free the server's buffer of a gradient, kept from push to update."""
         if worker.step < OBSERVED_STEPS:
             nbytes = sign * self._run.memory.footprint.room([self._gradient_nbytes])
             self._holdings.hold(self.server, worker.step, "buckets", nbytes, now)
@@ -644,7 +642,7 @@ class ServerRun:
                 )
 
     def _keep_update(self, workers: Sequence[Worker], begin: float, end: float) -> None:
-        """What an update keeps beside the gradients, and what it gives back at its end."""
+        """Memory of an update besides the gradients; freed at its end."""
         server = self.server
         for op in workers[0].of_update:
             nbytes, once = tapes_of_rank(op, server), op.part == "optimizer_state"
@@ -666,13 +664,14 @@ def play_with_server(
     times: Times | None = None,
     segment: Segment = WHOLE,
 ) -> RunOutput:
-    """Play a scenario whose strategy has a server; as `simdp.engine.simulate.play`.
+    """Simulate a scenario whose strategy has a server; as `simdp.engine.simulate.play`.
 
     Raises
     ------
     ScenarioError
-        If ``fabric="vector"``; or it is to go on on another cluster, where the order of messages
-        would be another one.
+        If ``fabric="vector"``; or if the run continues on another cluster, where messages would
+        arrive
+        in another order.
     """
     if fabric == "vector":
         raise ScenarioError(

@@ -1,10 +1,8 @@
 """Updates of the parameter server: order, staleness, weights.
 
-A run without numbers makes the operations of a step, for all ranks at once; each worker plays its
-own part of it when it comes to that step.
-
-A worker plays a whole step ahead of the clock, while messages come to the server's device in
-between, so that only the instants tell what was there at the same time.
+A run without numbers produces the operations of a step for all ranks; each worker runs its part
+when it reaches that step. A worker runs a whole step ahead of the clock, while messages arrive at
+the server's device, so that memory is ordered by instants afterwards (`Holdings`).
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from simdp.workload.schedules.base import Progress
 T = TypeVar("T")
 
 MAX_TAPES = 16
-"""Steps whose operations are kept. Workers that are further apart have them made anew."""
+"""Steps whose operations are kept; workers that are further apart have them computed again."""
 
 
 class ServerTape(NamedTuple):
@@ -48,10 +46,10 @@ class ServerTape(NamedTuple):
 
     Attributes
     ----------
-    work : list of Op
+    work : list of ClockOp
         From the pull to the push.
-    before, after : list of Hold
-        What an update takes before it begins, and gives back at its end.
+    before, after : list of MemoryChange
+        Memory that an update allocates at its begin, and frees at its end.
     """
 
     work: list[ClockOp]
@@ -60,13 +58,7 @@ class ServerTape(NamedTuple):
 
 
 class Tapes:
-    """The steps of a run.
-
-    Parameters
-    ----------
-    run : Run
-        All ranks, without numerics.
-    """
+    """The steps of a run."""
 
     def __init__(self, run: Run) -> None:
         self._run, scenario = run, run.scenario
@@ -79,14 +71,14 @@ class Tapes:
         self.model = _holds(SETUP, run.memory.model())
 
     def batches(self, step: int) -> StepBatches:
-        """Who trains on what in a step."""
+        """Batches of a step."""
         while step >= self._num_dealt:
             self._dealt[self._num_dealt] = next(self._batches)
             self._num_dealt += 1
         return self._dealt[step]
 
     def tape(self, step: int) -> ServerTape:
-        """What everyone does in a step."""
+        """Operations of a step."""
         if step not in self._kept:
             if len(self._kept) == MAX_TAPES:
                 del self._kept[next(iter(self._kept))]
@@ -104,7 +96,7 @@ class Tapes:
         return ServerTape(work, before, _holds(step, run.memory.after(Update())))
 
     def forget(self, step: int) -> None:
-        """Forget what no worker will come to any more: all before a step."""
+        """Drop all steps before one."""
         _drop(self._dealt, step)
         _drop(self._kept, step)
 
@@ -119,7 +111,7 @@ def _drop(kept: dict[int, T], step: int) -> None:
 
 
 def tapes_of_rank(hold: MemoryChange, rank: int) -> float:
-    """What one rank takes [bytes]."""
+    """One rank's change of memory [bytes]."""
     nbytes = hold.nbytes
     return float(nbytes[rank] if isinstance(nbytes, np.ndarray) else nbytes)
 
@@ -127,62 +119,53 @@ def tapes_of_rank(hold: MemoryChange, rank: int) -> float:
 # Updates ------------------------------------------------------------------------------------------
 
 Action = Callable[[float], None]
-"""Something that happens; it is told the instant [s]."""
+"""Called with the instant [s]."""
 
 
 class Yard(Protocol):
-    """What updates can order; see `simdp.engine.server.run.ServerRun`."""
+    """Actions available to `Updates`; see `simdp.engine.server.run.ServerRun`."""
 
     @property
     def num_steps(self) -> int:
-        """How many gradients each worker computes, or how often all update together."""
+        """Number of gradients of each worker, or of synchronous updates."""
 
     def begin(self, rank: int, step: int, now: float) -> None:
-        """Let a worker compute its gradient of a step, and push it."""
+        """Start a worker's computation and push of its gradient of a step."""
 
     def pull(self, rank: int, now: float) -> None:
-        """Let a worker get the newest weights."""
+        """Send the newest weights to a worker."""
 
     def update(self, ranks: Sequence[int], now: float, done: Action) -> None:
-        """Apply the mean of some gradients that have come; then do something."""
+        """Apply the mean of some gradients, which have arrived; then call ``done``."""
 
     def drop(self, rank: int, step: int) -> None:
-        """Forget a gradient that has come; its worker is from now on in the step that goes on."""
+        """Drop a gradient that has arrived; its worker moves to the given step."""
 
     def has_samples(self, rank: int, step: int) -> bool:
-        """Whether a worker has anything to learn from in a step."""
+        """Whether a worker has samples in a step."""
 
     def leave_out(self, rank: int, step: int) -> None:
-        """Let a worker be in a step in which it computes nothing."""
+        """Move a worker to a step in which it computes nothing."""
 
     def finish_step(self, step: int, oldest: int) -> None:
-        """Note that no gradient of a step, or of one before it, will be applied any more.
+        """Record that no more gradients of a step, or of one before it, will be applied.
 
         ``oldest`` is the first step that a worker may still begin.
         """
 
     def waited(self, rank: int, name: str, begin: float, end: float) -> None:
-        """Note for what a worker has waited [s]."""
+        """Record a worker's wait with its reason [s]."""
 
 
 class Updates(ABC):
-    """What the server does with gradients.
-
-    Parameters
-    ----------
-    options : ServerOptions
-        With its options.
-    yard : Yard
-        Where workers and the server are.
-    world_size : int
-        Number of workers.
+    """Rule by which the server applies gradients.
 
     Attributes
     ----------
     busy : bool
-        Whether an update is under way.
+        Whether an update is running.
     finished : list of float
-        When each step ended that all update together [s].
+        End of each synchronous step [s].
     """
 
     def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
@@ -191,27 +174,28 @@ class Updates(ABC):
 
     @abstractmethod
     def start(self, rank: int, now: float) -> None:
-        """A worker has the first weights."""
+        """Start a worker, which has the first weights."""
 
     @abstractmethod
     def came(self, ranks: Sequence[int], now: float) -> None:
-        """The gradients of some workers have come at an instant, in order of rank."""
+        """Process the gradients that arrived from some workers at an instant, in order of rank."""
 
     @abstractmethod
     def pulled(self, rank: int, now: float) -> None:
-        """A worker has new weights."""
+        """Continue a worker, which has new weights."""
 
     @property
     @abstractmethod
     def are_done(self) -> bool:
-        """Whether nothing is left to apply."""
+        """Whether no gradient is left to apply."""
 
 
 class Synchronous(Updates):
-    """One update for the first gradients of a step; those that come later are dropped.
+    """One update with the first gradients of a step; later ones are dropped.
 
-    With backups, a worker without samples sits a step out: its gradient of zeros would be the first
-    to come, and take the place of one from which there is something to learn.
+    With backups, a worker without samples skips a step: otherwise its gradient of zeros would
+    arrive
+    first and replace one with information.
     """
 
     def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
@@ -219,12 +203,12 @@ class Synchronous(Updates):
         self.version = 0
         self._taken: list[int] = []
         self._late: list[int] = []
-        self._idle: dict[int, float] = {}  # workers without samples, and since when
+        self._idle: dict[int, float] = {}  # workers without samples: start of their wait
         self._of = [0] * world_size  # the version that each worker has pulled
         self._wanted = self._of_step(0)
 
     def _of_step(self, step: int) -> int:
-        """How many gradients an update takes."""
+        """Number of gradients in an update."""
         first = self.world_size - self.options.backup
         return min(first, sum(self._takes_part(rank, step) for rank in range(self.world_size)))
 
@@ -251,7 +235,7 @@ class Synchronous(Updates):
                 self._taken.append(rank)
                 continue
             self.yard.drop(rank, min(self.version, self.yard.num_steps - 1))
-            if len(self._taken) == self._wanted:  # newer weights will be there in a moment
+            if len(self._taken) == self._wanted:  # an update with newer weights is running
                 self._late.append(rank)
             else:
                 self._pull(rank, now)
@@ -286,13 +270,13 @@ class Synchronous(Updates):
 
 
 class Asynchronous(Updates):
-    """An update for every gradient, in the order in which they come."""
+    """One update per gradient, in order of arrival."""
 
     def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
         super().__init__(options, yard, world_size)
         self._queue: deque[int] = deque()
         self._done = [0] * world_size  # steps
-        self._ahead: dict[int, float] = {}  # workers that wait, and since when
+        self._ahead: dict[int, float] = {}  # waiting workers: start of their wait
         self._slowest = 0
 
     def start(self, rank: int, now: float) -> None:
@@ -322,7 +306,7 @@ class Asynchronous(Updates):
         self._next(now)
 
     def _go_on(self, rank: int, now: float) -> None:
-        """A worker is done with a step: let it pull, and those that have waited for it."""
+        """End a worker's step: it pulls, and so do workers that waited for it."""
         self._done[rank] += 1
         slowest = min(self._done)
         if slowest > self._slowest:
@@ -349,18 +333,18 @@ class Asynchronous(Updates):
 
 
 UPDATES: dict[str, type[Updates]] = {"asynchronous": Asynchronous, "synchronous": Synchronous}
-"""By ``strategy.updates``."""
+"""Rules by ``strategy.updates``."""
 
 
 class Losses(NamedTuple):
-    """What a worker lost in a step, one value per micro-step.
+    """A worker's losses in a step, one value per micro-step.
 
     Attributes
     ----------
     losses : ndarray, shape `(num_micro,)`
         nan without samples.
     counts : ndarray, shape `(num_micro,)`
-        How many things each averages.
+        Number of items that each averages.
     """
 
     losses: Floats
@@ -373,15 +357,9 @@ _LEARNING = Interpreter[None](f"{__name__}.Learning", {}, ignores={*NO_RECORD, *
 class Learning(RecordsInterpreter):
     """Weights and optimizer state of the server; weights, buffers and gradients of the workers.
 
-    What it answers depends on the order in which it is asked, which the clock decides. So where a
-    run goes on it answers from the state's log what it was asked before, and then wakes up.
-
-    Parameters
-    ----------
-    scenario, program
-        As of `Records`.
-    past : State, optional
-        Where the run stopped.
+    Results depend on the order of calls, which the clock determines. So a continued run first
+    returns
+    the results in the state's log, call by call, and then loads the state.
     """
 
     replicas: Replicas
@@ -413,7 +391,7 @@ class Learning(RecordsInterpreter):
         return found
 
     def finish(self, rank: int) -> None:
-        """Give a rank the newest weights, which are the result; the state has what it had."""
+        """Give a rank the newest weights as the result; the state keeps its own."""
         self._left[rank] = self.replicas.weights[rank]
         self.replicas.weights[rank] = self._trainer.weights[0]
 
@@ -432,7 +410,7 @@ class Learning(RecordsInterpreter):
             }
 
     def _answered(self, work: Callable[[], Any]) -> Any:
-        """Find an answer, or remember it, and note it."""
+        """Return the next result of the log, or compute and log it."""
         past = self._past
         if past is not None and len(self.log) < len(past.log):
             self.log.append(past.log[len(self.log)])
@@ -452,7 +430,7 @@ class Learning(RecordsInterpreter):
             self.replicas.weights[rank][name][...] = newest
 
     def compute(self, rank: int, step: int, batches: StepBatches) -> Losses:
-        """Find a worker's gradient of a step, from the weights that it has pulled."""
+        """Compute a worker's gradient of a step from its pulled weights."""
         found = self._answered(lambda: self._compute(rank, step, batches))
         return Losses(*(np.array(each, dtype=float) for each in found))
 
@@ -476,19 +454,9 @@ class Learning(RecordsInterpreter):
                 self.replicas.inject(rank, fault.value)
 
     def update(self, ranks: Sequence[int], number: int) -> float:
-        """Apply the mean of some workers' gradients, added in this order; forget these.
+        """Apply the mean of some workers' gradients, added in the given order, and drop them.
 
-        Parameters
-        ----------
-        ranks : sequence of int
-            Whose.
-        number : int
-            Of the update, from 1.
-
-        Returns
-        -------
-        float
-            Norm of the mean, before clipping.
+        ``number`` is that of the update, from 1. Returns the norm of the mean, before clipping.
         """
         return float(self._answered(lambda: self._update(ranks, number)))
 
@@ -497,7 +465,7 @@ class Learning(RecordsInterpreter):
         for rank in ranks:
             for name, gradient in self.replicas.gradients[rank].items():
                 share = gradient * gradient.dtype.type(1.0 / len(ranks))
-                if share.dtype != self._wire:  # it travels in 16 bit, and is added in 32
+                if share.dtype != self._wire:  # sent in 16 bits, and added in 32
                     share = share.astype(self._wire).astype(gradient.dtype)
                 total[name] = total[name] + share if name in total else share
             self.replicas.gradients[rank] = {}
@@ -506,33 +474,27 @@ class Learning(RecordsInterpreter):
         return done.norm
 
     def forget(self, rank: int) -> None:
-        """Forget a worker's gradient."""
+        """Drop a worker's gradient."""
         self._answered(lambda: self.replicas.gradients.__setitem__(rank, {}))
 
 
 TakenBytes = tuple[float, int, int, float]
-"""When [s], in which step, the place in `PARTS`, and how much [bytes]."""
+"""Instant [s], step, index in `MEMORY_PARTS`, and change [bytes]."""
 
 
 class Holdings:
-    """What all ranks take.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    """
+    """Changes of all ranks' memory, in any order."""
 
     def __init__(self, world_size: int) -> None:
         self._taken: list[list[TakenBytes]] = [[] for _ in range(world_size)]
 
     def hold(self, rank: int, step: int, part: str, nbytes: float, now: float) -> None:
-        """Let a rank take bytes at an instant, or give them back where they are negative."""
+        """Record an allocation of a rank at an instant; negative if freed."""
         if nbytes:
             self._taken[rank].append((now, step, MEMORY_PARTS.index(part), nbytes))
 
     def ledger(self, trace: TraceBuilder, end: float) -> MemoryLedger:
-        """Follow all of it up to an instant [s]: the peaks, and what they were made of."""
+        """Apply all changes up to an instant [s]: the peaks, and their breakdown."""
         at_peak = np.zeros((len(MEMORY_PARTS), len(self._taken)))
         for rank, taken in enumerate(self._taken):
             taken.sort(key=lambda one: one[0])
