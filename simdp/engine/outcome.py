@@ -86,14 +86,12 @@ def rates(
 
     Parameters
     ----------
-    scenario : Scenario
-        One point.
+    scenario, segment, steps
+        As for `mean_lengths`: the steps whose samples count.
     throughput : float or None
         Of all ranks [samples/s].
     step_time : float
         Of a steady step [s].
-    segment, steps
-        As for `mean_lengths`: the steps whose samples count.
 
     Returns
     -------

@@ -36,16 +36,16 @@ from simdp.workload import Workload
 
 @dataclass
 class Busy:
-    """Work of one step that nothing comes between.
+    """Consecutive work of one step.
 
     Attributes
     ----------
     step : int
         As in `simdp.engine.ops.ComputeWork`.
     slowed, steady : ndarray, shape `(world_size,)`
-        What stragglers slow down, their factors included, and what they do not [s].
+        Work with straggler slowdowns, which are included, and work without [s].
     num_hooks : int
-        How many hooks are part of it.
+        Number of hooks in it.
     """
 
     step: int
@@ -55,13 +55,12 @@ class Busy:
 
 
 class Heard:
-    """A script as it was played, to be played again with other times.
+    """A recorded script, for replays with other times.
 
     Parameters
     ----------
     num_steps : int, optional
-        Steps that are recorded; what comes after the first operation of a later one is only passed
-        on. Left out, all are.
+        Recorded steps; later ones are only passed on. Default: all.
     """
 
     def __init__(self, num_steps: int | None = None) -> None:
@@ -69,7 +68,7 @@ class Heard:
         self._end = inf if num_steps is None else num_steps
 
     def listen(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
-        """Pass a script on."""
+        """Record a script, and yield it."""
         for op in script:
             if not isinstance(op, ClockWait) and op.step >= self._end:
                 yield op
@@ -101,10 +100,11 @@ class Heard:
             last.steady += op.seconds
 
     def forget_setup(self) -> None:
-        """Leave out what comes before the first step, if all ranks leave it at one instant.
+        """Drop operations before the first step, if all ranks leave the setup at one instant.
 
-        Then it moves every later instant alike. They do where they meet, or wait for the last of
-        the collectives.
+        This is so after a barrier, or after a wait for the last collectives; then the setup delays
+        all
+        later instants equally.
         """
         begin = next((i for i, op in enumerate(self.ops) if _step(op) > SETUP), 0)
         setup = self.ops[:begin]
@@ -115,25 +115,25 @@ class Heard:
 
     @property
     def is_timed(self) -> bool:
-        """Whether no time depends on more than work, and the cost of collectives of all ranks."""
+        """Whether times depend only on work and on the cost of collectives of all ranks."""
         launches = [op for op in self.ops if isinstance(op, Launch)]
         there = not any(isinstance(op, Feed) for op in self.ops)
         return there and all(op.seconds is not None and op.groups is None for op in launches)
 
     def step_ends(self, first: Scenario, others: Sequence[Scenario]) -> Floats:
-        """Play it for scenarios that only charge the same otherwise, side by side.
+        """Replay the script, which is that of ``first``, with the times of other scenarios.
 
         Parameters
         ----------
         first : Scenario
-            Whose script it is.
+            The recorded one.
         others : sequence of Scenario
             Without pauses on the clock.
 
         Returns
         -------
         ndarray, shape `(num_steps + 1, num_scenarios, world_size)`
-            When each rank is done with the setup and with each step [s].
+            When each rank finishes the setup and each step [s].
         """
         charged, n = _Charged(first, others), first.cluster.world_size
         clock, ends = np.zeros((len(others), n)), dict[int, Floats]()
@@ -169,19 +169,12 @@ class Heard:
 
 
 class _Charged:
-    """What some scenarios charge for the operations of another one's script.
-
-    Parameters
-    ----------
-    first : Scenario
-        Whose script it is.
-    others : sequence of Scenario
-        Which charge; each is a row of what is found.
+    """Times of a script's operations in other scenarios, one row each.
 
     Attributes
     ----------
     slowdowns : (ndarray, ndarray), shape `(num_scenarios, 1)` each
-        By how much compute and collectives slow each other down.
+        Relative slowdown of compute by collectives, and of collectives by compute.
     """
 
     def __init__(self, first: Scenario, others: Sequence[Scenario]) -> None:
@@ -208,7 +201,7 @@ class _Charged:
         self._new = np.ones((len(others), n))
 
     def busy(self, op: Busy) -> Floats:
-        """How long work takes by itself, shape `(num_scenarios, world_size)` [s]."""
+        """Duration of work without collectives, shape `(num_scenarios, world_size)` [s]."""
         if op.step != self._step:
             old = self._old = self._before.factors(op.step)
             each = [old if one is None else one.factors(op.step) for one in self._slowdowns]
@@ -218,11 +211,11 @@ class _Charged:
         return found
 
     def message(self, op: Launch) -> Floats:
-        """How long a collective keeps its stream before it begins [s]."""
+        """Time that a collective occupies its stream before it begins [s]."""
         return op.message + self._message
 
     def collective(self, op: Launch) -> Floats:
-        """How long a collective takes, from when the last rank has come [s]."""
+        """Duration of a collective from the last rank's arrival [s]."""
         key = op.plan.collective, op.nbytes
         if key not in self._seconds:
             self._seconds[key] = _column(cost.seconds(*key, at) for cost, at in self._costs)
@@ -238,16 +231,16 @@ def _step(op: Busy | Launch | ClockWait | ClockBarrier | Feed) -> int:
 
 
 MICRO_STEPS = (3, 4)
-"""Of so many micro-steps the last is like all that would follow, if the first scenario's is."""
+"""Micro-steps of the short steps from which longer ones are extrapolated."""
 
 WORTH_IT = 12
-"""Micro-steps of a step from which on it pays to play `MICRO_STEPS` in their place."""
+"""Minimum micro-steps of a step for which `MICRO_STEPS` are simulated instead."""
 
 ALIKE = 1e-9
-"""By which a step may differ from what a few of its micro-steps say, relatively: rounding."""
+"""Relative rounding error of step times that are extrapolated from `MICRO_STEPS`."""
 
 NETWORK = {"link": None, "inter_node": None}
-"""What the cost of collectives knows of a cluster."""
+"""Fields of a cluster that affect only the cost of collectives."""
 
 CHARGED_ANEW = {
     "hook": 0.0,
@@ -256,28 +249,28 @@ CHARGED_ANEW = {
     "compute_slowdown": 0.0,
     "collective_slowdown": 0.0,
 }
-"""Overheads that a script heard once is charged again with."""
+"""Overheads that a replay can change."""
 
 
 class Stopwatch:
-    """Times steps; what other scenarios have in common with the first is not worked out again.
+    """Times steps of scenarios that share most of their times with the first one.
 
     Parameters
     ----------
     scenario : Scenario
         The first, without a sweep and without numerics.
     heard : Heard, optional
-        Its script, where `simdp.engine.simulate.times_alone` has played it, with the metrics that
-        this found. Without them it is played here.
+        Its script, recorded with `simdp.engine.simulate.times_alone`; default: it is simulated
+        here.
     metrics : mapping, optional
-        With ``heard``.
+        With ``heard``: the metrics found.
 
     Attributes
     ----------
     metrics : dict
         Of the first scenario, those of `simdp.results.metrics.times`.
     repeats : bool
-        Whether others that differ in times alone cost next to nothing.
+        Whether scenarios that differ only in times are replayed, at almost no cost.
     """
 
     def __init__(
@@ -310,7 +303,7 @@ class Stopwatch:
             self._heard.forget_setup()
 
     def step_times(self, others: Sequence[Scenario]) -> list[float]:
-        """Simulated time of a steady step of each of some scenarios, but for rounding [s]."""
+        """Simulated time of a steady step of each scenario, up to rounding [s]."""
         charged = [other for other in others if self._differs_in_times(other)]
         found = dict[int, float]()
         if charged:
@@ -326,7 +319,7 @@ class Stopwatch:
 
     @cached_property
     def _few(self) -> list[Workload]:
-        """The workload with a few of its micro-steps, if it has many that are alike."""
+        """The workload with a few of its micro-steps, if it has many equal ones."""
         workload = self.scenario.workload
         accumulated = workload.grad_accum
         if not isinstance(accumulated, int) or accumulated < WORTH_IT:
@@ -337,14 +330,14 @@ class Stopwatch:
 
     @cached_property
     def _is_periodic(self) -> bool:
-        """Whether the first scenario's step is one that a few of its micro-steps tell."""
+        """Whether the first scenario's step time follows from a few micro-steps."""
         if not self._few:
             return False
         step = self.metrics["step_time_s"]
         return bool(abs(self._continued(self.scenario, self._times) - step) <= ALIKE * step)
 
     def _continued(self, other: Scenario, known: Times | None) -> float:
-        """Step time of as many micro-steps as there are, by that of a few [s]."""
+        """Step time extrapolated from a few micro-steps [s]."""
         shorter = [other.model_copy(update={"workload": one}) for one in self._few]
         before, after = (self._of_steps(one, known) for one in shorter)
         more = self.scenario.workload.grad_accum
@@ -357,7 +350,7 @@ class Stopwatch:
         return steady_step_time(ends.ends())
 
     def _computes_alike(self, other: Scenario) -> bool:
-        """Whether the other one computes the same on the same devices."""
+        """Whether another scenario computes the same on the same devices."""
         a, b = self.scenario.cluster, other.cluster
         return self.scenario.workload is other.workload and all(
             getattr(a, key) == getattr(b, key)
@@ -365,7 +358,7 @@ class Stopwatch:
         )
 
     def _differs_in_times(self, other: Scenario) -> bool:
-        """Whether the other one says what the first one did, and only charges it otherwise."""
+        """Whether another scenario has the same operations, with other durations."""
         a, b = self.scenario, other
         if not self.repeats or a.workload is not b.workload or not b.collectives.all_timed:
             return False

@@ -1,4 +1,4 @@
-"""Replicas of the model, and their walk through the graph."""
+"""Replicas of the model, and their forward and backward through the graph."""
 
 from __future__ import annotations
 
@@ -23,17 +23,11 @@ from simdp.workload.schedules.base import Progress
 
 T = TypeVar("T")
 Answer = Callable[[list[Array]], list[Array]]
-"""Takes the part of each rank, returns what each is sent."""
+"""Takes a part from each rank, returns the reply to each."""
 
 
 class Walk(Generic[T]):
-    """Takes a generator's steps; when it begins it goes to the first pause.
-
-    Parameters
-    ----------
-    steps : generator
-        Yields at its pauses, and returns something.
-    """
+    """Runs a generator from pause to pause; begins with the first part."""
 
     def __init__(self, steps: Generator[None, None, T]) -> None:
         self._steps = steps
@@ -41,7 +35,7 @@ class Walk(Generic[T]):
         self.step()
 
     def step(self) -> None:
-        """Go on to the next pause, or to the end; after that, nothing."""
+        """Continue to the next pause, or to the end; after the end, do nothing."""
         try:
             next(self._steps)
         except StopIteration as stop:
@@ -49,7 +43,7 @@ class Walk(Generic[T]):
                 self._result = stop.value
 
     def result(self) -> T:
-        """What the generator has returned."""
+        """The generator's return value."""
         assert self._result is not None, "it is not at its end"
         return self._result
 
@@ -57,23 +51,23 @@ class Walk(Generic[T]):
 def together(
     scripts: Sequence[Exchange[T]], answer: Answer, num_elements: int
 ) -> Generator[None, None, list[T]]:
-    """Run every rank's script; where they yield, all of them are answered together.
+    """Run every rank's script; parts that they yield are exchanged together.
 
-    Where they pause, so does this.
+    Yields when the scripts pause.
 
     Parameters
     ----------
     scripts : sequence of generator
         Of each rank: yields parts to exchange, or `PAUSE`.
     answer : callable
-        Asked once all have yielded; ranks that are done take part with zeros.
+        Exchanges the parts; finished ranks take part with zeros.
     num_elements : int
         As for `each_rank`.
 
     Returns
     -------
     list
-        What the scripts return, by rank.
+        Return values of the scripts, by rank.
     """
     results: list[Any] = [None] * len(scripts)
     waiting = set(range(len(scripts)))
@@ -110,7 +104,7 @@ def alone(script: Generator[Any, Any, T]) -> T:
 
 
 def _filled(parts: Sequence[Array | None]) -> list[Array]:
-    """Let ranks that are done take part with zeros."""
+    """Fill in zeros for finished ranks."""
     there = next(part for part in parts if part is not None)
     return [np.zeros_like(there) if part is None else part for part in parts]
 
@@ -119,17 +113,17 @@ def _filled(parts: Sequence[Array | None]) -> list[Array]:
 
 
 class Dealt(Protocol):
-    """Pieces of weights and gradients that have been dealt to the ranks, if they have."""
+    """Pieces of weights and gradients on the ranks."""
 
     def take_gradients(self) -> list[dict[str, Array]]:
-        """Of each rank what its optimizer needs; then forget them."""
+        """Return and drop each rank's gradients for its optimizer."""
 
     def whole_weights(self) -> list[dict[str, Array]]:
-        """All of every rank's weights."""
+        """Whole weights of every rank."""
 
     @property
     def groups(self) -> list[list[int]]:
-        """Ranks whose pieces make up the whole."""
+        """Groups of ranks whose pieces form the whole."""
 
 
 class ForwardInProgress(NamedTuple):
@@ -143,17 +137,10 @@ class ForwardInProgress(NamedTuple):
 class Replicas:
     """Every rank's arrays.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point, with numerics.
-    samples : Samples
-        The data.
-
     Attributes
     ----------
     weights : list of dict of str to ndarray
-        Of each rank, by torch name; what forward computes with.
+        Weights of forward on each rank, by torch name.
     buffers : list of dict of str to ndarray
         Of each rank, by torch name.
     gradients : list of dict of str to ndarray
@@ -181,8 +168,8 @@ class Replicas:
         self.weights = self.trainer.weights
         self.gradients: list[dict[str, Array]] = [{} for _ in range(n)]
         self._begun: list[ForwardInProgress | None] = [None] * n
-        # Gradients are written over those of the step before, which saves the system from handing
-        # out and clearing fresh memory; later micro-steps have arrays of their own, to be added.
+        # Gradients overwrite those of the step before, which saves allocation; later micro-steps
+        # have arrays of their own, which are added.
         self._reuses_room = workload.mode == "training"
         self._own: list[dict[str, Array]] = [{} for _ in range(n)]
         self._buffers: dict[tuple[tuple[str, ...], str], FlatBuffers] = {}
@@ -210,16 +197,16 @@ class Replicas:
         parts : sequence of ndarray
             Sample indices of each rank.
         scales : ndarray, shape `(world_size,)`
-            Factor on each rank's loss, for the gradients alone.
+            Factor on each rank's loss, for the gradients only.
         gather : callable
-            Takes what the ranks yield in the middle of forward, returns what each is sent.
+            Exchanges parts during forward.
         pauses : bool
             Whether to yield before each call of the model.
 
         Returns
         -------
         ndarray, shape `(world_size,)`
-            The unscaled losses; nan where a rank has nothing to average.
+            The unscaled losses; nan where a rank has no items.
         """
         self._begun = [None] * self.world_size
         scripts = [
@@ -256,7 +243,7 @@ class Replicas:
         return total
 
     def _round_buffers(self, rank: int) -> None:
-        """Round a rank's buffers where the strategy keeps them in another dtype; not counters."""
+        """Round a rank's float buffers if the strategy keeps them in another dtype."""
         for value in self.buffers[rank].values() if self._buffer_dtype else ():
             if value.dtype.kind == "f":
                 value[...] = rounded(value, self._buffer_dtype)
@@ -265,7 +252,8 @@ class Replicas:
         """Add the gradients of the last forward to those of the step.
 
         If forward paused, this yields before each call too, the last one first; the gradients that
-        a call completes are there at the next pause. ``add`` is as ``gather`` in forward.
+        a call
+        completes are available at the next pause. ``add`` exchanges parts as ``gather`` in forward.
         """
         scripts = [self._backward_of(rank) for rank in range(self.world_size)]
         yield from together(scripts, add, self._num_elements)
@@ -294,7 +282,7 @@ class Replicas:
     def _add_gradients(self, rank: int, names: Sequence[str], found: dict[str, Array]) -> None:
         total, constant = self.gradients[rank], self._constant.get(rank, frozenset())
         for name in [name for name in names if name not in constant]:
-            if name not in found:  # nothing to learn from: a gradient of zero
+            if name not in found:  # no samples: a gradient of zero
                 found[name] = np.zeros(self.shapes[name], self._dtype)
             if name in total:
                 total[name] += found[name]
@@ -302,21 +290,17 @@ class Replicas:
                 total[name] = found[name]
 
     def run_one(self, rank: int, part: Array, scale: float) -> float:
-        """Run forward and backward on one rank alone; its layers must exchange nothing.
+        """Run forward and backward on one rank; its layers must exchange nothing.
 
-        Parameters are as in `walk_forward`, of this rank.
-
-        Returns
-        -------
-        float
-            The unscaled loss; nan without anything to average.
+        Parameters are as in `walk_forward`, for this rank. Returns the unscaled loss; nan without
+        items.
         """
         loss = alone(self._forward_of(rank, part, scale, False))
         alone(self._backward_of(rank))
         return loss
 
     def inject(self, rank: int, value: float) -> None:
-        """Put a value into the first element of a rank's gradient."""
+        """Write a value into the first element of a rank's gradient."""
         found = (name for name in self.graph.ready_order if name in self.gradients[rank])
         if (first := next(found, None)) is not None:
             self.gradients[rank][first].reshape(-1)[0] = value
@@ -329,24 +313,21 @@ class Replicas:
         return self._own[rank]
 
     def forget_room(self) -> None:
-        """Let every step's gradients have memory of their own."""
+        """Allocate new memory for every step's gradients."""
         self._reuses_room = False
         self._own = [{} for _ in self.weights]
 
-    # Buffers of what travels -------------------------------------------------------------------
+    # Buffers of collectives ----------------------------------------------------------------------
 
     def forget_flat_buffers(self) -> None:
-        """Give back the memory of flat buffers; those still needed are made anew."""
+        """Free all flat buffers."""
         self._buffers.clear()
         self._latest = None
 
     def flat_buffers(self, names: Sequence[str], dtype: str) -> FlatBuffers:
-        """Flat buffers, one per rank, with room for some parameters; kept until forgotten.
-
-        Where a step sorts parameters into other buffers than the one before, those are forgotten.
-        """
+        """Flat buffers for some parameters, one per rank; kept until other buckets replace them."""
         if self._latest is not None and self._latest[0] is names and self._latest[1] == dtype:
-            return self._latest[2]  # to hash the names once for each of them takes their square
+            return self._latest[2]  # hashing all names for each parameter would be quadratic
         key = (tuple(names), dtype)
         if key not in self._buffers:
             held = sum(len(buffers.flat[0]) for buffers in self._buffers.values())
@@ -358,10 +339,11 @@ class Replicas:
         return self._buffers[key]
 
     def fill(self, views: Sequence[Array], name: str, divisor: float, compressed: bool) -> None:
-        """Write every rank's gradient of a parameter, divided, to a place in its buffer.
+        """Write every rank's gradient of a parameter, divided, into its buffer.
 
-        torch multiplies by 1 / divisor in the gradient's dtype; its compression hooks round to
-        16 bit first and then divide.
+        torch multiplies by 1 / divisor in the gradient's dtype; its compression hooks round to 16
+        bits
+        first and then divide.
         """
 
         def write(rank: int) -> None:
@@ -379,7 +361,7 @@ class Replicas:
         each_rank(write, self.world_size, views[0].size)
 
     def empty(self, buffers: FlatBuffers, divisor: float = 1.0) -> None:
-        """Make a buffer's content, divided, the gradients of its parameters."""
+        """Replace gradients by the content of a buffer, divided."""
         for flat in buffers.flat if divisor != 1.0 else ():
             np.divide(flat, flat.dtype.type(divisor), out=flat)
         constant = [self._constant.get(rank, frozenset()) for rank in range(self.world_size)]
@@ -390,7 +372,7 @@ class Replicas:
                 self.gradients[rank][name] = own
 
     def broadcast(self, names: Sequence[str], plan: Plan) -> None:
-        """Replace some tensors of one dtype, weights or buffers, by those of the plan's root."""
+        """Replace weights or buffers of one dtype by those of the plan's root."""
         tensors = self.weights if names[0] in self.weights[0] else self.buffers
         own_dtype = tensors[0][names[0]].dtype
         dtype = numpy_dtype(self.trainer.stored) if tensors is self.weights else own_dtype
@@ -407,12 +389,9 @@ class Replicas:
             self.trainer.follow(plan.root, names)
 
     def update(self, progress: Progress, active: Sequence[bool]) -> list[UpdateResult | None]:
-        """Let the optimizer change every active rank's weights; forget the gradients.
+        """Run the optimizer of every active rank, and drop the gradients.
 
-        Returns
-        -------
-        list of Update or None
-            Of each rank; None where it takes no part.
+        Returns each rank's result; None for inactive ranks.
         """
         gradients = self.gradients if self.shards is None else self.shards.take_gradients()
         done = self.trainer.update(gradients, progress, active)
@@ -420,7 +399,7 @@ class Replicas:
         return done
 
     def state_dict(self) -> dict[str, Array]:
-        """All that is kept from step to step: whole tensors, by rank and name."""
+        """State that is kept from step to step: whole tensors, by rank and name."""
         groups = None if self.shards is None else self.shards.groups
         found = self.trainer.state_dict(groups)
         for rank, own in enumerate(self.buffers):
@@ -428,12 +407,12 @@ class Replicas:
         return without_repeats(found)
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take up what was kept; a rank that was not there goes on as the first.
+        """Load a state; a rank that is not in it gets rank 0's.
 
         Raises
         ------
         ScenarioError
-            If something is missing, or of another shape.
+            If an array is missing, or of another shape.
         """
         self.trainer.load_state_dict(arrays)
         for rank, own in enumerate(self.buffers):
@@ -444,13 +423,13 @@ class Replicas:
 def state_dicts(replicas: Replicas) -> list[dict[str, Array]]:
     """Every rank's parameters and buffers, by torch name."""
     buffers, weights = replicas.buffers, whole_weights(replicas)
-    if replicas.scenario.strategy.execution == "single_process":  # its copies are gone
+    if replicas.scenario.strategy.execution == "single_process":  # copies are temporary
         return [{**weights[0], **buffers[0]}] * replicas.world_size
     return [{**w, **b} for w, b in zip(weights, buffers, strict=True)]
 
 
 def identical(replicas: Replicas, who: Participants | None = None) -> bool:
-    """Whether all ranks that take part hold the same weights, bit for bit."""
+    """Whether all participating ranks have the same weights, bit for bit."""
     each = whole_weights(replicas)
     first, *others = each if who is None else [each[rank] for rank in who.ranks]
     return all(
@@ -459,9 +438,9 @@ def identical(replicas: Replicas, who: Participants | None = None) -> bool:
 
 
 def whole_weights(replicas: Replicas) -> list[dict[str, Array]]:
-    """All of every rank's weights, put together where they have been dealt to the ranks.
+    """Whole weights of every rank, joined from their pieces.
 
-    Where the strategy rounds them for forward alone, those that it rounds.
+    If the strategy rounds weights only for forward, these are the unrounded ones.
     """
     if replicas.shards is not None:
         return replicas.shards.whole_weights()

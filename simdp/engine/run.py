@@ -38,20 +38,8 @@ class Backups:
     """Drops the ranks whose forward and backward end last (backup workers).
 
     Ranks are ordered by compute time with stragglers, without waiting for input or other ranks, so
-    the dropped ranks are known before the step and do not depend on the clock.
-
-    Parameters
-    ----------
-    num_late : int
-        Ranks that are dropped in every step.
-    times : Times
-        Compute times.
-    samples : BatchSamples
-        The data.
-    facts : Facts
-        Of the run.
-    slowdown : Slowdown
-        The cluster's stragglers.
+    the
+    dropped ranks are known before the step and do not depend on the clock.
     """
 
     def __init__(
@@ -94,17 +82,6 @@ class NominalTimes:
     """Times without contention, by which a few strategies sort gradients.
 
     Implements `simdp.steps.facts.Nominal`.
-
-    Parameters
-    ----------
-    times : Times
-        Compute times.
-    samples : BatchSamples
-        The data.
-    facts : Facts
-        Of the run.
-    launcher : Launcher
-        Predicts the duration of collectives.
     """
 
     def __init__(

@@ -1,12 +1,11 @@
 """Sharded parameters: flat shards, rows, and scattered pieces.
 
-What a rank does not keep whole is not there: gathered parameters are arrays of their own, filled
-with nan and thrown away when they are freed, so that a gather that is missing cannot pass unseen.
+Gathered parameters are arrays of their own, filled with nan and dropped when they are freed, so
+that a missing gather is detected. A buffer holds rank by rank, for each rank its rows of all
+parameters; these are copied in before a collective, and out before compute.
 
-What travels lies rank by rank, each rank's rows of all parameters together; it is copied in and
-out. What has not been copied out cannot be computed with.
-
-What `simdp.engine.replicas` does for ranks that have a loss each, where one loss may be of all.
+`Scattered` is the counterpart of `simdp.engine.replicas` for strategies with one process, where one
+loss may cover all ranks' outputs.
 """
 
 from __future__ import annotations
@@ -31,14 +30,9 @@ Arrays = dict[str, Array]
 
 
 class Shards:
-    """Every rank's pieces, beside what its replica still has.
+    """Every rank's pieces, besides the whole tensors of its replica.
 
-    Parameters
-    ----------
-    replicas : Replicas
-        With whole parameters, the same on every rank.
-    partition : Partition
-        How they are dealt.
+    ``replicas`` begin with whole parameters, the same on every rank.
     """
 
     def __init__(self, replicas: Replicas, partition: Partition) -> None:
@@ -48,7 +42,7 @@ class Shards:
         self._gradients: list[Arrays] = [{} for _ in range(n)]
         self._gathered: dict[int, FlatBuffers] = {}
         self._learned = set(replicas.graph.ready_order)
-        self.shown: str | None = self.trainer.stored  # in which dtype the weights are told
+        self.shown: str | None = self.trainer.stored  # dtype of `whole_weights`
         self._place = np.zeros(n, dtype=np.int64)
         self._place[partition.ranks] = np.arange(partition.num_places)
         whole = partition.owners is not None  # then every rank has all gradients
@@ -63,19 +57,19 @@ class Shards:
 
     @property
     def groups(self) -> list[list[int]]:
-        """Ranks whose pieces make up the whole."""
+        """Groups of ranks whose pieces form the whole."""
         found: list[list[int]] = self.partition.ranks.tolist()
         return found
 
     def take_gradients(self) -> list[Arrays]:
-        """Of each rank what its optimizer needs: its pieces, or all of them; then forget them."""
+        """Return and drop each rank's gradients for its optimizer: its pieces, or all of them."""
         if self.partition.owners is not None:
             return self.replicas.gradients
         found, self._gradients = self._gradients, [{} for _ in self._gradients]
         return found
 
     def gather(self, unit: int, plan: Plan) -> None:
-        """Put a unit's weights together on every rank."""
+        """Gather a unit's weights on every rank."""
         partition, stored = self.partition, self.trainer.stored
         buffers = self._buffers(unit, stored)
         for rank, place in enumerate(self._place):
@@ -83,7 +77,7 @@ class Shards:
             flat.fill(np.nan)
             length = partition.piece_elements(unit)
             mine = flat[place * length : (place + 1) * length]
-            mine[...] = 0  # what is padded
+            mine[...] = 0  # padding
             for name, _, inside in partition.cut(unit)[place]:
                 mine[inside] = rounded(self.trainer.pieces(rank)[name], stored)
         payload.run(plan, buffers.flat)
@@ -97,10 +91,10 @@ class Shards:
             self._gathered[unit] = buffers
 
     def unshard(self, unit: int) -> None:
-        """Copy a unit out of its buffer; a flat one is there as soon as it is gathered."""
+        """Copy a unit out of its buffer; flat units need no copy."""
 
     def free(self, unit: int, parts: int = 0) -> None:
-        """Throw a unit's weights away, but for the pieces."""
+        """Drop a unit's weights, except the pieces."""
         assert not parts, "flat units are kept by all who share them"
         for flat in self._gathered.pop(unit).flat:
             flat.fill(np.nan)
@@ -109,7 +103,7 @@ class Shards:
                 weights.pop(name).fill(np.nan)
 
     def bucket(self, bucket: Bucket) -> FlatBuffers:
-        """Flat buffers for a unit's gradients, 0 where none will be written."""
+        """Flat buffers for a unit's gradients, filled with 0."""
         assert bucket.unit is not None, "it holds a unit"
         buffers = self._buffers(bucket.unit, bucket.dtype)
         for flat in buffers.flat:
@@ -127,19 +121,19 @@ class Shards:
         Parameters
         ----------
         unit : int
-            Which.
+            Number of the unit.
         buffers : FlatBuffers
-            Whole gradients; their content is lost.
+            Whole gradients; overwritten.
         plan : Plan
             A reduce_scatter in each group.
         divisor : float
-            What the sums are divided by, of units in rows.
+            Of the sums, for units in rows.
 
         Returns
         -------
         bool
-            Whether that is all, so that each rank has added its piece to those that it has; where
-            there are several groups, `reduce_across` follows.
+            Whether the sums are complete and added to each rank's pieces; with several groups,
+            `reduce_across` follows.
         """
         assert divisor == 1.0, "flat gradients are divided before they are summed"
         payload.run(plan, buffers.flat)
@@ -149,22 +143,15 @@ class Shards:
         return is_all
 
     def reduce_across(self, unit: int, buffers: FlatBuffers, plan: Plan) -> None:
-        """Sum pieces over the ranks that have the same one, by an all_reduce of theirs."""
+        """Sum pieces over the ranks that have the same one, by their all_reduce."""
         pieces = self._own_pieces(unit, buffers)
         payload.run(plan, pieces)
         self._keep(unit, pieces)
 
     def reduce_together(self, units: Sequence[int], filled: FlatBuffers, plan: Plan) -> None:
-        """Sum the gradients of several units in one reduce_scatter.
+        """Sum the gradients of several units in one reduce_scatter of all ranks.
 
-        Parameters
-        ----------
-        units : sequence of int
-            Which.
-        filled : FlatBuffers
-            Whole gradients, by name.
-        plan : Plan
-            A reduce_scatter of all ranks.
+        ``filled`` has the whole gradients, by name.
         """
         places, dtype = self.partition.num_places, filled.flat[0].dtype
         lengths = [self.partition.piece_elements(unit) for unit in units]
@@ -188,7 +175,7 @@ class Shards:
             begin += length
 
     def keep_sums(self, names: Sequence[str], buffers: FlatBuffers) -> None:
-        """Add what every rank's pieces have of sums that all ranks have, and forget the rest."""
+        """Add each rank's piece of complete sums to its pieces, and drop the rest."""
         for name in names:
             views = buffers.views(name)
             for rank, place in enumerate(self._place):
@@ -208,7 +195,7 @@ class Shards:
         ]
 
     def _keep(self, unit: int, pieces: list[Array]) -> None:
-        """Add each rank's piece to those that it has, and forget the whole gradients."""
+        """Add each rank's piece to its pieces, and drop the whole gradients."""
         cut = self.partition.cut(unit)
         for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
             mine = self._gradients[rank]
@@ -224,7 +211,7 @@ class Shards:
                 self.replicas.gradients[rank].pop(name, None)
 
     def whole_weights(self) -> list[Arrays]:
-        """All of every rank's weights; ranks that make them up together share the arrays."""
+        """Whole weights of every rank; ranks of a group share the arrays."""
         if self.partition.kept.weights:
             return self.replicas.weights
         found: list[Arrays] = [{} for _ in self._place]
@@ -243,27 +230,19 @@ class Shards:
 
 
 class RowShards(Shards):
-    """Every rank's rows, beside what its replica still has.
-
-    Parameters
-    ----------
-    replicas : Replicas
-        With whole parameters, the same on every rank.
-    partition : Rows
-        How they are dealt.
-    """
+    """Every rank's rows, besides the whole tensors of its replica."""
 
     def __init__(self, replicas: Replicas, partition: RowPartition) -> None:
         super().__init__(replicas, partition)
         self._rows = partition
         if replicas.scenario.strategy.dtypes.parameters is not None:
-            self.shown = None  # the pieces themselves, which are of 32 bits
+            self.shown = None  # the pieces themselves, in 32 bits
         self._arrived: dict[int, tuple[RowPartition, list[Array]]] = {}
         self._parts: dict[int, list[Arrays]] = {}  # of units that a few ranks keep together
         self._summed: dict[int, tuple[list[Array], float]] = {}
 
     def gather(self, unit: int, plan: Plan) -> None:
-        """Send every rank's rows of a unit, or its part of what a few ranks keep together."""
+        """Send every rank's rows of a unit, or its part of one that a few ranks keep together."""
         stored, kept = self.trainer.stored, self._parts.pop(unit, None)
         dealt = self._rows if kept is None else self._rows.after_forward
         assert dealt is not None, "parts have been dealt"
@@ -273,7 +252,7 @@ class RowShards(Shards):
         ]
         for rank, place in enumerate(_places(dealt)):
             mine = sent[rank][place * length : (place + 1) * length]
-            mine[...] = 0  # what is padded
+            mine[...] = 0  # padding
             own = self.trainer.pieces(rank) if kept is None else kept[rank]
             for name, _, inside in cut[place]:
                 mine[inside] = rounded(own[name], stored)
@@ -281,7 +260,7 @@ class RowShards(Shards):
         self._arrived[unit] = dealt, sent
 
     def unshard(self, unit: int) -> None:
-        """Copy what has arrived of a unit out, into every rank's parameters."""
+        """Copy a gathered unit into every rank's parameters."""
         dealt, sent = self._arrived.pop(unit)
         length, cut = dealt.piece_elements(unit), dealt.cut(unit)
         for weights, flat in zip(self.replicas.weights, sent, strict=True):
@@ -293,8 +272,8 @@ class RowShards(Shards):
                     weights[name].reshape(-1)[there] = piece[inside]
 
     def free(self, unit: int, parts: int = 0) -> None:
-        """Throw a unit's weights away, but for the rows, and for parts that a few ranks keep."""
-        if self._arrived.pop(unit, None) is not None:  # it was gathered for nothing
+        """Drop a unit's weights, except the rows, and the parts that a few ranks keep."""
+        if self._arrived.pop(unit, None) is not None:  # it was not used
             return
         if parts:
             assert self._rows.after_forward is not None, "parts have been dealt"
@@ -332,7 +311,7 @@ class RowShards(Shards):
         if len(self._rows.ranks) > 1:
             earlier, _ = self._summed.pop(unit, ([], divisor))
             for piece, before in zip(pieces, earlier, strict=False):
-                piece += before  # of micro-steps whose sums have not gone across
+                piece += before  # sums of earlier micro-steps, not yet reduced across groups
             self._summed[unit] = pieces, divisor
             self._forget(unit)
             return False
@@ -345,7 +324,7 @@ class RowShards(Shards):
         self._take(unit, buffers.names(), pieces, divisor)
 
     def _take(self, unit: int, names: list[str], pieces: list[Array], divisor: float) -> None:
-        """Add each rank's mean of gradients to those that it has, and forget the whole ones."""
+        """Add each rank's mean of gradients to its pieces, and drop the whole ones."""
         cut = self._rows.cut_of(names)
         for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
             if divisor != 1.0:
@@ -360,7 +339,7 @@ class RowShards(Shards):
         self._forget(unit)
 
     def _forget(self, unit: int) -> None:
-        """Forget a unit's whole gradients."""
+        """Drop a unit's whole gradients."""
         for gradients in self.replicas.gradients:
             for name in self._rows.units[unit]:
                 gradients.pop(name, None)
@@ -374,7 +353,7 @@ def _places(dealt: RowPartition) -> Ints:
 
 
 class ShardedForward(NamedTuple):
-    """A replica's forward: what it made, and what its backward needs."""
+    """Outputs of a replica's forward, and the input of its backward."""
 
     run: Pass
     kept: Kept
@@ -382,13 +361,7 @@ class ShardedForward(NamedTuple):
 
 
 class Scattered:
-    """A micro-batch over the replicas.
-
-    Parameters
-    ----------
-    replicas : Replicas
-        Whose weights compute; rank 0 gets the gradients.
-    """
+    """A micro-batch scattered over the replicas; rank 0 gets the gradients."""
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas, self.samples = replicas, replicas.samples
@@ -405,15 +378,7 @@ class Scattered:
     # Forward ------------------------------------------------------------------------------------
 
     def forward(self, parts: Sequence[Array], keeps: bool) -> None:
-        """Run the model of every rank that has samples.
-
-        Parameters
-        ----------
-        parts : sequence of ndarray
-            Sample indices of each rank.
-        keeps : bool
-            Whether backward follows.
-        """
+        """Run the model of every rank with samples; ``keeps``: backward follows."""
         n = self.replicas.world_size
         self._parts = [parts[rank] for rank in range(n)]
         self._whole = np.concatenate(self._parts)
@@ -442,22 +407,19 @@ class Scattered:
         return ShardedForward(run, kept, outputs)
 
     def outputs(self) -> list[Array]:
-        """The model's outputs of the ranks that have samples, in their order."""
+        """The model's outputs on the ranks with samples, in their order."""
         return [begun.outputs[0] for begun in self._begun if begun is not None]
 
     # Losses -------------------------------------------------------------------------------------
 
     def count(self) -> float:
-        """What a loss of the whole micro-batch averages."""
+        """Number of items that a loss of the whole micro-batch averages."""
         return self.loss.count(self.samples.target(self._whole))
 
     def loss_of_all(self, share: float) -> float:
-        """The loss of all outputs together; nan if it has nothing to average.
+        """The loss of all outputs together; nan without items.
 
-        Parameters
-        ----------
-        share : float
-            Factor on the loss, for the gradients alone.
+        ``share`` is a factor on the loss, for the gradients only.
         """
         target = self.samples.target(self._whole)
         if not self.loss.count(target):
@@ -472,12 +434,9 @@ class Scattered:
         return loss
 
     def loss_of_each(self, share: float) -> Floats:
-        """The loss of each rank's own outputs, shape `(world_size,)`; nan where it has none.
+        """The loss of each rank's outputs, shape `(world_size,)`; nan without items.
 
-        Parameters
-        ----------
-        share : float
-            Factor on the mean of the losses, for the gradients alone.
+        ``share`` is a factor on the mean of the losses, for the gradients only.
         """
         among, count = self._whole, sum(begun is not None for begun in self._begun)
         losses = np.full(len(self._begun), np.nan)
@@ -493,7 +452,7 @@ class Scattered:
     def _loss(
         self, outputs: Sequence[Array], target: Array, factor: float
     ) -> tuple[float, list[Array]]:
-        """The loss, and the gradients of the outputs, scaled as rank 0's optimizer needs them."""
+        """The loss, and the gradients of the outputs with rank 0's loss scale."""
         total, slopes = 0.0, []
         for output, (_, weight) in zip(outputs, self.replicas.graph.outputs, strict=True):
             loss, slope = self.loss.value_and_grad(output, target)
@@ -507,7 +466,7 @@ class Scattered:
     # Backward -----------------------------------------------------------------------------------
 
     def backward(self) -> None:
-        """Find every replica's gradients; those of the step so far are put aside."""
+        """Compute every replica's gradients; those of the step so far are kept aside."""
         self._total = self.replicas.gradients[0]
 
         def run(rank: int) -> dict[str, Array]:
@@ -518,7 +477,7 @@ class Scattered:
                 alone(self.replicas.executor.backward(begun.run, begun.kept, slopes))
             found = begun.run.gradients
             for name, shape in self.replicas.shapes.items():
-                if name not in found:  # torch's backward of Broadcast takes zeros there
+                if name not in found:  # zeros, as in torch's backward of Broadcast
                     found[name] = np.zeros(shape, self.dtype)
             return found
 
@@ -541,9 +500,9 @@ class Scattered:
             self._sums[name] = buffers.views(name)[plan.root].astype(self.dtype, copy=False)
 
     def take_sums(self) -> None:
-        """Add the sums to rank 0's gradients of the step; the others have none.
+        """Add the sums to rank 0's gradients of the step; drop the others'.
 
-        Those of frozen parameters, which are zeros, are dropped, as by autograd.
+        Zeros of frozen parameters are dropped, as by autograd.
         """
         frozen = self.replicas.graph.frozen
         for name, found in self._sums.items():

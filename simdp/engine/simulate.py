@@ -46,16 +46,16 @@ from simdp.strategies.memory import fits
 
 @dataclass
 class Common:
-    """What does not depend on links and collectives.
+    """State that does not depend on links and collectives.
 
     Attributes
     ----------
     times : Times or None
-        How long compute takes, once a run has found it.
+        Compute times of an earlier run.
     rehearsals : Rehearsals
-        Steps that have been read.
-    ledger : Ledger or None
-        What every rank keeps in memory, once that has been followed.
+        Rehearsed steps.
+    ledger : MemoryLedger or None
+        Memory of every rank, once it has been followed.
     """
 
     times: Times | None = None
@@ -67,19 +67,18 @@ _KNOWN: deque[tuple[Program, tuple[Any, ...], Common]] = deque(maxlen=8)
 
 
 def common_to(scenario: Scenario) -> Common:
-    """What a scenario shares with those that were simulated before.
+    """State that a scenario shares with earlier ones.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Without numerics; its strategy must not go by nominal times, which depend on the network.
+    The scenario has no numerics, and its strategy must not depend on nominal times, since these
+    depend
+    on the network.
     """
     cluster, program = scenario.cluster, scenario.program
     of = cluster.device, cluster.ranks_per_device, cluster.allocator
     for other, devices, found in _KNOWN:
         if other is program and devices == of:
             return found
-    # What ranks keep may have been followed for other devices, which do not matter.
+    # Memory is the same on other devices.
     alike = (one for other, devices, one in _KNOWN if other is program and devices[1:] == of[1:])
     found = Common(ledger=next((one.ledger for one in alike if one.ledger is not None), None))
     _KNOWN.append((program, of, found))
@@ -94,9 +93,10 @@ def plans_of(
 ) -> dict[int, list[Plan]]:
     """Every plan whose connections a run of the scenario may use, by communication stream.
 
-    An algorithm's connections do not depend on the size, so that one plan stands for all. Where
-    sizes decide on the algorithm, these are plans of all sizes that the program calls. Where
-    batches decide on who takes part, or times on buckets, they are those of the script.
+    Connections of an algorithm do not depend on the size, so that one plan represents all. If sizes
+    determine the algorithm, the plans of all called sizes are returned; if batches determine the
+    ranks,
+    or times the buckets, those of the script.
     """
     program = program or scenario.program
     asked = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
@@ -128,7 +128,7 @@ def plans_of(
 
 
 def most_transfers(scenario: Scenario, planner: Planner) -> int:
-    """Count the transfers of a collective of all gradients at once, the longest that there is."""
+    """Count the transfers of the longest collective, one of all gradients."""
     workload, collectives = scenario.workload, scenario.collectives
     nbytes = float(workload.model.num_parameters() * workload.itemsize)
     called = [
@@ -144,18 +144,18 @@ def most_transfers(scenario: Scenario, planner: Planner) -> int:
     return max((plan.num_transfers for plan in plans), default=0)
 
 
-# Simulate -----------------------------------------------------------------------------------------
+# simulate -----------------------------------------------------------------------------------------
 
 Listen = Callable[[Iterator[ClockOp]], Iterator[ClockOp]]
 
 MAX_PROVED = 128
-"""A proof takes memory that grows as the cube of the ranks; a plan does not change its nature."""
+"""Ranks up to which plans are proved: the memory of a proof grows with their cube."""
 
 MAX_PROVED_ROOTS = 3
-"""A check must not take longer than the run that it saves."""
+"""Roots per collective whose plans are proved, to limit the time."""
 
 MAX_PROVED_NBYTES = 2.0**26
-"""Of some plans the number of pieces grows with the bytes; of more than this they are the same."""
+"""Size of proved plans [bytes]: some have more pieces for more bytes, but the same structure."""
 
 
 def simulate(
@@ -181,11 +181,11 @@ def simulate(
     progress, listen : callable, optional
         Called with the number of finished steps; as for `times_alone`.
     stop_after, resume : int, State, optional
-        Stop after so many steps of the run; go on from there. See `simdp.engine.state`.
+        Number of steps after which the run stops; state to resume from. See `simdp.engine.state`.
     keep_state : bool
-        Whether the result has a state to go on from.
+        Whether the result has a state to resume from.
     keep_trace : bool, optional
-        Whether spans are recorded at once; left out, a run of times alone makes them when needed.
+        Whether spans are recorded at once; default: a timing-only run records them on demand.
 
     Returns
     -------
@@ -195,11 +195,11 @@ def simulate(
     Raises
     ------
     TypeError, ValueError
-        If it is no scenario; if it has a sweep, or there is no such fabric.
+        If ``scenario`` is no scenario, or has a sweep; if there is no such fabric.
     ScenarioError
         If ``fabric="vector"`` would not be exact, the state is of another run, or no step is left.
     DeadlockError
-        If nothing can move any more.
+        If ranks wait for events that cannot happen.
     """
     scenario = scenario_of(scenario)
     if scenario.sweep:
@@ -227,7 +227,7 @@ def simulate_segment(
     progress: Callable[[int], None] | None = None,
     keep_state: bool = True,
 ) -> Result:
-    """Simulate a part of a run; arguments as for `simulate`, the segment being checked."""
+    """Simulate a part of a run; arguments as for `simulate`, with a checked segment."""
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges has no finite loss
         trace = TraceBuilder()
         played = play(scenario, trace, fabric, progress, segment=segment)
@@ -239,11 +239,11 @@ def times_alone(
     progress: Callable[[int], None] | None = None,
     listen: Listen | None = None,
 ) -> Result | None:
-    """Metrics of a run without numbers, whose trace is made when it is asked for.
+    """Metrics of a timing-only run, whose trace is recorded on demand.
 
-    None where there are numbers, or transfers would have to be played one by one, or operations
-    depend on the network; ``listen``, which is given the script and passes it on, is not called
-    then. Other arguments as for `simulate`.
+    None with numerics, or if transfers must be simulated one by one, or if operations depend on the
+    network. ``listen`` receives the script and must yield it; it is not called for None. Other
+    arguments as for `simulate`.
     """
     played = _timed(scenario, progress, listen, follows_memory=True)
     if played is None:
@@ -255,7 +255,7 @@ def times_alone(
 
 
 def step_metrics(scenario: Scenario) -> dict[str, Any] | None:
-    """Metrics of time alone, as those of `times_alone`; None where that has none."""
+    """Time metrics of `times_alone`; None where that returns None."""
     played = _timed(scenario)
     if played is None:
         return None
@@ -275,7 +275,7 @@ def _timed(
     listen: Listen | None = None,
     follows_memory: bool = False,
 ) -> RunOutput | None:
-    """Play a run of times alone, whose memory is followed without the clock, once for its like."""
+    """Simulate a timing-only run; its memory is followed without the clock, once per `Common`."""
     scenario = rebalanced(scenario)
     quick = _quick_clock(scenario)
     if quick is None:
@@ -295,7 +295,7 @@ def _timed(
 
 
 def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
-    """The vectorised clock of a run of times alone; None where that is not exact."""
+    """The vectorised clock of a timing-only run; None if it is not exact."""
     together = scenario.strategy.execution != "parameter_server" and not scenario.neighbours
     if scenario.numerics or not together or scenario.program.facts.foreseen:
         return None
@@ -308,13 +308,13 @@ def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
 
 
 def _launched(scenario: Scenario) -> LaunchedKernels:
-    from simdp.engine.outcome import launched  # few runs are asked for it
+    from simdp.engine.outcome import launched  # few runs need it
 
     return launched(scenario)
 
 
 def trace_of_run(scenario: Scenario) -> Trace:
-    """Spans of a run whose metrics are there already; arguments as for `simulate`."""
+    """Spans of a run whose metrics are known; arguments as for `simulate`."""
     trace = TraceBuilder()
     play(scenario, trace, "auto")
     return trace.build()
@@ -329,22 +329,20 @@ def play(
     segment: Segment = WHOLE,
     listen: Listen | None = None,
 ) -> RunOutput:
-    """Play a scenario, and leave what happened to who asks for it.
+    """Simulate a scenario, without a summary of the results.
 
     Parameters
     ----------
     scenario, progress
         As for `simulate`.
     fabric : {"auto", "event", "vector"}, optional
-        As for `simulate`; left out, the vectorised one wherever it is exact, as suits who asks for
-        many times.
+        As for `simulate`; default: the vectorised one wherever it is exact.
     trace : TraceBuilder
-        Takes the spans.
+        Receives the spans.
     times, segment
         As for `Run`.
     listen : callable, optional
-        Is given the script, and passes it on, where ranks play one together. Who listens asks for
-        times alone: memory is not followed.
+        Receives the script of synchronous ranks, and must yield it. Then memory is not followed.
     """
     scenario = rebalanced(scenario)
     if scenario.strategy.execution == "parameter_server":
@@ -359,7 +357,7 @@ def play(
     planner.network.first_step = segment.first
     run = Run(scenario, slowdown, planner, times, segment)
     plans = None
-    if segment.participants is not None:  # some of the ranks may launch others by themselves
+    if segment.participants is not None:  # other ranks may launch other plans
         plans = plans_of(scenario, planner, run.program, segment)
     clock = _clock(scenario, planner, slowdown, trace, fabric, jobs, plans)
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
@@ -383,8 +381,9 @@ def _clock(
 ) -> Clock:
     """Choose the clock of a run from all plans that it may launch.
 
-    The size of a run decides only where there are numbers. Whether a trace is wanted never does: a
-    point of a sweep, a run and `simulate` have the same times to the last bit.
+    The size of a run matters only with numerics. A trace does not matter: a point of a sweep, a run
+    and
+    `simulate` have the same times to the last bit.
     """
     by_size = fabric is not None and scenario.numerics
     num_steps = scenario.workload.num_steps(slowdown.world_size, scenario.base) if by_size else 0
@@ -410,17 +409,9 @@ def _clock(
 
 
 def memory_needed(scenario: Scenario) -> MemoryLedger:
-    """Follow the memory of a scenario's ranks without a clock and without numbers.
+    """Memory of a scenario's ranks, without a clock and without numbers.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Without a sweep and without numerics.
-
-    Returns
-    -------
-    Ledger
-        As a run would leave it.
+    The scenario has neither a sweep nor numerics.
     """
     if scenario.strategy.execution == "parameter_server":  # memory depends on the clock
         steps = {"steps": OBSERVED_STEPS, "epochs": None}
@@ -432,13 +423,13 @@ def memory_needed(scenario: Scenario) -> MemoryLedger:
 
 
 def _followed(run: Run) -> MemoryLedger:
-    """Follow the memory of a run that has not begun."""
+    """Follow the memory of a run before its begin."""
     run.follow_memory(is_steady=_repeats(run))
     return run.memory.ledger
 
 
 def _repeats(run: Run) -> bool:
-    """Whether the second step is the first one again, but for what the optimizer keeps by then."""
+    """Whether the second step repeats the first, except for the optimizer's state."""
     workload, n = run.scenario.workload, run.world_size
     if run.samples.lengths or workload.packing is not None or run.program.facts.is_inference:
         return False
@@ -446,7 +437,7 @@ def _repeats(run: Run) -> bool:
         return False
     steps = workload.batches(n, run.scenario.seed, run.scenario.base)
     first, second = islice(steps, OBSERVED_STEPS)
-    if len(first.sizes) != len(second.sizes):  # an epoch's last step has what micro-steps are left
+    if len(first.sizes) != len(second.sizes):  # the last step of an epoch has fewer micro-steps
         return False
     alike = all((a == b).all() for a, b in zip(first.sizes, second.sizes, strict=True))
     return alike and run.program.plan(0, first) is run.program.plan(1, second)
@@ -455,8 +446,8 @@ def _repeats(run: Run) -> bool:
 def prove_plans(scenario: Scenario) -> None:
     """Prove the plans of a scenario's collectives, for up to `MAX_PROVED` ranks.
 
-    Of collectives with a root that changes, as where every rank broadcasts its parameters, plans of
-    `MAX_PROVED_ROOTS` roots are proved: those of the others are the same with other numbers.
+    For collectives with several roots, as where every rank broadcasts its parameters, plans of
+    `MAX_PROVED_ROOTS` roots are proved: the others are the same with other numbers.
 
     Raises
     ------
@@ -475,7 +466,7 @@ def prove_plans(scenario: Scenario) -> None:
 
 
 def _spread(values: list[int], most: int) -> list[int]:
-    """Choose at most so many of several values, the first and the last among them."""
+    """Choose at most a number of values, including the first and the last."""
     if len(values) <= most:
         return values
     return [values[number * (len(values) - 1) // (most - 1)] for number in range(most)]
@@ -491,7 +482,7 @@ def _result(
     fullest = int(peaks.argmax())
     replicas = numbers.replicas
     ends = metrics.step_ends(trace, n, len(charged))
-    if segment.participants is not None:  # the devices of those that are not there are idle
+    if segment.participants is not None:  # absent ranks are idle
         there = segment.participants.there
         ends[~there] = ends[there].max(axis=0)
     alike = identical(replicas, segment.participants) if replicas else None
@@ -529,11 +520,11 @@ def _result(
     )
 
 
-# Neighbourhood ------------------------------------------------------------------------------------
+# Neighbours ---------------------------------------------------------------------------------------
 
 
 def neighbours_of(scenario: Scenario) -> tuple[NetworkRoutes, list[OtherJob]]:
-    """Routes of a scenario's own ranks in the whole cluster, and its neighbours, ready to play."""
+    """Routes of a scenario's ranks in the whole cluster, and its neighbours' jobs."""
     others = [scenario.neighbour(number) for number in range(len(scenario.neighbours))]
     jobs = [scenario, *others]
     whole = with_neighbours(scenario.cluster, [job.cluster.world_size for job in others])
@@ -552,9 +543,9 @@ def _ready(job: Scenario, network: NetworkRoutes) -> OtherJob:
 
 
 def _endless(job: Scenario, planner: Planner, slowdown: Slowdown) -> Iterator[ClockOp]:
-    """A job's run, begun anew whenever it is over; collectives are numbered on and on."""
+    """A job's run, repeated without end; collectives are numbered on."""
     first, busy = 0, True
-    while busy:  # what takes no time would go on for ever at one instant
+    while busy:  # a run without duration would repeat forever at one instant
         launched, busy = 0, False
         for op in Run(job, slowdown, planner).script():
             match op:

@@ -1,8 +1,8 @@
 """State of a stopped run, from which it resumes; and Segment, a part of a run.
 
-What a run has learned is in the state; how long it took is not. Times follow from the scenario, and
-a run that goes on charges them again from its first step, while numbers sleep until they are
-needed: so the trace is that of a run which never stopped, for every clock.
+The state contains numbers, but no times. A resumed run simulates the times from its first step
+again, and takes up the numbers where they are needed: so its trace is that of an uninterrupted run,
+with every clock.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from simdp.scenario import Scenario
 from simdp.workload.sampling import START, Participants, Start
 
 FORMAT = 1
-"""Of a state file."""
+"""Version of a state file."""
 
 MAY_DIFFER = (
     *("name", "sweep", "measured", "workload.steps", "workload.epochs", "numerics", "target"),
     *("cluster.price", "cluster.power", "workload.gradient_noise"),
 )
-"""Keys of a scenario that say how long it runs, or nothing of what is learned."""
+"""Keys of a scenario that only determine its length, or do not affect the numbers."""
 
 ABOUT = "state"
-"""The array that holds, as JSON, what is no array."""
+"""Name of the array with all other data, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class State:
     scenario : dict
         As resolved.
     num_steps : int
-        Steps that are done.
+        Finished steps.
     start : Start
-        Where in which epoch the next one begins.
+        Position in the data of the next one.
     clock : float
-        When the last rank was done with them [s].
+        When the last rank finished them [s].
     records : list of StepRecord
         One per step.
     log : list of list
-        What else the readers of numbers answered, in order; see their ``load_state_dict``.
+        Other results of the interpreter of numbers, in order; see its ``load_state_dict``.
     arrays : dict of str to ndarray
-        Weights and all else that is kept from step to step, by rank and name.
+        Weights and everything else that is kept from step to step, by rank and name.
     is_whole : bool
-        Whether the scenario is that of all its steps, and no samples were passed over.
+        Whether all steps are of this scenario, and no samples were skipped.
     """
 
     scenario: dict[str, Any]
@@ -72,11 +72,11 @@ class State:
     is_whole: bool = True
 
     def save(self, path: Path) -> None:
-        """Write a file, whole or not at all."""
+        """Write a file atomically."""
         write_whole(path, self.write)
 
     def write(self, stream: BinaryIO) -> None:
-        """Write it into a stream."""
+        """Write to a stream."""
         about = {
             "format": FORMAT,
             "scenario": self.scenario,
@@ -98,7 +98,7 @@ class State:
         Raises
         ------
         ScenarioError
-            If it is none of a state, or damaged, with the first difference.
+            If it is no state file, or damaged, with the first difference.
         """
         arrays = read_npz(path)
         text = arrays.pop(ABOUT, None)
@@ -132,15 +132,16 @@ class State:
         return found
 
     def belongs_to(self, scenario: Scenario) -> bool:
-        """Whether a scenario is the one that stopped, so that it goes on as if it never had.
+        """Whether a scenario is the stopped one, so that the run continues as if uninterrupted.
 
-        On another cluster it goes on with what was learned, from where it stopped; and so it does
-        on the same one, if it had come from another one before.
+        On another cluster it continues with the numbers, from the step where it stopped; on the
+        same one
+        too, if it had come from another one before.
 
         Raises
         ------
         ScenarioError
-            If it learns something else, with the first difference.
+            If its numbers would differ, with the first difference.
         """
         was, now = _flat(self.scenario), _flat(scenario.resolved())
         differ = [key for key in {**was, **now} if was.get(key) != now.get(key)]
@@ -158,7 +159,7 @@ class State:
 
 
 FREE = ("cluster", "collectives.cost", "collectives.over_links")
-"""Keys of which a run may have others when it goes on: they change no number."""
+"""Keys that may change when a run resumes: they affect no number."""
 
 
 class Segment(NamedTuple):
@@ -167,14 +168,15 @@ class Segment(NamedTuple):
     Attributes
     ----------
     stop_after : int or None
-        Steps after which it stops, counted from the beginning of the run; None plays them all.
+        Number of steps, from the beginning of the run, after which it stops; None: all.
     past : State or None
-        What came before it.
+        State before it.
     goes_on : bool
-        Whether the past is of the very same run, which is then charged again; else times begin
-        where the past stopped.
+        Whether the past is of the same run, whose times are simulated again; else times begin where
+        the
+        past stopped.
     participants : Participants or None
-        Who takes part in its steps; None: all ranks do.
+        Participating ranks; None: all.
     """
 
     stop_after: int | None = None
@@ -184,22 +186,22 @@ class Segment(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a run that stops in it is of one scenario from its first step on."""
+        """Whether all steps up to its end are of one scenario."""
         past = self.past
         return self.participants is None and (past is None or (self.goes_on and past.is_whole))
 
     @property
     def first(self) -> int:
-        """The first step that is charged."""
+        """The first simulated step."""
         return 0 if self.past is None or self.goes_on else self.past.num_steps
 
     @property
     def start(self) -> Start:
-        """Where that begins in the data."""
+        """Position of the first simulated step in the data."""
         return START if self.past is None or self.goes_on else self.past.start
 
     def check(self, scenario: Scenario) -> None:
-        """Refuse to stop where nothing is left to play.
+        """Reject a segment without steps.
 
         Raises
         ------
@@ -231,13 +233,12 @@ WHOLE = Segment()
 def segment_of(
     scenario: Scenario, stop_after: int | None = None, past: State | None = None
 ) -> Segment:
-    """The part of a scenario's run that goes on from a state and stops after a step.
+    """The part of a scenario's run from a state to a step.
 
     Raises
     ------
     ScenarioError
-        If the state is of another run, or its data were dealt in a way that no other cluster can
-        go on with.
+        If the state is of another run, or its order of data cannot be continued on another cluster.
     """
     goes_on = past is not None and past.belongs_to(scenario)
     target = scenario.target
@@ -249,7 +250,7 @@ def segment_of(
 
 
 def _check_left(done: int | None) -> None:
-    """Refuse to go on where nothing is left to reach."""
+    """Reject a resumed run whose target loss is already reached."""
     if done is not None:
         raise ScenarioError(
             [
@@ -260,7 +261,7 @@ def _check_left(done: int | None) -> None:
 
 
 def check_dealing(scenario: Scenario, past: State) -> None:
-    """Refuse to deal what is left of an epoch whose order is not that of the samples dealt."""
+    """Reject an epoch whose remaining samples cannot be distributed in the same order."""
     workload, size = scenario.workload, scenario.cluster.world_size
     if workload.samples_per_rank is not None:
         raise ScenarioError(
@@ -280,7 +281,7 @@ def check_dealing(scenario: Scenario, past: State) -> None:
 
 
 def _record(written: Sequence[Any]) -> StepRecord:
-    """A record as it is written into a file, where tuples are lists."""
+    """Convert a record from JSON, where tuples are lists."""
     record = StepRecord(*written)
     return record if record.squares is None else record._replace(squares=Squares(*record.squares))
 
@@ -290,7 +291,7 @@ def _said(value: Any) -> str:
 
 
 def _form(array: Array) -> str:
-    """What an array is like, without its values."""
+    """Dtype and shape of an array."""
     return f"{array.dtype} of shape {array.shape}"
 
 

@@ -1,7 +1,7 @@
 """Trains: loss, gradients, optimizer, schedule, and gradient scaling.
 
-Loss scaling, clipping, master weights and the optimizer, in torch's order: unscale, look for inf,
-clip, step unless there was inf, update the scale.
+Loss scaling, clipping, master weights and the optimizer run in torch's order: unscale, check for
+inf, clip, step unless there was inf, update the scale.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ CLIP_EPS = 1e-6
 
 
 class UpdateResult(NamedTuple):
-    """What an update did on one rank.
+    """Result of an update on one rank.
 
     Attributes
     ----------
     norm : float
         Of the gradient, after unscaling and before clipping.
     skipped : bool
-        Whether an inf or nan kept the weights as they were.
+        Whether an inf or nan prevented the step.
     """
 
     norm: float
@@ -47,12 +47,12 @@ class UpdateResult(NamedTuple):
 
 
 class Half(NamedTuple):
-    """An update of a piece of a tensor whose norms are known by now.
+    """The begun update of a piece of a tensor whose whole norms are known.
 
     Attributes
     ----------
     made : ndarray
-        What the optimizer made of the gradient.
+        The optimizer's update before the trust ratio.
     ratio : float
         Trust ratio of the whole tensor.
     """
@@ -69,14 +69,14 @@ class Trainer:
     scenario : Scenario
         One point.
     drawn : list of dict of str to ndarray
-        Each rank's first parameters; or those of a server, as of the only rank.
+        Each rank's initial parameters; or a server's, as the only rank.
 
     Attributes
     ----------
     weights : list of dict of str to ndarray
-        What forward computes with. With master weights these are their rounded copies.
+        Weights of forward; with master weights their rounded copies.
     stored : str
-        Dtype that the weights are kept in; their arrays are of the workload's.
+        Dtype in which weights are kept; their arrays have the workload's.
     """
 
     def __init__(self, scenario: Scenario, drawn: list[Arrays]) -> None:
@@ -108,11 +108,11 @@ class Trainer:
         return any(self._places)
 
     def loss_scale(self, rank: int) -> float:
-        """What a rank's loss is multiplied by before backward."""
+        """Factor on a rank's loss before backward."""
         return self._scalers[rank].scale if self._scalers else 1.0
 
     def follow(self, root: int, names: Sequence[str]) -> None:
-        """Let master weights be those of the rank whose weights have been broadcast."""
+        """Copy the master weights of the rank whose weights were broadcast."""
         if self.is_sharded or not self.workload.precision.has_master:
             return
         for own in self._master:
@@ -122,11 +122,12 @@ class Trainer:
     def average(
         self, plan: Plan, who: Participants | None = None, num_averaged: int | None = None
     ) -> None:
-        """Give every rank the mean of all ranks' weights: divided, then summed by an all_reduce.
+        """Set every rank's weights to the mean: divided, then summed by an all_reduce.
 
-        Master weights are averaged where there are some, and the others rounded from them; frozen
-        ones stay as they are. Of those that take part, all get the mean of the ones that count; in
-        process groups of ``num_averaged`` ranks, that of their group.
+        Master weights are averaged if there are any, and the others rounded from them; frozen ones
+        are
+        unchanged. All participating ranks get the mean of the counted ones; in process groups of
+        ``num_averaged`` ranks, that of their group.
         """
         who = who or Participants.without(self.world_size, "absent", ())
         drawn = self._master[0].items()
@@ -146,7 +147,7 @@ class Trainer:
                     self.weights[rank][name][...] = rounded(view, self.stored)
 
     def start_outer(self, optimizer: Optimizer) -> None:
-        """Copy every rank's weights that are not frozen as the global ones, with their state."""
+        """Copy every rank's trainable weights as global ones, with optimizer state."""
         self._global = [
             {name: weight.copy() for name, weight in own.items() if name not in self._frozen}
             for own in self._master
@@ -157,7 +158,7 @@ class Trainer:
         ]
 
     def outer_update(self, optimizer: Optimizer) -> None:
-        """Update the global weights by their distance from the ranks' weights, which follow."""
+        """Update the global weights by their distance from the ranks'; copy them to the ranks."""
         self._num_outer += 1
 
         def work(rank: int) -> None:
@@ -183,16 +184,16 @@ class Trainer:
     def shard(
         self, places: Sequence[Mapping[str, slice]], groups: Sequence[Sequence[int]], whole: bool
     ) -> None:
-        """Let every rank keep, and update, only its own pieces of the parameters.
+        """Keep, and update, only each rank's own pieces of the parameters.
 
         Parameters
         ----------
         places : sequence of mapping of str to slice
-            Of each rank: where in a parameter, flattened, its piece lies.
+            Position of each rank's piece in a flattened parameter.
         groups : sequence of sequence of int
-            Ranks whose pieces of a gradient make up the whole.
+            Ranks whose pieces of a gradient form the whole.
         whole : bool
-            Whether the weights themselves stay on every rank, beside its pieces.
+            Whether every rank also keeps the whole weights.
         """
         self._groups, self._places = groups, places
         pieces = []
@@ -211,17 +212,18 @@ class Trainer:
         }
 
     def _shaped(self, name: str, piece: Array) -> Array:
-        """A parameter's tensor, in its shape where it is whole."""
+        """A parameter's tensor, in its shape if it is whole."""
         return piece.reshape(self._shapes[name]) if piece.size == self._sizes[name] else piece
 
     def state_dict(self, groups: Sequence[Sequence[int]] | None) -> dict[str, Array]:
-        """Weights, state, counts and scales by rank and name; the master weights, if there are any.
+        """Master or other weights, state, counts and scales by rank and name.
 
         Parameters
         ----------
         groups : sequence of sequence of int, or None
-            Ranks whose pieces make up the whole, which stands under the first of each; None where
-            every rank has all.
+            Ranks whose pieces form the whole, which is stored under the first of each; None: every
+            rank has
+            all.
         """
         found: dict[str, Array] = {}
         for ranks in groups or [[rank] for rank in range(len(self._taken))]:
@@ -243,7 +245,7 @@ class Trainer:
         return found
 
     def _whole(self, name: str, ranks: Sequence[int], pieces: Sequence[Arrays]) -> Array:
-        """Put a tensor together from the pieces of some ranks, flat."""
+        """Join a tensor, flat, from the pieces of some ranks."""
         if name in self._frozen and name not in pieces[ranks[0]]:  # it is kept whole
             return self.weights[ranks[0]][name].reshape(-1)
         if len(ranks) == 1 and not self._places[ranks[0]]:
@@ -258,16 +260,16 @@ class Trainer:
         return found
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Take up what was kept: each rank its own, or its piece of it.
+        """Load a state: each rank its own, or its piece of it.
 
         Raises
         ------
         ScenarioError
-            If something is missing, or of another size.
+            If an array is missing, or of another size.
         """
         leaders = {rank: ranks[0] for ranks in self._groups for rank in ranks}
         for rank, own in enumerate(self._master):
-            leader = leaders[rank]  # whose name stands for what their pieces make up
+            leader = leaders[rank]  # whole tensors are stored under its name
             for name, weight in self.weights[rank].items():
                 whole = of_rank(arrays, leader, f"weights/{name}", (self._sizes[name],))
                 stored = self.workload.precision.has_master
@@ -298,16 +300,16 @@ class Trainer:
     def update(
         self, gradients: Sequence[Arrays], progress: Progress, active: Sequence[bool]
     ) -> list[UpdateResult | None]:
-        """Let the optimizer change the weights of every active rank.
+        """Run the optimizer of every active rank.
 
         Parameters
         ----------
         gradients : sequence of dict of str to ndarray
             Of each rank; changed by unscaling and clipping.
         progress : Progress
-            Which step it is.
+            Position in the run.
         active : sequence of bool
-            Which ranks take part.
+            Whether each rank takes part.
         """
         num_elements = self.workload.model.num_parameters()
 
@@ -342,19 +344,19 @@ class Trainer:
         return each_rank(work, len(self._taken), num_elements)
 
     def _measured(self, rank: int, gradients: Arrays) -> tuple[float, bool]:
-        """Unscale; return the norm's sum (of squares), and whether inf or nan forbids the step."""
+        """Unscale; return the norm's sum (of squares), and whether inf or nan prevents the step."""
         scaler = self._scalers[rank] if self._scalers else None
         if scaler:
             for gradient in gradients.values():
                 gradient *= gradient.dtype.type(scaler.inverse())
         parts = [self._summed(gradient) for gradient in gradients.values()]
         total = max(parts, default=0.0) if self.workload.norm_type == "inf" else sum(parts)
-        if any(isnan(part) for part in parts):  # which max passes over
+        if any(isnan(part) for part in parts):  # max ignores nan
             total = nan
         return total, scaler is not None and not _all_finite(total, gradients)
 
     def _summed(self, gradient: Array) -> float:
-        """What a tensor adds to the norm: the sum of powers, or the largest magnitude."""
+        """A tensor's contribution to the norm: the sum of powers, or the largest magnitude."""
         order = self.workload.norm_type
         if order == 2.0:
             return float(np.vdot(gradient, gradient))
@@ -363,7 +365,7 @@ class Trainer:
         return float((np.abs(gradient) ** order).sum())
 
     def _norm_of(self, parts: Sequence[float]) -> float:
-        """The norm of a gradient that several ranks have in pieces."""
+        """The norm of a gradient from several ranks' contributions."""
         order = self.workload.norm_type
         if order == 2.0:
             return sqrt(sum(parts))
@@ -449,13 +451,7 @@ STATE = "plateau/seen"
 
 
 class Plateau:
-    """Counts how often the loss has ceased to fall; never, unless the schedule asks for it.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Of the learning rate.
-    """
+    """Counts the plateaus of the loss for `ReduceLROnPlateau`."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule if isinstance(schedule, ReduceLROnPlateau) else None
@@ -464,11 +460,11 @@ class Plateau:
 
     @property
     def reductions(self) -> int:
-        """How often the rate has been lowered."""
+        """Number of reductions of the learning rate."""
         return self._seen.reductions
 
     def look(self, loss: float | None, closes_epoch: bool) -> None:
-        """Look at the loss of a step, where there is one, and at the epoch's mean at its end."""
+        """Record the loss of a step, and the epoch's mean at its end."""
         if self._schedule is None:
             return
         if loss is not None:
@@ -478,7 +474,7 @@ class Plateau:
             self._sum, self._count = 0.0, 0
 
     def state_dict(self) -> dict[str, Array]:
-        """What is kept from step to step."""
+        """State that is kept from step to step."""
         if self._schedule is None:
             return {}
         best, *counts = self._seen
@@ -486,12 +482,12 @@ class Plateau:
         return {STATE: np.array([first, *counts, self._sum, self._count])}
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
-        """Go on from where a run stopped.
+        """Load the state of a stopped run.
 
         Raises
         ------
         ScenarioError
-            If the state has no such thing.
+            If it is missing.
         """
         if self._schedule is None:
             return

@@ -1,7 +1,7 @@
 """Facts that a strategy may read when it plans a step; never numbers or instants.
 
-`Facts` hold for the whole run. A `StepContext` answers queries about one step and records the
-answers: steps with equal answers have equal plans.
+`Facts` hold for the whole run. A `StepContext` records all queries about one step: steps with equal
+answers have equal plans.
 """
 
 from __future__ import annotations
@@ -50,13 +50,12 @@ class Nominal(Protocol):
 
 
 class LayerDtypes(NamedTuple):
-    """Dtypes that layers get from a strategy; None leaves them the workload's.
+    """Dtypes that layers get from a strategy; None: the workload's.
 
     Attributes
     ----------
     parameters, buffers, outputs : str or None
-        That weights are rounded to for forward and backward; that buffers are kept in; and that
-        outputs of units are cast to.
+        Of weights in forward and backward; of buffers; of the outputs of units.
     """
 
     parameters: str | None = None
@@ -85,7 +84,7 @@ class Facts:
     node_bandwidth : callable
         Returns a node's bandwidth to other nodes [bytes/s]; infinite with one node.
     nominal : Nominal, optional
-        If omitted, ready times are 0 and the time of an all_reduce is its number of bytes.
+        Default: ready times are 0 and the time of an all_reduce is its number of bytes.
     dtypes : LayerDtypes, optional
         With ``parameters``, weights have the workload's dtype until they are rounded for layers.
     participants : Participants, optional
@@ -95,20 +94,21 @@ class Facts:
 
     Attributes
     ----------
-    graph : Graph
+    graph : ModelGraph
         The model's calls and parameters.
     parameters, buffers : sequence of Parameter or Buffer
         In torch's order of registration.
     ready_order, unused : sequence of str
         Parameters in the order in which backward finishes their gradients; trainable parameters
-        without a gradient.
+        without
+        a gradient.
     sizes : dict of str to int
         Elements of each parameter.
     itemsize : int
         Bytes per element of a gradient.
     foreseen : set of {"network", "compute", "collectives"}
-        Properties queried so far that depend on links or devices: bandwidth of a node, ready
-        times of gradients, durations of collectives.
+        Queried properties that depend on links or devices: bandwidth of a node, ready times of
+        gradients, durations of collectives.
     quorum : Quorum
         Participating ranks, and the number of gradients averaged.
     """
@@ -242,16 +242,7 @@ def longest_period(number: int, lengths: tuple[int, ...], since: int) -> int | N
 
 
 class StepContext:
-    """Properties of one step, recorded as they are queried.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    number : int
-        Of the step, from 0.
-    batches : StepBatches
-        Samples of each rank.
+    """Properties of one step, recorded as they are queried; ``number`` is counted from 0.
 
     Attributes
     ----------
@@ -313,14 +304,7 @@ class StepContext:
     def longest_period(self, lengths: tuple[int, ...], since: int, first: int) -> int | None:
         """Return the longest of the periods that the step ends, counted as in `ends_period`.
 
-        Parameters
-        ----------
-        lengths : tuple of int
-            Of the periods [steps], ascending.
-        since : int
-            First step of all periods.
-        first : int
-            First step that may be queried.
+        ``lengths`` are ascending [steps]; ``first`` is the first step that may be queried.
         """
         found: int | None = self.ask("longest_of_periods", lengths, since, first)
         return found

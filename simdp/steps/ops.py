@@ -1,8 +1,8 @@
 """The operations of a training step.
 
-A strategy yields them; the engine's readers make numbers, memory and times of them. No operation
-holds an array, an instant or the number of its step, and so a step that does the same as the one
-before it is the same data. A ``tag`` numbers a collective within its step.
+A strategy yields them; the engine's interpreters derive numbers, memory and times. Operations
+contain no arrays, instants or step numbers, so that equal steps are equal data. A ``tag`` numbers a
+collective within its step.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def __getattr__(name: str) -> Any:
     return renamed(__name__, name)
 
 
-# Coded --------------------------------------------------------------------------------------------
+# Quantization -------------------------------------------------------------------------------------
 
 
 class EncodeBucket(NamedTuple):
-    """How the numbers of a bucket become bytes, with a scale and a zero point for each row.
+    """Quantization of a bucket to bytes, with a scale and a zero point for each row.
 
     Attributes
     ----------
     bucket : Bucket
-        The whole.
+        The bucket.
     row : int or None
-        Elements of a row; None has all in one. The last row is filled up with zeros.
+        Elements of a row; None: one row. The last row is padded with zeros.
     label : str
         The bucket's name in the trace.
     """
@@ -42,29 +42,29 @@ class EncodeBucket(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows; where they divide a bucket's elements, one of padding follows (as in torch)."""
+        """Number of rows; if they divide the bucket evenly, one of padding follows (torch)."""
         return 1 if self.row is None else self.bucket.num_elements // self.row + 1
 
     @property
     def num_bytes(self) -> int:
-        """Elements that are sent, of one byte each."""
+        """Number of sent elements, of one byte each."""
         return self.bucket.num_elements if self.row is None else self.num_rows * self.row
 
 
 class Observe(NamedTuple):
-    """Find the scale and the zero point of every row."""
+    """Compute the scale and the zero point of every row."""
 
     code: EncodeBucket
 
 
 class Quantize(NamedTuple):
-    """Round every rank's bucket to bytes."""
+    """Quantize every rank's bucket to bytes."""
 
     code: EncodeBucket
 
 
 class Dequantize(NamedTuple):
-    """Make the bucket's content the mean of what all ranks have sent."""
+    """Replace the bucket by the mean of all ranks' dequantized bytes."""
 
     code: EncodeBucket
     divisor: float
@@ -74,16 +74,16 @@ Coded = Observe | Quantize | Dequantize
 
 
 class Rounding(NamedTuple):
-    """A bucket is cast to a smaller dtype and divided before it travels, or cast back afterwards.
+    """Cast a bucket to a smaller dtype and divide it before its collective, or cast it back.
 
     Attributes
     ----------
     bucket : Bucket
-        In the dtype that travels.
+        In the smaller dtype.
     label : str
         Its name in the trace.
     is_back : bool
-        Whether it comes back.
+        Whether it is cast back.
     """
 
     bucket: Bucket
@@ -95,7 +95,7 @@ class Rounding(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    """Rank 0 hands out each rank's piece of an array of its batch, one after the other.
+    """Rank 0 sends each rank its piece of an array of the batch, one after the other.
 
     Attributes
     ----------
@@ -110,9 +110,9 @@ class Scatter(NamedTuple):
 
 
 class CopyOut(NamedTuple):
-    """Start to copy rank 0's tensors to other ranks, which borrow them for a micro-step.
+    """Start to copy rank 0's tensors to other ranks, for one micro-step.
 
-    As `Broadcast`, among the ranks of ``group``, of which rank 0 is one.
+    As `Broadcast`, among the ranks of ``group``, which include rank 0.
     """
 
     tag: int
@@ -123,7 +123,7 @@ class CopyOut(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """Copy every rank's outputs, or its loss, to a rank, one after the other."""
+    """Copy every rank's outputs, or its loss, to the root, one after the other."""
 
     micro: int
     root: int
@@ -131,14 +131,14 @@ class Gather(NamedTuple):
 
 
 class LossOfAll(NamedTuple):
-    """A rank computes the loss of all outputs that it has gathered."""
+    """Compute the loss of all gathered outputs on the root."""
 
     micro: int
     root: int
 
 
 class HandBack(NamedTuple):
-    """Hand the gradients of what was gathered back from the root, after its loss's backward."""
+    """Send the gradients of gathered outputs back from the root, after its loss's backward."""
 
     micro: int
     root: int
@@ -155,24 +155,24 @@ class Reduce(NamedTuple):
 
 
 class TakeSums(NamedTuple):
-    """Add the sums to rank 0's gradients of the step, and let the copies of the model go."""
+    """Add the sums to rank 0's gradients of the step, and free the copies of the model."""
 
     micro: int
 
 
 class OwnHook(NamedTuple):
-    """A bucket that a function sends.
+    """A bucket that is sent by a user's comm hook.
 
     Attributes
     ----------
     path, name : str
-        The file, and the function of a state and a bucket in it.
+        File, and name of the function of a state and a bucket.
     bucket : Bucket
-        The whole.
+        The bucket.
     sent : Bucket or None
-        What the function hands to its all_reduce; None if it calls none.
+        Tensor that the function passes to its all_reduce; None if it calls none.
     goes_on : bool
-        Whether it does something with the sum.
+        Whether the function continues with the sum.
     label : str
         The bucket's name in the trace.
     """
@@ -186,26 +186,26 @@ class OwnHook(NamedTuple):
 
 
 class CallHook(NamedTuple):
-    """Every rank calls the function with its bucket."""
+    """Call the function on every rank with its bucket."""
 
     hook: OwnHook
 
 
 class EndHook(NamedTuple):
-    """What it has made of the sum becomes the bucket's content."""
+    """Replace the bucket by the function's result for the sum."""
 
     hook: OwnHook
 
 
 class HostCopy(NamedTuple):
-    """Every rank copies something between its device and the host, which compute waits for.
+    """Copy between every rank's device and host; compute waits for it.
 
-    As what comes before a collective, it is done on that collective's stream.
+    Before a collective, it runs on that collective's stream.
 
     Attributes
     ----------
     name : str
-        What.
+        For the trace.
     nbytes : float
         Of a rank, on average [bytes].
     """
@@ -214,20 +214,20 @@ class HostCopy(NamedTuple):
     nbytes: float
 
 
-# Coalesced ----------------------------------------------------------------------------------------
+# Coalesced collectives ----------------------------------------------------------------------------
 
 
 class GatherTogether(NamedTuple):
-    """Start to put the parameters of some units together, in one all_gather.
+    """Start to gather the parameters of some units, in one all_gather.
 
     Attributes
     ----------
     tag, label, nbytes
         As of `simdp.steps.ops.AllReduce`.
     units : tuple of int
-        Which.
+        Numbers of the units.
     before : HostCopy or None
-        What is copied on the communication stream before it begins.
+        Copy on the communication stream before it begins.
     """
 
     tag: int
@@ -240,8 +240,9 @@ class GatherTogether(NamedTuple):
 class ReduceTogether(NamedTuple):
     """Start to sum the gradients of some units in one reduce_scatter, each piece on its owner.
 
-    What an owner gets is added to its pieces of the step's gradients; the whole ones are forgotten.
-    ``before`` is as of `GatherTogether`.
+    Owners add the sums to their pieces of the step's gradients; the whole ones are dropped.
+    ``before``
+    is as of `GatherTogether`.
     """
 
     tag: int
@@ -252,9 +253,9 @@ class ReduceTogether(NamedTuple):
 
 
 class KeepSums(NamedTuple):
-    """Of a bucket whose sums all ranks have, each adds its own pieces to those of the step.
+    """Add each rank's pieces of complete sums to those of the step.
 
-    The whole gradients are forgotten.
+    The whole gradients are dropped.
     """
 
     bucket: Bucket
@@ -263,24 +264,24 @@ class KeepSums(NamedTuple):
 Coalesced = GatherTogether | ReduceTogether | KeepSums
 
 
-# Unit ops -----------------------------------------------------------------------------------------
+# Units --------------------------------------------------------------------------------------------
 
 
 class Shard(NamedTuple):
-    """From here on each rank keeps only what the partition deals to it."""
+    """From now on each rank keeps only its pieces of the partition."""
 
     partition: Partition
 
 
 class Unshard(NamedTuple):
-    """What has been gathered of a unit is copied out of its buffer, into parameters.
+    """Copy a gathered unit out of its buffer, into parameters.
 
     Attributes
     ----------
     unit, name
-        Which.
+        Number and name of the unit.
     nbytes : float
-        The buffer's size [bytes].
+        Size of the buffer [bytes].
     """
 
     unit: int
@@ -289,14 +290,14 @@ class Unshard(NamedTuple):
 
 
 class Free(NamedTuple):
-    """A unit's parameters are forgotten, but for each rank's own piece.
+    """Drop a unit's parameters, except each rank's own piece.
 
     Attributes
     ----------
     unit : int
-        Which.
+        Number of the unit.
     parts : int
-        How many neighbours keep it together until it is gathered again; 0 is all that share it.
+        Number of neighbours that keep it together until it is gathered again; 0: all that share it.
     """
 
     unit: int
@@ -304,38 +305,38 @@ class Free(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A buffer for the whole gradients of a unit is made."""
+    """Allocate a buffer for the whole gradients of a unit."""
 
     bucket: Bucket
 
 
 class Release(NamedTuple):
-    """The buffer of a unit's whole gradients is given back."""
+    """Free the buffer of a unit's whole gradients."""
 
     bucket: Bucket
 
 
-# A micro-step on ranks of their own --------------------------------------------------------------
+# Micro-steps --------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
-    """Every rank takes its own part of a micro-batch; or a root takes the whole of it."""
+    """Take each rank's part of a micro-batch; or all of it on a root."""
 
     micro: int
     root: int | None = None
 
 
 class Forward(NamedTuple):
-    """A call of the model runs forward; the loss is the call after the last.
+    """Run forward of a call of the model; the loss is the call after the last.
 
     Attributes
     ----------
     micro, call : int
-        Of which micro-step, and which call of the graph.
+        Numbers of the micro-step, and of the call in the graph.
     again : bool
-        Whether it is computed a second time, because nothing was kept of it.
+        Whether it is recomputed.
     gil : float
-        The part of a kernel's launch that one rank does at a time.
+        Fraction of a kernel's launch that runs on one rank at a time.
     """
 
     micro: int
@@ -345,21 +346,21 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """Backward goes through a call; the loss is the first."""
+    """Run backward of a call; the loss is the first."""
 
     micro: int
     call: int
 
 
 class Tail(NamedTuple):
-    """What backward does in a call when the gradients of its parameters are ready already."""
+    """Run the rest of a call's backward, after the gradients of its parameters are ready."""
 
     micro: int
     call: int
 
 
 class Exchange(NamedTuple):
-    """Ranks exchange numbers in the middle of a call, and wait for each other.
+    """Exchange numbers between ranks in the middle of a call, and wait.
 
     Attributes
     ----------
@@ -378,64 +379,64 @@ class Exchange(NamedTuple):
 
 
 class MicrobatchDone(NamedTuple):
-    """A micro-step is over: what is left of it is given back."""
+    """End a micro-step, and free its memory."""
 
     micro: int
 
 
 class ScaleLoss(NamedTuple):
-    """Choose how each loss counts in this step.
+    """Set the factors of all losses in this step.
 
-    Every micro-step's loss counts with its share of the rank's samples; with ``by_shard`` also
-    each rank's with its share of what all ranks' losses average, times world_size.
+    Every micro-step's loss is weighted by its share of the rank's samples; with ``by_shard``, each
+    rank's also by its share of all items that the losses average, times world_size.
     """
 
     by_shard: bool
 
 
 class Update(NamedTuple):
-    """The optimizer changes the weights of some ranks, and all gradients are forgotten.
+    """Run the optimizer on some ranks, and drop all gradients.
 
     Attributes
     ----------
     active : tuple of bool or None
-        Of each rank, whether it takes part; None is all.
+        Whether each rank takes part; None: all.
     """
 
     active: tuple[bool, ...] | None = None
 
 
 class Hold(NamedTuple):
-    """Every rank takes memory for a part, or gives it back where ``nbytes`` is negative."""
+    """Allocate memory of a part on every rank; negative ``nbytes`` free it."""
 
     part: str
     nbytes: float
 
 
 class Reserve(NamedTuple):
-    """From the end of the setup on, every rank has buffers of this size beside its buckets."""
+    """From the end of the setup on, buffers of this size on every rank besides its buckets."""
 
     nbytes: float
 
 
 class Copy(NamedTuple):
-    """Every rank copies something in its device's memory, which reads and writes it [bytes]."""
+    """Copy within every rank's device memory, which reads and writes ``nbytes``."""
 
     name: str
     nbytes: float
 
 
 class FillBucket(NamedTuple):
-    """A gradient, divided, comes into its place in a bucket; 0 where there is none.
+    """Write a gradient, divided, into its place in a bucket; 0 if there is none.
 
     Attributes
     ----------
     bucket, name
-        Which gradient goes where.
+        The bucket, and the parameter.
     divisor : float
-        What it is divided by.
+        Of the gradient.
     is_copied : bool
-        Whether that copy is charged.
+        Whether the copy takes time.
     """
 
     bucket: Bucket
@@ -445,7 +446,7 @@ class FillBucket(NamedTuple):
 
 
 class Take(NamedTuple):
-    """A bucket's content, divided, becomes the gradients of its parameters; as `Fill`."""
+    """Replace the gradients of a bucket's parameters by its content, divided; as `FillBucket`."""
 
     bucket: Bucket
     divisor: float = 1.0
@@ -461,20 +462,19 @@ class AllReduce(NamedTuple):
     Attributes
     ----------
     tag, label
-        Its number in the step, and what it carries.
+        Its number in the step, and its content.
     nbytes : float
         The whole buffer [bytes].
     bucket : Bucket or None
-        What is summed; None where the sum is bookkeeping that has no part in the arithmetic.
+        Its gradients; None for bookkeeping without arithmetic.
     wait : float
-        It does not begin before so long after it was asked for, as where a background thread looks
-        for work only now and then [s].
-    before : Unpack or Turn or HostCopy or None
-        What is done on the communication stream before it begins.
+        Minimum delay of its begin, as where a background thread polls for work [s].
+    before : Unpack or OrthogonalizeBucket or HostCopy or None
+        Work on the communication stream before it begins.
     group : str or tuple of int or None
-        Who sums.
+        The ranks.
     after : tuple of int
-        Collectives that must be over before it begins.
+        Collectives that must end before it begins.
     """
 
     tag: int
@@ -488,17 +488,18 @@ class AllReduce(NamedTuple):
 
 
 class ReduceScatter(NamedTuple):
-    """Start to sum a unit's gradients, each piece on its owner; the whole ones are forgotten.
+    """Start to sum a unit's gradients, each piece on its owner; the whole ones are dropped.
 
-    What an owner gets is added to its piece of the step's gradients; where several groups have all
-    pieces, when an `AllReduce` of the bucket has summed the pieces over them.
+    Owners add the sums to their pieces of the step's gradients; with several groups that each have
+    all
+    pieces, after an `AllReduce` of the bucket over the groups.
 
     Attributes
     ----------
     tag, label, bucket, group, before
         As of `AllReduce`.
     divisor : float
-        What the sums are divided by.
+        Of the sums.
     """
 
     tag: int
@@ -510,18 +511,18 @@ class ReduceScatter(NamedTuple):
 
 
 class AllGather(NamedTuple):
-    """Start to give every rank what each one has.
+    """Start to gather every rank's part on all ranks.
 
     Attributes
     ----------
     unit : int or None
-        A unit's parameters are put together from their pieces.
+        The unit whose parameters are gathered from their pieces.
     selection : Selection or None
-        Or every rank's chosen entries travel; ``nbytes`` are those of all ranks.
+        Or the selected entries of every rank; ``nbytes`` are those of all ranks.
     wait, group, before
         As of `AllReduce`.
     copied : float
-        What is read and written before it, beside all else, to get a piece into its buffer [bytes].
+        Copy of a piece into its buffer before it begins [bytes].
     """
 
     tag: int
@@ -543,7 +544,7 @@ class Broadcast(NamedTuple):
     names : tuple of str
         Parameters, or buffers.
     root : int
-        Whose; in process groups, a place in the group.
+        A rank; in process groups, a place in the group.
     others
         As of `AllReduce`.
     """
@@ -557,14 +558,14 @@ class Broadcast(NamedTuple):
 
 
 class Average(NamedTuple):
-    """Start to give every rank the mean of all weights: divided, then summed.
+    """Start to replace all weights by their mean: divided, then summed.
 
     Attributes
     ----------
     tag, label, nbytes, group
         As of `AllReduce`.
     num_averaged : int or None
-        Ranks of a process group, each of which gets its own mean; None averages all that count.
+        Ranks of a process group, each of which has its own mean; None: all counted ranks.
     """
 
     tag: int
@@ -575,41 +576,41 @@ class Average(NamedTuple):
 
 
 class StartOuter(NamedTuple):
-    """Every rank copies its weights as the global ones, which an outer optimizer updates."""
+    """Copy every rank's weights as the global ones, which an outer optimizer updates."""
 
     optimizer: Optimizer
 
 
 class OuterUpdate(NamedTuple):
-    """The outer optimizer updates the global weights, which then replace every rank's weights.
+    """Update the global weights by the outer optimizer, and copy them to every rank.
 
-    Its gradient is the global weights less the rank's, after an `Average` of these.
+    The gradient is the global weights minus the rank's, after an `Average` of these.
     """
 
     optimizer: Optimizer
 
 
 class Wait(NamedTuple):
-    """The compute stream waits until collectives are done."""
+    """The compute stream waits for collectives."""
 
     tags: tuple[int, ...]
 
 
 class Meet(NamedTuple):
-    """Every rank waits until all have come, at no cost."""
+    """All ranks wait for each other, at no cost."""
 
 
 class NewGroup(NamedTuple):
-    """Make process groups that each do the same collectives by themselves.
+    """Create process groups that run the same collectives separately.
 
     Attributes
     ----------
     name : str
-        What collectives call them.
+        For collectives.
     ranks : tuple of tuple of int
-        Members of each; every rank that takes part is in one of them.
+        Members of each; every participating rank is in one of them.
     stream : int
-        The communication stream that takes their collectives.
+        Communication stream of their collectives.
     """
 
     name: str
@@ -618,47 +619,47 @@ class NewGroup(NamedTuple):
 
 
 class Unless(NamedTuple):
-    """Operations that are left out where an inf or nan kept the last update from anything."""
+    """Operations that are skipped if an inf or nan prevented the last update."""
 
     ops: tuple[Op, ...]
 
 
-# Compression -------------------------------------------------------------------------------------
+# PowerSGD and top-k ------------------------------------------------------------------------------
 
 
 class SplitBucket(NamedTuple):
-    """Take a bucket apart: add what was lost the last time, and find P = M Q."""
+    """Add the errors of the last step to a bucket, and compute P = M Q."""
 
     factoring: Factoring
 
 
 class Unpack(NamedTuple):
-    """Get the sums of what travels as it is back into the bucket."""
+    """Copy the sums of uncompressed tensors back into the bucket."""
 
     factoring: Factoring
 
 
 class OrthogonalizeBucket(NamedTuple):
-    """Make the sums of P orthonormal, and find Q = M^T P."""
+    """Orthonormalise the sums of P, and compute Q = M^T P."""
 
     factoring: Factoring
 
 
 class Join(NamedTuple):
-    """Make the bucket's content P Q^T, divided; and note what is lost of each gradient."""
+    """Set the bucket to P Q^T, divided; and keep the error of each gradient."""
 
     factoring: Factoring
     divisor: float
 
 
 class Select(NamedTuple):
-    """Choose the entries of a bucket that are sent."""
+    """Select the entries of a bucket that are sent."""
 
     selection: Selection
 
 
 class AddSelected(NamedTuple):
-    """Make the bucket's content the sum of all that was chosen, 0 elsewhere."""
+    """Set the bucket to the sum of all selected entries, 0 elsewhere."""
 
     selection: Selection
 
@@ -713,22 +714,22 @@ Op = (
     | Reduce
     | TakeSums
 )
-"""What a strategy yields."""
+"""Operations of a strategy."""
 
 
 QUORUM = "quorum"
-"""Name of the process group of all ranks that take part."""
+"""Name of the process group of all participating ranks."""
 
 
 class Quorum(NamedTuple):
-    """Who takes part.
+    """Participating ranks.
 
     Attributes
     ----------
     num_counted : int
         Ranks whose gradients are averaged.
     participants : Participants or None
-        Who takes part in every step; None where nobody can drop out.
+        Roles in every step; None if no rank can drop out.
     """
 
     num_counted: int
@@ -736,16 +737,16 @@ class Quorum(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """All that take part, as collectives call them; None where these are all ranks."""
+        """Group of all participating ranks, for collectives; None if these are all ranks."""
         return None if self.participants is None or self.participants.there.all() else QUORUM
 
     @property
     def there(self) -> tuple[bool, ...] | None:
-        """Of each rank whether it takes part; None: all do."""
+        """Whether each rank takes part; None: all do."""
         return None if self.participants is None else tuple(self.participants.there.tolist())
 
     def among(self, groups: Ints) -> Ints:
-        """Those of some groups of ranks, a row each, that take part as a whole."""
+        """Groups of ranks, a row each, of which all ranks take part."""
         if self.participants is None:
             return groups
         found: Ints = groups[self.participants.there[groups].all(axis=1)]

@@ -15,21 +15,22 @@ from simdp.arrays import Floats, Ints
 from simdp.workload.layers import Buffer, Parameter
 
 Pieces = dict[str, slice]
-"""Where pieces lie in parameters that are taken as flat, by name."""
+"""Positions of pieces in flattened parameters, by name."""
 
 
 class ReplicatedPart(NamedTuple):
-    """What every rank keeps whole, beside its own pieces."""
+    """Tensors that every rank keeps whole, besides its own pieces."""
 
     weights: bool
     gradients: bool
 
 
 class Partition:
-    """How parameters are dealt to ranks.
+    """Distribution of parameters over ranks.
 
-    Whole tensors go to owners; or each unit, its tensors one after the other, is cut into equal
-    pieces, of which the rank at place r has the r-th. What is missing in the last one is padding.
+    Whole tensors have owners; or each unit, its tensors joined, is cut into equal pieces: the rank
+    at
+    place r has the r-th. The last one is padded.
 
     Parameters
     ----------
@@ -38,11 +39,11 @@ class Partition:
     units : sequence of sequence of str
         Names of parameters that are gathered and scattered together.
     ranks : ndarray, shape `(num_groups, group size)`, int64
-        Each group has all pieces; the ranks at one place of all groups have the same one.
-    kept : Kept
-        What is there on every rank.
+        Each group has all pieces; ranks in one column have the same one.
+    kept : ReplicatedPart
+        Tensors that every rank keeps whole.
     owners : mapping of str to int, optional
-        The place at which a whole tensor is kept; left out, units are cut into pieces.
+        Place of each whole tensor; default: units are cut into pieces.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class Partition:
 
     @property
     def num_places(self) -> int:
-        """Pieces that every unit is cut into."""
+        """Number of pieces of every unit."""
         return int(self.ranks.shape[1])
 
     def unit_elements(self, unit: int) -> int:
-        """Elements of a unit, padding left out."""
+        """Elements of a unit, without padding."""
         return self._unit_elements[unit]
 
     @cached_property
@@ -77,7 +78,7 @@ class Partition:
 
     @cached_property
     def pieces(self) -> list[Pieces]:
-        """What is kept at each place."""
+        """Pieces at each place."""
         if self.owners is not None:
             return [{name: slice(0, size) for name, size in mine.items()} for mine in self.owned]
         found: list[Pieces] = [{} for _ in range(self.num_places)]
@@ -87,7 +88,7 @@ class Partition:
         return found
 
     def cut(self, unit: int) -> list[list[tuple[str, slice, slice]]]:
-        """Cut a unit: for each place the names, and where the piece lies in each, and in itself."""
+        """Cut a unit: for each place the names, and each piece's slice of tensor and buffer."""
         length = self.piece_elements(unit)
         found: list[list[tuple[str, slice, slice]]] = [[] for _ in range(self.num_places)]
         begin = 0
@@ -103,10 +104,11 @@ class Partition:
 
     @cached_property
     def owned(self) -> list[dict[str, int]]:
-        """Elements of each parameter at each place, padding left out.
+        """Elements of each parameter at each place, without padding.
 
-        Neighbours that have the same share one mapping, so that who counts something for each of
-        16,384 places may count it once for all that do.
+        Neighbours with equal pieces share one mapping, so that a count over 16,384 places is
+        computed once
+        per mapping.
         """
         if self.owners is not None:
             found: list[dict[str, int]] = [{} for _ in range(self.num_places)]
@@ -145,22 +147,23 @@ class Partition:
         return found
 
     def by_rank(self, of_places: Sequence[float]) -> Floats:
-        """Give every rank what belongs to its place, shape `(world_size,)`."""
+        """Map values of places to ranks, shape `(world_size,)`."""
         found = np.empty(self.ranks.size)
         found[self.ranks] = np.asarray(of_places, dtype=float)
         return found
 
 
 def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict[str, int]:
-    """Deal whole tensors to ranks as torch's ZeroRedundancyOptimizer does.
+    """Assign whole tensors to ranks as torch's ZeroRedundancyOptimizer does.
 
-    Of each group of parameters the largest first, those of equal size as they come, each to the
-    rank that has least, the lowest of several.
+    In each group of parameters, the largest first (ties: in order), each to the rank with the
+    fewest
+    elements (ties: the lowest).
 
     Returns
     -------
     dict of str to int
-        The owner of each parameter; those of a rank in the order in which it got them.
+        The owner of each parameter; those of a rank in order of assignment.
 
     References
     ----------
@@ -176,14 +179,15 @@ def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict
 
 
 Cut = list[list[tuple[str, slice, slice]]]
-"""For each place the names, and where a piece lies in each, taken as flat, and in what travels."""
+"""For each place the names, and each piece's position in the flattened tensor and in the buffer."""
 
 
 class RowPartition(Partition):
-    """How parameters are dealt to ranks, each cut by itself into pieces of equal size.
+    """Distribution of parameters over ranks, each cut separately into pieces of equal size.
 
-    The rank at place r has the r-th piece; the last ones may be short, or have nothing. What is
-    missing travels as padding, and takes room where pieces lie, but is neither kept nor updated.
+    The rank at place r has the r-th piece; the last ones may be short or empty. Buffers and memory
+    of
+    pieces include padding, which is neither kept nor updated.
 
     Parameters
     ----------
@@ -191,8 +195,8 @@ class RowPartition(Partition):
         As of `Partition`; nothing is kept whole.
     lengths : mapping of str to int
         Elements of each piece of a parameter, with padding.
-    after_forward : Rows, optional
-        How units are dealt between forward and backward, where that is not the same.
+    after_forward : RowPartition, optional
+        Distribution of units between forward and backward, if it differs.
 
     References
     ----------
@@ -221,7 +225,7 @@ class RowPartition(Partition):
         return self.cut_of(self.units[unit])
 
     def cut_of(self, names: Sequence[str]) -> Cut:
-        """Cut some parameters of a unit that travel together."""
+        """Cut some parameters of a unit that share a buffer."""
         found: Cut = [[] for _ in range(self.num_places)]
         begin = 0
         for name in names:
@@ -265,15 +269,16 @@ def by_rows(
     ranks: Ints,
     after_forward: int = 0,
 ) -> RowPartition:
-    """Deal every parameter's rows as torch's ``fully_shard`` does.
+    """Distribute every parameter's rows as torch's ``fully_shard`` does.
 
     Parameters
     ----------
     parameters, units, ranks
-        As of `Rows`.
+        As of `RowPartition`.
     after_forward : int
-        Ranks that keep units together between forward and backward, where these are fewer than
-        those that share them: neighbours, each with an equal part of the padded elements.
+        Number of neighbours that keep units together between forward and backward, each with an
+        equal
+        part of the padded elements; 0: all ranks that share them.
     """
     places = int(ranks.shape[1])
     rows = {p.name: -(-(p.shape[0] if p.shape else 1) // places) for p in parameters}
@@ -290,11 +295,11 @@ def by_rows(
 # Bucket -------------------------------------------------------------------------------------------
 
 Group = str | tuple[int, ...] | None
-"""Who takes part: the process groups of a name, some ranks, or all together."""
+"""Participants: the process groups of a name, some ranks, or all ranks."""
 
 
 class Bucket(NamedTuple):
-    """Gradients that travel together, as one flat buffer on every rank.
+    """Gradients in one flat buffer on every rank, sent together.
 
     Attributes
     ----------
@@ -307,15 +312,15 @@ class Bucket(NamedTuple):
     nbytes : float
         Size of the gradients in it [bytes].
     room : float
-        What the buffer takes for good beside the gradients [bytes].
+        Permanent memory of the buffer besides the gradients [bytes].
     is_view : bool
-        Whether gradients live in it for good.
+        Whether gradients are views of it.
     is_compressed : bool
-        Whether gradients are rounded to another dtype as they come in.
+        Whether gradients are cast to another dtype in it.
     unit : int or None
-        The unit of the strategy's partition that it holds the gradients of.
+        The unit of the strategy's partition with these gradients.
     of : str
-        What tells it from others of the same parameters: a factor of a matrix, or what is left.
+        Distinguishes buckets of the same parameters: a factor of matrices, or uncompressed tensors.
     """
 
     names: tuple[str, ...]
@@ -330,7 +335,7 @@ class Bucket(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """A gradient seen as a matrix, which travels as the product of two thin ones.
+    """A gradient as a matrix, sent as the product of two thin ones.
 
     Attributes
     ----------
@@ -349,14 +354,14 @@ class Factor(NamedTuple):
 
 
 class Factoring(NamedTuple):
-    """How a bucket is taken apart: matrices M become P = M Q and Q, the others stay as they are.
+    """PowerSGD of a bucket: matrices M become P = M Q and Q, the other tensors are uncompressed.
 
     Attributes
     ----------
     bucket, rest, p, q : Bucket
-        The whole; what travels as it is; the left and the right factors of all matrices.
+        The whole; the uncompressed tensors; the left and the right factors of all matrices.
     factors : tuple of Factor
-        The gradients that become two factors each.
+        The factored gradients.
     error_feedback, warm_start, epsilon, batched
         As in `simdp.strategies.comm_hooks.compression.PowerSGD`.
     label : str
@@ -364,7 +369,7 @@ class Factoring(NamedTuple):
     random_seed : int
         As there; of the first Q.
     is_square : bool
-        Whether the only matrix is the whole bucket, filled up with zeros until it is square.
+        Whether the whole bucket is one matrix, padded with zeros to a square.
     """
 
     bucket: Bucket
@@ -382,20 +387,20 @@ class Factoring(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The entries of a bucket that a rank sends: those of largest magnitude, with their places.
+    """Top-k of a bucket: entries of largest magnitude, with their indices.
 
     Attributes
     ----------
     bucket : Bucket
-        The whole.
+        The bucket.
     num_entries : int
-        How many of it are sent.
+        Number of sent entries.
     entry_nbytes : int
-        Size of a value and its place [bytes].
+        Size of a value and its index [bytes].
     divisor : float
-        What values are divided by before they are sent.
+        Of the values.
     error_feedback : bool
-        Whether what was not sent the last time is added first.
+        Whether the unsent part of the last step is added first.
     label : str
         The bucket's name in the trace.
     """
@@ -408,7 +413,7 @@ class Selection(NamedTuple):
     label: str
 
 
-# Buckets ------------------------------------------------------------------------------------------
+# BucketRules --------------------------------------------------------------------------------------
 
 MiB = 2**20
 
@@ -420,28 +425,27 @@ BUCKET_CAP_NBYTES = 25 * MiB
 
 
 REBUILT_SINCE = (1, 6)
-"""torch that rebuilds buckets in the order in which gradients became ready (pull request 35137)."""
+"""First torch that rebuilds buckets in the order in which gradients became ready (pull 35137)."""
 
 ONE_AT_FIRST_SINCE = (1, 12)
-"""torch whose first iteration has one bucket with everything (pull request 72843)."""
+"""First torch whose first iteration has one bucket with all gradients (pull request 72843)."""
 
 EQUAL_CAPS_SINCE = (2, 5)
-"""torch whose first bucket has the same cap as the others where one is given (pull request
-121640)."""
+"""First torch in which a given cap also applies to the first bucket (pull request 121640)."""
 
 
 class BucketRules(NamedTuple):
-    """How a version of torch sorts gradients.
+    """Bucket assignment of a version of torch.
 
     Attributes
     ----------
     rebuilds : bool
-        Whether buckets follow the order in which gradients became ready, from the second
-        iteration on.
+        Whether buckets follow the order in which gradients became ready, from the second iteration
+        on.
     one_at_first : bool
-        Whether the first iteration has one bucket with everything.
+        Whether the first iteration has one bucket with all gradients.
     equal_caps : bool
-        Whether a cap that is given holds for the first bucket too.
+        Whether a given cap also applies to the first bucket.
     """
 
     rebuilds: bool = True
@@ -450,7 +454,7 @@ class BucketRules(NamedTuple):
 
 
 def rules(version: str | None) -> BucketRules:
-    """What a version of torch does, such as ``"1.4"`` or ``"2.1.0"``; None is the newest."""
+    """Rules of a version of torch, such as ``"1.4"`` or ``"2.1.0"``; None: the newest."""
     if version is None:
         return BucketRules()
     major, minor = map(int, version.split(".")[:2])
@@ -459,7 +463,7 @@ def rules(version: str | None) -> BucketRules:
 
 
 def limits(bucket_cap: float | None, equal_caps: bool = True) -> list[float]:
-    """Limits of the first bucket, the second, ...; the last one holds for all that follow."""
+    """Limits of the first bucket, the second, ...; the last one applies to all later ones."""
     if bucket_cap is None:
         return [FIRST_BUCKET_NBYTES, BUCKET_CAP_NBYTES]
     return [bucket_cap] if equal_caps else [FIRST_BUCKET_NBYTES, bucket_cap]
@@ -470,13 +474,14 @@ def assign(
 ) -> list[list[str]]:
     """Sort tensors into buckets by torch's rule.
 
-    A tensor is added to the open bucket, which closes as soon as it holds its limit or more: a
-    bucket can exceed its limit by nearly one tensor, and no tensor is split.
+    A tensor is added to the open bucket, which closes once it reaches its limit: a bucket can
+    exceed
+    its limit by nearly one tensor, and no tensor is split.
 
     Parameters
     ----------
     parameters : sequence of Parameter or Buffer
-        In the order in which they are to be sorted.
+        In the order of assignment.
     itemsize : int
         Bytes per element.
     caps : sequence of float

@@ -19,13 +19,13 @@ from simdp.steps.ops import (
 from simdp.steps.partition import Group, MiB, assign
 
 BROADCAST_NBYTES = 250 * MiB
-"""Parameters travel from rank 0 in buffers of this size (torch: _sync_module_states)."""
+"""Buffer size of broadcasts of parameters [bytes] (torch: _sync_module_states)."""
 
 Tags = Iterator[int]
-"""Numbers for the collectives of a step, one after the other."""
+"""Numbers of the collectives of a step, in order."""
 
 AtCall = Callable[[int], Ops]
-"""What is run before or after a call of the model, of which it takes the number."""
+"""Runs before or after a call of the model, given its number."""
 
 
 def nothing(about: object) -> Ops:
@@ -34,16 +34,9 @@ def nothing(about: object) -> Ops:
 
 
 def forward(facts: Facts, micro: int, before: AtCall = nothing, after: AtCall = nothing) -> Ops:
-    """Run the model and the loss on a micro-batch, with hooks as those of torch's modules.
+    """Run the model and the loss on a micro-batch, with hooks like those of torch's modules.
 
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    micro : int
-        The micro-step.
-    before, after : callable
-        Run around each call.
+    ``before`` and ``after`` run around each call.
     """
     yield Batch(micro)
     for call in range(len(facts.graph.calls)):
@@ -60,18 +53,19 @@ def _forward_of(facts: Facts, micro: int, call: int, again: bool = False, gil: f
 
 
 def scatter(facts: Facts, micro: int, targets: bool = False) -> Ops:
-    """Let rank 0 have a micro-batch and hand it out, with the targets where these are asked for."""
+    """Let rank 0 take a micro-batch and scatter it, optionally with its targets."""
     yield Batch(micro, root=0)
-    if not facts.workload.model.timed:  # else nobody knows what its samples are
+    if not facts.workload.model.timed:  # else samples are unknown
         for name in (*facts.graph.inputs, *["y"] * targets):
             yield Scatter(micro, name)
 
 
 def forward_of_all(facts: Facts, micro: int, gil: float = 0.0, losses: bool = False) -> Ops:
-    """Run the model of every rank that has samples, with no collective in between.
+    """Run the model on every rank with samples, without collectives.
 
-    Of a kernel's launch, the part ``gil`` is done by one rank at a time, as where all are threads
-    of one interpreter. With ``losses`` each rank computes that of its own piece too.
+    ``gil`` is the fraction of a kernel's launch that runs on one rank at a time, as in threads of
+    one
+    interpreter. With ``losses`` each rank also computes the loss of its own piece.
     """
     for call in range(len(facts.graph.calls) + losses):
         yield Forward(micro, call, gil=gil)
@@ -92,11 +86,11 @@ def backward(
     facts, micro
         As of `forward`.
     hook : callable
-        Run with each parameter's name when its gradient is complete, as torch's hooks are.
+        Called with each parameter's name when its gradient is complete, like torch's hooks.
     before, after : callable
         Run around each call.
     gil : float
-        As of `Forward`, for what is computed again.
+        As of `Forward`, for recomputed calls.
     """
     graph = facts.graph
     yield Backward(micro, len(graph.calls))
@@ -136,21 +130,21 @@ def send(
     tag: int,
     group: Group = None,
 ) -> Ops:
-    """Broadcast tensors together, and wait for it."""
+    """Broadcast tensors together, and wait for the broadcast."""
     names = tuple(tensor.name for tensor in tensors)
     yield Broadcast(tag, label, nbytes_of(facts, tensors), names, root, group)
     yield Wait((tag,))
 
 
 def send_buffers(facts: Facts, root: int, numbers: Tags, group: Group = None) -> Ops:
-    """Broadcast the tensors of the model that are not learned."""
+    """Broadcast the model's buffers."""
     for integer, label in ((False, "buffers"), (True, "counters")):
         chosen = [buffer for buffer in facts.buffers if buffer.integer == integer]
         yield from send_all(facts, chosen, label, root, numbers, group)
 
 
 def packed(facts: Facts, tensors: Sequence[StateTensor], cap: float) -> list[list[StateTensor]]:
-    """Sort tensors of one dtype into buffers of about so many bytes."""
+    """Sort tensors of one dtype into buffers of about ``cap`` bytes."""
     if not tensors:
         return []
     by_name = {tensor.name: tensor for tensor in tensors}
@@ -159,5 +153,5 @@ def packed(facts: Facts, tensors: Sequence[StateTensor], cap: float) -> list[lis
 
 
 def nbytes_of(facts: Facts, tensors: Sequence[StateTensor]) -> float:
-    """What tensors take on the wire [bytes]."""
+    """Size of tensors in a collective [bytes]."""
     return float(sum(tensor.num_elements * facts.itemsize_of(tensor) for tensor in tensors))

@@ -1,8 +1,4 @@
-"""Program of a run: plans of its setup and steps, and quantities derived from them.
-
-What others want to know of a strategy, such as which collectives it calls or what its buckets take,
-is read off its operations here.
-"""
+"""Program of a run: plans of its setup and steps, and quantities derived from their operations."""
 
 from __future__ import annotations
 
@@ -82,10 +78,10 @@ Plan = tuple[Op, ...]
 NO_OVERHEADS = Overheads()
 
 MAX_PLANS = 64
-"""Different steps that are kept; where every step differs, the oldest goes."""
+"""Different steps that are kept; above it, the oldest is dropped."""
 
 LATE = 10**12
-"""Number of a step long after all that strategies do at first."""
+"""Number of a step after all initial phases of a strategy."""
 
 
 class TrainingLoop(Protocol):
@@ -97,17 +93,17 @@ class TrainingLoop(Protocol):
 
     @property
     def dtypes(self) -> LayerDtypes:
-        """The dtypes that layers get from it."""
+        """Dtypes that layers get from it."""
 
     @property
     def num_late(self) -> int:
-        """Ranks that come last in a step, whose gradients are dropped."""
+        """Number of ranks per step whose gradients come last and are dropped."""
 
     def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks."""
 
     def step(self, facts: Facts, step: StepContext) -> Ops:
-        """One step."""
+        """Yield the operations of one step."""
 
 
 class CollectiveCall(NamedTuple):
@@ -118,9 +114,9 @@ class CollectiveCall(NamedTuple):
     collective : str
         Key of ``collectives``.
     root : int
-        Of those that have one, else 0.
+        0 for collectives without a root.
     group : str or tuple of int or None
-        Who does it.
+        The ranks.
     nbytes : float
         The whole buffer [bytes].
     """
@@ -132,16 +128,16 @@ class CollectiveCall(NamedTuple):
 
 
 class ProcessGroups(NamedTuple):
-    """Groups of ranks that call the same collectives of their own at the same time.
+    """Groups of ranks that call the same collectives at the same time, each separately.
 
     Attributes
     ----------
     name : str
-        What operations call them.
+        In operations.
     ranks : ndarray, shape `(num_groups, group size)`, int64
-        Every rank that takes part is in one group.
+        Every participating rank is in one group.
     stream : int
-        The communication stream that takes their collectives.
+        Communication stream of their collectives.
     collectives : tuple of str
         Keys of ``collectives``.
     """
@@ -152,13 +148,13 @@ class ProcessGroups(NamedTuple):
     collectives: tuple[str, ...]
 
 
-# Interpreters -------------------------------------------------------------------------------------
+# Interpreter --------------------------------------------------------------------------------------
 
 H = TypeVar("H")
 
 
 class Interpreter(dict[type[Any], H | None]):
-    """Handlers by class of operation, None for one that is ignored on purpose.
+    """Handlers by class of operation; None for operations that are ignored on purpose.
 
     Looking up any other class raises. `Unless` is never looked up: `flat` and the run unpack it.
 
@@ -169,7 +165,7 @@ class Interpreter(dict[type[Any], H | None]):
     handles : mapping of type to object
         Usually callables.
     ignores : iterable of type
-        Operations that do not matter here.
+        Ignored operations.
 
     Raises
     ------
@@ -218,13 +214,13 @@ CALLING = frozenset(kind for kind, call in _CALLED_BY.items() if call)
 
 
 def called_by(op: Op) -> CollectiveCall | None:
-    """The collective that an operation starts, if it does."""
+    """The collective that an operation starts, or None."""
     call = _CALLED_BY[type(op)]
     return None if call is None else call(op)
 
 
 def flat(ops: Iterable[Op]) -> Iterator[Op]:
-    """Every operation, also those that may be left out."""
+    """Yield every operation, including those in `Unless`."""
     for op in ops:
         yield from flat(op.ops) if isinstance(op, Unless) else (op,)
 
@@ -248,7 +244,7 @@ _PROGRAM = Interpreter(
         *(Dequantize, CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
     },
 )
-"""What the properties of `Program` derive from operations."""
+"""Operations from which the properties of `Program` are derived."""
 
 
 def _checked(ops: Iterable[Op]) -> Plan:
@@ -260,16 +256,16 @@ def _checked(ops: Iterable[Op]) -> Plan:
 
 
 class Program:
-    """What a strategy does with a workload on so many ranks.
+    """Operations of a strategy with a workload on a number of ranks.
 
     Parameters
     ----------
-    loop : Loop
+    loop : TrainingLoop
         The strategy.
     facts : Facts
         Of the run.
     kinds : sequence of StepBatches
-        Those that differ in how many samples the ranks have.
+        Steps with different numbers of samples on the ranks.
     num_steps : int
         Of the run.
     """
@@ -295,9 +291,11 @@ class Program:
         start: Start = START,
         participants: Participants | None = None,
     ) -> Program:
-        """Make the program of a run; ``num_samples`` are those of its data set, others as `Facts`.
+        """Create the program of a run.
 
-        A node has all ranks if ``local_size`` is left out.
+        ``num_samples`` is the size of its data set; ``local_size`` defaults to all ranks; other
+        arguments
+        are those of `Facts`.
         """
         kinds, num_steps = workload.kinds_of_steps(world_size, num_samples, start)
         local_size = world_size if local_size is None else local_size
@@ -311,11 +309,11 @@ class Program:
 
     @cached_property
     def setup(self) -> Plan:
-        """What is done before the first step."""
+        """Operations before the first step."""
         return _checked(self.loop.setup(self.facts))
 
     def plan(self, number: int, batches: StepBatches) -> Plan:
-        """What a step consists of: the same object for steps that cannot differ."""
+        """Operations of a step: the same object for steps that cannot differ."""
         step = StepContext(self.facts, number, batches)
         for known, plan in self._plans:
             if step.answers(known.asked):
@@ -329,7 +327,7 @@ class Program:
 
     @cached_property
     def plans(self) -> list[Plan]:
-        """Every step of the run that differs from the others."""
+        """All different steps of the run."""
         found: dict[int, Plan] = {}
         waiting, seen = [0, self._num_steps - 1], set[int]()
         while waiting:
@@ -346,10 +344,10 @@ class Program:
 
     @cached_property
     def steady(self) -> Plan:
-        """A step long after the first ones, with all of its samples."""
+        """A full step after all initial phases."""
         return self.plan(LATE, self._kinds[0])
 
-    # What follows from the operations -----------------------------------------------------------
+    # Derived quantities -------------------------------------------------------------------------
 
     @cached_property
     def _ops(self) -> list[Op]:
@@ -357,7 +355,7 @@ class Program:
 
     @cached_property
     def called(self) -> list[CollectiveCall]:
-        """Every collective that the run calls, with every size."""
+        """All collectives of the run, with all sizes."""
         return list(dict.fromkeys(filter(None, map(called_by, self._ops))))
 
     @cached_property
@@ -365,9 +363,9 @@ class Program:
         return frozenset((called.collective, called.root, called.group) for called in self.called)
 
     def require(self, called: CollectiveCall, stream: int) -> None:
-        """Refuse a collective that no step calls which was read beforehand.
+        """Raise if a collective is in none of the run's `plans`.
 
-        A clock is chosen for what a run calls; what comes as a surprise might share a link unseen.
+        The clock is chosen for the plans; an additional collective might share a link unnoticed.
 
         Raises
         ------
@@ -385,14 +383,14 @@ class Program:
 
     @cached_property
     def calls(self) -> list[tuple[str, int]]:
-        """Collectives of all ranks, or of some, by their keys and roots."""
+        """Keys and roots of the collectives of all ranks, or of some, without process groups."""
         named = {several.name for several in self.groups}
         found = [(c.collective, c.root) for c in self.called if c.group not in named]
         return list(dict.fromkeys(found))
 
     @cached_property
     def groups(self) -> list[ProcessGroups]:
-        """Groups that have collectives of their own."""
+        """Process groups with collectives of their own."""
         made = [op for op in self.setup if isinstance(op, NewGroup)]
         return [
             ProcessGroups(
@@ -406,33 +404,33 @@ class Program:
 
     @cached_property
     def partition(self) -> Partition | None:
-        """How parameters and what follows from them are dealt to the ranks; None: not at all."""
+        """Distribution of parameters and their states over ranks; None if there is none."""
         return next((op.partition for op in self.setup if isinstance(op, Shard)), None)
 
     @cached_property
     def outer_optimizer(self) -> Optimizer | None:
-        """What updates a copy of the weights from their averages; None: nothing."""
+        """Optimizer that updates a copy of the weights from their averages, or None."""
         return next((op.optimizer for op in self.setup if isinstance(op, StartOuter)), None)
 
     @cached_property
     def scatters(self) -> bool:
-        """Whether rank 0 has the batch of all ranks, and hands out its pieces."""
+        """Whether rank 0 scatters the batch of all ranks."""
         return any(isinstance(op, Batch) and op.root is not None for op in self._ops)
 
     @cached_property
     def bucket_room(self) -> float:
-        """What buckets take on a device for good, beside the gradients themselves [bytes]."""
+        """Permanent memory of buckets on a device, besides the gradients [bytes]."""
         reserved = sum(op.nbytes for op in self.setup if isinstance(op, Reserve))
         return reserved + max(_room(plan) for plan in (*self.plans, self.steady))
 
     @cached_property
     def gradients_stay(self) -> bool:
-        """Whether gradients live in buckets, and so keep their memory from step to step."""
+        """Whether gradients are views of buckets, and keep their memory from step to step."""
         return any(isinstance(op, FillBucket) and op.bucket.is_view for op in self._ops)
 
     @cached_property
     def keeps_errors(self) -> bool:
-        """Whether a copy of all gradients is kept from step to step, of what they have lost."""
+        """Whether a copy of all gradients' compression errors is kept from step to step."""
         return any(
             (isinstance(op, SplitBucket) and op.factoring.error_feedback)
             or (isinstance(op, Select) and op.selection.error_feedback)
@@ -441,7 +439,7 @@ class Program:
 
     @cached_property
     def gathered_elements(self) -> int:
-        """The most elements of units that a rank has gathered at a time, beside its pieces."""
+        """Maximum elements of gathered units on a rank at a time, besides its pieces."""
         now, most, dealt = 0, 0, self.partition
         if dealt is None or dealt.kept.weights:
             return 0
@@ -468,7 +466,7 @@ class Program:
 
 
 def _same(one: Plan, other: Plan) -> bool:
-    """Whether two steps do the same; operations of two kinds are equal if they hold the same."""
+    """Whether two steps have equal operations of equal classes."""
     return one == other and [*map(type, flat(one))] == [*map(type, flat(other))]
 
 
@@ -486,7 +484,7 @@ def _around(key: tuple[object, ...]) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _one_of_each(lengths: tuple[int, ...], since: int, first: int) -> list[int]:
-    """Of some periods, the first step that ends each as the longest; and one that ends none."""
+    """First step that ends each period as the longest one; and one that ends none."""
     found = [first]
     for asked in (*lengths, None):
         by = asked or 1
@@ -499,7 +497,7 @@ def _one_of_each(lengths: tuple[int, ...], since: int, first: int) -> list[int]:
 
 
 def _room(plan: Plan) -> float:
-    """What the buckets of a step take for good, at the fullest of its micro-steps [bytes]."""
+    """Permanent memory of a step's buckets, in its fullest micro-step [bytes]."""
     most, here = 0.0, dict[tuple[str, ...], float]()
     latest = None
     for op in flat(plan):
