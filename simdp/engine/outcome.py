@@ -88,10 +88,8 @@ def rates(
     ----------
     scenario, segment, steps
         As for `mean_lengths`: the steps whose samples count.
-    throughput : float or None
-        Of all ranks [samples/s].
-    step_time : float
-        Of a steady step [s].
+    throughput, step_time : float
+        Of all ranks [samples/s]; of a steady step [s].
 
     Returns
     -------
