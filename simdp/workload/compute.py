@@ -80,7 +80,7 @@ class FromRoofline(Compute):
         return self.kernels == "torch"
 
 
-# Measured -----------------------------------------------------------------------------------------
+# Measured steps -----------------------------------------------------------------------------------
 
 SCATTER = 0.1
 """Share by which a step may be shorter than one of a smaller batch, since measurements scatter: up

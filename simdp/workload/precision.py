@@ -90,7 +90,7 @@ def _bits(value: float) -> np.uint32:
     return np.float32(value).view(np.uint32)
 
 
-# Scaler -------------------------------------------------------------------------------------------
+# Loss scale ---------------------------------------------------------------------------------------
 
 
 class ScalerSettings(NamedTuple):
@@ -159,6 +159,8 @@ def _float32(value: float) -> float:
     with np.errstate(over="ignore", under="ignore"):
         return float(np.float32(value))
 
+
+# Precisions ---------------------------------------------------------------------------------------
 
 Low = Literal["bfloat16", "float16"]
 Policy = Literal["float32", "lower", "promote"]

@@ -24,7 +24,7 @@ from simdp.workload.datasets.base import most_taken
 from simdp.workload.losses import Loss
 from simdp.workload.models import Model
 
-# Order --------------------------------------------------------------------------------------------
+# Order of the samples -----------------------------------------------------------------------------
 
 MAX_MEGABATCH = 50
 MIN_MEGABATCHES = 4
@@ -307,7 +307,7 @@ class Participants:
         return whole * self.there
 
 
-# Sampling -----------------------------------------------------------------------------------------
+# Batches ------------------------------------------------------------------------------------------
 
 Incomplete = Literal["step", "micro-batch"] | None
 """Unit that is dropped at the end of an epoch if it is incomplete."""

@@ -13,8 +13,6 @@ from simdp.workload import Workload
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.optimizers.base import Optimizer, launches_over_lists
 
-# Step costs ---------------------------------------------------------------------------------------
-
 Amount = float | Floats
 
 OF_MATRICES = "bfloat16"
@@ -140,7 +138,7 @@ def _elements(workload: Workload) -> dict[str, int]:
     return {name: sizes[name] for name in workload.graph.ready_order}
 
 
-# Flops --------------------------------------------------------------------------------------------
+# FLOPs --------------------------------------------------------------------------------------------
 
 ITEMSIZE = 4
 """Arbitrary: FLOPs do not depend on it."""

@@ -129,7 +129,7 @@ def padded(tokens: Ints, lengths: Ints, filler: int, width: int) -> Ints:
     return np.concatenate([tokens, beyond], axis=1)
 
 
-# None ---------------------------------------------------------------------------------------------
+# Without data -------------------------------------------------------------------------------------
 
 NUM_SAMPLES = 1024
 """Default samples of an epoch if only lengths are given, as for synthetic datasets."""
@@ -213,6 +213,8 @@ class NoData(Dataset):
 
 __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
+# Distributions of lengths -------------------------------------------------------------------------
+
 LONGEST = 10**6
 """Most tokens of a sample."""
 
@@ -269,9 +271,6 @@ LENGTHS: Family[Lengths] = Family(
     },
 )
 AnyLengths = Annotated[Lengths, one_of("lengths", LENGTHS)]
-
-
-# Empirical ----------------------------------------------------------------------------------------
 
 
 class LengthQuantile(Spec):

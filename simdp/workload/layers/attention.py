@@ -192,7 +192,7 @@ def _rows_nbytes(work: AttentionWork) -> float:
     return float(LOGSUMEXP * work.num_heads * work.queries)
 
 
-# Scores -------------------------------------------------------------------------------------------
+# Masks and biases ---------------------------------------------------------------------------------
 
 
 def softmax(scores: Array) -> None:
@@ -241,7 +241,7 @@ def distances(num_heads: int, keys: int, bias_max: float, dtype: str) -> Array:
     return found
 
 
-# Flash --------------------------------------------------------------------------------------------
+# Attention in blocks ------------------------------------------------------------------------------
 
 SHORT_SCORES = 2**16
 """Scores per block, for samples with fewer scores than this."""

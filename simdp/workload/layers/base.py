@@ -102,7 +102,7 @@ Margin3 = Annotated[Extents, ExtentsOf(3, 0)]
 Padding3 = Annotated[Extents | str, ExtentsOf(3, 0, "same", "valid")]
 
 
-# Parameter ----------------------------------------------------------------------------------------
+# Initial values and parameters --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

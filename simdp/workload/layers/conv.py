@@ -152,8 +152,6 @@ def places(begin: int, step: int, count: int) -> slice:
     return slice(begin, begin + (count - 1) * step + 1, step)
 
 
-# Convolution --------------------------------------------------------------------------------------
-
 BLOCK_NBYTES = 150_000
 """Size of a block of neighbourhoods, which fits a core's cache."""
 

@@ -30,8 +30,6 @@ from simdp.workload.layers.base import (
 )
 from simdp.workload.layers.operator import WithoutNumbers
 
-# Linear -------------------------------------------------------------------------------------------
-
 FEW_ROWS = 128
 """Up to this many rows, (W x^T)^T is up to twice as fast as x W^T; beyond, it is slower."""
 

@@ -11,8 +11,6 @@ from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.base import Buffer, Kept, Kernel, Layer, Parameter, Pass, Shape, constant
 
-# Operator -----------------------------------------------------------------------------------------
-
 Size = Annotated[Float, Field(ge=0, le=1e18)]
 Count = Annotated[Int, Field(ge=0, le=10**15)]
 

@@ -33,8 +33,6 @@ from simdp.workload.layers.base import (
 from simdp.workload.layers.conv import ConvWindow
 from simdp.workload.layers.tensor_ops import Margin, Size
 
-# Pooling ------------------------------------------------------------------------------------------
-
 
 class WindowPool(Layer):
     """Base of layers that pool over windows of equal size.

@@ -30,8 +30,6 @@ from simdp.workload.layers.base import (
 )
 from simdp.workload.layers.tensor_ops import dropout_cost, kept_elements, masked
 
-# Recurrence ---------------------------------------------------------------------------------------
-
 State = tuple[Array, ...]
 """State after a step, each array `(batch, hidden)`; the first one is the output."""
 

@@ -29,8 +29,6 @@ from simdp.workload.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2
 from simdp.workload.layers.tensor_ops import Add, Concat, Dropout, Flatten, Pair
 from simdp.workload.models.base import Model
 
-# Image --------------------------------------------------------------------------------------------
-
 
 class ImageModel(Model):
     """Base of models of square images, shape `(in_channels, image_size, image_size)`.

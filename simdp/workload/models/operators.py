@@ -36,7 +36,7 @@ from simdp.workload.layers.operator import (
 )
 from simdp.workload.models.base import Model
 
-# Operators ----------------------------------------------------------------------------------------
+# Recorded operators -------------------------------------------------------------------------------
 
 FORMAT = 1
 """Version of the format below; other versions are rejected."""

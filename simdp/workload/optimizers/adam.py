@@ -21,8 +21,6 @@ from simdp.workload.optimizers.base import (
     effective_gradient,
 )
 
-# Adam ---------------------------------------------------------------------------------------------
-
 Beta = Annotated[Float, Field(ge=0, lt=1)]
 
 

@@ -25,7 +25,7 @@ from simdp.arrays import Array
 from simdp.phrases import problems
 from simdp.spec import Bool, Float, Spec, problem
 
-# Groups -------------------------------------------------------------------------------------------
+# Parameter groups ---------------------------------------------------------------------------------
 
 
 class ParamGroup(Spec):
@@ -85,6 +85,8 @@ def _grammar(optimizer: type[Spec]) -> Callable[[Any], list[Spec]]:
 def _written(group: Spec) -> dict[str, Any]:
     return {name: value for name, value in group if value is not None}
 
+
+# Optimizers ---------------------------------------------------------------------------------------
 
 State = dict[str, Array]
 

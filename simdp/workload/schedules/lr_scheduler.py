@@ -413,7 +413,7 @@ class PolynomialLR(Schedule):
         return float(base * left**self.power)
 
 
-# Shared group -------------------------------------------------------------------------------------
+# Replay of composed schedules ---------------------------------------------------------------------
 
 MAX_REPLAYS = 64
 """Maximum number of cached replays."""
