@@ -254,7 +254,7 @@ class Run:
         self._dealt = self._upcoming(Start(epoch, dealt, num_steps + 1))
 
     def _upcoming(self, start: Start) -> Start:
-        least = self.scenario.workload.least_dealt(self.world_size)
+        least = self.scenario.workload.least_left(self.world_size)
         return start.upcoming(self._num_samples, least)
 
     def state(self, clock: float) -> State:

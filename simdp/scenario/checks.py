@@ -632,7 +632,7 @@ def _problem_with_batches(workload: Workload, world_size: int, num_samples: int)
                 f"grad_accum: {accumulate} sums to {sum(accumulate)}, but each rank gets "
                 f"{shard} of the {workload.global_batch} samples; make the sums equal."
             )
-    drops, least = workload.drop_last is True, workload.least_dealt(world_size)
+    drops, least = workload.drop_last is True, workload.least_left(world_size)
     if drops and parts is None and workload.samples_per_step(world_size) > num_samples:
         return (
             "drop_last: leaves nothing, since one step takes "

@@ -27,14 +27,14 @@ from simdp.workload.compute import COMPUTE, AnyCompute, Host, Input
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.finetuning import Lora, Quantized
-from simdp.workload.incompatible import for_training_only, misfits
+from simdp.workload.incompatible import for_training_only, incompatible_options
 from simdp.workload.layers.base import ModelGraph
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.precision import AnyPrecision, numpy_dtype
 from simdp.workload.sampling import (
-    Dealing,
+    BatchSchedule,
     DropLast,
     Packing,
     Permutation,
@@ -57,7 +57,7 @@ _MADE: deque[tuple[tuple[Any, ...], ModelGraph]] = deque(maxlen=8)  # values of 
 __all__ = ["Workload"]
 
 
-class Workload(Dealing):
+class Workload(BatchSchedule):
     """Training or inference of each rank, without its communication.
 
     Attributes
@@ -255,7 +255,7 @@ class Workload(Dealing):
 
     @model_validator(mode="after")
     def _parts_suit_each_other(self) -> Workload:
-        wrong = misfits(dict(self))
+        wrong = incompatible_options(dict(self))
         if self.mode == "inference":
             wrong = for_training_only(dict(self)) | wrong
         if wrong:

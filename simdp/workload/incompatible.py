@@ -17,7 +17,7 @@ NOT_RECORDED = (*NEED_NUMBERS, *NEED_LAYERS, "compile")
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
-def misfits(given: Mapping[str, Any]) -> dict[str, str]:
+def incompatible_options(given: Mapping[str, Any]) -> dict[str, str]:
     """Errors of keys of a workload that do not fit its model, by key."""
     model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
     no_data, there = dataset.kind == "none", dataset.has_samples

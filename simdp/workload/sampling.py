@@ -676,7 +676,7 @@ class DropLast(Spec):
     loader: Bool = False
 
 
-class Dealing(Spec):
+class BatchSchedule(Spec):
     """Batches of a `Workload`, from its keys and its dataset."""
 
     if TYPE_CHECKING:  # keys of the workload
@@ -704,7 +704,7 @@ class Dealing(Spec):
             return sum(self.grad_accum) * world_size
         return (self.microbatch or 0) * self.grad_accum * world_size
 
-    def least_dealt(self, world_size: int) -> int:
+    def least_left(self, world_size: int) -> int:
         """Number of samples below which the rest of an epoch is dropped."""
         drops = self.drop_last
         if not isinstance(drops, DropLast):
@@ -760,14 +760,14 @@ class Dealing(Spec):
             return
         num_samples = self.num_samples(base)
         lengths = self.lengths(seed, base) if self.group_by_length else {}
-        epoch, dealt, done = start.upcoming(num_samples, self.least_dealt(world_size))
+        epoch, used, done = start.upcoming(num_samples, self.least_left(world_size))
         while self.steps is not None or epoch < (self.epochs or 1):
             order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
             if lengths:
                 longest = np.maximum.reduce(list(lengths.values()))
                 order = grouped_by_length(order, longest, self.samples_per_step(world_size))
             waiting = None
-            for batches in self.steps_of_epoch(order[dealt:], world_size, done):
+            for batches in self.steps_of_epoch(order[used:], world_size, done):
                 if waiting is not None:
                     yield waiting
                 waiting, done = replace(batches, epoch=epoch), done + 1
@@ -777,7 +777,7 @@ class Dealing(Spec):
             yield replace(waiting, closes_epoch=True)
             if done == self.steps:
                 return
-            epoch, dealt = epoch + 1, 0
+            epoch, used = epoch + 1, 0
 
     def _full_steps(self, world_size: int) -> Iterator[StepBatches]:
         """Steps without a dataset: each is full, with arbitrary indices."""
@@ -789,11 +789,11 @@ class Dealing(Spec):
             yield replace(full, closes_epoch=step == num_steps - 1)
 
     def _one_without_data(self, world_size: int, step: int = 0) -> Iterator[StepBatches]:
-        nobody = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
+        zeros = np.broadcast_to(np.int64(0), self.samples_per_step(world_size))
         if self.global_batch is not None:
-            return self.steps_of_epoch(nobody, world_size, step)
-        dealt = SampleParts.even(nobody, world_size)
-        return steps_from_microbatches(dealt, self.microbatch or 0, self.grad_accum, False)
+            return self.steps_of_epoch(zeros, world_size, step)
+        parts = SampleParts.even(zeros, world_size)
+        return steps_from_microbatches(parts, self.microbatch or 0, self.grad_accum, False)
 
     @property
     def _steps_without_data(self) -> int:
@@ -846,7 +846,7 @@ class Dealing(Spec):
         def epoch(num_samples: int) -> list[StepBatches]:
             return list(islice(self.steps_of_epoch(np.arange(num_samples), world_size), self.steps))
 
-        start = start.upcoming(num_samples, self.least_dealt(world_size))
+        start = start.upcoming(num_samples, self.least_left(world_size))
         rest = epoch(num_samples - start.num_samples)
         each = epoch(num_samples) if start.num_samples else rest
         epochs = (self.epochs or 1) - start.epoch - 1

@@ -344,7 +344,7 @@ def test_sampler_and_loader_drop_what_torchs_do(
     wanted = [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
     steps = chosen.steps_of_epoch(np.arange(num_samples), world_size)
     assert [[micro[0].tolist() for micro in step.micro] for step in steps] == wanted
-    assert bool(wanted) == (num_samples >= chosen.least_dealt(world_size))
+    assert bool(wanted) == (num_samples >= chosen.least_left(world_size))
 
 
 def test_sampler_and_loader_need_microbatches():

@@ -368,7 +368,7 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
     ran = call_dtypes(graph, workload.precision, dtype)
     stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
     # Some of several equal layers may be frozen.
-    same = range(len(graph.calls)) if graph.frozen else graph.alike
+    same = range(len(graph.calls)) if graph.frozen else graph.first_equal
     found = list[list[Kernel]]()
     known: dict[tuple[int, Shapes, tuple[bool, ...], str], list[Kernel]] = {}
     for number, (call, needs, low) in enumerate(zip(graph.calls, graph.needs, ran, strict=True)):
@@ -422,7 +422,7 @@ def _cast_weights(
     """Insert the cast of each call's weights, or of their gradients, before its kernels."""
     graph = workload.graph
     stored = numpy_dtype(workload.precision.weight_dtype(workload.dtype)).itemsize
-    same = range(len(graph.calls)) if graph.frozen else graph.alike
+    same = range(len(graph.calls)) if graph.frozen else graph.first_equal
     cast_of = dict[int, int]()
     for number, (call, low) in enumerate(zip(graph.calls, ran, strict=True)):
         itemsize = numpy_dtype(low).itemsize

@@ -193,15 +193,17 @@ class Sequences(Synthetic):
         ``lengths`` are the samples' numbers of words.
         """
         begin, end = begin_and_end(model)
-        said = words(model, "tgt")[target]
-        border = np.full((len(said), 1), begin)
-        ended = np.concatenate([said, border], axis=1)
+        sentence = words(model, "tgt")[target]
+        border = np.full((len(sentence), 1), begin)
+        begun, ended = (
+            np.concatenate(parts, axis=1) for parts in ([border, sentence], [sentence, border])
+        )
         np.put_along_axis(ended, lengths[:, None], end, axis=1)
         x_width, tgt_width = (shape[0] for shape in model.known_shapes())
         filler, ignored = model.padding or 0, loss.ignored_label() or 0
         return {
             "x": padded(words(model, "x")[source], lengths, filler, x_width),
-            "tgt": padded(np.concatenate([border, said], axis=1), lengths + 1, filler, tgt_width),
+            "tgt": padded(begun, lengths + 1, filler, tgt_width),
             "y": padded(ended, lengths + 1, ignored, tgt_width),
         }
 

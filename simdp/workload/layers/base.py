@@ -912,7 +912,7 @@ class ModelGraph:
         return tuple(name for name in names if name not in self.frozen)
 
     @cached_property
-    def alike(self) -> tuple[int, ...]:
+    def first_equal(self) -> tuple[int, ...]:
         """For each call, the first call with an equal layer, apart from its name."""
         first: dict[tuple[type[Layer], str], int] = {}
         layers = [call.layer.model_copy(update={"name": ""}) for call in self.calls]

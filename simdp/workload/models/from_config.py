@@ -241,8 +241,8 @@ class Transformers(Model):
         from simdp.workload.models import MODELS
 
         known = {name: entry for name, entry in FROM_CONFIG.items() if entry.kind in MODELS}
-        said = config.get("architectures") or []
-        first = str(said[0]) if isinstance(said, list) and said else None
+        listed = config.get("architectures") or []
+        first = str(listed[0]) if isinstance(listed, list) and listed else None
         wanted = self.architecture or first
         model_type = config.get("model_type")
         if model_type is None and wanted is not None:
@@ -264,8 +264,8 @@ class Transformers(Model):
         if wanted is None:
             wanted = next(iter(entry.architectures))
         if wanted not in entry.architectures:
-            told = _unknown("architecture", wanted, entry.architectures)
-            raise _refusal(path, f"{told} Choose one by architecture in the model.")
+            wrong = _unknown("architecture", wanted, entry.architectures)
+            raise _refusal(path, f"{wrong} Choose one by architecture in the model.")
         return entry, wanted
 
     def build(self) -> ModelGraph:

@@ -425,11 +425,11 @@ def _backward_columns(path: Path, row: NamedRow) -> Sequence[str]:
     """The columns of backward, in either form."""
     given = [column for column in (*WHOLE, *SPLIT) if column in row.numbers]
     if tuple(given) not in (WHOLE, SPLIT):
-        said = ", ".join(given) or "none of them"
+        listed = ", ".join(given) or "none of them"
         raise ScenarioError(
             [
                 f"{path}: backward takes the column backward_us, or the columns weight_grad_us "
-                f"and input_grad_us; given: {said}."
+                f"and input_grad_us; given: {listed}."
             ]
         )
     if tuple(given) == SPLIT and HOST[1] in row.numbers:

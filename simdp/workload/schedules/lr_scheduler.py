@@ -744,8 +744,8 @@ class ChainedScheduler(Schedule):
 
     def problem_with(self, num_steps: int, num_epochs: int = 1) -> str | None:
         each = (member.problem_with(num_steps, num_epochs) for member in self.schedulers)
-        played = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
-        return next((wrong for wrong in each if wrong), None) or super().problem_with(*played)
+        replayed = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
+        return next((wrong for wrong in each if wrong), None) or super().problem_with(*replayed)
 
 
 class SequentialLR(Schedule):
@@ -813,8 +813,8 @@ class SequentialLR(Schedule):
         num = self.number(Progress(num_steps, num_epochs - 1))
         last = num - (self.milestones[-1] if self.milestones else 0)
         wrong = self.schedulers[-1].problem_with(last) if last > 0 else None
-        played = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
-        return wrong or super().problem_with(*played)
+        replayed = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
+        return wrong or super().problem_with(*replayed)
 
 
 class StepLR(Schedule):

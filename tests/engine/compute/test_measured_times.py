@@ -209,15 +209,15 @@ def test_a_result_loads_again_and_gives_the_same(model):
             {"kind": "profile", "path": "tests/none.csv"},
             points((16, 10)),
             {},
-            "workload.compute: measured spreads a step's time, but the model profile brings its "
-            "times; write profile, or leave this out.",
+            "workload.compute: measured spreads a step's time, but the model profile has times of "
+            "its own; write profile, or leave this out.",
         ),
         (
             BARE,
             "roofline",
             {},
-            "workload.compute: roofline needs layers with FLOPs, but the model parameters brings "
-            "its times; write profile, or leave this out.",
+            "workload.compute: roofline needs layers with FLOPs, but the model parameters has "
+            "times of its own; write profile, or leave this out.",
         ),
         (
             {**BARE, "num_params": 7, "num_layers": 8},
