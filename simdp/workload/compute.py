@@ -65,7 +65,7 @@ class FromRoofline(Compute):
     Attributes
     ----------
     kernels : {"layers", "torch"}
-            Kernels that are charged: those of the layers alone, as in the calibration of the
+        Kernels that are charged: those of the layers alone, as in the calibration of the
         catalogue's machines; or also those of eager torch between them: additions of gradients of
         values that several layers take, and of later micro-steps, casts under ``amp``, scaling and
         masks of plain attention, batch norms' counters, the loss kernel by kernel, and the casts of
@@ -122,8 +122,8 @@ class FromMeasurements(Compute):
     points : list of MeasuredStep
         In any order.
     forward_fraction : float
-            Forward's share of forward and backward; a third, as backward has two products for each
-        of forward.
+        Forward's share of forward and backward; a third, as backward has two products for each of
+        forward.
     """
 
     kind: Literal["measured"] = "measured"
@@ -205,17 +205,17 @@ class FromProfile(Compute):
     Attributes
     ----------
     device : str or None
-            Device of the measurement, a name of the catalogue. On another device of the catalogue
-        times grow as its arithmetic (for the share ``products`` of a layer) and its memory (for the
-        rest) are slower; without it times apply to every device.
+        Device of the measurement, a name of the catalogue. On another device of the catalogue times
+        grow as its arithmetic (for the share ``products`` of a layer) and its memory (for the rest)
+        are slower; without it times apply to every device.
     dtype : {"float64", "float32", "tfloat32", "float16", "bfloat16"} or None
         Dtype of the measured products, with ``device``; None is the workload's dtype.
     microbatch : int or None
-            Samples of the measured micro-step: the device's times grow in proportion to the
-        samples, the host's stay. None: a micro-step's time does not depend on its samples.
+        Samples of the measured micro-step: the device's times grow in proportion to the samples,
+        the host's stay. None: a micro-step's time does not depend on its samples.
     update : float or None
-            Time of one device to update all parameters [s]; shards take their share. None: the
-        bytes that the optimizer moves, over the memory's bandwidth.
+        Time of one device to update all parameters [s]; shards take their share. None: the bytes
+        that the optimizer moves, over the memory's bandwidth.
     """
 
     kind: Literal["profile"] = "profile"
@@ -276,8 +276,8 @@ class Input(Spec):
     Attributes
     ----------
     workers : int
-            Processes per rank (num_workers). With 0 the training process makes the batches itself,
-        when it needs them.
+        Processes per rank (num_workers). With 0 the training process makes the batches itself, when
+        it needs them.
     prefetch : int
         Batches ahead per worker (prefetch_factor).
     per_sample : float
@@ -287,7 +287,7 @@ class Input(Spec):
     link : HostLink or None
         Link of the copy: a catalogue name, or figures.
     pinned : bool
-            True: during the compute of a batch, the next one is taken from the workers and copied
+        True: during the compute of a batch, the next one is taken from the workers and copied
         (pin_memory and non_blocking on a separate stream); without workers there is no next one.
         False: the compute stream copies.
     shared_link : int
@@ -333,12 +333,12 @@ class Host(Spec):
     step : float
         At the beginning of every step, on every rank [s].
     per_neighbour : float
-            Additional time for each further rank of the job on the node, such as its loaders and
-        its Python competing for the node's cores [s]; not part of a step measured on one device.
+        Additional time for each further rank of the job on the node, such as its loaders and its
+        Python competing for the node's cores [s]; not part of a step measured on one device.
     async_launch : bool
-            Whether the host launches kernels while the device works on earlier ones. Then a busy
-        device waits for no launch, and one with little work for every one; false charges a launch
-        to each kernel.
+        Whether the host launches kernels while the device works on earlier ones. Then a busy device
+        waits for no launch, and one with little work for every one; false charges a launch to each
+        kernel.
     """
 
     step: Seconds = 0.0

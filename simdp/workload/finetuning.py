@@ -29,7 +29,7 @@ class Lora(Spec):
     alpha : float
         The adapter's output is multiplied by ``alpha / rank``.
     targets : tuple of str
-            Linear layers that get an adapter, by the end of their names, such as ``q_proj``, or by
+        Linear layers that get an adapter, by the end of their names, such as ``q_proj``, or by
         patterns as in an optimizer's groups.
     dropout : float
         Of the input of A.
@@ -57,7 +57,7 @@ class Quantized(Spec):
     Attributes
     ----------
     targets : tuple of str
-            Linear layers, by the end of their names, such as ``q_proj``, or by patterns as in an
+        Linear layers, by the end of their names, such as ``q_proj``, or by patterns as in an
         optimizer's groups.
     block : int
         Elements that share a scale.

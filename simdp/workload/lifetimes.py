@@ -31,8 +31,8 @@ class Tensor(NamedTuple):
     Attributes
     ----------
     part : {"activations", "outputs", "temporary"}
-            Needed by backward; belonging to the model's outputs, their gradients, or the loss; or
-        only passed from call to call.
+        Needed by backward; belonging to the model's outputs, their gradients, or the loss; or only
+        passed from call to call.
     per_sample, fixed : float
         Sizes [bytes].
     """

@@ -51,8 +51,8 @@ def rounded(array: Array, dtype_name: str | None) -> Array:
     Returns
     -------
     ndarray
-            Of the array's own dtype and shape; the array itself if the dtype is not narrower.
-        Values from half a step beyond the largest on become inf: in float16, 65520 and above.
+        Of the array's own dtype and shape; the array itself if the dtype is not narrower. Values
+        from half a step beyond the largest on become inf: in float16, 65520 and above.
     """
     target = array.dtype if dtype_name is None else numpy_dtype(dtype_name)
     if target.itemsize >= array.dtype.itemsize:
@@ -214,7 +214,7 @@ class Precision(Spec):
         Parameters
         ----------
         policy : {"lower", "float32", "promote"}
-                Autocast's treatment of the layer: 16 bits for products, 32 bits for sums and
+            Autocast's treatment of the layer: 16 bits for products, 32 bits for sums and
             exponentials, the widest of the inputs for the rest.
         input_dtypes : sequence of str
             Of the inputs without weights; integers are ignored.
@@ -239,8 +239,8 @@ class SixteenBit(Precision):
     dtype : {"float16", "bfloat16"}
         The 16-bit dtype.
     grad_scaler : bool or None
-            Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if
-        one of the four keys below is given; bfloat16 has float32's range and needs no loss scale.
+        Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if one
+        of the four keys below is given; bfloat16 has float32's range and needs no loss scale.
     init_scale, growth_factor, backoff_factor, growth_interval
         Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000.
     """
@@ -357,11 +357,11 @@ class Mixed(SixteenBit):
     Attributes
     ----------
     output_dtype : "float32" or None
-            Dtype of the model's outputs; None for that of its layers. The loss always computes in
+        Dtype of the model's outputs; None for that of its layers. The loss always computes in
         float32.
     output_units : tuple of str
-            Modules within the model with outputs of ``output_dtype`` too; the next one casts
-        them back, and calls between two of them run in ``output_dtype``. ``fsdp`` and ``hsdp`` with
+        Modules within the model with outputs of ``output_dtype`` too; the next one casts them back,
+        and calls between two of them run in ``output_dtype``. ``fsdp`` and ``hsdp`` with
         ``param_dtype`` set their units here.
     """
 

@@ -38,7 +38,7 @@ class Permutation(Spec):
     Attributes
     ----------
     path : str
-            A file with one array: shape `(num_samples,)` for every epoch the same, or `(num_epochs,
+        A file with one array: shape `(num_samples,)` for every epoch the same, or `(num_epochs,
         num_samples)`, a row per epoch.
     """
 
@@ -57,14 +57,14 @@ class TorchShuffle(Spec):
     Attributes
     ----------
     torch : {"distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"}
-            ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
+        ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
         ``DataLoader(shuffle=True, generator=g)``; ``DataLoader(shuffle=True)`` after
         ``torch.manual_seed(seed)``.
     seed : int
         Of the sampler or the generator, not the scenario's.
     set_epoch : bool
-            Of a distributed sampler: False for a script that never calls ``set_epoch``, so that
-        every epoch has the order of the first.
+        Of a distributed sampler: False for a script that never calls ``set_epoch``, so that every
+        epoch has the order of the first.
 
     References
     ----------
@@ -191,10 +191,10 @@ class Packing(Spec):
     to : int or None
         Most tokens of a pack; by default the model's maximum. Longer samples are cut.
     strategy : {"bfd", "wrapped"}
-            Best fit decreasing: a sample goes into the fullest pack that has room for it, and
-        attends only to itself, as in a flash kernel for variable lengths. Wrapped: samples are
-        concatenated and cut wherever a pack is full; all tokens of a pack attend to each other, and
-        none are lost.
+        Best fit decreasing: a sample goes into the fullest pack that has room for it, and attends
+        only to itself, as in a flash kernel for variable lengths. Wrapped: samples are concatenated
+        and cut wherever a pack is full; all tokens of a pack attend to each other, and none are
+        lost.
 
     References
     ----------
@@ -554,8 +554,8 @@ def steps_from_global_batches(
     drop_last : bool
         Leave out an incomplete batch at the end of the epoch.
     sizes : callable, optional
-            Returns the samples of each rank, instead of torch.chunk, for a batch's number in the
-        epoch and its number of samples.
+        Returns the samples of each rank, instead of torch.chunk, for a batch's number in the epoch
+        and its number of samples.
     """
     for number, begin in enumerate(range(0, len(order), global_batch)):
         batch = order[begin : begin + global_batch]
@@ -594,7 +594,7 @@ class Rebalance(Spec):
     Attributes
     ----------
     every : int or None
-            Measure the ranks' samples per second of compute over this many steps, which set the
+        Measure the ranks' samples per second of compute over this many steps, which set the
         division of the next ones. The first steps are divided by torch.chunk.
     shares : list of float or None
         Instead, fixed proportions of the ranks.
@@ -665,10 +665,10 @@ class DropLast(Spec):
     Attributes
     ----------
     sampler : bool
-            ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are
+        ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are
         dropped; false repeats samples of the head of the order instead.
     loader : bool
-            ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is dropped if it is
+        ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is dropped if it is
         incomplete. The rest of a step is a step of fewer micro-steps.
     """
 
@@ -752,8 +752,8 @@ class BatchSchedule(Spec):
         base : Path
             Folder of relative paths.
         start : Start
-                Position to continue from: the rest of that epoch's order is distributed as by
-            torch's elastic sampler.
+            Position to continue from: the rest of that epoch's order is distributed as by torch's
+            elastic sampler.
         """
         if not self.dataset.has_samples:
             yield from islice(self._full_steps(world_size), start.num_steps, None)

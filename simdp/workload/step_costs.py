@@ -152,7 +152,7 @@ class Flops(NamedTuple):
     total : float
         Of every kernel.
     products : float
-            Of layers that multiply matrices, such as convolutions, as in publications, which mostly
+        Of layers that multiply matrices, such as convolutions, as in publications, which mostly
         count multiply-adds (half as many).
     """
 

@@ -141,7 +141,7 @@ class NoData(Dataset):
     Attributes
     ----------
     lengths : Lengths or None
-            Distribution of the samples' lengths; by default all have the model's full length. A
+        Distribution of the samples' lengths; by default all have the model's full length. A
         micro-batch is padded to its longest sample.
     num_samples : int or None
         Samples of an epoch, with lengths; 1,024 by default.
@@ -294,10 +294,10 @@ class EmpiricalLengths(Lengths):
     Attributes
     ----------
     quantiles : list of LengthQuantile or None
-            In ascending order, from quantile 0, the shortest sample, to 1, the longest;
-        interpolated linearly.
+        In ascending order, from quantile 0, the shortest sample, to 1, the longest; interpolated
+        linearly.
     path : str or None
-            Instead, a CSV file with the columns ``length`` and ``count``, relative to the scenario
+        Instead, a CSV file with the columns ``length`` and ``count``, relative to the scenario
         file.
     """
 

@@ -421,26 +421,26 @@ class Attention(Layer):
     num_heads : int
         Heads, each with an equal part of the width.
     num_kv_heads : int or None
-            Heads of keys and values, each shared by equally many heads of the queries; by default
-        as many. Ainslie et al., "GQA", arXiv 2305.13245.
+        Heads of keys and values, each shared by equally many heads of the queries; by default as
+        many. Ainslie et al., "GQA", arXiv 2305.13245.
     causal : bool
         Whether a query sees only keys up to its own position.
     window : int or None
         Number of keys that a causal query sees, its own the last; all by default.
     alibi : float or None
-            Adds to each score the distance of its key times a slope of the head, down to
-        ``2^-alibi``; see `distances`.
+        Adds to each score the distance of its key times a slope of the head, down to ``2^-alibi``;
+        see `distances`.
     dropout : float
         Probability that a weight is dropped, drawn per sample.
     pad_id : int or None
         Keys of this token are masked.
     interleaved : bool
-            Whether one packed input holds each head's query, key and value together, as in
-        GPT-NeoX, instead of all queries before all keys and values.
+        Whether one packed input holds each head's query, key and value together, as in GPT-NeoX,
+        instead of all queries before all keys and values.
     implementation : {"eager", "flash"}
-            Kernel by kernel, with all weights in memory; or one kernel in each direction that keeps
-        one number per row and recomputes scores, as torch's flash and memory-efficient kernels do
-        (Dao, arXiv 2307.08691). Both give the same numbers.
+        Kernel by kernel, with all weights in memory; or one kernel in each direction that keeps one
+        number per row and recomputes scores, as torch's flash and memory-efficient kernels do (Dao,
+        arXiv 2307.08691). Both give the same numbers.
     upcast : bool
         Whether an eager softmax runs in float32 where the rest has 16 bits, as in transformers.
 

@@ -354,8 +354,8 @@ class Module(Spec):
     name : str
         Path in the model; prefix of the parameters' names.
     inputs : tuple of str or None
-            In `Sequential`: names of the layers that feed it, or ``input``; by default
-        the layer before.
+        In `Sequential`: names of the layers that feed it, or ``input``; by default the layer
+        before.
     """
 
     kind: str
@@ -828,7 +828,7 @@ class ModelGraph:
     frozen : frozenset of str
         Names of the parameters with ``requires_grad=False``.
     draws : tuple of Parameter
-            Tensors that torch's constructors fill, in their order; the last value of a parameter
+        Tensors that torch's constructors fill, in their order; the last value of a parameter
         counts.
     """
 

@@ -486,7 +486,7 @@ class TransposedConvolution(AnyConvolution):
     in_channels, out_channels : int
         Channels of input and output.
     kernel_size, stride, dilation : tuple of int
-            Those of the convolution in the other direction, one length for each axis; in YAML one
+        Those of the convolution in the other direction, one length for each axis; in YAML one
         number applies to all.
     padding : tuple of int
         Pixels cut off at each side of the output.

@@ -165,8 +165,8 @@ class RMSNorm(RowNorm):
     elementwise_affine : bool
         Whether each position of a row has a weight.
     fused : bool
-            One kernel, as in torch. Without it, kernel by kernel and in float32, as in
-        transformers' LlamaRMSNorm: the same numbers, but more time and memory.
+        One kernel, as in torch. Without it, kernel by kernel and in float32, as in transformers'
+        LlamaRMSNorm: the same numbers, but more time and memory.
     """
 
     kind: Literal["rms_norm"] = "rms_norm"

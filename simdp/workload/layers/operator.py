@@ -193,8 +193,8 @@ class TimedLayer(WithoutNumbers):
     forward_host, gradient_host : float
         Host time to launch the first two [s]: a lower bound, except when a CUDA graph is replayed.
     products : float
-            Share of its times that is arithmetic of matrix products, from 0 to 1; the rest is
-        memory traffic.
+        Share of its times that is arithmetic of matrix products, from 0 to 1; the rest is memory
+        traffic.
     num_buffers, num_counters : int
         Elements of its buffers: of the workload's dtype, and integers.
     """

@@ -40,8 +40,8 @@ class WindowPool(Layer):
     Attributes
     ----------
     kernel_size, stride : tuple of int
-            One length for each axis; in YAML one number applies to all. The stride is the kernel's
-        size by default.
+        One length for each axis; in YAML one number applies to all. The stride is the kernel's size
+        by default.
     padding : tuple of int
         Neutral pixels at each side, at most half a window.
     ceil_mode : bool
@@ -375,8 +375,8 @@ class MeanPool(Layer):
     Attributes
     ----------
     pad_id : int or None
-            If given, the layer also takes the tokens, and rows of this token do not count. A sample
-        of padding alone gets zeros.
+        If given, the layer also takes the tokens, and rows of this token do not count. A sample of
+        padding alone gets zeros.
     """
 
     kind: Literal["mean_pool"] = "mean_pool"
@@ -441,7 +441,7 @@ class RoIAlign(Layer):
     output_size : int
         Cells along the height and the width of a region.
     flat : bool
-            Whether a region becomes a row of features, for linear layers; else regions are stacked
+        Whether a region becomes a row of features, for linear layers; else regions are stacked
         vertically in one tall image, for convolutions.
 
     References

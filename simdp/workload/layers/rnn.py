@@ -471,8 +471,8 @@ class LSTM(Recurrent):
     Attributes
     ----------
     proj_size : int
-            Features that each step's state is projected to (Sak, Senior and Beaufays, arXiv
-        1402.1128); 0 for no projection.
+        Features that each step's state is projected to (Sak, Senior and Beaufays, arXiv 1402.1128);
+        0 for no projection.
     """
 
     kind: Literal["lstm"] = "lstm"

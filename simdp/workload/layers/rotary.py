@@ -47,20 +47,20 @@ class RopeScaling(Spec):
     Attributes
     ----------
     rope_type : {"default", "linear", "llama3", "yarn"}
-            None; all wavelengths by one factor; only long ones; or YaRN (Peng et al., arXiv
+        None; all wavelengths by one factor; only long ones; or YaRN (Peng et al., arXiv
         2309.00071), which scales attention too.
     factor : float or None
         Ratio of new to original length.
     original_max_position_embeddings : int or None
         Original maximum length [tokens].
     low_freq_factor, high_freq_factor : float or None
-            llama3: waves with fewer periods than the first in the original length are stretched,
-        those with more than the second stay; in between both are mixed.
+        llama3: waves with fewer periods than the first in the original length are stretched, those
+        with more than the second stay; in between both are mixed.
     attention_factor : float or None
         yarn: factor of cosines and sines; by default ``0.1 ln(factor) + 1``.
     beta_fast, beta_slow : float or None
-            yarn: rotations within the original length above which waves stay, and below which they
-        are stretched; 32 and 1 by default.
+        yarn: rotations within the original length above which waves stay, and below which they are
+        stretched; 32 and 1 by default.
     mscale, mscale_all_dim : float or None
         yarn: two numbers that define the attention factor instead.
     truncate : bool or None
@@ -185,7 +185,7 @@ class Rotary(Layer):
     rope : RopeParameters
         Speed of each pair, and share of columns that rotate.
     packed : bool
-            Whether a head's query, key and value are adjacent, as in GPT-NeoX; then the first two
+        Whether a head's query, key and value are adjacent, as in GPT-NeoX; then the first two
         rotate.
 
     References

@@ -401,7 +401,7 @@ class LlamaDecoderLayer(Module):
     window : int or None
         Number of tokens attended to, including the token itself.
     qkv_bias, out_bias, mlp_bias : bool
-            Whether there is a bias in the projections to queries, keys and values; in the one after
+        Whether there is a bias in the projections to queries, keys and values; in the one after
         attention; in the three maps.
     """
 

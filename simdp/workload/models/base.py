@@ -28,15 +28,15 @@ class FileNames(NamedTuple):
     Attributes
     ----------
     prefix : str
-            Of the model inside its head's model, such as ``transformer``; a file of the model
-        without a head has names without it.
+        Of the model inside its head's model, such as ``transformer``; a file of the model without a
+        head has names without it.
     renames : tuple of (str, str)
         Patterns of older names, and their replacements.
     ignored : tuple of str
-            Patterns of names allowed in a file though the model lacks them: shared weights, and
-        masks that are computed.
+        Patterns of names allowed in a file though the model lacks them: shared weights, and masks
+        that are computed.
     tied : tuple of (str, str)
-            Pairs of names with equal tensors if the model ties its embeddings; a file in which they
+        Pairs of names with equal tensors if the model ties its embeddings; a file in which they
         differ is of a model without ties.
     """
 

@@ -70,17 +70,17 @@ class Bert(TextModel):
     Attributes
     ----------
     layout : {"huggingface", "torch"}
-            Names, shapes and order of the parameters: those of transformers' BertModel,
+        Names, shapes and order of the parameters: those of transformers' BertModel,
         BertForSequenceClassification or BertForMaskedLM, depending on the head; or of nn.Embedding,
         nn.TransformerEncoder, with one weight for queries, keys and values, and nn.Linear.
     pad_id : int or None
         Token that pads short samples; masked in attention.
     pooler : bool or None
-            A linear map and tanh of the first token, before the head; by default as in
-        transformers, for all heads but masked_lm.
+        A linear map and tanh of the first token, before the head; by default as in transformers,
+        for all heads but masked_lm.
     head : {"none", "classification", "masked_lm"}
-            Output: the pooler's, or the hidden states of a model without one; ``num_labels``
-        numbers per sample; or a score for each word of the vocabulary per token.
+        Output: the pooler's, or the hidden states of a model without one; ``num_labels`` numbers
+        per sample; or a score for each word of the vocabulary per token.
     hidden_size, num_hidden_layers, num_attention_heads : int
         Width of a token, number of encoder layers, heads of each one's attention.
     intermediate_size : int

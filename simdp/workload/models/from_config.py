@@ -35,8 +35,8 @@ class FromConfig(NamedTuple):
     renames : mapping of str to str
         Our names of keys.
     fixed : mapping of str to value
-            Keys without counterpart, and the value at which none is needed; for a list, the value
-        of all members.
+        Keys without counterpart, and the value at which none is needed; for a list, the value of
+        all members.
     ignored : frozenset of str
         Keys without effect on training.
     adjusted : callable
@@ -191,8 +191,8 @@ class Transformers(Model):
     path : str
         The file, relative to the scenario's.
     architecture : str or None
-            Class of transformers, such as BertForSequenceClassification; by default the first one
-        of the file's ``architectures``.
+        Class of transformers, such as BertForSequenceClassification; by default the first one of
+        the file's ``architectures``.
     sequence_length, tgt_sequence_length : int or None
         Tokens of a sample, if the model takes text.
     """

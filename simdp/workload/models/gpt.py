@@ -131,7 +131,7 @@ class GPTNeoX(CausalModel):
     Attributes
     ----------
     hidden_size, num_hidden_layers, num_attention_heads, intermediate_size : int
-            Width of a token, number of layers, heads of each one's attention, width between the two
+        Width of a token, number of layers, heads of each one's attention, width between the two
         feed-forward maps.
     hidden_act : {"gelu", "gelu_new", "relu"}
         Between the feed-forward maps.
@@ -257,7 +257,7 @@ class MptAttentionConfig(Spec):
     attn_pdrop : float
         Dropout of the attention weights.
     alibi : bool
-            Whether scores fall with the distance, by a slope of each head (Press et al., arXiv
+        Whether scores fall with the distance, by a slope of each head (Press et al., arXiv
         2108.12409).
     alibi_bias_max : float
         The smallest slope is ``2^-alibi_bias_max`` if the number of heads is a power of two.
@@ -282,8 +282,8 @@ class Mpt(CausalModel):
     max_seq_len : int
         Maximum length of a sample [tokens].
     learned_pos_emb : bool
-            Whether there is a learned position embedding: llm-foundry's default; transformers' MPT
-        has none.
+        Whether there is a learned position embedding: llm-foundry's default; transformers' MPT has
+        none.
     attn_config : MptAttentionConfig
         Attention.
     no_bias : bool

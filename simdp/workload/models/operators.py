@@ -323,8 +323,8 @@ class Parameters(TimedModel):
     num_params : int
         Elements of all layers; also as ``25.6e6``.
     num_layers : int
-            Layers, with a tensor each. 1 by default, but 50 if compute is measured: with a single
-        one no communication could begin before backward ends.
+        Layers, with a tensor each. 1 by default, but 50 if compute is measured: with a single one
+        no communication could begin before backward ends.
     """
 
     kind: Literal["parameters"] = "parameters"

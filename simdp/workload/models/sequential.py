@@ -85,7 +85,7 @@ class Sequential(Model):
     Attributes
     ----------
     layers : list of Module
-            In the order of forward; one without a name is named by its number, as in
+        In the order of forward; one without a name is named by its number, as in
         torch.nn.Sequential. Each takes the output of the one before it, unless its ``inputs`` name
         earlier ones, or ``input``, the sample: skips are written in this way, with ``add`` and
         ``concat``.

@@ -48,11 +48,11 @@ class T5(SequenceModel):
     num_heads : int
         Heads of each attention.
     relative_attention_num_buckets, relative_attention_max_distance : int
-            Number of distance buckets of the position bias; distance from which all fall into the
-        last one.
+        Number of distance buckets of the position bias; distance from which all fall into the last
+        one.
     dropout_rate : float
-            Of the embeddings, after each sublayer and the last norms, in the feed-forward part, and
-        of the attention weights.
+        Of the embeddings, after each sublayer and the last norms, in the feed-forward part, and of
+        the attention weights.
     layer_norm_epsilon : float
         Added to the mean of the squares by every norm.
     initializer_factor : float
@@ -60,8 +60,8 @@ class T5(SequenceModel):
     feed_forward_proj : {"relu", "gelu", "gated-gelu", "gated-silu"}
         Activation of the feed-forward part; T5 1.1 has gated-gelu.
     tie_word_embeddings : bool
-            Whether the output map has the embedding's weight. A file of weights in which both
-        differ unties them, as in transformers.
+        Whether the output map has the embedding's weight. A file of weights in which both differ
+        unties them, as in transformers.
     scale_decoder_outputs : bool or None
         Whether to divide the input of the output map by sqrt(d_model); by default if it is tied.
     pad_id : int or None

@@ -59,8 +59,8 @@ class Transformer(SequenceModel):
     num_layers, num_decoder_layers : int
         Of the encoder; of the decoder, by default as many.
     causal : bool or None
-            Whether a token attends only to those before it; by default in a language model. The
-        ``tgt`` of seq2seq always does, its encoder never.
+        Whether a token attends only to those before it; by default in a language model. The ``tgt``
+        of seq2seq always does, its encoder never.
     pad_id : int or None
         Token that pads short samples; masked in attention.
     scale_embedding : bool
@@ -78,7 +78,7 @@ class Transformer(SequenceModel):
     d_model, nhead, dim_feedforward : int
         Width of a token, heads of each attention, width between the two linear maps of a layer.
     dropout : float
-            After the embedding and each sublayer, between the linear maps, and of the attention
+        After the embedding and each sublayer, between the linear maps, and of the attention
         weights.
     activation : {"relu", "gelu"}
         Between the linear maps.

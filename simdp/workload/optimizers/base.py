@@ -36,8 +36,8 @@ class ParamGroup(Spec):
     Attributes
     ----------
     params : tuple of str
-            Patterns in which ``*`` matches any text, including dots, ``?`` one character and
-        ``[ab]`` one of some; case-sensitive.
+        Patterns in which ``*`` matches any text, including dots, ``?`` one character and ``[ab]``
+        one of some; case-sensitive.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -144,12 +144,12 @@ class Optimizer(Spec):
     lr : float
         Learning rate.
     foreach : bool or None
-            False updates tensor by tensor, with kernels for each, as torch does on request, and did
+        False updates tensor by tensor, with kernels for each, as torch does on request, and did
         before 2.0; None and True update all tensors at once, with the few launches of torch's
         kernels over lists of tensors.
     param_groups : tuple of ParamGroup or None
-            Parameters with arguments of their own; the first group that matches a name holds it,
-        and unmatched parameters have the optimizer's arguments.
+        Parameters with arguments of their own; the first group that matches a name holds it, and
+        unmatched parameters have the optimizer's arguments.
     betas : tuple of float
         Decay rates of the averages of the gradient and of its square.
     eps : float
@@ -201,7 +201,7 @@ class Optimizer(Spec):
         Parameters
         ----------
         parameter, gradient : ndarray
-                One-dimensional, of equal length; or the tensor itself with `whole_tensors`. The
+            One-dimensional, of equal length; or the tensor itself with `whole_tensors`. The
             gradient is not modified.
         state : dict of str to ndarray
             The tensors of `starting_state`.
@@ -365,10 +365,9 @@ class Fusable(Optimizer):
     Attributes
     ----------
     fused : bool or None
-            True reads and writes every tensor once and makes no temporaries: 28 bytes for each
-        element of AdamW in float32. False runs kernel by kernel, so that intermediate results are
-        moved too. None counts the bytes of the former, and the temporaries and launches of the
-        latter.
+        True reads and writes every tensor once and makes no temporaries: 28 bytes for each element
+        of AdamW in float32. False runs kernel by kernel, so that intermediate results are moved
+        too. None counts the bytes of the former, and the temporaries and launches of the latter.
     """
 
     fused: Bool | None = None
@@ -418,7 +417,7 @@ class TrustRatio(Optimizer):
     Attributes
     ----------
     weight_decay : float
-            Factor of the parameter that is added to its update; tensors for which it is 0, such as
+        Factor of the parameter that is added to its update; tensors for which it is 0, such as
         biases in a group of their own, have a ratio of 1.
     always_adapt : bool
         Whether these have a ratio too.

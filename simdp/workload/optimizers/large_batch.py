@@ -148,7 +148,7 @@ class Adafactor(Optimizer):
     beta2_decay : float
         Exponent of the weight of new squares.
     eps : tuple of (float or None, float)
-            Minimum root of v, by default the dtype's precision; minimum root mean square of a
+        Minimum root of v, by default the dtype's precision; minimum root mean square of a
         parameter.
     d : float
         Maximum root mean square of an update.
@@ -250,8 +250,8 @@ class Muon(Optimizer):
     adjust_lr_fn : {"original", "match_rms_adamw"} or None
         Choice of s; None is the first.
     rest : tuple of str
-            Patterns of the names of parameters that ``rest_optimizer`` updates, as in parameter
-        groups: all that are not matrices, and by custom embeddings and the head.
+        Patterns of the names of parameters that ``rest_optimizer`` updates, as in parameter groups:
+        all that are not matrices, and by custom embeddings and the head.
     rest_optimizer : Optimizer
         Optimizer of these, with a learning rate of its own.
 

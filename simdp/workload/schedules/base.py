@@ -52,7 +52,7 @@ class Schedule(Spec):
     Attributes
     ----------
     per : {"step", "epoch"}
-            When a script calls ``scheduler.step()``: after every step, or at the end of each epoch.
+        When a script calls ``scheduler.step()``: after every step, or at the end of each epoch.
         With epoch, read "epoch" for "step" in the arguments and descriptions of schedules.
     """
 

@@ -241,7 +241,7 @@ class MultiStepLR(Schedule):
     Attributes
     ----------
     milestones : list of int
-            Numbers of finished steps after which the rate changes; a repeated one changes it
+        Numbers of finished steps after which the rate changes; a repeated one changes it
         repeatedly.
     gamma : float
         Factor of each change.
@@ -300,8 +300,8 @@ class OneCycleLR(Schedule):
     anneal_strategy : {"cos", "linear"}
         Shape of each phase.
     cycle_momentum : bool
-            Whether the optimizer's momentum, or its first beta, changes too: down as the rate
-        rises, and back as it falls.
+        Whether the optimizer's momentum, or its first beta, changes too: down as the rate rises,
+        and back as it falls.
     base_momentum, max_momentum : float
         Lowest and highest momentum.
     div_factor, final_div_factor : float
@@ -694,7 +694,7 @@ class ChainedScheduler(Schedule):
     Attributes
     ----------
     schedulers : list of Schedule
-            In the order in which they are constructed and stepped. If some count steps and others
+        In the order in which they are constructed and stepped. If some count steps and others
         epochs, only kinds that multiply.
     """
 
@@ -759,8 +759,8 @@ class SequentialLR(Schedule):
     Attributes
     ----------
     schedulers : list of Schedule
-            In the order of their turns; all count steps, or epochs with ``per: epoch``. Only the
-        first can be a `sequential_lr` or `chained_scheduler`, as in torch.
+        In the order of their turns; all count steps, or epochs with ``per: epoch``. Only the first
+        can be a `sequential_lr` or `chained_scheduler`, as in torch.
     milestones : list of int
         Numbers of finished steps after which the next one takes over; one fewer than schedulers.
     """

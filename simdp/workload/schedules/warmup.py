@@ -49,8 +49,8 @@ class InverseSqrt(Schedule):
     warmup_steps : int
         Steps in which the rate rises; the first of them has rate 0.
     timescale : int or None
-            Steps after the warm-up in which the rate falls to ``1 / sqrt(2)``; by default
-        warmup_steps, or 10,000 without a warm-up.
+        Steps after the warm-up in which the rate falls to ``1 / sqrt(2)``; by default warmup_steps,
+        or 10,000 without a warm-up.
     """
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
@@ -232,8 +232,8 @@ class WarmupStableDecay(Schedule):
     warmup_steps, stable_steps, decay_steps : int
         Length of each part; after them the lowest rate stays.
     warmup_type, decay_type : {"linear", "cosine", "1-sqrt"}
-            Shape of rise and fall; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2``
-        or ``1 - sqrt(x)`` down, and up the same with ``1 - x`` for x.
+        Shape of rise and fall; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2`` or
+        ``1 - sqrt(x)`` down, and up the same with ``1 - x`` for x.
     min_lr_ratio : float
         Lowest rate over the base.
     """
