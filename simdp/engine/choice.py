@@ -33,15 +33,7 @@ def is_auto(asked: Algorithm) -> bool:
 
 
 class Prediction(NamedTuple):
-    """Predicted duration of an isolated collective that every rank enters at once.
-
-    Attributes
-    ----------
-    algorithm : Algorithm
-        The candidate.
-    seconds : float
-        Until the last rank is done [s].
-    """
+    """Predicted duration [s] of an isolated collective that every rank enters at once."""
 
     algorithm: Algorithm
     seconds: float
@@ -52,23 +44,14 @@ class Planner:
 
     Parameters
     ----------
-    cluster : Cluster
-        The cluster.
+    cluster, seed
+        The cluster; the scenario's seed, for `NetworkRoutes`.
     network : NetworkRoutes, optional
-        Its routes, if it is a part of a larger cluster.
+        The cluster's routes, if it is a part of a larger one.
     groups : ndarray, shape `(num_groups, group size)`, int64, optional
         Process groups that run the same collective at the same time; default: all ranks are one.
         Other
         ranks take no part.
-    seed : int
-        Of the scenario; see `NetworkRoutes`.
-
-    Attributes
-    ----------
-    layout : Layout
-        The cluster or group as seen by algorithms.
-    network : NetworkRoutes
-        Routes.
     """
 
     def __init__(
@@ -104,14 +87,11 @@ class Planner:
         return self._chosen[key]
 
     def chosen(self) -> dict[str, list[dict[str, Any]]]:
-        """Choices of ``auto`` by collective and size.
+        """Choices of ``auto`` by collective.
 
-        Returns
-        -------
-        dict of str to list of dict
-            ``nbytes``, the smallest requested size with this ``algorithm``, which also applies to
-            sizes up
-            to the next entry.
+        Each is a list of dicts: ``nbytes``, the smallest requested size with this ``algorithm``,
+        which also
+        applies to sizes up to the next entry.
         """
         found: dict[str, list[dict[str, Any]]] = {}
         for (asked, nbytes, _), algorithm in sorted(self._chosen.items(), key=_size):

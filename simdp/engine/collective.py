@@ -16,21 +16,7 @@ from simdp.results.trace import TraceBuilder
 
 
 class Timing(NamedTuple):
-    """Duration and traffic of a collective.
-
-    Attributes
-    ----------
-    nbytes : float
-        The whole buffer [bytes].
-    seconds : float
-        Until the last rank is done [s].
-    algorithm : Algorithm
-        The algorithm; for ``auto``, the choice.
-    fabric : str
-        The clock, and the reason for it.
-    links : list of LinkUse
-        Use of each link, the busiest first.
-    """
+    """Duration and traffic of a collective; ``fabric`` is the clock, and the reason for it."""
 
     nbytes: float
     seconds: float

@@ -213,17 +213,7 @@ GRAM_SCHMIDT_RANK = 2
 
 
 class CompressionKernels(NamedTuple):
-    """Costs of consecutive kernels.
-
-    Attributes
-    ----------
-    flops : float
-        Arithmetic of products [FLOP].
-    nbytes : float
-        Bytes read and written.
-    launches : int
-        Number of kernels.
-    """
+    """Costs of consecutive kernels: FLOP of products, bytes read and written, number of kernels."""
 
     flops: float
     nbytes: float
@@ -320,14 +310,7 @@ def work_of(
 ) -> tuple[str, list[CompressionKernels]]:
     """Name of an operation of a comm hook in the trace, and its kernels.
 
-    Parameters
-    ----------
-    op : Compression
-        The operation.
-    itemsize : int
-        Bytes per element of a gradient.
-    world_size : int
-        Number of ranks.
+    ``itemsize`` is that of a gradient [bytes].
 
     Raises
     ------
@@ -734,7 +717,7 @@ def _randn(generator: TorchGenerator, shape: tuple[int, ...], dtype: np.dtype[An
 
 
 def _drawn_at_once(factoring: Factoring) -> list[list[Factor]]:
-    """Group the factors whose Q torch draws in one call: by shape if batched."""
+    """Group the factors by torch's calls that draw their Q: by shape if batched."""
     if not factoring.batched:
         return [[f] for f in factoring.factors]
     shapes: dict[tuple[int, int], list[Factor]] = {}
@@ -788,14 +771,9 @@ def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:
 
 
 class Compressed:
-    """Executes the operations of comm hooks, and keeps their state.
+    """Executes the operations of comm hooks by its ``acts``, and keeps their state.
 
     Temporary buffers are added to ``made`` and removed from it.
-
-    Attributes
-    ----------
-    acts : dict of type to callable
-        Handler of each operation.
     """
 
     def __init__(

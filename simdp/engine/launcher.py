@@ -33,21 +33,8 @@ below the limit per call.
 class Launcher:
     """Numbers the collectives of a run.
 
-    Parameters
-    ----------
-    collectives : Collectives
-        The algorithms.
-    planner : Planner
-        Plans them for the cluster.
-    groups : sequence of ProcessGroups
-        Those with collectives of their own.
-
-    Attributes
-    ----------
-    num_calls : int
-        Collectives started so far.
-    shows_transfers : bool
-        Whether transfers get spans, up to the limits.
+    ``groups`` have collectives of their own; ``shows_transfers``: transfers get spans, up to the
+    limits.
     """
 
     def __init__(
@@ -114,18 +101,13 @@ class Launcher:
         after: tuple[int, ...] = (),
         delay: float = 0.0,
     ) -> Launch:
-        """Start a collective on a communication stream, after ``wait`` seconds.
+        """Start a collective on a communication stream.
 
-        Parameters
-        ----------
-        step, plan, nbytes, wait, after
-            As in `Launch`.
-        label : str
-            Content of the buffer.
-        group : str or tuple of int, optional
-            Its process groups, which may have a stream of their own; or some ranks.
-        delay : float
-            Additional time in its stream before it begins [s].
+        ``label`` is the content of the buffer; ``group`` its process groups, which may have a
+        stream of
+        their own, or some ranks; ``delay`` is additional time in its stream before it begins [s].
+        The
+        others are as in `Launch`.
         """
         number, group = self.num_calls, self._known(group)
         self.num_calls += 1
@@ -270,21 +252,11 @@ class StepRecord(NamedTuple):
 def mean_losses(
     losses: Sequence[Floats], counts: Floats, adds: bool = False
 ) -> tuple[float | None, list[float | None]]:
-    """Join the losses of micro-steps.
+    """Join the losses of micro-steps; return the mean or sum over all ranks, and of each.
 
-    Parameters
-    ----------
-    losses : sequence of ndarray, each of shape `(world_size,)`
-        Of every micro-step; nan on a rank without samples.
-    counts : ndarray, shape `(num_micro, world_size)`
-        Number of items that each averages.
-    adds : bool
-        Whether losses are sums.
-
-    Returns
-    -------
-    (float or None, list of (float or None))
-        Over all ranks, and of each.
+    ``losses`` are nan on a rank without samples; ``counts``, of shape `(num_micro, world_size)`,
+    are
+    the numbers of items that each averages; ``adds``: losses are sums.
     """
     totals = (np.where(counts > 0, losses, 0.0) * (1.0 if adds else counts)).sum(axis=0)
     each = counts.sum(axis=0)

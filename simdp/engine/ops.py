@@ -15,14 +15,9 @@ from simdp.engine.samples import Pipeline
 class ComputeWork(NamedTuple):
     """Work on the compute stream of every rank.
 
-    Attributes
-    ----------
-    step : int
-        -1 before the first step.
-    activity, name, nbytes
-        As in a span.
-    seconds : ndarray, shape `(world_size,)`
-        Busy time of each rank's device [s].
+    ``step`` is -1 before the first step; ``seconds`` is the busy time of each rank's device [s];
+    the
+    others are as in a span.
     """
 
     step: int
@@ -35,14 +30,7 @@ class ComputeWork(NamedTuple):
 class FusedWork(NamedTuple):
     """Consecutive work in one piece, for runs that need only times.
 
-    Attributes
-    ----------
-    step : int
-        As in `ComputeWork`.
-    activities : tuple of str
-        Of each piece of work.
-    seconds : ndarray, shape `(num_works, world_size)`
-        Busy time of each rank's device [s].
+    ``seconds``, of shape `(num_works, world_size)`, are the busy times of each rank's device [s].
     """
 
     step: int
@@ -126,14 +114,7 @@ class ClockBarrier(NamedTuple):
 class MemoryChange(NamedTuple):
     """Every rank allocates or frees memory at this point of its compute stream.
 
-    Attributes
-    ----------
-    step
-        As in `ComputeWork`.
-    part : str
-        One of `simdp.results.memory.MEMORY_PARTS`.
-    nbytes : float or ndarray, shape `(world_size,)`
-        Allocation of each rank [bytes]; negative frees.
+    ``part`` is one of `simdp.results.memory.MEMORY_PARTS`; negative ``nbytes`` free.
     """
 
     step: int
@@ -144,16 +125,7 @@ class MemoryChange(NamedTuple):
 class Feed(NamedTuple):
     """The compute stream waits for the next batch of every rank.
 
-    Attributes
-    ----------
-    step
-        As in `ComputeWork`.
-    number : int
-        Of the batch, counted from 0 over the whole run.
-    samples : ndarray, shape `(world_size,)`
-        Of each rank's batch.
-    pipeline : Pipeline
-        Gives the arrival of the batch.
+    ``number`` is that of the batch, from 0 over the whole run; ``samples`` are each rank's.
     """
 
     step: int

@@ -52,14 +52,7 @@ RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "model_flops", "mfu", "hfu")
 def mean_lengths(scenario: Scenario, segment: Segment, steps: range | None) -> dict[str, float]:
     """Mean unpadded length of the samples of some steps, by input; empty if all are equal.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    segment : Segment
-        The simulated part of the run.
-    steps : range or None
-        Steps of this part; None: the whole data set.
+    ``steps`` are counted from the begin of the simulated ``segment``; None: the whole data set.
     """
     workload = scenario.workload
     known = workload.lengths(scenario.seed, scenario.base)
@@ -87,7 +80,7 @@ def rates(
     Parameters
     ----------
     scenario, segment, steps
-        As for `mean_lengths`: the steps whose samples count.
+        As for `mean_lengths`: the steps that count.
     throughput, step_time : float
         Of all ranks [samples/s]; of a steady step [s].
 
@@ -212,12 +205,7 @@ def wires_of(
 ) -> list[tuple[str, float, float]]:
     """Traffic of timed collectives by NCCL's model.
 
-    Parameters
-    ----------
-    cost, wiring
-        Of the collectives.
-    calls : mapping of (str, float) to float, or None
-        Number of calls per step by collective and size; None if unknown.
+    ``calls`` are the numbers of calls per step by collective and size; None if unknown.
 
     Returns
     -------
@@ -312,16 +300,7 @@ def target_of(
 ) -> dict[str, Any] | None:
     """Time and cost of the target; see `simdp.results.result.Result.target`.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    metrics : mapping
-        Of its steady step.
-    records : sequence of StepRecord
-        Of all steps.
-    ends : ndarray, shape `(world_size, num_steps + 1)`
-        As from `simdp.results.metrics.step_ends`.
+    ``metrics`` are of the steady step, ``ends`` from `simdp.results.metrics.step_ends`.
     """
     target, workload = scenario.target, scenario.workload
     if target is None:

@@ -112,22 +112,12 @@ class _AnySize(MemoryInterpreter):
 
 
 def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, MemoryLine]:
-    """Follow the memory of a scenario, and keep the fullest rank's peak in each phase.
+    """Bytes of the fullest rank's peak in each phase, by the samples of a micro-batch.
 
-    The scenario has at least two steps: the second equals all later ones and is the peak.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Without a sweep and without numerics, of a strategy with synchronous ranks that all have the
-        same number of samples.
-    everywhere : bool
-        Whether phases in the middle of the stack are kept too.
-
-    Returns
-    -------
-    dict of (str, int, int) to MemoryLine
-        Bytes by phase, by the samples of a micro-batch.
+    The scenario has neither a sweep nor numerics, and at least two steps: the second equals all
+    later
+    ones and is the peak. Its ranks are synchronous and have equal numbers of samples. Phases in the
+    middle of the stack are included with ``everywhere``.
     """
     run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
     run.memory = _AnySize(scenario, run.program, Shapes(scenario, run.samples, has_loss=True))

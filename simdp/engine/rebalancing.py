@@ -93,7 +93,7 @@ class _Measuring:
 def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:
     """Pieces of every step of one point, by micro-step and rank.
 
-    Empty for a model that consists of times, whose samples have no shape. ``most`` limits the
+    Empty for a model that consists of times, without shapes of samples. ``most`` limits the
     number of
     ranks; default: all.
     """

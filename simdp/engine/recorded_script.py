@@ -36,16 +36,9 @@ from simdp.workload import Workload
 
 @dataclass
 class Busy:
-    """Consecutive work of one step.
+    """Consecutive work of one step, with its number of hooks.
 
-    Attributes
-    ----------
-    step : int
-        As in `simdp.engine.ops.ComputeWork`.
-    slowed, steady : ndarray, shape `(world_size,)`
-        Work with straggler slowdowns, which are included, and work without [s].
-    num_hooks : int
-        Number of hooks in it.
+    ``slowed`` is the work with straggler slowdowns, which are included; ``steady`` the other [s].
     """
 
     step: int
@@ -123,12 +116,7 @@ class Heard:
     def step_ends(self, first: Scenario, others: Sequence[Scenario]) -> Floats:
         """Replay the script, which is that of ``first``, with the times of other scenarios.
 
-        Parameters
-        ----------
-        first : Scenario
-            The recorded one.
-        others : sequence of Scenario
-            Without pauses on the clock.
+        These have no pauses on the clock.
 
         Returns
         -------
@@ -169,13 +157,7 @@ class Heard:
 
 
 class _Charged:
-    """Times of a script's operations in other scenarios, one row each.
-
-    Attributes
-    ----------
-    slowdowns : (ndarray, ndarray), shape `(num_scenarios, 1)` each
-        Relative slowdown of compute by collectives, and of collectives by compute.
-    """
+    """Times of a script's operations in other scenarios, one row each."""
 
     def __init__(self, first: Scenario, others: Sequence[Scenario]) -> None:
         n, old = first.cluster.world_size, first.cluster.overheads

@@ -51,23 +51,11 @@ class Walk(Generic[T]):
 def together(
     scripts: Sequence[Exchange[T]], answer: Answer, num_elements: int
 ) -> Generator[None, None, list[T]]:
-    """Run every rank's script; parts that they yield are exchanged together.
+    """Run every rank's script; parts that they yield are exchanged together by ``answer``.
 
-    Yields when the scripts pause.
-
-    Parameters
-    ----------
-    scripts : sequence of generator
-        Of each rank: yields parts to exchange, or `PAUSE`.
-    answer : callable
-        Exchanges the parts; finished ranks take part with zeros.
-    num_elements : int
-        As for `each_rank`.
-
-    Returns
-    -------
-    list
-        Return values of the scripts, by rank.
+    A script yields parts or `PAUSE`; this yields when the scripts pause. Finished ranks take part
+    with
+    zeros. Returns the scripts' return values, by rank.
     """
     results: list[Any] = [None] * len(scripts)
     waiting = set(range(len(scripts)))
@@ -123,7 +111,7 @@ class Dealt(Protocol):
 
     @property
     def groups(self) -> list[list[int]]:
-        """Groups of ranks whose pieces form the whole."""
+        """Groups of ranks that have all pieces together."""
 
 
 class ForwardInProgress(NamedTuple):
@@ -135,16 +123,11 @@ class ForwardInProgress(NamedTuple):
 
 
 class Replicas:
-    """Every rank's arrays.
+    """Every rank's arrays, by torch name.
 
-    Attributes
-    ----------
-    weights : list of dict of str to ndarray
-        Weights of forward on each rank, by torch name.
-    buffers : list of dict of str to ndarray
-        Of each rank, by torch name.
-    gradients : list of dict of str to ndarray
-        Of the current step; empty before its first backward.
+    ``weights`` are those of forward; ``gradients`` are of the current step, and empty before its
+    first
+    backward.
     """
 
     def __init__(self, scenario: Scenario, samples: BatchSamples) -> None:
@@ -190,14 +173,12 @@ class Replicas:
         gather: Answer,
         pauses: bool,
     ) -> Generator[None, None, Floats]:
-        """Run every rank's model and loss on its samples.
+        """Run every rank's model and loss on its samples; return the unscaled losses.
 
         Parameters
         ----------
-        parts : sequence of ndarray
-            Sample indices of each rank.
-        scales : ndarray, shape `(world_size,)`
-            Factor on each rank's loss, for the gradients only.
+        parts, scales
+            Sample indices of each rank; factor on its loss, for the gradients only.
         gather : callable
             Exchanges parts during forward.
         pauses : bool
@@ -206,7 +187,7 @@ class Replicas:
         Returns
         -------
         ndarray, shape `(world_size,)`
-            The unscaled losses; nan where a rank has no items.
+            nan where a rank has no items.
         """
         self._begun = [None] * self.world_size
         scripts = [

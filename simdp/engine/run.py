@@ -35,7 +35,7 @@ from simdp.workload.sampling import START, Participants, Start, StepBatches
 
 
 class Backups:
-    """Drops the ranks whose forward and backward end last (backup workers).
+    """Drops the ranks with the longest forward and backward (backup workers).
 
     Ranks are ordered by compute time with stragglers, without waiting for input or other ranks, so
     the
@@ -121,37 +121,20 @@ class NominalTimes:
 class Run:
     """Runs a scenario's ranks: applies each operation to numbers, memory and time.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    slowdown : Slowdown
-        The cluster's stragglers.
-    planner : Planner
-        Plans its collectives.
-    times : Times, optional
-        Compute times of a run with the same workload and devices, to reuse.
-    segment : Segment
-        The simulated part of the run.
+    ``times`` are compute times of a run with the same workload and devices, to reuse.
 
     Attributes
     ----------
-    program : Program
-        Operations of the setup and of each step.
-    launcher : Launcher
-        Starts collectives.
-    numbers : RecordsInterpreter
-        Computes weights, gradients and losses.
-    memory : MemoryInterpreter
-        Follows allocations.
-    costs : Costs
-        Turns operations into work for the clock.
+    program, launcher
+        Operations of the setup and of each step; starts collectives.
+    numbers, memory, costs
+        Interpreters: weights, gradients and losses; allocations; work for the clock.
     shows_memory : bool
         Whether memory events go to the clock for timestamps.
     is_quick : bool
         Whether to compute timing only: work comes in pieces, and memory is not followed.
     dropped : ndarray, shape `(world_size,)`, int64
-        Samples of each rank whose gradients did not count.
+        Number of samples of each rank that did not count.
     """
 
     def __init__(
@@ -351,12 +334,9 @@ class Run:
     ) -> None:
         """Follow memory only, through the setup and the observed steps.
 
-        Parameters
-        ----------
-        watch : callable, optional
-            Called with every operation before its memory is followed.
-        is_steady : bool
-            Whether to follow only the last observed step, with optimizer state allocated before it.
+        ``watch`` is called with every operation before its memory is followed. ``is_steady``:
+        follow only
+        the last observed step, with optimizer state allocated before it.
         """
         memory, program = self.memory, self.program
         for _ in memory.model():
@@ -394,19 +374,7 @@ def _of(who: Participants, op: ClockOp) -> ClockOp:
 
 
 class RunOutput(NamedTuple):
-    """Results of a run, before they are summarised.
-
-    Attributes
-    ----------
-    run : Run
-        All ranks, with their numbers and memory.
-    clock : Clock
-        The clock that simulated the run, and the reason for its choice.
-    traffic : Traffic
-        Bytes sent.
-    server : dict or None
-        Statistics of the parameter server; see `simdp.results.result.Result.server`.
-    """
+    """Results of a run before their summary; ``server`` as in `simdp.results.result.Result`."""
 
     run: Run
     clock: Clock

@@ -19,16 +19,10 @@ from simdp.workload.sampling import Packs, SampleParts
 class LookedAt(NamedTuple):
     """Shapes of micro-batches, and their attended token pairs.
 
-    Attributes
-    ----------
-    shapes : list of tuple of Shape
-        Of the inputs, per sample: those that differ in this or in their share.
-    which : ndarray, shape `(world_size,)`, int64
-        Index of each rank's shapes.
-    shares : tuple of float
-        Fraction of the token pairs of one sample of that length that fused attention computes;
-        empty
-        if it is 1.
+    ``shapes`` are the different ones per sample, ``which`` the index of each rank's; ``shares`` are
+    the fractions of the token pairs of one sample of that length that fused attention computes
+    (empty
+    if 1).
     """
 
     shapes: list[tuple[Shape, ...]]
@@ -42,13 +36,7 @@ class LookedAt(NamedTuple):
 
 
 class Packed:
-    """Attended token pairs of packs.
-
-    Attributes
-    ----------
-    of_packs : ndarray, shape `(num_packs,)`
-        Pairs of each pack.
-    """
+    """Attended token pairs of packs, shape `(num_packs,)`."""
 
     def __init__(self, graph: ModelGraph, packs: Packs) -> None:
         from simdp.workload.layers.attention import Attention  # imports layers
@@ -89,14 +77,9 @@ class BatchSamples:
                 self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
 
     def shapes(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
-        """Shapes of the inputs of the ranks' micro-batches, per sample.
+        """Different shapes of the ranks' micro-batches, per sample and input; index of each rank's.
 
-        Returns
-        -------
-        (list of tuple of Shape, ndarray of shape `(world_size,)`)
-            The different ones, each with a shape per input; and the index of each rank's. A rank
-            without
-            samples has full length.
+        A rank without samples has full length.
         """
         found = self.looked_at(parts)
         return found.shapes, found.which
@@ -195,21 +178,11 @@ class Pipeline:
     ) -> tuple[Floats, Floats]:
         """Hand a batch to some ranks; each rank's batches come in order.
 
-        Parameters
-        ----------
-        number : int
-            The batch, from 0.
-        samples : ndarray, shape `(num_ranks,)`
-            Its samples on each rank; may be 0.
-        clock : ndarray, shape `(num_ranks,)`
-            When the compute streams need it [s].
-        ranks : ndarray, shape `(num_ranks,)`, int64
-            The ranks.
-
-        Returns
-        -------
-        (ndarray, ndarray)
-            End of each compute stream's wait, and of its copy [s].
+        ``number`` is that of the batch, from 0; ``samples`` are each rank's, maybe 0; ``clock`` is
+        the
+        instant at which its compute stream needs it [s]. Returns the end of each compute stream's
+        wait, and
+        of its copy [s].
         """
         if number == 0:
             self._begin[ranks] = clock

@@ -57,7 +57,7 @@ class Shards:
 
     @property
     def groups(self) -> list[list[int]]:
-        """Groups of ranks whose pieces form the whole."""
+        """Groups of ranks that have all pieces together."""
         found: list[list[int]] = self.partition.ranks.tolist()
         return found
 
@@ -118,22 +118,11 @@ class Shards:
     def reduce(self, unit: int, buffers: FlatBuffers, plan: Plan, divisor: float = 1.0) -> bool:
         """Sum a unit's gradients piece by piece, in each group of ranks that have all pieces.
 
-        Parameters
-        ----------
-        unit : int
-            Number of the unit.
-        buffers : FlatBuffers
-            Whole gradients; overwritten.
-        plan : Plan
-            A reduce_scatter in each group.
-        divisor : float
-            Of the sums, for units in rows.
-
-        Returns
-        -------
-        bool
-            Whether the sums are complete and added to each rank's pieces; with several groups,
-            `reduce_across` follows.
+        ``buffers`` have the whole gradients, which are overwritten; the plan is a reduce_scatter in
+        each
+        group; ``divisor`` is that of the sums, for units in rows. Returns whether the sums are
+        complete and
+        added to each rank's pieces; with several groups, `reduce_across` follows.
         """
         assert divisor == 1.0, "flat gradients are divided before they are summed"
         payload.run(plan, buffers.flat)

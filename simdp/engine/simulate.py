@@ -46,17 +46,7 @@ from simdp.strategies.memory import fits
 
 @dataclass
 class Common:
-    """State that does not depend on links and collectives.
-
-    Attributes
-    ----------
-    times : Times or None
-        Compute times of an earlier run.
-    rehearsals : Rehearsals
-        Rehearsed steps.
-    ledger : MemoryLedger or None
-        Memory of every rank, once it has been followed.
-    """
+    """Compute times, rehearsed steps and memory, which do not depend on links and collectives."""
 
     times: Times | None = None
     rehearsals: Rehearsals = field(default_factory=Rehearsals)
@@ -91,7 +81,7 @@ def plans_of(
     program: Program | None = None,
     segment: Segment = WHOLE,
 ) -> dict[int, list[Plan]]:
-    """Every plan whose connections a run of the scenario may use, by communication stream.
+    """Plans with all connections that a run of the scenario may use, by communication stream.
 
     Connections of an algorithm do not depend on the size, so that one plan represents all. If sizes
     determine the algorithm, the plans of all called sizes are returned; if batches determine the
@@ -152,7 +142,7 @@ MAX_PROVED = 128
 """Ranks up to which plans are proved: the memory of a proof grows with their cube."""
 
 MAX_PROVED_ROOTS = 3
-"""Roots per collective whose plans are proved, to limit the time."""
+"""Roots per collective with proved plans, to limit the time."""
 
 MAX_PROVED_NBYTES = 2.0**26
 """Size of proved plans [bytes]: some have more pieces for more bytes, but the same structure."""
@@ -239,7 +229,7 @@ def times_alone(
     progress: Callable[[int], None] | None = None,
     listen: Listen | None = None,
 ) -> Result | None:
-    """Metrics of a timing-only run, whose trace is recorded on demand.
+    """Metrics of a timing-only run, with a trace that is recorded on demand.
 
     None with numerics, or if transfers must be simulated one by one, or if operations depend on the
     network. ``listen`` receives the script and must yield it; it is not called for None. Other
@@ -314,7 +304,7 @@ def _launched(scenario: Scenario) -> LaunchedKernels:
 
 
 def trace_of_run(scenario: Scenario) -> Trace:
-    """Spans of a run whose metrics are known; arguments as for `simulate`."""
+    """Spans of a run with known metrics; arguments as for `simulate`."""
     trace = TraceBuilder()
     play(scenario, trace, "auto")
     return trace.build()

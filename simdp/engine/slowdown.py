@@ -17,15 +17,7 @@ SLOWED = frozenset({"forward", "backward", "host"})
 
 
 class Slowdown:
-    """Effects of a cluster's stragglers on the compute time of its ranks.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster with the stragglers.
-    seed : int
-        Of the scenario.
-    """
+    """Effects of a cluster's stragglers on the compute time of its ranks."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.stragglers, self.seed = cluster.stragglers, seed
@@ -61,20 +53,7 @@ class Slowdown:
         return total
 
     def finish(self, start: Floats, seconds: Floats, ranks: Ints) -> Floats:
-        """Instants at which work ends.
-
-        Parameters
-        ----------
-        start, seconds : ndarray, shape `(num_ranks,)`
-            Start, and time on the device [s].
-        ranks : ndarray, shape `(num_ranks,)`, int64
-            The ranks.
-
-        Returns
-        -------
-        ndarray, shape `(num_ranks,)`
-            ``start + seconds``, later by pauses in between [s].
-        """
+        """Ends of work [s]: ``start + seconds`` on some ranks, later by pauses in between."""
         end = start + seconds
         for rank, pauses in self._stops.items():
             for index in np.flatnonzero((ranks == rank) & (seconds > 0)):
@@ -102,21 +81,11 @@ def _work_between(pauses: list[Pause], start: float, seconds: float) -> float:
 def squares(
     gradients: Sequence[Mapping[str, Array]], sizes: Ints, loss_scale: float
 ) -> Squares | None:
-    """Squared norms of the ranks' gradients and of their mean.
+    """Squared norms of the ranks' gradients of a step, and of their mean.
 
-    Parameters
-    ----------
-    gradients : sequence of mapping of str to ndarray
-        Of each rank, over all its micro-steps.
-    sizes : ndarray, shape `(world_size,)`, int64
-        Samples of each rank in the step.
-    loss_scale : float
-        Factor on all gradients.
-
-    Returns
-    -------
-    Squares or None
-        None where ranks have unequal shares of the step, or a gradient is not finite.
+    ``sizes`` are each rank's samples; ``loss_scale`` is a factor on all gradients. None where ranks
+    have
+    unequal shares of the step, or a gradient is not finite.
     """
     n = len(gradients)
     if n < 2 or len(set(sizes.tolist())) != 1 or not sizes[0]:

@@ -165,18 +165,9 @@ FREE = ("cluster", "collectives.cost", "collectives.over_links")
 class Segment(NamedTuple):
     """A part of a run.
 
-    Attributes
-    ----------
-    stop_after : int or None
-        Number of steps, from the beginning of the run, after which it stops; None: all.
-    past : State or None
-        State before it.
-    goes_on : bool
-        Whether the past is of the same run, whose times are simulated again; else times begin where
-        the
-        past stopped.
-    participants : Participants or None
-        Participating ranks; None: all.
+    ``stop_after`` is counted from the beginning of the run; None: to its end. ``past`` is the state
+    before it. ``goes_on``: the past is of the same run, whose times are simulated again; else times
+    begin where the past stopped. ``participants`` None: all ranks.
     """
 
     stop_after: int | None = None
@@ -250,7 +241,7 @@ def segment_of(
 
 
 def _check_left(done: int | None) -> None:
-    """Reject a resumed run whose target loss is already reached."""
+    """Reject a resumed run with a target loss that is already reached."""
     if done is not None:
         raise ScenarioError(
             [
@@ -261,7 +252,7 @@ def _check_left(done: int | None) -> None:
 
 
 def check_dealing(scenario: Scenario, past: State) -> None:
-    """Reject an epoch whose remaining samples cannot be distributed in the same order."""
+    """Reject an epoch if its remaining samples cannot be distributed in the same order."""
     workload, size = scenario.workload, scenario.cluster.world_size
     if workload.samples_per_rank is not None:
         raise ScenarioError(

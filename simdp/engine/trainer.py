@@ -32,30 +32,14 @@ CLIP_EPS = 1e-6
 
 
 class UpdateResult(NamedTuple):
-    """Result of an update on one rank.
-
-    Attributes
-    ----------
-    norm : float
-        Of the gradient, after unscaling and before clipping.
-    skipped : bool
-        Whether an inf or nan prevented the step.
-    """
+    """Gradient norm after unscaling and before clipping; whether inf or nan prevented the step."""
 
     norm: float
     skipped: bool
 
 
 class Half(NamedTuple):
-    """The begun update of a piece of a tensor whose whole norms are known.
-
-    Attributes
-    ----------
-    made : ndarray
-        The optimizer's update before the trust ratio.
-    ratio : float
-        Trust ratio of the whole tensor.
-    """
+    """The begun update of a piece of a tensor, before the trust ratio of the whole tensor."""
 
     made: Array
     ratio: float
@@ -64,12 +48,7 @@ class Half(NamedTuple):
 class Trainer:
     """Weights and optimizer state of every rank.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    drawn : list of dict of str to ndarray
-        Each rank's initial parameters; or a server's, as the only rank.
+    ``drawn`` are each rank's initial parameters; or a server's, as the only rank.
 
     Attributes
     ----------
@@ -112,7 +91,7 @@ class Trainer:
         return self._scalers[rank].scale if self._scalers else 1.0
 
     def follow(self, root: int, names: Sequence[str]) -> None:
-        """Copy the master weights of the rank whose weights were broadcast."""
+        """Copy the master weights of the root of a broadcast of weights."""
         if self.is_sharded or not self.workload.precision.has_master:
             return
         for own in self._master:
@@ -186,14 +165,9 @@ class Trainer:
     ) -> None:
         """Keep, and update, only each rank's own pieces of the parameters.
 
-        Parameters
-        ----------
-        places : sequence of mapping of str to slice
-            Position of each rank's piece in a flattened parameter.
-        groups : sequence of sequence of int
-            Ranks whose pieces of a gradient form the whole.
-        whole : bool
-            Whether every rank also keeps the whole weights.
+        ``places`` are the positions of each rank's pieces in flattened parameters; the ranks of a
+        group
+        have all pieces together; ``whole``: every rank also keeps the whole weights.
         """
         self._groups, self._places = groups, places
         pieces = []
@@ -218,12 +192,9 @@ class Trainer:
     def state_dict(self, groups: Sequence[Sequence[int]] | None) -> dict[str, Array]:
         """Master or other weights, state, counts and scales by rank and name.
 
-        Parameters
-        ----------
-        groups : sequence of sequence of int, or None
-            Ranks whose pieces form the whole, which is stored under the first of each; None: every
-            rank has
-            all.
+        The ranks of a group have all pieces together, and the whole is stored under the first one;
+        None:
+        every rank has all.
         """
         found: dict[str, Array] = {}
         for ranks in groups or [[rank] for rank in range(len(self._taken))]:
@@ -300,17 +271,7 @@ class Trainer:
     def update(
         self, gradients: Sequence[Arrays], progress: Progress, active: Sequence[bool]
     ) -> list[UpdateResult | None]:
-        """Run the optimizer of every active rank.
-
-        Parameters
-        ----------
-        gradients : sequence of dict of str to ndarray
-            Of each rank; changed by unscaling and clipping.
-        progress : Progress
-            Position in the run.
-        active : sequence of bool
-            Whether each rank takes part.
-        """
+        """Run the optimizer of every active rank; unscaling and clipping change the gradients."""
         num_elements = self.workload.model.num_parameters()
 
         def measure(rank: int) -> tuple[float, bool]:

@@ -50,12 +50,9 @@ class Nominal(Protocol):
 
 
 class LayerDtypes(NamedTuple):
-    """Dtypes that layers get from a strategy; None: the workload's.
+    """Dtypes of weights in forward and backward, of buffers, and of the outputs of units.
 
-    Attributes
-    ----------
-    parameters, buffers, outputs : str or None
-        Of weights in forward and backward; of buffers; of the outputs of units.
+    None: the workload's.
     """
 
     parameters: str | None = None
@@ -216,7 +213,7 @@ class Facts:
 
     @cached_property
     def tails(self) -> frozenset[int]:
-        """Calls whose backward continues after their gradients are ready."""
+        """Calls with work in backward after their gradients are ready."""
         if self.workload.compute.kind != "profile":
             return frozenset()
         return frozenset(

@@ -26,14 +26,7 @@ def __getattr__(name: str) -> Any:
 class EncodeBucket(NamedTuple):
     """Quantization of a bucket to bytes, with a scale and a zero point for each row.
 
-    Attributes
-    ----------
-    bucket : Bucket
-        The bucket.
-    row : int or None
-        Elements of a row; None: one row. The last row is padded with zeros.
-    label : str
-        The bucket's name in the trace.
+    A row has ``row`` elements, and the last one is padded with zeros; None: one row.
     """
 
     bucket: Bucket
@@ -76,14 +69,7 @@ Coded = Observe | Quantize | Dequantize
 class Rounding(NamedTuple):
     """Cast a bucket to a smaller dtype and divide it before its collective, or cast it back.
 
-    Attributes
-    ----------
-    bucket : Bucket
-        In the smaller dtype.
-    label : str
-        Its name in the trace.
-    is_back : bool
-        Whether it is cast back.
+    ``bucket`` is in the smaller dtype.
     """
 
     bucket: Bucket
@@ -97,12 +83,7 @@ class Rounding(NamedTuple):
 class Scatter(NamedTuple):
     """Rank 0 sends each rank its piece of an array of the batch, one after the other.
 
-    Attributes
-    ----------
-    micro : int
-        The micro-batch.
-    name : str
-        An input of the model, or ``y``, the targets.
+    ``name`` is an input of the model, or ``y``, the targets.
     """
 
     micro: int
@@ -200,14 +181,7 @@ class EndHook(NamedTuple):
 class HostCopy(NamedTuple):
     """Copy between every rank's device and host; compute waits for it.
 
-    Before a collective, it runs on that collective's stream.
-
-    Attributes
-    ----------
-    name : str
-        For the trace.
-    nbytes : float
-        Of a rank, on average [bytes].
+    Before a collective, it runs on that collective's stream. ``nbytes`` are a rank's, on average.
     """
 
     name: str
@@ -218,17 +192,7 @@ class HostCopy(NamedTuple):
 
 
 class GatherTogether(NamedTuple):
-    """Start to gather the parameters of some units, in one all_gather.
-
-    Attributes
-    ----------
-    tag, label, nbytes
-        As of `simdp.steps.ops.AllReduce`.
-    units : tuple of int
-        Numbers of the units.
-    before : HostCopy or None
-        Copy on the communication stream before it begins.
-    """
+    """Start to gather the parameters of some units, in one all_gather; as `AllGather`."""
 
     tag: int
     label: str
@@ -274,15 +238,7 @@ class Shard(NamedTuple):
 
 
 class Unshard(NamedTuple):
-    """Copy a gathered unit out of its buffer, into parameters.
-
-    Attributes
-    ----------
-    unit, name
-        Number and name of the unit.
-    nbytes : float
-        Size of the buffer [bytes].
-    """
+    """Copy a gathered unit out of its buffer of ``nbytes``, into parameters."""
 
     unit: int
     name: str
@@ -292,12 +248,7 @@ class Unshard(NamedTuple):
 class Free(NamedTuple):
     """Drop a unit's parameters, except each rank's own piece.
 
-    Attributes
-    ----------
-    unit : int
-        Number of the unit.
-    parts : int
-        Number of neighbours that keep it together until it is gathered again; 0: all that share it.
+    ``parts`` neighbours keep it together until it is gathered again; 0: all that share it.
     """
 
     unit: int
@@ -329,14 +280,9 @@ class Batch(NamedTuple):
 class Forward(NamedTuple):
     """Run forward of a call of the model; the loss is the call after the last.
 
-    Attributes
-    ----------
-    micro, call : int
-        Numbers of the micro-step, and of the call in the graph.
-    again : bool
-        Whether it is recomputed.
-    gil : float
-        Fraction of a kernel's launch that runs on one rank at a time.
+    ``again``: it is recomputed; ``gil`` is the fraction of a kernel's launch that runs on one rank
+    at a
+    time.
     """
 
     micro: int
@@ -362,14 +308,7 @@ class Tail(NamedTuple):
 class Exchange(NamedTuple):
     """Exchange numbers between ranks in the middle of a call, and wait.
 
-    Attributes
-    ----------
-    micro, call : int
-        As of `Forward`.
-    collective : str
-        Key of ``collectives``.
-    nbytes : float
-        The whole buffer [bytes].
+    ``collective`` is a key of ``collectives``, ``nbytes`` the whole buffer.
     """
 
     micro: int
@@ -395,13 +334,7 @@ class ScaleLoss(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Run the optimizer on some ranks, and drop all gradients.
-
-    Attributes
-    ----------
-    active : tuple of bool or None
-        Whether each rank takes part; None: all.
-    """
+    """Run the optimizer on the ``active`` ranks, None: all, and drop all gradients."""
 
     active: tuple[bool, ...] | None = None
 
@@ -429,14 +362,7 @@ class Copy(NamedTuple):
 class FillBucket(NamedTuple):
     """Write a gradient, divided, into its place in a bucket; 0 if there is none.
 
-    Attributes
-    ----------
-    bucket, name
-        The bucket, and the parameter.
-    divisor : float
-        Of the gradient.
-    is_copied : bool
-        Whether the copy takes time.
+    ``is_copied``: the copy takes time.
     """
 
     bucket: Bucket
@@ -516,7 +442,7 @@ class AllGather(NamedTuple):
     Attributes
     ----------
     unit : int or None
-        The unit whose parameters are gathered from their pieces.
+        The unit with the gathered parameters.
     selection : Selection or None
         Or the selected entries of every rank; ``nbytes`` are those of all ranks.
     wait, group, before
@@ -558,14 +484,9 @@ class Broadcast(NamedTuple):
 
 
 class Average(NamedTuple):
-    """Start to replace all weights by their mean: divided, then summed.
+    """Start to replace all weights by their mean: divided, then summed; as `AllReduce`.
 
-    Attributes
-    ----------
-    tag, label, nbytes, group
-        As of `AllReduce`.
-    num_averaged : int or None
-        Ranks of a process group, each of which has its own mean; None: all counted ranks.
+    In process groups of ``num_averaged`` ranks each has its own mean; None: all counted ranks.
     """
 
     tag: int
@@ -603,14 +524,8 @@ class Meet(NamedTuple):
 class NewGroup(NamedTuple):
     """Create process groups that run the same collectives separately.
 
-    Attributes
-    ----------
-    name : str
-        For collectives.
-    ranks : tuple of tuple of int
-        Members of each; every participating rank is in one of them.
-    stream : int
-        Communication stream of their collectives.
+    Every participating rank is in one of them; ``stream`` is the communication stream of their
+    collectives.
     """
 
     name: str
@@ -722,14 +637,9 @@ QUORUM = "quorum"
 
 
 class Quorum(NamedTuple):
-    """Participating ranks.
+    """Participating ranks, and the number of averaged gradients.
 
-    Attributes
-    ----------
-    num_counted : int
-        Ranks whose gradients are averaged.
-    participants : Participants or None
-        Roles in every step; None if no rank can drop out.
+    ``participants`` is None if no rank can drop out.
     """
 
     num_counted: int

@@ -335,17 +335,7 @@ class Bucket(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """A gradient as a matrix, sent as the product of two thin ones.
-
-    Attributes
-    ----------
-    name : str
-        The parameter.
-    rows, columns : int
-        Of the matrix.
-    rank : int
-        Columns of both thin matrices.
-    """
+    """A gradient as a matrix, sent as the product of two thin ones with ``rank`` columns."""
 
     name: str
     rows: int
@@ -362,12 +352,8 @@ class Factoring(NamedTuple):
         The whole; the uncompressed tensors; the left and the right factors of all matrices.
     factors : tuple of Factor
         The factored gradients.
-    error_feedback, warm_start, epsilon, batched
+    error_feedback, warm_start, epsilon, batched, random_seed
         As in `simdp.strategies.comm_hooks.compression.PowerSGD`.
-    label : str
-        The bucket's name in the trace.
-    random_seed : int
-        As there; of the first Q.
     is_square : bool
         Whether the whole bucket is one matrix, padded with zeros to a square.
     """
@@ -389,20 +375,9 @@ class Factoring(NamedTuple):
 class Selection(NamedTuple):
     """Top-k of a bucket: entries of largest magnitude, with their indices.
 
-    Attributes
-    ----------
-    bucket : Bucket
-        The bucket.
-    num_entries : int
-        Number of sent entries.
-    entry_nbytes : int
-        Size of a value and its index [bytes].
-    divisor : float
-        Of the values.
-    error_feedback : bool
-        Whether the unsent part of the last step is added first.
-    label : str
-        The bucket's name in the trace.
+    An entry has ``entry_nbytes`` with its index; values are divided by ``divisor``; with error
+    feedback
+    the unsent part of the last step is added first.
     """
 
     bucket: Bucket
@@ -428,7 +403,7 @@ REBUILT_SINCE = (1, 6)
 """First torch that rebuilds buckets in the order in which gradients became ready (pull 35137)."""
 
 ONE_AT_FIRST_SINCE = (1, 12)
-"""First torch whose first iteration has one bucket with all gradients (pull request 72843)."""
+"""First torch with one bucket of all gradients in the first iteration (pull request 72843)."""
 
 EQUAL_CAPS_SINCE = (2, 5)
 """First torch in which a given cap also applies to the first bucket (pull request 121640)."""
@@ -437,15 +412,10 @@ EQUAL_CAPS_SINCE = (2, 5)
 class BucketRules(NamedTuple):
     """Bucket assignment of a version of torch.
 
-    Attributes
-    ----------
-    rebuilds : bool
-        Whether buckets follow the order in which gradients became ready, from the second iteration
-        on.
-    one_at_first : bool
-        Whether the first iteration has one bucket with all gradients.
-    equal_caps : bool
-        Whether a given cap also applies to the first bucket.
+    ``rebuilds``: from the second iteration on, buckets follow the order in which gradients became
+    ready; ``one_at_first``: the first iteration has one bucket; ``equal_caps``: a given cap also
+    applies
+    to the first bucket.
     """
 
     rebuilds: bool = True

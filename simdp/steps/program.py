@@ -97,7 +97,7 @@ class TrainingLoop(Protocol):
 
     @property
     def num_late(self) -> int:
-        """Number of ranks per step whose gradients come last and are dropped."""
+        """Number of last gradients that are dropped per step."""
 
     def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks."""
@@ -107,19 +107,7 @@ class TrainingLoop(Protocol):
 
 
 class CollectiveCall(NamedTuple):
-    """A collective that a run calls.
-
-    Attributes
-    ----------
-    collective : str
-        Key of ``collectives``.
-    root : int
-        0 for collectives without a root.
-    group : str or tuple of int or None
-        The ranks.
-    nbytes : float
-        The whole buffer [bytes].
-    """
+    """A collective that a run calls; root 0 if it has none, and the size of its whole buffer."""
 
     collective: str
     root: int
@@ -130,16 +118,7 @@ class CollectiveCall(NamedTuple):
 class ProcessGroups(NamedTuple):
     """Groups of ranks that call the same collectives at the same time, each separately.
 
-    Attributes
-    ----------
-    name : str
-        In operations.
-    ranks : ndarray, shape `(num_groups, group size)`, int64
-        Every participating rank is in one group.
-    stream : int
-        Communication stream of their collectives.
-    collectives : tuple of str
-        Keys of ``collectives``.
+    ``ranks`` has shape `(num_groups, group size)`; every participating rank is in one group.
     """
 
     name: str
@@ -157,15 +136,7 @@ class Interpreter(dict[type[Any], H | None]):
     """Handlers by class of operation; None for operations that are ignored on purpose.
 
     Looking up any other class raises. `Unless` is never looked up: `flat` and the run unpack it.
-
-    Parameters
-    ----------
-    name : str
-        The module, and the class or function in it; for the error.
-    handles : mapping of type to object
-        Usually callables.
-    ignores : iterable of type
-        Ignored operations.
+    ``name`` is the module, and the class or function in it; for the error.
 
     Raises
     ------
@@ -248,7 +219,7 @@ _PROGRAM = Interpreter(
 
 
 def _checked(ops: Iterable[Op]) -> Plan:
-    """Collect a plan whose operations are all handled or ignored here."""
+    """Collect a plan, with operations that are all handled or ignored here."""
     plan = tuple(ops)
     for kind in dict.fromkeys(map(type, flat(plan))):
         _PROGRAM[kind]
@@ -258,16 +229,7 @@ def _checked(ops: Iterable[Op]) -> Plan:
 class Program:
     """Operations of a strategy with a workload on a number of ranks.
 
-    Parameters
-    ----------
-    loop : TrainingLoop
-        The strategy.
-    facts : Facts
-        Of the run.
-    kinds : sequence of StepBatches
-        Steps with different numbers of samples on the ranks.
-    num_steps : int
-        Of the run.
+    ``kinds`` are steps with different numbers of samples on the ranks.
     """
 
     def __init__(

@@ -180,7 +180,7 @@ class EventFabric:
         self.transfers.come(call, rank, now)
 
     def _finish(self, job: FabricJob, call: CollectiveTimes, rank: int, now: float) -> None:
-        """Take a rank out of a collective whose transfers on it are all done."""
+        """Take a rank out of a collective after its last transfer."""
         job.slow_down(rank, -1)
         stream = call.op.stream
         queue = job.queue(rank, stream)

@@ -210,19 +210,11 @@ class Flows:
         self._any_pace = self._any_pace or pace is not None
 
     def settle(self, now: float, done: Callable[[Any], None]) -> float:
-        """Advance all flows to an instant: end the finished, begin the new, share links again.
+        """Advance all flows to an instant [s]: end the finished, begin the new, share links again.
 
-        Parameters
-        ----------
-        now : float
-            The instant [s].
-        done : callable
-            Called with the token of each ended flow, in order of joining.
-
-        Returns
-        -------
-        float
-            The instant at which the next flow ends if nothing changes [s]; inf without flows.
+        ``done`` is called with the token of each ended flow, in order of joining. Returns the
+        instant at
+        which the next flow ends if nothing changes [s]; inf without flows.
         """
         n = len(self._flows)
         if n:
@@ -408,21 +400,9 @@ class Figures(NamedTuple):
 class Wires:
     """Every connection that the plans of a run use, as lists for access per event.
 
-    Parameters
-    ----------
-    links : FlowLinks
-        The links of the routes.
-
-    Attributes
-    ----------
-    alpha, bandwidth : list of float
-        Latency [s] and uncontended bandwidth [bytes/s] of each route.
-    own : list of bool
-        Whether no other connection uses any link of the route, and no later collective can overtake
-        an
-        earlier one on it; False before `find_owners`.
-    route : list of Route
-        Of each connection.
+    ``alpha`` [s], ``bandwidth`` [bytes/s] of an uncontended flow, and ``route`` are by connection;
+    ``own``: no other connection uses any link of the route, and no later collective can overtake an
+    earlier one on it (False before `find_owners`).
     """
 
     def __init__(self, links: FlowLinks) -> None:
@@ -450,25 +430,11 @@ class Wires:
         return self._at[there]
 
     def lay(self, line: Hashable, network: NetworkRoutes, part: SubPlan, num_ranks: int) -> Numbers:
-        """Number the connections of a part.
+        """Number the connections of a part; return all numbers of the line so far.
 
-        Parameters
-        ----------
-        line : hashable
-            Parts of one line run one after the other and share connections; those of different
-            lines may
-            run at the same time.
-        network : NetworkRoutes
-            Routes the connections.
-        part : SubPlan
-            The part.
-        num_ranks : int
-            Vertices from here on are switches.
-
-        Returns
-        -------
-        dict of (int, int, int) to int
-            All connections of the line so far.
+        Parts of one ``line`` run one after the other and share connections; those of different
+        lines may
+        run at the same time. Vertices from ``num_ranks`` on are switches.
         """
         known = self._lines.setdefault(line, {})
         c = network.of_part(part)

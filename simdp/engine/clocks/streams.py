@@ -30,16 +30,9 @@ Record = Callable[[Launch, Floats, Floats, Floats], None]
 class Queued:
     """A collective in its stream.
 
-    Attributes
-    ----------
-    op : Launch
-        The collective.
-    ready, enter, end : ndarray, shape `(world_size,)`
-        Earliest entry of each rank, actual entry, and end [s].
-    behind : list of Queued
-        Collectives of other streams that must end before.
-    message : float or ndarray, shape `(num_runs, 1)`
-        Time in its stream before it begins [s].
+    ``ready``, ``enter`` and ``end`` are each rank's earliest entry, actual entry, and end [s];
+    ``behind`` are collectives of other streams that must end before; ``message`` is the time in its
+    stream before it begins, a number or of shape `(num_runs, 1)` [s].
     """
 
     op: Launch
@@ -110,14 +103,9 @@ class Streams:
         return not self._under_way
 
     def stretched(self, clock: Floats, seconds: Floats) -> Floats:
-        """Duration of work that runs concurrently with collectives.
+        """Duration of work that runs concurrently with collectives, shape `(world_size,)` [s].
 
-        Parameters
-        ----------
-        clock : ndarray, shape `(world_size,)`
-            Start on each rank [s].
-        seconds : ndarray, shape `(world_size,)`
-            Duration without collectives [s].
+        ``clock`` is its start, ``seconds`` its duration without collectives.
         """
         if self.are_free(clock):
             return seconds

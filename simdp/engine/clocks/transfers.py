@@ -35,23 +35,13 @@ class Dependencies:
     gates
     of later rounds open after those of earlier ones, and a transfer waits for the last gates of its
     places before its own round. So the number of dependencies grows linearly with the number of
-    transfers, even where thousands of transfers meet.
-
-    Parameters
-    ----------
-    part : SubPlan
-        The part.
-    connection : mapping of (int, int, int) to int
-        Numbers of connections by source, destination and channel.
-    num_ranks : int
-        Vertices from here on are switches, which need not enter.
+    transfers, even where thousands of transfers meet. Vertices from ``num_ranks`` on are switches,
+    which need not enter.
 
     Attributes
     ----------
-    src, dst, connection : list of int
-        Of each transfer.
-    count : list of int
-        Chunks of each transfer.
+    src, dst, connection, count : list of int
+        Ends, number of the connection, and chunks of each transfer.
     pending : list of int
         Number of open conditions of each transfer: its ranks' entry (if it is the first on its
         connection) or its predecessor there, and gates.
@@ -62,10 +52,8 @@ class Dependencies:
     gate_pending, next_gate, behind_gate : lists
         Of each gate: number of open conditions, the following gate or -1, and the waiting
         transfers.
-    first_of_rank : dict of int to list of int
-        The transfers that wait for each rank to enter.
-    touching : dict of int to int
-        Number of transfers that each participating rank sends or receives.
+    first_of_rank, touching : dict
+        The transfers that wait for each rank to enter; number of transfers of each rank.
     """
 
     def __init__(
@@ -219,14 +207,9 @@ class Groups:
 
 
 class CollectiveTimes:
-    """Each rank's instants in a collective.
+    """Each rank's instants in a collective: launched (``ready``), entered, done [s].
 
-    Attributes
-    ----------
-    ready, enter, end : dict of int to float
-        When each rank launched it, entered it and was done [s].
-    figures : Figures or None
-        Figures of its connections; None if its duration is given.
+    ``figures`` is None for a collective with a given duration.
     """
 
     def __init__(
@@ -516,7 +499,7 @@ class FabricJob:
         self._queues: dict[tuple[int, int], deque[tuple[CollectiveTimes, float]]] = {}
         self.stream_free: dict[tuple[int, int], float] = {}
         self.held_back: dict[tuple[int, int], list[int]] = {}
-        """By collective and rank still in it: streams whose next collective waits for it."""
+        """By collective and rank still in it: streams with a next collective that waits for it."""
 
     def queue(self, rank: int, stream: int) -> deque[tuple[CollectiveTimes, float]]:
         """Collectives queued on a rank's stream, the running one first."""

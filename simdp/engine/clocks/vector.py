@@ -59,12 +59,10 @@ class TransferRecorder(Protocol):
 class TransferPace:
     """Durations of a part's transfers.
 
-    Attributes
-    ----------
-    alpha, per_chunk : ndarray, shape `(num_pairs, num_groups)`
-        Latency of each connection, and time of each chunk [s].
-    each : sequence of ndarray, shape `(num_transfers, num_groups)`
-        Times of the transfers of each round, which replace the above if given [s].
+    ``alpha`` and ``per_chunk``, of shape `(num_pairs, num_groups)`, are the latency of each
+    connection
+    and the time of each chunk [s]; ``each`` replaces them by the times of each round's transfers
+    [s].
     """
 
     alpha: Floats
@@ -197,7 +195,7 @@ def ring(
     enter: Floats,
     record: TransferRecorder | None,
 ) -> Floats:
-    """A ring, all of whose rounds are equal; in closed form where one exists.
+    """A ring with equal rounds; in closed form where one exists.
 
     Parameters and result are those of `by_rank`.
     """
@@ -279,12 +277,16 @@ def _by_pattern(
 
 
 def _ring_of_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
-    """Closed form for the ring of several nodes, whose connections have a few speeds.
+    """Closed form for the ring of several nodes, with connections of a few speeds.
 
-    Walking back as in `_closed`, a path of j steps passes j + 1 connections and stays
-    ``rounds - 1 - j`` times, best on the slowest that it passes. With the ring unrolled, and C[i]
-    the
-    time of the connections before i, a path from s to r whose slowest connection takes t ends at
+    ``time`` is that of each connection, ``first`` its earliest start by group [s]; each connection
+    has
+    ``rounds`` transfers. Walking back as in `_closed`, a path of j steps passes j + 1 connections
+    and
+    stays ``rounds - 1 - j`` times, best on the slowest that it passes. With the ring unrolled, and
+    C[i]
+    the time of the connections before i, a path from s to r whose slowest connection takes t ends
+    at
     ``first[s] + C[r + 1] - C[s] + (rounds - 1 - (r - s)) t``.
     For each t, every start counts from which a path passes a connection as slow as t; where it
     passes a
@@ -292,15 +294,6 @@ def _ring_of_speeds(time: Floats, first: Floats, rounds: int) -> Floats | None:
     ring
     counts: another turn passes the slowest connection, and beyond it a path gains nothing over
     staying.
-
-    Parameters
-    ----------
-    time : ndarray, shape `(n,)`
-        Of each connection [s].
-    first : ndarray, shape `(n, num_groups)`
-        Earliest start of each [s].
-    rounds : int
-        Transfers on each connection.
     """
     n, speeds = len(time), np.unique(time)
     i = np.arange(3 * n)
@@ -476,18 +469,10 @@ class VectorFabric:
     def times(
         self, plan: Plan, nbytes: float, enter: Floats, recorded: Launch | None = None
     ) -> Floats:
-        """Each rank's end of a collective.
+        """Each rank's end of a collective, shape `(world_size,)` [s].
 
-        Parameters
-        ----------
-        plan : Plan
-            Its transfers.
-        nbytes : float
-            The whole buffer [bytes].
-        enter : ndarray, shape `(world_size,)`
-            When each rank enters [s].
-        recorded : Launch, optional
-            The collective whose transfers get spans.
+        ``nbytes`` is the whole buffer, ``enter`` each rank's entry [s]; transfers of the collective
+        ``recorded`` get spans.
         """
         if plan.world_size == 1:
             return enter.copy()
@@ -643,18 +628,10 @@ def record_collective(
 ) -> None:
     """Add the spans of a collective: each rank waits until all are ready, then takes part.
 
-    Parameters
-    ----------
-    trace : TraceBuilder
-        Receives the spans.
-    op : Launch
-        The collective.
-    ready, enter, end : ndarray, shape `(world_size,)`
-        When each rank's compute stream launches it, its communication stream is free for it, and it
-        is
-        done [s]. A rank that is done before the last one is ready, as in a broadcast, has waited
-        until
-        then.
+    ``ready`` is each rank's launch on the compute stream, ``enter`` its entry into the free
+    communication stream [s]. A rank that is done before the last one is ready, as in a broadcast,
+    has
+    waited until then.
     """
     if op.alone(len(enter)):
         return

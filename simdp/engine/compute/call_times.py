@@ -28,15 +28,7 @@ from simdp.workload.sampling import SampleParts
 
 
 class Columns(NamedTuple):
-    """Seconds of calls on all ranks.
-
-    Attributes
-    ----------
-    seconds : ndarray, shape `(num_calls, num_columns)`
-        Distinct times [s].
-    column : ndarray, shape `(world_size,)`, int64
-        Column of each rank.
-    """
+    """Distinct seconds of calls, shape `(num_calls, num_columns)`, and the column of each rank."""
 
     seconds: Floats
     column: Ints
@@ -48,17 +40,9 @@ class Columns(NamedTuple):
 
 
 def alike(batch: Ints, which: Ints, device: Ints) -> tuple[Ints, Ints]:
-    """Group ranks with equal times: same samples, shapes and device.
+    """Group ranks with equal samples, shapes and device into columns.
 
-    Parameters
-    ----------
-    batch, which, device : ndarray, shape `(world_size,)`
-        Samples of each rank, and indices of their shapes and of its device.
-
-    Returns
-    -------
-    (ndarray, ndarray)
-        One rank of each column, and the column of each rank.
+    Returns one rank per column, and the column of each rank.
     """
     each = (which * (int(batch.max()) + 1) + batch) * (int(device.max()) + 1) + device
     _, first, column = np.unique(each, return_index=True, return_inverse=True)
@@ -91,7 +75,7 @@ LOSS = "loss"
 """Name of the work that follows the last call."""
 
 ATTENTION = ("attention", "t5_attention")
-"""Kinds of layers whose kernels count as attention, fused or not."""
+"""Kinds of layers that count as attention, fused or not."""
 
 KERNEL_KINDS = ("matrix_products", "attention", "memory_bound", "launches")
 """Kinds of time of `CallTimes.by_kind`."""
@@ -106,14 +90,8 @@ MIN_ENTRIES = 4
 class KernelColumns(NamedTuple):
     """Kernels of all calls as arrays of equal length; the loss counts as one more call.
 
-    Attributes
-    ----------
-    call : ndarray
-        Number of each kernel's call, ascending.
-    dtype : ndarray
-        Position in ``CallTimes.dtypes``.
-    flops, nbytes, fixed : ndarray
-        As in `Kernel`.
+    ``call`` is ascending, ``dtype`` a position in ``CallTimes.dtypes``; the others are as in
+    `Kernel`.
     """
 
     call: Ints
@@ -126,12 +104,8 @@ class KernelColumns(NamedTuple):
 class CallTimes:
     """Seconds of forward and backward, call by call.
 
-    Attributes
-    ----------
-    names : list of str
-        Of the calls' layers, and of the loss at the end if it is not among them.
-    tails : list of bool
-        Whether a call's backward continues after its gradients are ready; here always False.
+    ``names`` are those of the calls' layers, and of the loss at the end if it is not among them;
+    ``tails`` are False: no call's backward continues after its gradients are ready.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
@@ -222,14 +196,9 @@ class CallTimes:
     ) -> dict[str, tuple[float, float]]:
         """Time and arithmetic by kind of kernel, summed over all ranks.
 
-        Parameters
-        ----------
-        activity, batch
-            As for `seconds`.
-        looked_at : tuple
-            Shapes, index of each rank's shape, and shares, as for `seconds`.
-        calls : sequence of int, optional
-            Those that count; default: all.
+        ``looked_at`` are shapes, index of each rank's shape, and shares, as for `seconds`; only
+        ``calls``
+        count if given.
 
         Returns
         -------
@@ -272,12 +241,9 @@ class CallTimes:
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
         """Kernels of all calls on a rank, for a number of samples of full length.
 
-        Returns
-        -------
-        call : ndarray, shape `(num_kernels,)`, int64
-            Number of each kernel's call, ascending.
-        idle, busy : ndarray, shape `(num_kernels,)`
-            Time that the device waits for its launch, and its duration [s].
+        Returns the number of each kernel's call, ascending; the time that the device waits for its
+        launch;
+        and its duration [s].
         """
         kernels = self._kernels_of(activity, self.workload.model.known_shapes())
         busy = self._alone(kernels, rank, float(batch))
@@ -335,14 +301,9 @@ class CallTimes:
 def idle_before(seconds: Floats, launch: float) -> Floats:
     """Time that a device waits for each launch, if the host never waits for the device [s].
 
-    Kernel k is launched at ``(k + 1) launch`` and begins then, or when the one before it is done.
-
-    Parameters
-    ----------
-    seconds : ndarray, shape `(num_kernels,)`
-        Durations of kernels in the order of their launches [s].
-    launch : float
-        Time of the host per launch [s].
+    Kernel k, of duration ``seconds[k]``, is launched at ``(k + 1) launch`` and begins then, or when
+    the
+    one before it is done.
     """
     launched = launch * np.arange(1, len(seconds) + 1)
     late = np.maximum.accumulate(launched - (np.cumsum(seconds) - seconds))

@@ -20,17 +20,7 @@ INDEX = 8
 
 
 class Flow(NamedTuple):
-    """Values of a model.
-
-    Attributes
-    ----------
-    workload : Workload
-        With the model.
-    shapes : sequence of Shape
-        Of each value, per sample.
-    ran : sequence of str
-        The dtype of each call.
-    """
+    """Values of a model: their shapes per sample, and the dtype of each call."""
 
     workload: Workload
     shapes: Sequence[Shape]
@@ -198,17 +188,7 @@ def _of_output(activity: str, value: Value, flow: Flow) -> list[Kernel]:
 
 
 class Flowing(NamedTuple):
-    """Values of a graph.
-
-    Attributes
-    ----------
-    graph : ModelGraph
-        The model's.
-    shapes : sequence of Shape
-        Of each value, per sample.
-    itemsizes : sequence of int
-        Bytes per element of each value.
-    """
+    """Values of a graph: their shapes per sample, and bytes per element."""
 
     graph: ModelGraph
     shapes: Sequence[Shape]

@@ -50,12 +50,7 @@ class EvenTimes:
 class MeasuredTimes:
     """Seconds of forward and backward, call by call; see `FromMeasurements`.
 
-    Attributes
-    ----------
-    names : list of str
-        Of the calls' layers, and of the loss if the model has one.
-    tails : list of bool
-        Whether a call's backward continues after its gradients are ready; here always False.
+    ``names`` and ``tails`` are those of `CallTimes` or `EvenTimes`.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
@@ -125,14 +120,8 @@ class ProfileTimes:
     device
     times are multiplied by k. Another device than the measured one scales its part by `factors`,
     and
-    another micro-batch as in `FromProfile`.
-
-    Attributes
-    ----------
-    names : list of str
-        Of the layers; there is no loss.
-    tails : list of bool
-        Whether a call's backward continues after its gradients are ready.
+    another micro-batch as in `FromProfile`. There is no loss; ``tails``: whether a call's backward
+    continues after its gradients are ready.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:

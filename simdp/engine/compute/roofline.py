@@ -23,9 +23,7 @@ class Roofline:
     Parameters
     ----------
     devices : sequence of Device
-        One per rank.
-    world_size : int, optional
-        Number of ranks, if all have the same device, which is given once.
+        One per rank; or one for all, with ``world_size``.
     sharers : ndarray, shape `(world_size,)`, optional
         Number of ranks on the device of each rank. They take turns, so that arithmetic and memory
         traffic take this many times as long, and a launch does not.
@@ -33,13 +31,11 @@ class Roofline:
     Attributes
     ----------
     device : ndarray, shape `(world_size,)`
-        Index of the rank's device among the different ones.
-    bandwidth : ndarray, shape `(world_size,)`
-        Memory bandwidth that kernels reach [bytes/s].
-    launch : ndarray, shape `(world_size,)`
-        Time to start a kernel [s].
-    half_work : ndarray, shape `(world_size,)`
-        Additional work by which arithmetic is slower than at full speed [FLOP].
+        Index of the rank's device among the ``different`` ones.
+    bandwidth, launch, half_work : ndarray, shape `(world_size,)`
+        Memory bandwidth that kernels reach [bytes/s]; time to start a kernel [s]; additional work
+        by
+        which arithmetic is slower than at full speed [FLOP].
     alone : Roofline
         The same, if every rank had a whole device.
     """

@@ -49,18 +49,11 @@ launches and matrix products.
 
 
 def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: Amount) -> Amount:
-    """Device time of an update besides moving its bytes, from a profile if it has one.
+    """Device time of an update besides moving its bytes [s], from a profile if it has one.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its compute may contain the time of the update of all parameters.
-    roofline : Roofline
-        The devices.
-    moved : Amount
-        Bytes that the optimizer moves on each rank, a part of all [bytes].
-    beside : Amount
-        Result without a profiled update [s].
+    ``moved`` are the bytes that the optimizer moves on each rank; ``beside`` is the result without
+    a
+    profiled update.
     """
     told = told_update(workload, roofline)
     whole = optimizer_nbytes_moved(workload)
@@ -75,18 +68,8 @@ def update_works(
 ) -> Iterator[ComputeWork]:
     """Work of an update on the device, or on the host.
 
-    Parameters
-    ----------
-    step : int
-        As in `ComputeWork`.
-    stepping : Stepping
-        Ranks that take part, and ranks with changed weights.
-    amounts : Amounts
-        Bytes and other time of the update.
-    roofline : Roofline
-        The devices.
-    host : float
-        A rank's share of the host's memory bandwidth if pieces are on the host [bytes/s]; else 0.
+    ``host`` is a rank's share of the host's memory bandwidth if pieces are on the host [bytes/s];
+    else 0.
     """
     scaled, moved, beside = amounts
 
@@ -114,16 +97,9 @@ MAX_REHEARSED = 64
 class WorkPiece(NamedTuple):
     """Consecutive work without any slowdown.
 
-    Attributes
-    ----------
-    activities : tuple of str
-        Of each work.
-    seconds : ndarray, shape `(num_works, world_size)`
-        Of each work [s].
-    is_slowed : ndarray, shape `(num_works, 1)`, bool
-        Whether stragglers slow it down.
-    first : int
-        Index of the first forward or backward, which a pause precedes; -1 if there is none.
+    ``seconds`` has shape `(num_works, world_size)`; ``is_slowed``, shape `(num_works, 1)`: whether
+    stragglers slow it down; ``first`` is the index of the first forward or backward, which a pause
+    precedes, or -1.
     """
 
     activities: tuple[str, ...]
@@ -218,7 +194,7 @@ class Rehearsals:
         return steps
 
     def keep(self, key: Hashable, plan: Any, steps: Rehearsed) -> None:
-        """Keep a step with its plan, whose id is in the key; drop the oldest of too many."""
+        """Keep a step with its plan, so that the id in the key stays valid; drop the oldest."""
         if len(self._known) >= MAX_REHEARSED:
             del self._known[next(iter(self._known))]
         self._known[key] = (plan, steps)
@@ -244,10 +220,7 @@ NO_COST = {
 class Costs:
     """Cost of every operation on each rank.
 
-    Attributes
-    ----------
-    rehearsals : Rehearsals
-        Rehearsed steps, of this run or of one that differs only in its network.
+    ``rehearsals`` are of this run or of one that differs only in its network.
     """
 
     def __init__(

@@ -221,15 +221,7 @@ class MemoryLedger:
         return self._at_peak[:, self._column]
 
     def hold(self, part: str, nbytes: float | Floats) -> None:
-        """Allocate bytes on every rank, or free them if negative.
-
-        Parameters
-        ----------
-        part : str
-            One of `simdp.results.memory.MEMORY_PARTS`.
-        nbytes : float or ndarray, shape `(world_size,)`
-            Change [bytes].
-        """
+        """Allocate bytes of a part on every rank, or free them if negative."""
         if isinstance(nbytes, np.ndarray):
             if (nbytes != nbytes[0]).any():
                 self._hold_by_column(PLACES[part], nbytes)
@@ -264,7 +256,7 @@ class MemoryLedger:
         np.copyto(self._at_peak, now, where=higher)
 
     def _by_column(self, nbytes: Floats) -> Floats:
-        """One number per column; split columns whose ranks differ from now on."""
+        """One number per column; split columns of ranks that differ from now on."""
         pairs = np.stack([self._column, nbytes])
         (columns, found), self._column = np.unique(pairs, axis=1, return_inverse=True)
         self._column = self._column.reshape(-1)
@@ -294,15 +286,7 @@ NO_MEMORY = {
 
 
 class MemoryInterpreter:
-    """Memory of every rank, operation by operation.
-
-    Attributes
-    ----------
-    ledger : MemoryLedger
-        Current and peak memory of every rank.
-    observed_steps : int
-        Number of steps whose memory is followed.
-    """
+    """Memory of every rank, operation by operation, in the first ``observed_steps``."""
 
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
         self._scenario, self._program, self._facts = scenario, program, program.facts

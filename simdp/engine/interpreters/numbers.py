@@ -140,7 +140,7 @@ class Numbers(RecordsInterpreter):
 
     @cached_property
     def _first_ready(self) -> int:
-        """The call whose backward completes the first gradient; -1 where there is none."""
+        """The call that completes the first gradient in backward; -1 where there is none."""
         ready = self.replicas.graph.ready_at
         return max((number for number, names in enumerate(ready) if names), default=-1)
 

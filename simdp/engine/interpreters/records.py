@@ -29,13 +29,7 @@ from simdp.workload.schedules.base import Progress
 
 
 class Stepping(NamedTuple):
-    """Effect of an update.
-
-    Attributes
-    ----------
-    active, taken : ndarray, shape `(world_size,)`
-        1 for ranks whose optimizer ran, and for ranks whose weights it changed.
-    """
+    """Ranks that ran their optimizer, and ranks with changed weights: 1 each, else 0."""
 
     active: Floats
     taken: Floats
@@ -272,7 +266,7 @@ class Forecast(RecordsInterpreter):
         return self._stepped(active, active * fine)
 
     def _without_fault(self) -> Floats:
-        """1 for ranks whose gradients are finite."""
+        """1 for ranks with finite gradients."""
         fine, faults = np.ones(self._world_size), self._faults()
         if faults:
             wrong = [fault.rank for fault in faults]

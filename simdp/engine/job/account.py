@@ -13,10 +13,9 @@ PARTS = ("productive", *BADPUT)
 class TimeShares(NamedTuple):
     """Breakdown of training time, as fractions or in seconds.
 
-    Attributes
-    ----------
-    productive, data, straggler, other : float
-        The step without the following; waiting for batches; for slow ranks; the rest.
+    ``productive`` is the undisturbed step; the others are waits for batches and for slow ranks, and
+    the
+    rest.
     """
 
     productive: float
@@ -34,14 +33,9 @@ class TimeShares(NamedTuple):
 class Account:
     """The parts of a run's time.
 
-    Attributes
-    ----------
-    seconds : dict of str to float
-        By `PARTS`; they sum to the job's time.
-    queued : float
-        Part of it in which the job waited for nodes [s].
-    strip : list of JobStretch or None
-        Timeline, if it is kept.
+    ``seconds`` by `PARTS` sum to the job's time; ``queued`` is the part of it in which the job
+    waited
+    for nodes [s]; ``strip`` is the timeline, if it is kept.
     """
 
     def __init__(self, keeps_strip: bool = False) -> None:

@@ -78,14 +78,9 @@ class Attempt(NamedTuple):
 
 
 class RestartEvent(NamedTuple):
-    """A stop of all ranks during a step; they continue from the last checkpoint.
+    """A stop of all ranks after ``step`` finished steps; they continue from the last checkpoint.
 
-    Attributes
-    ----------
-    step : int
-        Number of finished steps.
-    world_size, grad_accum : int or None
-        From then on, as of `Attempt`; None: unchanged.
+    ``world_size`` and ``grad_accum`` are those from then on, as of `Attempt`; None: unchanged.
     """
 
     step: int
@@ -94,17 +89,7 @@ class RestartEvent(NamedTuple):
 
 
 class GroupEvent(NamedTuple):
-    """Failure of a replica group during a step, or its return at the beginning of one.
-
-    Attributes
-    ----------
-    step : int
-        Number of the step, from 0.
-    group : int
-        Number of the group, from 0.
-    effect : {"fail", "join"}
-        Failure or return.
-    """
+    """Failure of a replica group during a step, or its return at the beginning of one; from 0."""
 
     step: int
     group: int
@@ -527,16 +512,10 @@ def copied(
 ) -> dict[str, Array]:
     """Copy state between ranks.
 
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        Of a state, by rank and name; rank 0's stand for missing ones.
-    sources : sequence of int
-        Source rank of each rank.
-    leaders : sequence of int, or None
-        With pieces, the first rank of each set of ranks that have all pieces together: whole
-        tensors
-        are stored under its name.
+    Each rank gets the arrays of its source rank, or of rank 0 where that has none. With pieces,
+    ``leaders`` are the first ranks of each set of ranks that have all pieces together: whole
+    tensors
+    are stored under their names.
     """
     mine = {key for key in arrays if key.partition("/")[0].isdigit()}
     names = {_name(key) for key in mine}

@@ -42,15 +42,7 @@ from simdp.workload.precision import numpy_dtype
 
 
 class Written(NamedTuple):
-    """Checkpoint bytes per writer.
-
-    Attributes
-    ----------
-    whole : float
-        All of it [bytes].
-    per_rank, per_node : float
-        Of a writing rank, and of a node of such ranks [bytes].
-    """
+    """Checkpoint bytes: the whole, of a writing rank, and of a node of such ranks."""
 
     whole: float
     per_rank: float
@@ -122,15 +114,7 @@ MAX_SIZES = 12
 
 
 class Paces(NamedTuple):
-    """Steps of a job.
-
-    Attributes
-    ----------
-    by_nodes : dict of int to TrainingPace
-        By the number of nodes.
-    busy, waiting : float
-        Fractions of a step on all nodes in which devices compute, and wait in collectives.
-    """
+    """Paces by number of nodes; fractions of a step on all nodes that compute, and that wait."""
 
     by_nodes: dict[int, TrainingPace]
     busy: float
@@ -376,16 +360,9 @@ def best_of(plan: JobPlan, start: int, mttf: float) -> int:
 
     All intervals see the same failures. The start is halved, or doubled, while that is better; then
     a
-    parabola is fitted to the logarithms of time and interval around the best.
-
-    Parameters
-    ----------
-    plan : JobPlan
-        The job.
-    start : int
-        The first interval.
-    mttf : float
-        Mean time between failures [s].
+    parabola is fitted to the logarithms of time and interval around the best. ``mttf`` is the mean
+    time
+    between failures [s].
     """
     num_steps = min(plan.length.num_steps, max(in_steps(TRIED_FAILURES * mttf, plan), 20 * start))
 

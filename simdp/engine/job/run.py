@@ -18,25 +18,13 @@ from simdp.rng import stream
 def events(
     failures: Sequence[Failures], num_nodes: int, devices_per_node: int, seed: int, run: int
 ) -> Iterator[FailureEvent]:
-    """Merge the events of all failure processes.
+    """Merge the events of all failure processes, in ascending time; ties: in their order.
 
-    Parameters
-    ----------
-    failures : sequence of Failures
-        Each draws from a stream of its own, so that adding one does not change the others.
-    num_nodes, devices_per_node : int
-        Those that can fail, including spares.
-    seed : int
-        Of the scenario.
-    run : int
-        Number of the run in an ensemble, from 0.
-
-    Returns
-    -------
-    iterator of FailureEvent
-        In ascending time; at one instant in the order of the processes. Endless unless all
-        processes
-        are traces. Deterministic for a seed and run.
+    Each process draws from a stream of its own, so that adding one does not change the others.
+    Endless
+    unless all processes are traces. Deterministic for a seed and the number of a run in its
+    ensemble.
+    Nodes include spares.
     """
     streams = [
         process.events(num_nodes, devices_per_node, stream(seed, "failures", run, number))
@@ -61,21 +49,11 @@ def expected_mttf(
 
 
 class Nodes:
-    """The nodes of a run.
+    """The nodes of a run: ``wanted`` ones, which the job uses if available, and spares.
 
-    Parameters
-    ----------
-    wanted, spares : int
-        Number of nodes that the job uses if available, and of additional ones.
-
-    Attributes
-    ----------
-    away : dict of int to float
-        Unavailable nodes, and the ends of their absence [s].
-    idle : list of int
-        Available unused nodes, in order of arrival.
-    seconds : float
-        Available time, summed over nodes [node s].
+    ``away`` has the unavailable nodes with the ends of their absence [s], ``idle`` the available
+    unused
+    ones in order of arrival; ``seconds`` is the available time, summed over nodes [node s].
     """
 
     def __init__(self, wanted: int, spares: int = 0) -> None:
@@ -133,18 +111,11 @@ MAX_IN_VAIN = 10_000
 class Outcome(NamedTuple):
     """Result of a run.
 
-    Attributes
-    ----------
-    finish : float
-        End of the job [s].
-    parts : tuple of float
-        Time by `simdp.engine.job.account.PARTS` [s].
-    queued : float
-        Part of it in which the job waited for nodes [s].
-    num_failures : int
-        Events that hit the job.
-    node_seconds : float
-        Available time, summed over nodes, including spares [s].
+    ``finish`` is its end, ``parts`` its time by `simdp.engine.job.account.PARTS`, ``queued`` the
+    part of
+    it in which the job waited for nodes [s]; ``node_seconds`` is the available time summed over
+    nodes,
+    including spares [s].
     """
 
     finish: float
@@ -180,23 +151,9 @@ class Alarm(NamedTuple):
 
 
 class JobRun:
-    """A run of a job.
+    """A run of a job, the ``number``-th of an ensemble, from 0.
 
-    Parameters
-    ----------
-    plan : JobPlan
-        The job.
-    number : int
-        Number in an ensemble, from 0.
-    keeps_strip : bool
-        Whether to keep a timeline.
-
-    Attributes
-    ----------
-    training, nodes, account
-        State that the policy changes.
-    num_failures : int
-        Events that hit the job so far.
+    A policy changes its ``training``, ``nodes`` and ``account``; ``keeps_strip``: with a timeline.
     """
 
     def __init__(self, plan: JobPlan, number: int, keeps_strip: bool = False) -> None:

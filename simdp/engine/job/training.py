@@ -33,16 +33,9 @@ WORST = ("process", "node", "nodes")
 
 
 class TrainingPace(NamedTuple):
-    """Speed of training on a number of nodes.
+    """Time [s] and breakdown of a step on a number of nodes.
 
-    Attributes
-    ----------
-    step : float
-        Time of a step [s].
-    shares : TimeShares
-        Breakdown of a step.
-    headway : float
-        Progress of a step relative to one on all nodes: 1, or its fraction of the samples.
+    ``headway`` is its progress relative to a step on all nodes: 1, or its fraction of the samples.
     """
 
     step: float
@@ -51,20 +44,11 @@ class TrainingPace(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """One kind of checkpoint.
+    """One kind of checkpoint: steps between two, and times [s].
 
-    Attributes
-    ----------
-    every : int
-        Steps between two.
-    blocking : float
-        Time that training is blocked [s].
-    background : float
-        Additional time until it can be loaded [s].
-    load : float
-        Time to load it [s].
-    tolerates : str
-        The worst failure that it survives, of `WORST`.
+    Training is blocked for ``blocking``; after another ``background`` it can be loaded, in
+    ``load``.
+    ``tolerates`` is the worst failure that it survives, of `WORST`.
     """
 
     every: int
@@ -75,19 +59,7 @@ class Saving(NamedTuple):
 
 
 class SavedState(NamedTuple):
-    """A state of the job.
-
-    Attributes
-    ----------
-    steps : int
-        Finished steps.
-    headway : float
-        The same in steps on all nodes.
-    trained : TimeShares
-        Breakdown of their time [s].
-    at : float
-        Instant of the state [s].
-    """
+    """A state of the job: steps, also in steps on all nodes, their time, and its instant [s]."""
 
     steps: int
     headway: float
@@ -126,10 +98,8 @@ class JobTraining:
         Steps of the job on all nodes.
     savings : sequence of Saving
         Kinds of checkpoints, the most durable one last; empty: none.
-    pace : TrainingPace
-        Of the first step.
-    account : Account
-        Receives the job's time.
+    pace, account
+        Pace of the first step; receives the job's time.
 
     Attributes
     ----------
@@ -362,16 +332,10 @@ class JobTraining:
 class Length(NamedTuple):
     """Length of a job.
 
-    Attributes
-    ----------
-    num_steps : float
-        Steps on all nodes; mean over runs for a random target.
-    counts_samples : bool
-        Whether a step of fewer samples is less progress, as with epochs.
-    need : SamplesNeeded or None
-        Samples that a target takes.
-    global_batch : float
-        Samples of a step.
+    ``num_steps`` are those on all nodes, the mean over runs for a random target;
+    ``counts_samples``:
+    a step of fewer samples is less progress, as with epochs; ``need`` are the samples that a target
+    takes.
     """
 
     num_steps: float
@@ -437,20 +401,14 @@ class JobPlan:
 
     Attributes
     ----------
-    length : Length
-        Number of steps.
+    length, recovery, failures
+        Number of steps; reaction to failures; failure processes.
     savings : tuple of Saving
         Kinds of checkpoints, the most durable one last; may be empty.
     paces : mapping of int to TrainingPace
         By the number of nodes; others use the next smaller one.
     num_nodes, devices_per_node : int
         Of the cluster, without spares.
-    recovery : Recovery
-        Reaction to failures.
-    failures : tuple of Failures
-        Failure processes.
-    seed : int
-        Of the scenario.
     heal : float
         Time in which a replica group copies the state from a peer [s].
     rates : Rates

@@ -85,16 +85,12 @@ class RoundTransfers:
 
     Attributes
     ----------
-    pair : ndarray
-        Index of each transfer's connection in `Connections.places`.
-    src, dst : ndarray
-        Places.
-    chunk, to : ndarray
-        First chunk of each transfer, at its source and at its destination.
-    count : int or ndarray
-        Chunks of each transfer.
-    stride : int
-        Distance between them.
+    pair, src, dst : ndarray
+        Index of each transfer's connection in `Connections.places`; its places.
+    chunk, to, count, stride
+        First chunk of each transfer, at its source and at its destination; number of chunks, and
+        their
+        distance.
     in_line : list of ndarray
         Positions of the transfers that are first on their connections in this round, then of those
         that are second, ...
@@ -116,19 +112,11 @@ class RoundTransfers:
 class NetworkRoutes:
     """Routes of one cluster, or of one job's ranks in it.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    vertices : ndarray, optional
-        The cluster's vertices of the job's ranks and switches; default: all.
-    seed : int
-        Of the scenario; draws when flapping links are degraded.
-
-    Attributes
-    ----------
-    first_step : int
-        The step of the run that the clocks call 0.
+    ``vertices`` are the cluster's vertices of the job's ranks and switches, by default all;
+    ``seed``
+    draws when flapping links are degraded; ``first_step`` is the step of the run that the clocks
+    call
+    0.
     """
 
     def __init__(self, cluster: Cluster, vertices: Ints | None = None, seed: int = 0) -> None:
@@ -212,13 +200,7 @@ class NetworkRoutes:
         return self._of_part[key][1]
 
     def _check_length(self, part: SubPlan, src: Ints, dst: Ints) -> None:
-        """Reject connections whose routes would exceed the memory, judged by a sample.
-
-        Raises
-        ------
-        ScenarioError
-            With their number and length.
-        """
+        """Reject connections with routes that would exceed the memory, judged by a sample."""
         some = np.flatnonzero(src != dst)[:: max(len(src) // NUM_SAMPLED, 1)]
         longest = self.connect(src[some], dst[some])[0].shape[1] if len(some) else 0
         if longest * len(src) > MAX_ROUTE_LINKS:

@@ -34,16 +34,9 @@ Call = tuple[str, float]
 class LinkUse(NamedTuple):
     """Traffic over a link.
 
-    Attributes
-    ----------
-    name : str
-        The link.
-    nbytes : float
-        Bytes over it [bytes].
-    others : float
-        Bytes of other jobs over it in the same time [bytes].
-    utilization : float
-        Busy fraction of the time at full bandwidth, 0 ... 1; estimates are limited to 1.
+    ``nbytes`` are the run's, ``others`` those of other jobs in the same time; ``utilization`` is
+    the
+    busy fraction of the time at full bandwidth, 0 ... 1; estimates are limited to 1.
     """
 
     name: str
@@ -55,16 +48,11 @@ class LinkUse(NamedTuple):
 class Traffic:
     """Counts a script's collectives; the links of timed collectives are unknown.
 
-    Attributes
-    ----------
-    launched : dict of (int, Plan) to float
-        Bytes of all collectives of one plan in one step.
-    done : dict of Plan to float
-        Bytes of those that the first rank has waited for.
-    timed : bool
-        Whether any collective was timed; these are in neither.
-    calls : dict of (int, Call) to int, or None
-        Number of each timed collective in each step; None with process groups.
+    ``launched`` are bytes by step and plan, ``done`` bytes by plan that the first rank has waited
+    for;
+    timed collectives are in neither. ``calls`` are the numbers of each timed collective in each
+    step;
+    None with process groups.
     """
 
     def __init__(self) -> None:
@@ -117,19 +105,9 @@ class Traffic:
 
 
 def link_bytes(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[Ints, Floats]:
-    """Bytes over each link.
+    """Numbers of the used links, and the bytes over each, in descending order.
 
-    Parameters
-    ----------
-    network : NetworkRoutes
-        Routes.
-    moved : mapping of Plan to float
-        Bytes of all collectives of each plan.
-
-    Returns
-    -------
-    (ndarray, ndarray)
-        Numbers of the used links, and the bytes over each, in descending order.
+    ``moved`` are the bytes of all collectives of each plan.
     """
     links, nbytes = [np.empty(0, dtype=np.int64)], [np.empty(0)]
     for plan, total in moved.items():
@@ -236,17 +214,8 @@ def link_use(
 def shared_link(network: NetworkRoutes, plans: Iterable[Plan]) -> int | None:
     """Find a link that two transfers may use at the same time.
 
-    Parameters
-    ----------
-    network : NetworkRoutes
-        Routes.
-    plans : iterable of Plan
-        Plans on every rank's one communication stream, in any order.
-
-    Returns
-    -------
-    int or None
-        A link of the cluster, or None: then no transfer's time depends on another one's.
+    The plans run on every rank's one communication stream, in any order. None: no transfer's time
+    depends on another one's.
     """
     users: list[tuple[Ints, Ints, Ints]] = []
     for plan in plans:
@@ -335,7 +304,7 @@ def _crowded_in(network: NetworkRoutes, part: SubPlan) -> int | None:
 
 
 def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
-    """Find a link whose uses have neither a common sender nor a common receiver."""
+    """Find a link used without a common sender and without a common receiver."""
     if not users:
         return None
     links, src, dst = (np.concatenate(column) for column in zip(*users, strict=True))
@@ -409,7 +378,7 @@ SAME = 1e-12
 
 
 def fair_rates(links: Ints, capacity: Floats) -> Floats:
-    """Max-min fair rates of flows.
+    """Max-min fair rates of flows [bytes/s], shape `(num_flows,)`.
 
     Links fill up together: in every pass each flow requests its narrowest link's equal share; a
     link
@@ -421,11 +390,6 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
         The links of each flow, as positions in ``capacity``; padded with position 0.
     capacity : ndarray, shape `(num_links + 1,)`
         Bandwidth of each link [bytes/s]; the first one is infinite and stands for no link.
-
-    Returns
-    -------
-    ndarray, shape `(num_flows,)`
-        Rates [bytes/s].
     """
     num_links, num_flows = len(capacity), links.shape[1]
     rates = np.empty(num_flows)
@@ -489,23 +453,17 @@ SAME_INSTANT = 1e-9
 """Instants closer than this fraction of the time since the begin of the round are equal."""
 
 REPEATING = ("ring", "chain")
-"""Orders of plans whose rounds are all equal."""
+"""Orders of plans with equal rounds."""
 
 BUDGET = 10_000_000
 """Flow links per resharing as flows end, about a second of work; beyond it rates stay fixed."""
 
 MAX_KEPT = 64
-"""Parts and sizes whose times are kept for later collectives."""
+"""Parts and sizes with kept times."""
 
 
 class Frame(NamedTuple):
-    """Transfers of a round that begin together.
-
-    Attributes
-    ----------
-    at, pair, chunks : ndarray
-        Their places in the round, indices of their connections, and numbers of their chunks.
-    """
+    """Transfers of a round that begin together: places in the round, connections, and chunks."""
 
     at: Ints
     pair: Ints
@@ -524,19 +482,11 @@ class Lockstep:
         self._frames: dict[Plan, list[list[Frame]]] = {}
 
     def times(self, number: int, chunk_nbytes: float) -> list[Floats]:
-        """Durations of a part's transfers, latency included.
+        """Durations of a part's transfers by round, latency included [s].
 
-        Parameters
-        ----------
-        number : int
-            Index in ``plan.everything``.
-        chunk_nbytes : float
-            Of one chunk of the whole [bytes].
-
-        Returns
-        -------
-        list of ndarray, shape `(num_transfers, num_groups)`
-            Of each round [s]; of a ring or a chain, whose rounds are equal, of the connections.
+        Shape `(num_transfers, num_groups)` each; one entry for a ring or a chain, which repeat one
+        round.
+        ``chunk_nbytes`` is one chunk of the whole plan.
         """
         same = [i for i, depth in enumerate(self._depth) if depth == self._depth[number]]
         beside = [self.parts[i] for i in sorted(same, key=lambda i: i != number)]
@@ -631,14 +581,9 @@ class Lockstep:
 def _ends(links: Ints, capacity: Floats, nbytes: Floats, alpha: Floats, times: int) -> Floats:
     """Ends of flows that share links max-min fairly, each from the end of its latency on [s].
 
-    Parameters
-    ----------
-    links, capacity
-        As in `fair_rates`.
-    nbytes, alpha : ndarray, shape `(num_flows,)`
-        Bytes, and latency [s], of each.
-    times : int
-        Number of times that links are shared again; then each flow keeps its rate.
+    ``links`` and ``capacity`` are as in `fair_rates`; links are shared again up to ``times`` times,
+    then
+    each flow keeps its rate.
     """
     end, left = alpha.copy(), nbytes.copy()
     active, now = np.flatnonzero(nbytes * np.isfinite(capacity[links].min(axis=0))), 0.0

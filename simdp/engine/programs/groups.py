@@ -147,15 +147,7 @@ def _recipe(plan: Plan, size: int, itemsize: int) -> _Recipe:
 def additions(plan: Plan) -> list[Any]:
     """Return the tree of additions of each chunk of a plan's result.
 
-    Parameters
-    ----------
-    plan : Plan
-        As for `fold`.
-
-    Returns
-    -------
-    list
-        For each chunk a rank (its buffer), or a pair of such trees, added in this order.
+    A tree is a rank (its buffer), or a pair of trees, added in this order.
     """
     sums, roots = _trees(plan)
     found: list[Any] = list(range(plan.world_size))
@@ -331,19 +323,9 @@ REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
     """Size of a collective's whole buffer, as `simdp.collectives.Algorithm.plan` counts it [bytes].
 
-    Parameters
-    ----------
-    collective : str
-        A key of `EXCHANGES`.
-    given : CallArguments
-        Of one rank.
-    n : int
-        Ranks of the group.
-
-    Returns
-    -------
-    float or None
-        None for an all_to_all of unequal pieces: its size depends on all ranks (`most_given`).
+    ``given`` are the arguments of one of n ranks. None for an all_to_all of unequal pieces: its
+    size
+    depends on all ranks (`most_given`).
     """
     first = sum(array.nbytes for array in given.inputs)
     if collective in ("all_gather", "gather"):
@@ -374,26 +356,13 @@ Finish = Callable[[Handle, float], None]
 
 
 class Collective:
-    """A call of one group.
+    """A call of one group, the ``number``-th from 1.
 
-    Parameters
-    ----------
-    number : int
-        Of the group's calls, from 1.
-    asked : CallSignature
-        Of the first member that called.
-    first : int
-        Rank of that member.
-    collective : str or None
-        A key of `EXCHANGES`; None for a call that takes no time.
-    op, root
-        As for `EXCHANGES`.
-    size : int
-        Of the group.
-    exchange : callable or None
-        Executes the call when the last rank enters; default: the function of `EXCHANGES`, and each
-        rank
-        gets its outputs when it leaves.
+    ``asked`` is the call of the first member that made it, rank ``first``. ``collective`` is a key
+    of
+    `EXCHANGES`, or None for a call that takes no time. ``exchange`` executes the call when the last
+    rank enters; by default the function of `EXCHANGES` does, and each rank gets its outputs when it
+    leaves.
     """
 
     def __init__(

@@ -41,20 +41,13 @@ from simdp.scenario.placement import wiring_of
 class Served(NamedTuple):
     """Algorithm and timing of a collective of a certain size.
 
-    Attributes
-    ----------
-    plan : Plan
-        Over the places of the group, for the data.
-    placed : Plan
-        Over the ranks of the cluster, for the time.
-    links : ndarray, int64
-        Its links, each once.
-    seconds : float or None
-        Duration from the last rank's arrival [s]; None: simulated by transfers.
-    shared : bool
-        Whether its transfers share links with each other.
-    as_one : bool
-        Whether there are no transfers to simulate, or too many.
+    ``plan`` is over the places of the group, for the data; ``placed`` over the ranks of the
+    cluster,
+    for the time, with its ``links``. ``seconds`` is the duration from the last rank's arrival [s];
+    None:
+    simulated by transfers. ``shared``: transfers share links with each other; ``as_one``: there are
+    no
+    transfers to simulate, or too many.
     """
 
     plan: Plan
@@ -66,15 +59,7 @@ class Served(NamedTuple):
 
 
 class GroupTimes:
-    """Times the collectives of one process group.
-
-    Attributes
-    ----------
-    members : ndarray, shape `(num_places,)`, int64
-        The group's ranks, in its order.
-    network : NetworkRoutes
-        Their routes.
-    """
+    """Times the collectives of one process group, the ``members`` in its order."""
 
     def __init__(self, cluster: Cluster, collectives: Collectives, ranks: tuple[int, ...]) -> None:
         self._cluster, self._collectives = cluster, collectives
@@ -133,15 +118,7 @@ class GroupTimes:
         return not self._meet[key]
 
     def ends(self, served: Served, nbytes: float, enter: Floats) -> Floats:
-        """End of an isolated collective at each place, none before the last rank's arrival.
-
-        Parameters
-        ----------
-        served, nbytes
-            As of `served`.
-        enter : ndarray, shape `(num_places,)`
-            When each place enters [s].
-        """
+        """End of an isolated collective at each place, none before the last rank's arrival [s]."""
         last = float(enter.max())
         if served.seconds is not None:
             return np.full(len(enter), last + served.seconds)
@@ -202,17 +179,7 @@ class Course:
 
 
 class MessageRoute(NamedTuple):
-    """Route of messages between two ranks.
-
-    Attributes
-    ----------
-    links : ndarray, int64
-        Each once.
-    alpha : float
-        Latency [s].
-    route : Route
-        For flows.
-    """
+    """Route of messages between two ranks: links, latency [s], route for flows."""
 
     links: Ints
     alpha: float
@@ -342,7 +309,7 @@ class Playing:
             self._finish(course, places, now)
 
     def _through(self, course: Course, place: int, now: float) -> None:
-        """Finish a place whose transfers are done, once all have entered."""
+        """Finish a place after its transfers, once all have entered."""
         if len(course.entered) < course.size:
             course.early.append(place)
         elif place not in course.done:
@@ -358,7 +325,7 @@ class Playing:
 
 
 class Rehearsal(Transfers):
-    """Advances a collective, whose links were exclusive so far, to an instant."""
+    """Advances a collective, which had exclusive links so far, to an instant."""
 
     def __init__(self, stage: Transfers) -> None:
         super().__init__(EventLoop(), stage.links)

@@ -46,13 +46,7 @@ class CallSignature(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """A rank's tensors in a call.
-
-    Attributes
-    ----------
-    inputs, outputs : sequence of ndarray
-        Read when the call begins; written when it ends on this rank.
-    """
+    """A rank's tensors in a call: read when it begins, and written when it ends on this rank."""
 
     inputs: Sequence[Array] = ()
     outputs: Sequence[Array] = ()
@@ -62,20 +56,11 @@ NOTHING = CallArguments()
 
 
 class Handle:
-    """A rank's part of a call, to wait for.
+    """A rank's part of a call, to wait for; ``enter`` and ``end`` are instants [s].
 
-    Attributes
-    ----------
-    blockers : callable
-        Describes the current reason of the wait, for reports of deadlocks.
-    done : bool
-        Whether it has ended on this rank.
-    end : float
-        When it ended [s].
-    enter : float
-        When the rank entered it [s].
-    source : int
-        Source rank of a message; -1 for all other calls.
+    ``blockers`` describes the current reason of the wait, for reports of deadlocks; ``source`` is
+    the
+    source rank of a message, -1 for all other calls.
     """
 
     __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
@@ -158,16 +143,9 @@ class ProgramRecords:
     ) -> None:
         """Add a call: each rank waits until all are ready, then takes part.
 
-        Parameters
-        ----------
-        ranks : ndarray, shape `(num_places,)`, int64
-            Participants.
-        name : str
-            The call.
-        ready, enter, end : ndarray, shape `(num_places,)`
-            When each rank issues it, its stream is free for it, and it ends [s].
-        nbytes : ndarray, shape `(num_places,)`
-            Bytes sent by each rank [bytes].
+        ``ready``, ``enter`` and ``end`` are each rank's issue, entry into its free stream, and end
+        [s];
+        ``nbytes`` are the bytes that it sends.
         """
         latest = ready.max()
         begin = np.minimum(np.maximum(enter, latest), end)

@@ -60,19 +60,9 @@ class Ended(BaseException):
 class Baton:
     """Runs a function once per rank, in one thread each, one at a time.
 
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    enter : callable
-        Called with a rank whenever it gets control.
-    leave : callable, optional
-        Called with a rank before another one gets control, unless the rank has ended.
-
-    Attributes
-    ----------
-    loop : EventLoop
-        Virtual time.
+    ``enter`` is called with a rank whenever it gets control; ``leave`` before another one gets
+    control,
+    unless the rank has ended.
     """
 
     def __init__(
@@ -142,21 +132,14 @@ class Baton:
             raise Ended
 
     def run(self, body: Callable[[int], None], stuck: Callable[[], SimdpError]) -> None:
-        """Run a function on every rank until all have returned, and end all threads.
-
-        Parameters
-        ----------
-        body : callable
-            Called with each rank, in its thread.
-        stuck : callable
-            Returns the error for ranks in a deadlock.
+        """Run ``body`` with every rank until all have returned, and end all threads.
 
         Raises
         ------
         BaseException
             The first one raised by a rank.
         SimdpError
-            From ``stuck``.
+            The result of ``stuck``, for ranks in a deadlock.
         """
         self._body = body
         self._ready.extend(range(len(self._locks)))
@@ -222,17 +205,7 @@ Activity = Literal["compute", "forward", "backward", "update"]
 
 
 class ProgramOutput(NamedTuple):
-    """Results of a program.
-
-    Attributes
-    ----------
-    values : list
-        Return value of each rank's function.
-    clocks : ndarray, shape `(world_size,)`
-        End of each rank [s].
-    trace : Trace
-        Every span.
-    """
+    """Return value of each rank's function, end of each rank [s], and every span."""
 
     values: list[Any]
     clocks: Floats

@@ -61,18 +61,11 @@ from simdp.workload.step_costs import (
 class ServerStep:
     """Record of a step in progress.
 
-    Attributes
-    ----------
-    samples : int
-        Of the applied gradients.
-    losses : dict of int to Losses
-        Of each worker with an applied gradient; empty without numerics.
-    first : int or None
-        The lowest of these workers.
-    lr, norm : float
-        Learning rate and gradient norm of the update with its gradient.
-    adds : bool
-        Whether losses are sums.
+    ``samples`` are those of the applied gradients; ``losses`` of the workers with an applied
+    gradient,
+    empty without numerics; ``lr`` and ``norm`` are of the update with the gradient of ``first``,
+    the
+    lowest of these workers; ``adds``: losses are sums.
     """
 
     samples: int = 0
@@ -108,14 +101,8 @@ class ServerStep:
 class Deeds:
     """Counters of the server.
 
-    Attributes
-    ----------
-    updates, begun, applied, dropped : int
-        Updates; gradients that workers began to compute, and that were applied or dropped.
-    busy : float
-        Time of the updates [s].
-    staleness : dict of int to int
-        Number of applied gradients by staleness.
+    Gradients that workers ``begun`` to compute are applied or dropped; ``busy`` is the time of the
+    updates [s]; ``staleness`` is the number of applied gradients by staleness.
     """
 
     updates: int = 0
@@ -167,18 +154,7 @@ def message(src: int, dst: int, world_size: int) -> Plan:
 class Messages:
     """Sends messages between the server's device and the others.
 
-    Parameters
-    ----------
-    loop : EventLoop
-        The loop.
-    network : NetworkRoutes
-        Routes.
-    server, world_size : int
-        The rank whose device runs the server, and the number of ranks.
-    before : float
-        Software time before the bytes of a message move [s].
-    traffic : Traffic
-        Counts delivered messages.
+    ``before`` is the software time before the bytes of a message move [s].
     """
 
     def __init__(
@@ -205,18 +181,9 @@ class Messages:
     def carry(
         self, src: int, dst: int, step: int, nbytes: float
     ) -> Generator[simpy.Event, Any, float]:
-        """Send a message now, and wait for its arrival, which is returned [s].
+        """Send a message between the server and a rank; return its arrival [s].
 
         It arrives at once if both ends are on one device.
-
-        Parameters
-        ----------
-        src, dst : int
-            Ranks, one of which is the server's.
-        step : int
-            Step of the message.
-        nbytes : float
-            Its size [bytes].
         """
         loop, turn = self._loop, turn_of(src)
         now = loop.now
@@ -242,18 +209,12 @@ class Worker:
     ----------
     finished : list of float
         End of each synchronous step [s], shared with `Updates`; empty if asynchronous.
-    last : int
-        The last step.
-    step : int
-        Its current step.
-    batches : StepBatches or None
-        Of that step.
+    last, step : int
+        The last step; its current one, of the ``batches``.
     version : int
         Number of updates in its weights.
-    came : float
-        Arrival of its gradient at the server [s].
-    is_late : bool
-        Whether that gradient was dropped.
+    came, is_late : float, bool
+        Arrival of its gradient at the server [s]; whether it was dropped.
     pushing : float or None
         Start of the push of its gradient [s].
     lost : Losses or None
@@ -352,7 +313,7 @@ class ServerRun:
 
     An update runs at the speed of the server's device, on a stream of its own, which does not delay
     the
-    worker there. Its spans appear on the ranks whose gradients it applies.
+    worker there. Its spans appear on the ranks with the applied gradients.
 
     Parameters
     ----------
@@ -360,10 +321,8 @@ class ServerRun:
         All ranks, without numerics: operations and durations. It receives the records.
     learning : Learning or None
         The numbers, if they are computed.
-    trace : TraceBuilder
-        Receives the spans.
-    traffic : Traffic
-        Counts the messages.
+    trace, traffic
+        Receive the spans and the messages.
     progress : callable, optional
         Called with the number of finished steps.
     stop_after : int, optional
@@ -372,15 +331,9 @@ class ServerRun:
     Attributes
     ----------
     server : int
-        The rank whose device runs the server.
+        The rank with the server on its device.
     num_steps : int
         Of every worker.
-    workers : list of Worker
-        By rank.
-    updates : Updates
-        Rule by which gradients are applied.
-    deeds : Deeds
-        The server's counters.
     """
 
     def __init__(
@@ -664,7 +617,7 @@ def play_with_server(
     times: Times | None = None,
     segment: Segment = WHOLE,
 ) -> RunOutput:
-    """Simulate a scenario whose strategy has a server; as `simdp.engine.simulate.play`.
+    """Simulate a scenario with a server; as `simdp.engine.simulate.play`.
 
     Raises
     ------

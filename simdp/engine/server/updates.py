@@ -38,19 +38,11 @@ from simdp.workload.schedules.base import Progress
 T = TypeVar("T")
 
 MAX_TAPES = 16
-"""Steps whose operations are kept; workers that are further apart have them computed again."""
+"""Steps with kept operations; workers that are further apart have them computed again."""
 
 
 class ServerTape(NamedTuple):
-    """A step of every worker.
-
-    Attributes
-    ----------
-    work : list of ClockOp
-        From the pull to the push.
-    before, after : list of MemoryChange
-        Memory that an update allocates at its begin, and frees at its end.
-    """
+    """A step of every worker: work from pull to push; memory changes around an update."""
 
     work: list[ClockOp]
     before: list[MemoryChange]
@@ -160,12 +152,7 @@ class Yard(Protocol):
 class Updates(ABC):
     """Rule by which the server applies gradients.
 
-    Attributes
-    ----------
-    busy : bool
-        Whether an update is running.
-    finished : list of float
-        End of each synchronous step [s].
+    ``busy``: an update is running; ``finished`` are the ends of the synchronous steps [s].
     """
 
     def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
@@ -337,15 +324,7 @@ UPDATES: dict[str, type[Updates]] = {"asynchronous": Asynchronous, "synchronous"
 
 
 class Losses(NamedTuple):
-    """A worker's losses in a step, one value per micro-step.
-
-    Attributes
-    ----------
-    losses : ndarray, shape `(num_micro,)`
-        nan without samples.
-    counts : ndarray, shape `(num_micro,)`
-        Number of items that each averages.
-    """
+    """A worker's losses in a step by micro-step, nan without samples; numbers of averaged items."""
 
     losses: Floats
     counts: Floats
