@@ -189,6 +189,6 @@ def test_weights_that_are_no_finite_real_numbers_are_refused(bad, refuse, tmp_pa
 def test_what_is_no_permutation_is_refused(arrays, refuse, tmp_path):
     np.savez(tmp_path / "order.npz", **arrays)
     assert refuse({"workload.shuffle": {"path": "order.npz"}}) == [
-        f"workload.shuffle: {tmp_path / 'order.npz'}: is no order of the data set; store one array "
+        f"workload.shuffle: {tmp_path / 'order.npz'}: is no order of the dataset; store one array "
         "of shape (64,) or (epochs, 64), each row a permutation of 0 ... 63."
     ]

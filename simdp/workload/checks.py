@@ -156,7 +156,7 @@ def _problem_with_grouping(workload: Workload, base: Path) -> str | None:
     if not workload.group_by_length or workload.lengths(0, base):
         return None
     return (
-        "all samples are of one length; give the data set lengths, or the model a pad_id, or leave "
+        "all samples are of one length; give the dataset lengths, or the model a pad_id, or leave "
         "this out."
     )
 
@@ -168,7 +168,7 @@ def _problem_with_packing(workload: Workload, base: Path) -> str | None:
     if model.graph.inputs != ("x",) or model.target_follows != "x":
         return f"joins samples of language models, and {model.kind} is none here; leave this out."
     if workload.dataset.drawn_lengths(model, 0, base) is None:
-        return "there are no lengths of samples to join; give the data set lengths."
+        return "there are no lengths of samples to join; give the dataset lengths."
     if workload.group_by_length:
         return "packs are equally long already; leave this or group_by_length out."
     ((takes,),) = model.known_shapes()

@@ -66,7 +66,7 @@ def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
     if given["compute"].kind == "profile":
         found["compute"] = f"{why}, nor times; write roofline, or measured."
     if given["dataset"].kind != "none" or given["dataset"].has_samples:
-        found["dataset"] = f"{why}, of samples as they were recorded; leave the data set out."
+        found["dataset"] = f"{why}, of samples as they were recorded; leave the dataset out."
     return found
 
 
@@ -101,7 +101,7 @@ def _schedule(
             f"write cycle_momentum: false, or momentum: {momentum:g} for an optimizer that has it."
         )
     if no_data and "epoch" in schedule.counted():
-        found["lr_schedule"] = "per epoch: there is no data set to go through; count steps."
+        found["lr_schedule"] = "per epoch: there is no dataset to iterate over; count steps."
     return found
 
 
@@ -111,7 +111,7 @@ def _no_kernels(compute: str) -> str:
 
 def _no_samples(key: str) -> str:
     instead = "write steps" if key == "epochs" else "leave this out"
-    return f"there is no data set to go through; {instead}, or add a dataset."
+    return f"there is no dataset to iterate over; {instead}, or add a dataset."
 
 
 # Inference ----------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
     if not right or (np.sort(rows, axis=1) != np.arange(num_samples)).any():
         raise ScenarioError(
             [
-                f"{path}: is no order of the data set; store one array of shape ({num_samples},) "
+                f"{path}: is no order of the dataset; store one array of shape ({num_samples},) "
                 f"or (epochs, {num_samples}), each row a permutation of 0 ... {num_samples - 1}."
             ]
         )

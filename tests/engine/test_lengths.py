@@ -231,7 +231,7 @@ def test_packing_may_be_switched_on_and_off():
         ),
         (
             {"dataset": "none"},
-            "workload.packing: there are no lengths of samples to join; give the data set lengths.",
+            "workload.packing: there are no lengths of samples to join; give the dataset lengths.",
         ),
         (
             {"strategy": "data_parallel", "microbatch": None, "global_batch": 32},

@@ -351,11 +351,11 @@ def test_a_file_that_is_not_there_is_refused(refusal):
         ),
         (
             {"epochs": 2},
-            "epochs: there is no data set to go through; write steps, or add a dataset.",
+            "epochs: there is no dataset to iterate over; write steps, or add a dataset.",
         ),
         (
             {"shuffle": True},
-            "shuffle: there is no data set to go through; leave this out, or add a dataset.",
+            "shuffle: there is no dataset to iterate over; leave this out, or add a dataset.",
         ),
         (
             {"model": {"kind": "mlp", "widths": [4, 3]}, "dataset": "regression", "loss": "none"},

@@ -192,7 +192,7 @@ ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
         ),
         (
             {"group_by_length": True},
-            "workload.group_by_length: all samples are of one length; give the data set lengths, "
+            "workload.group_by_length: all samples are of one length; give the dataset lengths, "
             "or the model a pad_id, or leave this out.",
         ),
         (
@@ -251,5 +251,5 @@ def test_without_data_there_are_no_epochs_to_count(refuse):
     del given["dataset"]
     given["lr_schedule"] = {"kind": "step_lr", "step_size": 1, "per": "epoch"}
     assert refuse(workload=given, numerics=False) == [
-        "workload.lr_schedule: per epoch: there is no data set to go through; count steps."
+        "workload.lr_schedule: per epoch: there is no dataset to iterate over; count steps."
     ]

@@ -137,7 +137,7 @@ def test_an_order_is_read_from_its_file(tmp_path):
 )
 def test_what_is_no_order_is_refused(arrays, tmp_path):
     np.savez(tmp_path / "order.npz", **arrays)
-    with pytest.raises(ScenarioError, match="is no order of the data set; store one array"):
+    with pytest.raises(ScenarioError, match="is no order of the dataset; store one array"):
         read_permutation(tmp_path / "order.npz", 3, 0)
 
 

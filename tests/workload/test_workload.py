@@ -186,7 +186,7 @@ def test_a_file_that_is_no_order_is_refused(tmp_path):
     with pytest.raises(ScenarioError) as caught:
         read_permutation(path, 3, 0)
     assert str(caught.value) == (
-        f"{path}: is no order of the data set; store one array of shape (3,) or (epochs, 3), "
+        f"{path}: is no order of the dataset; store one array of shape (3,) or (epochs, 3), "
         "each row a permutation of 0 ... 2."
     )
 

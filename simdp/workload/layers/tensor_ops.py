@@ -119,7 +119,22 @@ class Concat(Layer):
         return Kept()
 
 
-class Flatten(Layer):
+class View(Layer):
+    """Base of layers without costs: their outputs are views of the inputs."""
+
+    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
+        return []
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return []
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+class Flatten(View):
     """Joins axes to one; a view without cost.
 
     Attributes
@@ -151,19 +166,8 @@ class Flatten(Layer):
     ) -> tuple[Array | None, ...]:
         return (dy.reshape(saved) if needs[0] else None,)
 
-    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        return []
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return []
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
-
-
-class Permute(Layer):
+class Permute(View):
     """Reorders the axes, such as channels last for a loss; a view without cost.
 
     Attributes
@@ -200,17 +204,6 @@ class Permute(Layer):
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
         return (dy.transpose(np.argsort(self.dims)) if needs[0] else None,)
-
-    def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        return []
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return []
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
 
 Pair = tuple[int, int]

@@ -229,7 +229,7 @@ def test_a_result_loads_again_and_gives_the_same(model):
             MLP,
             points((16, 10)),
             {"epochs": 2},
-            "workload.epochs: there is no data set to go through; write steps, or add a dataset.",
+            "workload.epochs: there is no dataset to iterate over; write steps, or add a dataset.",
         ),
         (
             MLP,

@@ -122,7 +122,7 @@ def test_a_file_that_does_not_fit_together_is_refused(recording, told, tmp_path)
     [
         ({"loss": "mse"}, "its loss is among them; leave the loss out."),
         ({"compute": "profile"}, "nor times; write roofline, or measured."),
-        ({"dataset": "blobs"}, "leave the data set out."),
+        ({"dataset": "blobs"}, "leave the dataset out."),
         ({"compile": True}, "has kernels but no numbers; leave this out."),
         ({"attention": "flash"}, "has kernels but no numbers; leave this out."),
         ({"lora": {"rank": 2, "targets": ["a"]}}, "has kernels but no numbers; leave this out."),
