@@ -75,7 +75,7 @@ def test_quiet_says_nothing(path, capsys):
         (["--until", "0 s"], '--until: 0 s is out of range; write for example "3 days".'),
         (
             ["--set", "workload.steps=null"],
-            "workload.steps: the job has no end, as there is no data set and no number of steps; "
+            "workload.steps: the job has no end without a data set or a number of steps; "
             "add steps: 100000, or a target.",
         ),
     ],

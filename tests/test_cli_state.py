@@ -100,14 +100,14 @@ def test_a_sweep_neither_stops_nor_goes_on(say, part):
     [
         (
             ("--stop-after", 11),
-            "--stop-after: 11 is not among the steps that are left; the run has 10, of which 0 are "
+            "--stop-after: 11 is not among the remaining steps; the run has 10, of which 0 are "
             "done.",
         ),
         (("--resume", "none.npz"), "none.npz: there is no such file."),
         (("--resume", "small.yaml"), "small.yaml: is not an npz file of arrays."),
         (
             ("--resume", "foreign.npz"),
-            "foreign.npz: is not a state that run --save-state has written: state: it has no array "
+            "foreign.npz: is not a state written by run --save-state: state: it has no array "
             "of that name.",
         ),
         (
@@ -130,7 +130,7 @@ def test_a_state_of_another_scenario_is_refused(say):
     assert (status, complaints) == (
         2,
         [
-            "seed: is 1, but was 0 in the run that stopped; go on with the same scenario, "
+            "seed: is 1, but was 0 in the stopped run; resume with the same scenario, "
             "or leave --resume out."
         ],
     )

@@ -491,7 +491,7 @@ class Hooked:
                     _check(hook, one)
                     found.append(one)
                 elif hook.sent is not None:
-                    raise HookError("calls no all_reduce, but has called one for zeros.")
+                    raise HookError("calls no all_reduce, but called one for zeros.")
                 else:
                     flat[...] = one
             except Exception as error:
@@ -557,8 +557,8 @@ def _check(hook: OwnHook, future: HookFuture) -> None:
     told = "nothing" if hook.sent is None else f"{hook.sent.num_elements} {hook.sent.dtype}"
     if got != told:
         raise HookError(
-            f"hands {got} to all_reduce, but of zeros {told}; what travels must follow from the "
-            "size of the bucket alone."
+            f"passes {got} to all_reduce, but {told} for zeros; size and dtype may depend only on "
+            "the size of the bucket."
         )
 
 
@@ -863,6 +863,6 @@ class Compressed:
             self._made[op.hook.sent] = handed
 
     def _end_hook(self, op: ops.EndHook) -> None:
-        assert op.hook.sent is not None, "its all_reduce is over"
+        assert op.hook.sent is not None, "a hook without an all_reduce has no end"
         summed = self._made.pop(op.hook.sent)
         self._hooked.end(op.hook, self._flat(op.hook.bucket), summed)

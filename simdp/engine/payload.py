@@ -100,7 +100,9 @@ def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
         raise ValueError(f"the plan needs {plan.world_size} buffers, got {len(buffers)}")
     kinds = {(buffer.shape, buffer.dtype) for buffer in buffers}
     if len(kinds) > 1 or buffers[0].ndim != 1:
-        raise ValueError(f"buffers must be 1-D and alike, got {sorted(map(str, kinds))}")
+        raise ValueError(
+            f"buffers must be 1-D with one shape and dtype, got {sorted(map(str, kinds))}"
+        )
     if plan.num_scratch:
         _run_with_scratch(plan, buffers, op)
         return

@@ -44,7 +44,7 @@ class Walk(Generic[T]):
 
     def result(self) -> T:
         """The generator's return value."""
-        assert self._result is not None, "it is not at its end"
+        assert self._result is not None, "the generator has not ended"
         return self._result
 
 
@@ -88,7 +88,7 @@ def alone(script: Generator[Any, Any, T]) -> T:
     except StopIteration as stop:
         found: T = stop.value
         return found
-    raise AssertionError("there is nobody to exchange with")
+    raise AssertionError("the script exchanges with other ranks")
 
 
 def _filled(parts: Sequence[Array | None]) -> list[Array]:

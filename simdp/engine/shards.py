@@ -95,7 +95,7 @@ class Shards:
 
     def free(self, unit: int, parts: int = 0) -> None:
         """Drop a unit's weights, except the pieces."""
-        assert not parts, "flat units are kept by all who share them"
+        assert not parts, "flat units are kept by all ranks that share them"
         for flat in self._gathered.pop(unit).flat:
             flat.fill(np.nan)
         for name in self.partition.units[unit]:
@@ -104,7 +104,7 @@ class Shards:
 
     def bucket(self, bucket: Bucket) -> FlatBuffers:
         """Flat buffers for a unit's gradients, filled with 0."""
-        assert bucket.unit is not None, "it holds a unit"
+        assert bucket.unit is not None, "the bucket holds a unit"
         buffers = self._buffers(bucket.unit, bucket.dtype)
         for flat in buffers.flat:
             flat.fill(0)

@@ -127,7 +127,7 @@ class State:
         except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
             why = f"has no {error}" if isinstance(error, KeyError) else error
             raise ScenarioError(
-                [f"{path}: is not a state that run --save-state has written: {ABOUT}: {why}."]
+                [f"{path}: is not a state written by run --save-state: {ABOUT}: {why}."]
             ) from None
         return found
 
@@ -151,8 +151,8 @@ class State:
             key = wrong[0]
             raise ScenarioError(
                 [
-                    f"{key}: is {_said(now.get(key))}, but was {_said(was.get(key))} in the run "
-                    "that stopped; go on with the same scenario, or leave --resume out."
+                    f"{key}: is {_said(now.get(key))}, but was {_said(was.get(key))} in the "
+                    "stopped run; resume with the same scenario, or leave --resume out."
                 ]
             )
         return self.is_whole and not differ
@@ -205,7 +205,7 @@ class Segment(NamedTuple):
         if self.stop_after is not None and not done < self.stop_after <= num_steps:
             raise ScenarioError(
                 [
-                    f"--stop-after: {self.stop_after} is not among the steps that are left; the "
+                    f"--stop-after: {self.stop_after} is not among the remaining steps; the "
                     f"run has {num_steps}, of which {done} are done."
                 ]
             )
@@ -257,16 +257,16 @@ def check_dealing(scenario: Scenario, past: State) -> None:
     if workload.samples_per_rank is not None:
         raise ScenarioError(
             [
-                "workload.samples_per_rank: every rank has a part of its own, with which only "
-                "the cluster on which a run stopped goes on; go on with the same one."
+                "workload.samples_per_rank: each rank has samples of its own, so that a run "
+                "cannot resume on another cluster; use the same one."
             ]
         )
     resized = workload.global_batch is None and past.scenario["cluster"]["world_size"] != size
     if workload.group_by_length and resized and past.start.num_samples:
         raise ScenarioError(
             [
-                "workload.group_by_length: groups are of whole steps, which other numbers of ranks "
-                "have of other sizes; stop at the end of an epoch, or use workload.global_batch."
+                "workload.group_by_length: groups are whole steps, and their size depends on the "
+                "number of ranks; stop at the end of an epoch, or use workload.global_batch."
             ]
         )
 

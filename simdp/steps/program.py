@@ -338,8 +338,8 @@ class Program:
             raise ScenarioError(
                 [
                     f"strategy.kind: {self.loop.kind} starts {called.collective} "
-                    f"of root {called.root} on stream {stream}, which it did not announce; let its "
-                    "operations depend on its facts and on what it asks of a step, on nothing else."
+                    f"of root {called.root} on stream {stream}, which is in none of its plans; its "
+                    "operations may depend only on its facts and on the step's context."
                 ]
             )
 

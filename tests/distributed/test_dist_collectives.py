@@ -337,8 +337,8 @@ def test_a_handle_belongs_to_the_rank_that_made_it(refused, name):
         getattr(works[0], name)()
 
     assert refused(program) == (
-        f"{name}: rank 1 asks for all_reduce(float64[1], op=SUM) of rank 0; let each rank wait for "
-        "its own calls."
+        f"{name}: rank 1 waits for all_reduce(float64[1], op=SUM) of rank 0; let each rank wait "
+        "for its own calls."
     )
 
 
@@ -349,6 +349,6 @@ def test_a_handle_that_is_asked_for_ever_is_told_that_no_time_passes(refused):
             pass
 
     assert refused(program) == (
-        "is_completed of all_reduce(float64[1], op=SUM) was asked 100,000 times at the same "
+        "is_completed of all_reduce(float64[1], op=SUM) was called 100,000 times at the same "
         "instant; virtual time passes in compute() and wait() only, so call one of them."
     )

@@ -293,7 +293,7 @@ def test_without_room_for_a_thread_there_is_one_line(box, monkeypatch):
     with pytest.raises(ProgramError) as caught:
         dist.launch(busy, 4, cluster=box)
     assert str(caught.value) == (
-        "there is no room for a thread of rank 0; run the program on fewer ranks."
+        "cannot start a thread for rank 0; run the program on fewer ranks."
     )
 
 
@@ -406,9 +406,9 @@ def test_a_module_whose_import_waits_for_others_is_refused_and_does_not_hang(scr
         script("import begins_by_itself\n")
     place = tmp_path / "begins_by_itself.py"
     assert str(caught.value) == (
-        f"rank 0, {place}:2: the import of begins_by_itself waits for other ranks, which Python "
-        "does not let import it meanwhile; put the calls of the module into a function, and call "
-        "it after the import."
+        f"rank 0, {place}:2: the import of begins_by_itself waits for other ranks, but Python "
+        "locks the module until the import ends; put the calls of the module into a function, "
+        "and call it after the import."
     )
     assert no_rank_is_left()
 

@@ -81,5 +81,5 @@ def test_a_work_belongs_to_the_rank_that_made_it(refused, name):
         getattr(works[0], name)()
 
     assert refused(program) == (
-        f"{name}: rank 1 asks for barrier() of rank 0; let each rank wait for its own calls."
+        f"{name}: rank 1 waits for barrier() of rank 0; let each rank wait for its own calls."
     )

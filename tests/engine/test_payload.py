@@ -44,9 +44,9 @@ def test_a_block_that_spans_many_cache_blocks_gives_the_same_bits(monkeypatch):
     ("buffers", "message"),
     [
         ([np.zeros(3)], "needs 2 buffers, got 1"),
-        ([np.zeros(3), np.zeros(4)], "must be 1-D and alike"),
-        ([np.zeros(3), np.zeros(3, np.float32)], "must be 1-D and alike"),
-        ([np.zeros((3, 1)), np.zeros((3, 1))], "must be 1-D and alike"),
+        ([np.zeros(3), np.zeros(4)], "must be 1-D with one shape and dtype"),
+        ([np.zeros(3), np.zeros(3, np.float32)], "must be 1-D with one shape and dtype"),
+        ([np.zeros((3, 1)), np.zeros((3, 1))], "must be 1-D with one shape and dtype"),
     ],
 )
 def test_buffers_that_do_not_match_are_refused(buffers, message):

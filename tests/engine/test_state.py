@@ -406,8 +406,7 @@ def refused(chosen, state, **part):
 )
 def test_the_first_difference_of_a_foreign_scenario_is_named(past, options, difference):
     assert refused(made({"kind": "ddp"}, options), past) == (
-        f"{difference} in the run that stopped; go on with the same scenario, or leave --resume "
-        "out."
+        f"{difference} in the stopped run; resume with the same scenario, or leave --resume out."
     )
 
 
@@ -418,7 +417,7 @@ def test_a_state_of_another_strategy_is_refused(past):
 @for_each("stop", [-1, 0, 1, 2, 6])
 def test_a_run_stops_among_the_steps_that_are_left(past, stop):
     assert refused(made({"kind": "ddp"}, {}), past, stop_after=stop) == (
-        f"--stop-after: {stop} is not among the steps that are left; the run has 5, of which 2 "
+        f"--stop-after: {stop} is not among the remaining steps; the run has 5, of which 2 "
         "are done."
     )
 
@@ -434,8 +433,8 @@ def test_a_run_of_which_nothing_is_left_does_not_go_on():
 def test_a_server_goes_on_on_the_same_cluster_only():
     state = simulate(made(SERVER, {}), stop_after=2, keep_state=True).state
     assert refused(made(SERVER, {}, stragglers=[]), state) == (
-        "cluster: what workers have pulled and not yet sent belongs to the cluster on which a run "
-        "with a server stopped; go on with the same one."
+        "cluster: a run with a server cannot resume on another cluster, since messages in flight "
+        "depend on it; use the same one."
     )
 
 
@@ -443,8 +442,8 @@ def test_parts_of_the_ranks_own_go_on_on_the_same_cluster_only():
     uneven, join = EACH | {"samples_per_rank": [9, 4, 6, 3]}, {"kind": "ddp", "join": True}
     state = simulate(made(join, uneven), stop_after=2, keep_state=True).state
     assert refused(made(join, uneven, stragglers=[]), state) == (
-        "workload.samples_per_rank: every rank has a part of its own, with which only the cluster "
-        "on which a run stopped goes on; go on with the same one."
+        "workload.samples_per_rank: each rank has samples of its own, so that a run cannot resume "
+        "on another cluster; use the same one."
     )
 
 
@@ -453,8 +452,8 @@ def test_groups_by_length_are_of_the_same_number_of_ranks():
     options |= {"numerics": False}
     past = simulate(elastic({"kind": "ddp"}, 2, **options), stop_after=2, keep_state=True).state
     assert refused(elastic({"kind": "ddp"}, 4, **options), past) == (
-        "workload.group_by_length: groups are of whole steps, which other numbers of ranks have of "
-        "other sizes; stop at the end of an epoch, or use workload.global_batch."
+        "workload.group_by_length: groups are whole steps, and their size depends on the number "
+        "of ranks; stop at the end of an epoch, or use workload.global_batch."
     )
     ended = simulate(elastic({"kind": "ddp"}, 2, **options), stop_after=4, keep_state=True).state
     assert ended.start == (1, 0, 4)
@@ -558,7 +557,7 @@ def changed(path, past, about, arrays):
 )
 def test_a_file_that_is_none_of_a_state_is_refused(past, tmp_path, about, arrays, why):
     path = changed(tmp_path / "state.npz", past, about, arrays)
-    lead = "is not a state that run --save-state has written: state: "
+    lead = "is not a state written by run --save-state: state: "
     assert unreadable(path).startswith(lead + why)
 
 

@@ -198,7 +198,7 @@ def test_a_bucket_of_zeros_tells_what_is_wrong(tmp_path, lines, said):
                 "found = found.astype('float16') if found.any() else found",
                 "return bucket.all_reduce(found)",
             ],
-            "hands 119 float16 to all_reduce, but of zeros 119 float32; what travels must follow",
+            "passes 119 float16 to all_reduce, but 119 float32 for zeros; size and dtype may",
         ),
         (
             [
@@ -206,7 +206,7 @@ def test_a_bucket_of_zeros_tells_what_is_wrong(tmp_path, lines, said):
                 "    return bucket.buffer()",
                 "return bucket.all_reduce(bucket.buffer())",
             ],
-            "calls no all_reduce, but has called one for zeros.",
+            "calls no all_reduce, but called one for zeros.",
         ),
         (["if bucket.buffer().any():", "    raise KeyError", "return bucket.buffer()"], "KeyError"),
     ],

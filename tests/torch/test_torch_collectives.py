@@ -189,7 +189,7 @@ JOIN = 'dist.init_process_group("gloo")\nrank = dist.get_rank()\n'
             "work = dist.all_reduce(torch.ones(2), async_op=True)\nif rank:\n    work.wait()\n"
             "else:\n    while not work.is_completed():\n        pass",
             ProgramError,
-            "was asked 100,000 times at the same instant; virtual time passes in what computes",
+            "was called 100,000 times at the same instant; virtual time passes in what computes",
         ),
         (
             "dist.all_reduce(torch.ones(4, 4)[:, 1])",

@@ -68,7 +68,7 @@ class Moment(simpy.Timeout):
 
 def call_back(event: simpy.Event, act: Callable[[simpy.Event], Any]) -> None:
     """Add a callback to an event that has not happened yet."""
-    assert event.callbacks is not None, "it has happened already"
+    assert event.callbacks is not None, "the event has already happened"
     event.callbacks.append(act)
 
 

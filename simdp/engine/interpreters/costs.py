@@ -476,7 +476,7 @@ class Costs:
 
     def _collective(self, op: Any) -> Cost:
         called = called_by(op)
-        assert called is not None, "it starts a collective"
+        assert called is not None, "the operation starts a collective"
         told: dict[str, Any] = {
             "wait": getattr(op, "wait", 0.0) + self._slowest_copy(getattr(op, "copied", 0.0)),
             "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
@@ -487,7 +487,7 @@ class Costs:
         )
 
     def _reduce(self, op: ops.Reduce) -> Cost:
-        assert isinstance(op.group, tuple), "one process tells its devices by their numbers"
+        assert isinstance(op.group, tuple), "a group of one process lists its devices"
         if len(op.group) > 1:
             yield from self._collective(op)
 

@@ -566,7 +566,7 @@ class MemoryInterpreter:
 
     def _among(self, group: Group) -> Floats:
         there = np.zeros(self._world_size)
-        assert isinstance(group, tuple), "one process tells its devices by their numbers"
+        assert isinstance(group, tuple), "a group of one process lists its devices"
         there[list(group)] = 1.0
         return there
 

@@ -245,7 +245,7 @@ class Numbers(RecordsInterpreter):
 
     @property
     def _pieces(self) -> Shards:
-        assert self._shards is not None, "nothing has been dealt to the ranks"
+        assert self._shards is not None, "parameters are not sharded"
         return self._shards
 
     def _open(self, op: ops.Open) -> None:
@@ -366,5 +366,5 @@ class Numbers(RecordsInterpreter):
 
 
 def _unit(bucket: Bucket) -> int:
-    assert bucket.unit is not None, "a bucket whose pieces have owners holds a unit"
+    assert bucket.unit is not None, "a bucket of owned pieces holds a unit"
     return bucket.unit

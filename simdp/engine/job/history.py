@@ -128,7 +128,7 @@ class History:
             done = attempt.stop if attempt.fate == "kept" else done
         if not self.attempts or self.attempts[-1].fate != "kept":
             raise ScenarioError(
-                ["history.attempts: nothing is kept at the end; add an attempt that is kept."]
+                ["history.attempts: the last attempt is not kept; add one that is kept."]
             )
 
     @property
@@ -176,7 +176,7 @@ class History:
             if not done <= restart.step < num_steps:
                 raise ScenarioError(
                     [
-                        f"history.restarts.{number}: {restart.step} steps are never done then; "
+                        f"history.restarts.{number}: the run is never at step {restart.step} then; "
                         f"write {done} ... {num_steps - 1}."
                     ]
                 )
@@ -269,7 +269,7 @@ class _GroupHistory:
     def _out_of_range(self, event: GroupEvent) -> str | None:
         group = event.group
         if not 0 <= group < self.num_groups:
-            return f"there is no group {group}; they are 0 ... {self.num_groups - 1}."
+            return f"there is no group {group}; groups are 0 ... {self.num_groups - 1}."
         if not self.done <= event.step < self.num_steps:
             last = self.num_steps - 1
             return f"step {event.step} is past or never comes; write {self.done} ... {last}."
@@ -278,8 +278,8 @@ class _GroupHistory:
     def _out_of_place(self, event: GroupEvent) -> str | None:
         group = event.group
         if (group in self.there - self.failing) == (event.effect == "join"):
-            there = "there already" if event.effect == "join" else "not there"
-            return f"group {group} is {there} in step {event.step}; leave this out."
+            there = "already present" if event.effect == "join" else "absent"
+            return f"group {group} is {there} in step {event.step}; leave this event out."
         left = self.there - self.failing - self.healing - {group}
         if event.effect == "fail" and len(left) < self.min_groups:
             return (
@@ -319,7 +319,7 @@ class _GroupHistory:
 def _gap(attempt: Attempt, done: int) -> str | None:
     """Return an error if an attempt does not begin at the end of the kept steps."""
     if attempt.first != done:
-        return f"begins with step {attempt.first}, but {done} are kept by then; begin with {done}."
+        return f"begins with step {attempt.first}, but {done} steps are kept; begin with {done}."
     if attempt.stop <= attempt.first:
         return f"has no step; let it stop at {attempt.first + 1} or later."
     return None
@@ -329,16 +329,16 @@ def _in_groups(attempt: Attempt, num_groups: int) -> str | None:
     """Return an error in the groups of an attempt."""
     if num_groups == 1:
         if attempt.groups is not None or attempt.silent or attempt.fate == "uncommitted":
-            return "tells of replica groups, but there is one; write num_groups, or leave it out."
+            return "has replica groups, but num_groups is 1; set num_groups, or leave them out."
         return None
     if attempt.world_size or attempt.grad_accum:
         return "replica groups have a fixed number of ranks; leave out world_size and grad_accum."
     there = range(num_groups) if attempt.groups is None else attempt.groups
     unknown = [group for group in there if not 0 <= group < num_groups]
     if unknown:
-        return f"there is no group {unknown[0]}; they are 0 ... {num_groups - 1}."
+        return f"there is no group {unknown[0]}; groups are 0 ... {num_groups - 1}."
     if set(there) <= set(attempt.silent):
-        return "no group is there whose gradients count; leave one out of silent."
+        return "no present group counts; leave one out of silent."
     return None
 
 
@@ -396,9 +396,9 @@ def train_through(
         if attempt.fate == "kept":
             state, result = tried.state, tried
         elif attempt.fate == "uncommitted":
-            assert segment.past is not None, "groups have a beginning"
+            assert segment.past is not None, "groups have an initial state"
             state = _passed_over(segment.past, tried.state)
-    assert result is not None, "something is kept at the end"
+    assert result is not None, "the last attempt is kept"
     result.participation = told.participation()
     return result
 
@@ -611,8 +611,8 @@ def history_of(scenario: Scenario, number: int = 0) -> History:
     if plan.length.counts_samples:
         raise ScenarioError(
             [
-                "workload.epochs: a history counts steps, of which other ranks make more or fewer "
-                "of an epoch; write workload.steps."
+                "workload.epochs: a history counts steps, but steps per epoch depend on the number "
+                "of ranks; write workload.steps."
             ]
         )
     run = JobRun(plan, number)

@@ -382,7 +382,7 @@ def best_of(plan: JobPlan, start: int, mttf: float) -> int:
     if tried[best] == inf:
         raise ScenarioError(
             [
-                "checkpoint.every: simulated finds no interval with which the job gets anywhere; "
+                "checkpoint.every: simulated finds no interval with which the job makes progress; "
                 "make writes or the recovery faster."
             ]
         )

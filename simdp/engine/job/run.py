@@ -246,9 +246,9 @@ class JobRun:
                 away, since = len(self.nodes.away), self.training.now / 3600
                 raise ScenarioError(
                     [
-                        f"recovery: the job waits for ever from hour {since:.4g} on, when {away} "
+                        f"recovery: the job waits forever from hour {since:.4g} on, when {away} "
                         f"of {self.nodes.total} nodes are away and none comes back; give failures "
-                        "a repair, or let elastic go on with fewer nodes."
+                        "a repair, or use elastic with fewer nodes."
                     ]
                 )
             event = self._take("recovery", True)
@@ -327,8 +327,8 @@ class JobRun:
             of = f"step {found[1]}" if found[1] else "the first step"
             raise ScenarioError(
                 [
-                    f"checkpoint: the job makes no headway; {MAX_IN_VAIN} failures in a row left "
-                    f"nothing that came beyond {of}; use shorter intervals, faster writes, or a "
-                    "recovery that takes less."
+                    f"checkpoint: the job makes no progress; after {MAX_IN_VAIN} failures in a row "
+                    f"it has not passed {of}; use shorter intervals, faster writes, or a faster "
+                    "recovery."
                 ]
             )

@@ -369,7 +369,7 @@ def length_of(scenario: Scenario) -> Length:
     if workload.dataset.kind == "none":
         raise ScenarioError(
             [
-                "workload.steps: the job has no end, as there is no data set and no number of "
+                "workload.steps: the job has no end without a data set or a number of "
                 "steps; add steps: 100000, or a target."
             ]
         )
@@ -386,7 +386,7 @@ def _to_target(scenario: Scenario) -> Length:
         raise ScenarioError(
             [
                 "target: the job has no end, since the loss is not reached in all steps of a run; "
-                "train longer, or ask for a larger loss."
+                "train longer, or set a larger loss."
             ]
         )
     return Length(float(found["steps"]), False)

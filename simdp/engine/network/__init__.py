@@ -207,8 +207,8 @@ class NetworkRoutes:
             raise ScenarioError(
                 [
                     f"collectives.{part.plan.collective}: {len(src):,} connections over routes of "
-                    f"up to {longest:,} links do not fit the memory; use an algorithm of "
-                    "neighbours, such as ring, or a topology with short ways, such as switch."
+                    f"up to {longest:,} links do not fit in memory; use an algorithm between "
+                    "neighbours, such as ring, or a topology with short routes, such as switch."
                 ]
             )
 
@@ -291,5 +291,5 @@ def _around(src: Ints, dst: Ints) -> Ints:
         while len(visited) < n:
             visited.append(next_of[visited[-1]])
         order = np.array(visited)
-    assert len(set(order.tolist())) == n, "a ring that does not pass every place once"
+    assert len(set(order.tolist())) == n, "a ring passes every place once"
     return _in_order(order, np.roll(order, -1))

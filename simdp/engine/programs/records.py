@@ -75,7 +75,7 @@ class Handle:
         """Raise `ProgramError` on another rank."""
         if rank != self.rank:
             raise ProgramError(
-                f"{call}: rank {rank} asks for {self.asked} of rank {self.rank}; let each rank "
+                f"{call}: rank {rank} waits for {self.asked} of rank {self.rank}; let each rank "
                 "wait for its own calls."
             )
 
@@ -96,7 +96,7 @@ class Polls:
         self._now = now
         if self._count > MAX_POLLS:
             raise ProgramError(
-                f"is_completed of {handle.asked} was asked {MAX_POLLS:,} times at the same "
+                f"is_completed of {handle.asked} was called {MAX_POLLS:,} times at the same "
                 f"instant; virtual time passes in {advice}."
             )
 

@@ -112,9 +112,9 @@ class Baton:
         if following is not None and (module := _imported()) is not None:
             self._ready.appendleft(following)
             raise ProgramError(
-                f"the import of {module} waits for other ranks, which Python does not let import "
-                "it meanwhile; put the calls of the module into a function, and call it after the "
-                "import."
+                f"the import of {module} waits for other ranks, but Python locks the module until "
+                "the import ends; put the calls of the module into a function, and call it after "
+                "the import."
             )
         if self._leave is not None:
             self._leave(rank)
@@ -167,7 +167,7 @@ class Baton:
         except RuntimeError:
             self._threads[rank] = None
             raise ProgramError(
-                f"there is no room for a thread of rank {rank}; run the program on fewer ranks."
+                f"cannot start a thread for rank {rank}; run the program on fewer ranks."
             ) from None
 
     def _live(self, rank: int) -> None:

@@ -627,14 +627,12 @@ def play_with_server(
         in another order.
     """
     if fabric == "vector":
-        raise ScenarioError(
-            ["fabric 'vector' plays no messages to a server; use 'event' or 'auto'."]
-        )
+        raise ScenarioError(["fabric 'vector' cannot simulate a server; use 'event' or 'auto'."])
     if segment.past is not None and not segment.goes_on:
         raise ScenarioError(
             [
-                "cluster: what workers have pulled and not yet sent belongs to the cluster on "
-                "which a run with a server stopped; go on with the same one."
+                "cluster: a run with a server cannot resume on another cluster, since messages "
+                "in flight depend on it; use the same one."
             ]
         )
     cluster, traffic = scenario.cluster, Traffic()

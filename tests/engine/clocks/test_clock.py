@@ -287,9 +287,9 @@ def test_routes_that_would_fill_the_memory_are_refused_in_one_line(monkeypatch):
     with pytest.raises(ScenarioError) as caught:
         chosen(where, [plan])
     assert caught.value.problems == [
-        "collectives.all_reduce: 64 connections over routes of up to 8 links do not fit the "
-        "memory; use an algorithm of neighbours, such as ring, or a topology with short ways, such "
-        "as switch."
+        "collectives.all_reduce: 64 connections over routes of up to 8 links do not fit in "
+        "memory; use an algorithm between neighbours, such as ring, or a topology with short "
+        "routes, such as switch."
     ]
     assert chosen(where, [RingAllReduce().plan(16, 1e6)]).fabric == "vector"
 
@@ -301,7 +301,7 @@ def test_a_ring_of_sixteen_thousand_ranks_is_too_long_for_those_who_send_far(loa
     scenario = load(
         cluster=where, workload=PARAMETERS, numerics=False, collectives={"all_reduce": kind}
     )
-    with pytest.raises(ScenarioError, match="do not fit the memory; use an algorithm of neighb"):
+    with pytest.raises(ScenarioError, match="do not fit in memory; use an algorithm between"):
         simdp.simulate(scenario)
 
 

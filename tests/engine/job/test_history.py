@@ -145,7 +145,7 @@ def test_ranks_of_a_group_are_neighbours():
 REFUSED = {
     "a gap": (
         lambda: History((Attempt(0, 4), Attempt(5, 6))),
-        "history.attempts.1: begins with step 5, but 4 are kept by then; begin with 4.",
+        "history.attempts.1: begins with step 5, but 4 steps are kept; begin with 4.",
     ),
     "nothing": (
         lambda: History((Attempt(0, 0),)),
@@ -153,16 +153,16 @@ REFUSED = {
     ),
     "lost at the end": (
         lambda: History((Attempt(0, 4), Attempt(4, 6, "lost"))),
-        "history.attempts: nothing is kept at the end; add an attempt that is kept.",
+        "history.attempts: the last attempt is not kept; add one that is kept.",
     ),
     "empty": (
         lambda: History(()),
-        "history.attempts: nothing is kept at the end; add an attempt that is kept.",
+        "history.attempts: the last attempt is not kept; add one that is kept.",
     ),
     "groups of none": (
         lambda: History((Attempt(0, 4, "uncommitted"), Attempt(0, 4))),
-        "history.attempts.0: tells of replica groups, but there is one; write num_groups, or leave "
-        "it out.",
+        "history.attempts.0: has replica groups, but num_groups is 1; set num_groups, or leave "
+        "them out.",
     ),
     "resized groups": (
         lambda: History((Attempt(0, 4, world_size=2),), num_groups=2),
@@ -171,23 +171,23 @@ REFUSED = {
     ),
     "an unknown group": (
         lambda: History((Attempt(0, 4, groups=(0, 2)),), num_groups=2),
-        "history.attempts.0: there is no group 2; they are 0 ... 1.",
+        "history.attempts.0: there is no group 2; groups are 0 ... 1.",
     ),
     "all silent": (
         lambda: History((Attempt(0, 4, groups=(1,), silent=(1,)),), num_groups=2),
-        "history.attempts.0: no group is there whose gradients count; leave one out of silent.",
+        "history.attempts.0: no present group counts; leave one out of silent.",
     ),
     "a late restart": (
         lambda: History.restarted(8, 2, [RestartEvent(8)]),
-        "history.restarts.0: 8 steps are never done then; write 0 ... 7.",
+        "history.restarts.0: the run is never at step 8 then; write 0 ... 7.",
     ),
     "a backward restart": (
         lambda: History.restarted(8, 2, [RestartEvent(5), RestartEvent(3)]),
-        "history.restarts.1: 3 steps are never done then; write 4 ... 7.",
+        "history.restarts.1: the run is never at step 3 then; write 4 ... 7.",
     ),
     "an event of no group": (
         lambda: grouped([(2, 3, F)]),
-        "history.events.0: there is no group 3; they are 0 ... 2.",
+        "history.events.0: there is no group 3; groups are 0 ... 2.",
     ),
     "a backward event": (
         lambda: grouped([(4, 0, F), (3, 1, F)]),
@@ -195,11 +195,11 @@ REFUSED = {
     ),
     "dead already": (
         lambda: grouped([(2, 0, F), (2, 0, F)]),
-        "history.events.1: group 0 is not there in step 2; leave this out.",
+        "history.events.1: group 0 is absent in step 2; leave this event out.",
     ),
     "there already": (
         lambda: grouped([(2, 0, J)]),
-        "history.events.0: group 0 is there already in step 2; leave this out.",
+        "history.events.0: group 0 is already present in step 2; leave this event out.",
     ),
     "too few": (
         lambda: grouped([(2, 0, F), (3, 1, F)], min_groups=2),

@@ -197,11 +197,11 @@ def test_nodes_that_leave_come_back_when_they_join():
 
 def test_a_job_that_waits_for_nobody_says_so():
     plan = plan_of(50, fail(20.5, 1, effect="leave"), savings=[SAVING], recovery={})
-    with pytest.raises(ScenarioError, match=r"the job waits for ever from hour .*, when 1 of 4"):
+    with pytest.raises(ScenarioError, match=r"the job waits forever from hour .*, when 1 of 4"):
         played(plan)
 
 
 def test_a_job_without_headway_is_given_up():
     plan = plan_of(50, *(fail(5.0 * n) for n in range(1, 20000)), savings=[SAVING], recovery={})
-    with pytest.raises(ScenarioError, match="makes no headway; 10000 failures in a row"):
+    with pytest.raises(ScenarioError, match="makes no progress; after 10000 failures in a row"):
         played(plan)

@@ -420,7 +420,7 @@ REFUSED = {
             linear(4, "parameter_server"),
             History.restarted(8, 2, [RestartEvent(4, world_size=2)]),
         ),
-        "cluster: what workers have pulled and not yet sent belongs to the cluster on ",
+        "cluster: a run with a server cannot resume on another cluster, since messages ",
     ),
     "a cluster that cannot be": (
         lambda: (
@@ -434,8 +434,8 @@ REFUSED = {
             linear(2, {"kind": "ddp", "join": True}, samples_per_rank=[40, 20]),
             History.restarted(8, 2, [RestartEvent(4, grad_accum=2)]),
         ),
-        "workload.samples_per_rank: every rank has a part of its own, with which only the cluster "
-        "on which a run stopped goes on; go on with the same one.",
+        "workload.samples_per_rank: each rank has samples of its own, so that a run cannot resume "
+        "on another cluster; use the same one.",
     ),
 }
 

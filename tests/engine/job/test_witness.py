@@ -90,8 +90,8 @@ def test_a_job_of_epochs_counts_no_steps(tmp_path):
     with pytest.raises(ScenarioError) as caught:
         history_of(case)
     assert caught.value.problems == [
-        "workload.epochs: a history counts steps, of which other ranks make more or fewer of an "
-        "epoch; write workload.steps."
+        "workload.epochs: a history counts steps, but steps per epoch depend on the number of "
+        "ranks; write workload.steps."
     ]
 
 

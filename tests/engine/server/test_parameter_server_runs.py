@@ -434,7 +434,7 @@ def test_an_update_queues_behind_others():
 
 
 def test_the_vectorised_fabric_is_refused():
-    with pytest.raises(ScenarioError, match="'vector' plays no messages to a server; use 'event'"):
+    with pytest.raises(ScenarioError, match="'vector' cannot simulate a server; use 'event'"):
         simdp.simulate(scenario(SYNC), fabric="vector")
     event = simdp.simulate(scenario(SYNC), fabric="event")
     assert event.network["fabric"] == "event"
