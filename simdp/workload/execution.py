@@ -91,14 +91,7 @@ class GraphExecutor:
     """Runs a graph's calls, rounding inputs and outputs of those in 16 bits.
 
     Rounded values stay in arrays of the full dtype: NumPy's 16-bit products are far slower.
-
-    Parameters
-    ----------
-    graph : ModelGraph
-    dtypes : sequence of str
-        Result of `call_dtypes`.
-    dtype : str
-        Of the arrays.
+    ``dtypes`` is the result of `call_dtypes`, ``dtype`` that of the arrays.
     """
 
     def __init__(self, graph: ModelGraph, dtypes: Sequence[str], dtype: str) -> None:

@@ -43,15 +43,7 @@ class Tensor(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Tensors of one call.
-
-    Attributes
-    ----------
-    taken : tuple of Tensor
-        Allocated at its beginning.
-    given : tuple of Tensor
-        Freed at its end.
-    """
+    """Tensors allocated at the beginning of a call (``taken``) and freed at its end (``given``)."""
 
     taken: tuple[Tensor, ...]
     given: tuple[Tensor, ...]
@@ -88,15 +80,7 @@ def joined(one: Stage, other: Stage) -> Stage:
 
 
 class Rerun(NamedTuple):
-    """Consecutive calls of a block without kept activations.
-
-    Attributes
-    ----------
-    calls : range
-        All of them.
-    stored : frozenset of int
-        Calls among them with kept outputs: they do not run again.
-    """
+    """Consecutive calls of a block without kept activations; ``stored`` ones keep their outputs."""
 
     calls: range
     stored: frozenset[int] = frozenset()

@@ -258,13 +258,7 @@ stops when the slowest counted rank has finished; it is absent."""
 
 @dataclass(frozen=True)
 class Participants:
-    """Role of every rank in a step.
-
-    Attributes
-    ----------
-    roles : tuple of Role
-        Of each rank; at least one counts.
-    """
+    """Role of every rank in a step; at least one counts."""
 
     roles: tuple[Role, ...]
 
@@ -411,17 +405,7 @@ def chunk_sizes(num_samples: int, parts: int) -> list[int]:
 
 
 class Start(NamedTuple):
-    """Position at which a run continues.
-
-    Attributes
-    ----------
-    epoch : int
-        From 0.
-    num_samples : int
-        Samples of its order that are already used.
-    num_steps : int
-        Steps of the run that are done.
-    """
+    """Position at which a run continues: epoch from 0, samples of its order used, steps done."""
 
     epoch: int = 0
     num_samples: int = 0

@@ -210,16 +210,10 @@ ALONE = (AveragePool, BatchNorm, EmbeddingTable, Synchronised, TimedLayer, Upsam
 
 
 class FusedChain(NamedTuple):
-    """Calls that run as one kernel.
+    """Calls, by ascending number, that run as one kernel.
 
-    Attributes
-    ----------
-    calls : tuple of int
-        Their numbers, ascending.
-    reads : tuple of Value
-        Inputs.
-    writes : tuple of Value
-        Outputs that other calls take; the rest is never in memory.
+    It reads its inputs and writes only the values that other calls take; the rest is never in
+    memory.
     """
 
     calls: tuple[int, ...]
@@ -274,15 +268,7 @@ def _chain(graph: ModelGraph, calls: list[int], takers: dict[Value, set[int]]) -
 
 
 class Fused:
-    """Effect of fusion on a graph's values.
-
-    Attributes
-    ----------
-    chains : list of FusedChain
-        Result of `chains`.
-    of : dict of int to FusedChain
-        The chain of each call that is in one.
-    """
+    """Effect of fusion on a graph's values; ``of`` maps calls to their chains."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self._graph, self.chains = graph, chains(graph)

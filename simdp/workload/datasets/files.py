@@ -166,15 +166,7 @@ WHOLE = re.compile(r"[+-]?\d{1,18}")
 
 
 class Labels(NamedTuple):
-    """Values of the column of labels.
-
-    Attributes
-    ----------
-    values : ndarray, shape `(num_samples,)`
-        Whole numbers as int64; other numbers as float64; for text the number of each class.
-    classes : tuple of str
-        Sorted names of the classes if labels are text; else empty.
-    """
+    """Column of labels: whole numbers (int64), others (float64), or numbers of text classes."""
 
     values: Array
     classes: tuple[str, ...]

@@ -699,16 +699,9 @@ def folded(columns: Array, x: Array) -> Array:
 
 @dataclass(frozen=True)
 class ModuleBlock:
-    """Calls and parameters of one module.
+    """Calls and parameters of one module, by path; an empty path for the root, which has the rest.
 
-    Attributes
-    ----------
-    name : str
-        Path of the module, such as ``"encoder.layers.0"``; empty for the root, which has the rest.
-    calls : tuple of int
-        Numbers of its calls, in the order of forward.
-    parameters : tuple of str
-        Names of its parameters, in torch's order of registration.
+    Calls are in the order of forward, parameters in torch's order of registration.
     """
 
     name: str

@@ -403,15 +403,7 @@ class InstanceNorm3d(InstanceNorm):
 
 
 class FrozenBatchNorm2d(Layer):
-    """``(x - running_mean) weight / sqrt(running_var + eps) + bias``; all four are buffers.
-
-    Attributes
-    ----------
-    num_features : int
-        Channels.
-    eps : float
-        Added to the variance.
-    """
+    """``(x - running_mean) weight / sqrt(running_var + eps) + bias``; all four are buffers."""
 
     kind: Literal["frozen_batch_norm2d"] = "frozen_batch_norm2d"
     num_features: Int = Field(ge=1)

@@ -641,11 +641,6 @@ class FrozenConv2d(Layer):
     """Convolution with loaded weights, which are buffers without gradients.
 
     Without a file of weights, each output is the mean over its window.
-
-    Attributes
-    ----------
-    conv : Conv2d
-        The convolution.
     """
 
     kind: Literal["frozen_conv2d"] = "frozen_conv2d"

@@ -271,15 +271,6 @@ class TokenTypeEmbedding(EmbeddingTable):
 class ViTEmbeddings(Layer):
     """``[cls_token, patches row by row] + position_embeddings``, of a map of patches.
 
-    Attributes
-    ----------
-    num_patches : int
-        Pixels of the map.
-    hidden_size : int
-        Channels of the map, the width of a token.
-
-    References
-    ----------
     Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021 (arXiv 2010.11929), equation 1;
     transformers/models/vit/modeling_vit.py.
     """

@@ -290,12 +290,8 @@ SECOND_BLOCK = 256
 class QuantizedLinear(WithoutNumbers, Linear):
     """``y = x W^T + b``; W is packed, and kernels unpack it before every use.
 
-    Attributes
-    ----------
-    storage_itemsize : int
-        Bytes of the numbers that 4-bit values are packed into.
-    block, double
-        As in `simdp.workload.finetuning.Quantized`.
+    ``storage_itemsize`` are the bytes of the numbers that 4-bit values are packed into; the rest is
+    as in `simdp.workload.finetuning.Quantized`.
     """
 
     kind: Literal["linear"] = "linear"
@@ -537,15 +533,8 @@ class GLU(Layer):
 
 
 class Gate(Layer):
-    """``activation(gate) * up``.
+    """``activation(gate) * up`` with a kind of activation.
 
-    Attributes
-    ----------
-    activation : str
-        Kind of activation.
-
-    References
-    ----------
     Shazeer, "GLU variants improve transformer", arXiv 2002.05202.
     """
 

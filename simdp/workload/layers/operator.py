@@ -41,17 +41,7 @@ class KernelSizes(NamedTuple):
 
 
 class KeptSizes(NamedTuple):
-    """Values that an operator keeps for backward.
-
-    Attributes
-    ----------
-    inputs : tuple of int
-        Positions of the inputs kept.
-    output : bool
-        Whether the output is kept.
-    elements, nbytes, fixed_elements, fixed_nbytes : float
-        Further kept values, as in `KernelSizes`.
-    """
+    """Values that an operator keeps for backward: inputs by position, output, and others."""
 
     inputs: tuple[Count, ...] = ()
     output: Bool = False

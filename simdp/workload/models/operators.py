@@ -43,17 +43,7 @@ FORMAT = 1
 
 
 class GraphInput(Spec):
-    """An argument of a recorded module.
-
-    Attributes
-    ----------
-    name : str
-        Name of the argument.
-    elements : int
-        Numbers per sample.
-    integers : bool
-        Whether these are whole numbers, such as tokens.
-    """
+    """An argument of a recorded module: numbers per sample, and whether they are tokens or such."""
 
     name: str
     elements: Count

@@ -124,12 +124,8 @@ def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
 class Temporaries(NamedTuple):
     """Peak number of tensors of the parameter's size in an update, besides its state.
 
-    Attributes
-    ----------
-    tensor_by_tensor : int
-        In torch's ``_single_tensor`` functions.
-    all_at_once : int
-        In its ``_multi_tensor`` functions, which make one for every parameter of a group.
+    In torch's ``_single_tensor`` functions, and in its ``_multi_tensor`` functions, which make one
+    for every parameter of a group.
     """
 
     tensor_by_tensor: int

@@ -122,19 +122,7 @@ class NoSchedule(Schedule):
 
 
 class Seen(NamedTuple):
-    """State of a plateau.
-
-    Attributes
-    ----------
-    best : float or None
-        Best value so far.
-    num_bad : int
-        Values since then that were not better.
-    cooldown : int
-        Values still ignored.
-    reductions : int
-        Number of reductions of the rate.
-    """
+    """State of a plateau: best value, later values without progress, values still ignored, ..."""
 
     best: float | None = None
     num_bad: int = 0

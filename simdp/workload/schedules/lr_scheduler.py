@@ -422,18 +422,9 @@ MAX_REPLAYS = 64
 class SchedulerGroup:
     """Entries of ``optimizer.param_groups[0]`` that schedulers read and write.
 
-    Attributes
-    ----------
-    lr : float
-        Current rate.
-    initial_lr : float or None
-        Base of the schedulers constructed next; the first constructor sets it.
-    max_lr, min_lr : float
-        Of the last constructed `OneCycleLR`.
-    momentum : float or None
-        Current momentum; None for the optimizer's own.
-    momenta : tuple of float
-        Highest and lowest momentum of the last constructor that set them.
+    The first constructor sets ``initial_lr``, the base of the schedulers constructed next.
+    ``max_lr``, ``min_lr`` and ``momenta`` (highest and lowest) are those of the last constructor
+    that set them. A momentum of None is the optimizer's own.
     """
 
     def __init__(self, lr: float) -> None:
