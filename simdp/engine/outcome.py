@@ -355,7 +355,7 @@ Found = dict[tuple[str, str], tuple[list[KernelSequence], Ints]]
 
 
 def launched(scenario: Scenario) -> LaunchedKernels:
-    """Kernels and messages of the spans of a run, which is one point."""
+    """Kernels and traffic of the spans of a run."""
     workload, cluster = scenario.workload, scenario.cluster
     roofline = roofline_of(cluster)
     of_device = [device.memory for device in roofline.different]

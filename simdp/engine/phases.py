@@ -89,7 +89,7 @@ class _Lines(TensorMemory):
         self._found: dict[tuple[Tensor, ...], list[tuple[str, Amount]]] = {}
 
     def by_part(self, tensors: tuple[Tensor, ...], sizes: Ints) -> list[tuple[str, Amount]]:
-        if tensors not in self._found:  # those of equal blocks are equal
+        if tensors not in self._found:  # equal blocks have equal tensors
             found = self._found[tensors] = []
             for part in dict.fromkeys(tensor.part for tensor in tensors):
                 mine = [tensor for tensor in tensors if tensor.part == part]

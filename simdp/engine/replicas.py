@@ -27,7 +27,7 @@ Answer = Callable[[list[Array]], list[Array]]
 
 
 class Walk(Generic[T]):
-    """Runs a generator from pause to pause; begins with the first part."""
+    """Runs a generator from pause to pause; creation runs it to the first one."""
 
     def __init__(self, steps: Generator[None, None, T]) -> None:
         self._steps = steps

@@ -88,7 +88,7 @@ class Partition:
         return found
 
     def cut(self, unit: int) -> list[list[tuple[str, slice, slice]]]:
-        """Cut a unit: for each place the names, and each piece's slice of tensor and buffer."""
+        """Cut a unit: for each place the names, with slices of the tensor and of the piece."""
         length = self.piece_elements(unit)
         found: list[list[tuple[str, slice, slice]]] = [[] for _ in range(self.num_places)]
         begin = 0
@@ -179,7 +179,7 @@ def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict
 
 
 Cut = list[list[tuple[str, slice, slice]]]
-"""For each place the names, and each piece's position in the flattened tensor and in the buffer."""
+"""For each place the names, with slices of the flattened tensor and of the place's piece."""
 
 
 class RowPartition(Partition):

@@ -222,7 +222,7 @@ def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[Oth
     """Find a link shared with another job, and the jobs connected to the run by shared links."""
     first, found, left = None, list[OtherJob](), list(others)
     reached: list[Routed] = [mine]
-    for one in reached:  # it grows
+    for one in reached:  # grows while it is iterated
         for other in list(left):
             theirs = (other.network, _all(other.plans))
             link = common_link(one, theirs)

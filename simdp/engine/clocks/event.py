@@ -110,7 +110,7 @@ class EventFabric:
                         nbytes = np.broadcast_to(nbytes, job.world_size)
                     nbytes = nbytes[rank : rank + 1]
                     job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
-                case _:  # also `Stretch`, which only the vectorised clock gets
+                case _:  # also `FusedWork`, which only the vectorised clock gets
                     raise OperationError(f"{__name__}.EventFabric", type(op))
         if clock > loop.now:
             yield loop.until(clock)

@@ -300,7 +300,7 @@ class FlowLinks:
         self._flows = Flows()
         self._position: dict[int, int] = {}
         self._degraded: dict[tuple[int, float], int] = {}
-        self._is_due = False  # to share links anew, at this instant
+        self._is_due = False  # whether links are shared again at this instant
         self._next_end: Moment | None = None
 
     def route(self, links: Ints, bandwidth: float, limits: Floats | None = None) -> Route:

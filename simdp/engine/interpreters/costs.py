@@ -194,7 +194,7 @@ class Rehearsals:
         return steps
 
     def keep(self, key: Hashable, plan: Any, steps: Rehearsed) -> None:
-        """Keep a step with its plan, so that the id in the key stays valid; drop the oldest."""
+        """Keep a step, and its plan for the id in the key; drop the oldest if full."""
         if len(self._known) >= MAX_REHEARSED:
             del self._known[next(iter(self._known))]
         self._known[key] = (plan, steps)

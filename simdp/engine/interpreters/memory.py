@@ -48,7 +48,7 @@ class TensorMemory:
         """Bytes of tensors by part, for each rank's number of samples."""
         if not tensors:
             return []
-        key = (tensors, _told_apart(sizes))  # those of equal blocks are equal
+        key = (tensors, _told_apart(sizes))  # equal blocks have equal tensors
         if key not in self._known:
             found = list[tuple[str, Amount]]()
             for part in dict.fromkeys(tensor.part for tensor in tensors):
@@ -356,11 +356,11 @@ class MemoryInterpreter:
         return self._step < self.observed_steps
 
     def before(self, op: ops.Op) -> Taken:
-        """Memory allocated as an operation begins."""
+        """Changes of memory as an operation begins."""
         return self._noted(self._before[type(op)], op)
 
     def after(self, op: ops.Op) -> Taken:
-        """Memory allocated or freed as an operation ends."""
+        """Changes of memory as an operation ends."""
         return self._noted(self._after[type(op)], op)
 
     def follow(self, op: ops.Op) -> None:

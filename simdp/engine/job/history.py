@@ -384,7 +384,7 @@ def train_through(
     """
     if scenario.sweep:
         raise ValueError("the scenario has a sweep; take one of its points")
-    scenario = scenario.model_copy(update={"target": None})  # the history says where it ends
+    scenario = scenario.model_copy(update={"target": None})  # the history determines the end
     _check(scenario, history)
     state = beginning(scenario) if history.num_groups > 1 else None
     told, result = _Told(), None

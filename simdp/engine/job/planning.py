@@ -371,7 +371,7 @@ def best_of(plan: JobPlan, start: int, mttf: float) -> int:
         return _mean_time(replace(plan, length=Length(num_steps, False), savings=savings))
 
     tried = {start: time(start)}
-    for factor in (0.5, 2.0):  # downhill, by halves and doubles
+    for factor in (0.5, 2.0):  # descend by halving and doubling
         best = start
         while (there := max(round(best * factor), 1)) not in tried:
             tried[there] = time(there)

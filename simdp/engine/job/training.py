@@ -147,7 +147,7 @@ class JobTraining:
         left = (self.num_steps - self._live.headway) / self.pace.headway
         return max(ceil(left - ROUNDING), 0)
 
-    # Forward --------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def train(self, until: float) -> bool:
         """Train until an instant on the job's clock [s], or to the end.
@@ -285,7 +285,7 @@ class JobTraining:
         self._due, self._owed = [], 0.0
         self._durable[-1], self._pending[-1] = self._live, None
 
-    # Backward -------------------------------------------------------------------------------------
+    # Failures -------------------------------------------------------------------------------------
 
     def note(self, effect: str, *of: int) -> None:
         """Add a `ProgressMark`."""

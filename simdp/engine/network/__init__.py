@@ -196,7 +196,7 @@ class NetworkRoutes:
                 alpha.reshape(src.shape),
                 bandwidth.reshape(src.shape),
             )
-            self._of_part[key] = (part.members, found)  # the array is kept, and so is its id
+            self._of_part[key] = (part.members, found)  # keeping the array keeps its id valid
         return self._of_part[key][1]
 
     def _check_length(self, part: SubPlan, src: Ints, dst: Ints) -> None:

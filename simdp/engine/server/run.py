@@ -392,7 +392,7 @@ class ServerRun:
             if stop and len(self._run.numbers.records) > self._last:
                 break
         end = self._loop.now
-        for worker in self.workers:  # those who come too late for the last update
+        for worker in self.workers:  # unfinished work after the last update
             worker.record(self._trace, end)
             worker.pushed(self._trace, end)
         self._count_pulls()
