@@ -50,8 +50,7 @@ class Planner:
         The cluster's routes, if it is a part of a larger one.
     groups : ndarray, shape `(num_groups, group size)`, int64, optional
         Process groups that run the same collective at the same time; default: all ranks are one.
-        Other
-        ranks take no part.
+        Other ranks take no part.
     """
 
     def __init__(
@@ -90,8 +89,7 @@ class Planner:
         """Choices of ``auto`` by collective.
 
         Each is a list of dicts: ``nbytes``, the smallest requested size with this ``algorithm``,
-        which also
-        applies to sizes up to the next entry.
+        which also applies to sizes up to the next entry.
         """
         found: dict[str, list[dict[str, Any]]] = {}
         for (asked, nbytes, _), algorithm in sorted(self._chosen.items(), key=_size):
@@ -121,8 +119,7 @@ class Planner:
         """Predict every candidate that supports the cluster.
 
         A candidate with shared links and more than `MAX_EXACT` transfers gets even shares of links,
-        as
-        equal ranks do. One of more than `MAX_PREDICTED` transfers is skipped unless there is no
+        as equal ranks do. One of more than `MAX_PREDICTED` transfers is skipped unless there is no
         other.
         """
         from simdp.collectives.auto import Auto

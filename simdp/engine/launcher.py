@@ -104,10 +104,8 @@ class Launcher:
         """Start a collective on a communication stream.
 
         ``label`` is the content of the buffer; ``group`` its process groups, which may have a
-        stream of
-        their own, or some ranks; ``delay`` is additional time in its stream before it begins [s].
-        The
-        others are as in `Launch`.
+        stream of their own, or some ranks; ``delay`` is additional time in its stream before it
+        begins [s]. The others are as in `Launch`.
         """
         number, group = self.num_calls, self._known(group)
         self.num_calls += 1
@@ -168,8 +166,7 @@ class Launcher:
         """Algorithm and protocol of a collective; empty if unknown.
 
         NCCL's model chooses both; a measured table contains neither. A simulated plan sends only
-        payload,
-        as NCCL's protocol Simple does.
+        payload, as NCCL's protocol Simple does.
         """
         from simdp.collectives.costs.nccl import NcclCost  # few runs need it
 
@@ -255,8 +252,7 @@ def mean_losses(
     """Join the losses of micro-steps; return the mean or sum over all ranks, and of each.
 
     ``losses`` are nan on a rank without samples; ``counts``, of shape `(num_micro, world_size)`,
-    are
-    the numbers of items that each averages; ``adds``: losses are sums.
+    are the numbers of items that each averages; ``adds``: losses are sums.
     """
     totals = (np.where(counts > 0, losses, 0.0) * (1.0 if adds else counts)).sum(axis=0)
     each = counts.sum(axis=0)

@@ -16,8 +16,7 @@ class ComputeWork(NamedTuple):
     """Work on the compute stream of every rank.
 
     ``step`` is -1 before the first step; ``seconds`` is the busy time of each rank's device [s];
-    the
-    others are as in a span.
+    the others are as in a span.
     """
 
     step: int

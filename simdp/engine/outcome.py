@@ -89,15 +89,12 @@ def rates(
     dict
         ``tokens_per_s``: of the model's first input, if it takes tokens, without padding;
         ``tokens_per_s_per_gpu``: the same per device; ``model_flops``: FLOPs of the model's
-        products in
-        a step of all ranks, forward and twice as many backward. Attention counts all pairs of
-        tokens,
-        even if it is causal, as in torchtitan and llm-foundry: ``6 P + 12 L d S`` per token of P
-        parameters of products (PaLM, appendix B). ``mfu``: these relative to the devices' peak in
-        the
-        dtype of the products; ``hfu``: with the forward FLOPs repeated by `recompute`, but without
-        the
-        internal recomputation of fused attention. None where it does not apply.
+        products in a step of all ranks, forward and twice as many backward. Attention counts all
+        pairs of tokens, even if it is causal, as in torchtitan and llm-foundry: ``6 P + 12 L d S``
+        per token of P parameters of products (PaLM, appendix B). ``mfu``: these relative to the
+        devices' peak in the dtype of the products; ``hfu``: with the forward FLOPs repeated by
+        `recompute`, but without the internal recomputation of fused attention. None where it does
+        not apply.
     """
     found: dict[str, float | None] = dict.fromkeys(RATES)
     workload, cluster = scenario.workload, scenario.cluster
@@ -164,8 +161,7 @@ def network_of(run: Run, clock: Clock, traffic: Traffic, ends: Floats) -> dict[s
     """Link use of a steady step, fabric and chosen algorithms.
 
     A step lasts from the first rank's begin to the last one's end. Traffic of neighbours is their
-    total
-    scaled to a step. ``ends`` is that of `metrics.step_ends`.
+    total scaled to a step. ``ends`` is that of `metrics.step_ends`.
     """
     num_steps = ends.shape[1] - 1
     first = metrics.num_warm_up(num_steps)
@@ -211,8 +207,7 @@ def wires_of(
     -------
     list of (str, float, float)
         Links inside a node and NICs, the busier first: name, bytes sent by one device or node
-        [bytes],
-        and their time at full bandwidth [s]. Empty for costs without traffic.
+        [bytes], and their time at full bandwidth [s]. Empty for costs without traffic.
     """
     way_of = getattr(cost, "way", None)
     if way_of is None or not calls or wiring.world_size == 1:
@@ -233,8 +228,7 @@ def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int
     """Number of NICs per node that plans send through, and number of NICs per node.
 
     None if nodes have one NIC, if nothing is sent between nodes, or if network switches reduce,
-    which
-    belong to no node.
+    which belong to no node.
     """
     cluster = network.cluster
     n, m, nics = cluster.world_size, cluster.local_size, cluster.numbering.nics

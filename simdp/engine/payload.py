@@ -84,8 +84,7 @@ def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
         Its transfers.
     buffers : sequence of ndarray, each shape `(num_elements,)`
         One contiguous buffer per rank, all of one dtype: the whole buffer, even if a rank uses only
-        a
-        piece of it (rank r's piece is the r-th).
+        a piece of it (rank r's piece is the r-th).
     op : ufunc
         The reduction of a rank's and an incoming value; default: the sum.
 
@@ -93,8 +92,7 @@ def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
     ------
     ValueError
         If the buffers do not match the plan or each other; or, for an all_to_all, if they do not
-        divide
-        evenly.
+        divide evenly.
     """
     if len(buffers) != plan.world_size:
         raise ValueError(f"the plan needs {plan.world_size} buffers, got {len(buffers)}")

@@ -115,9 +115,8 @@ def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, 
     """Bytes of the fullest rank's peak in each phase, by the samples of a micro-batch.
 
     The scenario has neither a sweep nor numerics, and at least two steps: the second equals all
-    later
-    ones and is the peak. Its ranks are synchronous and have equal numbers of samples. Phases in the
-    middle of the stack are included with ``everywhere``.
+    later ones and is the peak. Its ranks are synchronous and have equal numbers of samples. Phases
+    in the middle of the stack are included with ``everywhere``.
     """
     run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
     run.memory = _AnySize(scenario, run.program, Shapes(scenario, run.samples, has_loss=True))

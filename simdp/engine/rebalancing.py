@@ -93,9 +93,8 @@ class _Measuring:
 def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:
     """Pieces of every step of one point, by micro-step and rank.
 
-    Empty for a model that consists of times, without shapes of samples. ``most`` limits the
-    number of
-    ranks; default: all.
+    Empty for a model that consists of times, without shapes of samples. ``most`` limits the number
+    of ranks; default: all.
     """
     scenario = rebalanced(scenario)
     workload, n = scenario.workload, scenario.cluster.world_size

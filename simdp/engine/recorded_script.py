@@ -96,8 +96,7 @@ class Heard:
         """Drop operations before the first step, if all ranks leave the setup at one instant.
 
         This is so after a barrier, or after a wait for the last collectives; then the setup delays
-        all
-        later instants equally.
+        all later instants equally.
         """
         begin = next((i for i, op in enumerate(self.ops) if _step(op) > SETUP), 0)
         setup = self.ops[:begin]

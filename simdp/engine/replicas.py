@@ -54,8 +54,7 @@ def together(
     """Run every rank's script; parts that they yield are exchanged together by ``answer``.
 
     A script yields parts or `PAUSE`; this yields when the scripts pause. Finished ranks take part
-    with
-    zeros. Returns the scripts' return values, by rank.
+    with zeros. Returns the scripts' return values, by rank.
     """
     results: list[Any] = [None] * len(scripts)
     waiting = set(range(len(scripts)))
@@ -126,8 +125,7 @@ class Replicas:
     """Every rank's arrays, by torch name.
 
     ``weights`` are those of forward; ``gradients`` are of the current step, and empty before its
-    first
-    backward.
+    first backward.
     """
 
     def __init__(self, scenario: Scenario, samples: BatchSamples) -> None:
@@ -233,8 +231,8 @@ class Replicas:
         """Add the gradients of the last forward to those of the step.
 
         If forward paused, this yields before each call too, the last one first; the gradients that
-        a call
-        completes are available at the next pause. ``add`` exchanges parts as ``gather`` in forward.
+        a call completes are available at the next pause. ``add`` exchanges parts as ``gather`` in
+        forward.
         """
         scripts = [self._backward_of(rank) for rank in range(self.world_size)]
         yield from together(scripts, add, self._num_elements)
@@ -323,8 +321,7 @@ class Replicas:
         """Write every rank's gradient of a parameter, divided, into its buffer.
 
         torch multiplies by 1 / divisor in the gradient's dtype; its compression hooks round to 16
-        bits
-        first and then divide.
+        bits first and then divide.
         """
 
         def write(rank: int) -> None:

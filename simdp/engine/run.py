@@ -38,8 +38,7 @@ class Backups:
     """Drops the ranks with the longest forward and backward (backup workers).
 
     Ranks are ordered by compute time with stragglers, without waiting for input or other ranks, so
-    the
-    dropped ranks are known before the step and do not depend on the clock.
+    the dropped ranks are known before the step and do not depend on the clock.
     """
 
     def __init__(
@@ -335,8 +334,7 @@ class Run:
         """Follow memory only, through the setup and the observed steps.
 
         ``watch`` is called with every operation before its memory is followed. ``is_steady``:
-        follow only
-        the last observed step, with optimizer state allocated before it.
+        follow only the last observed step, with optimizer state allocated before it.
         """
         memory, program = self.memory, self.program
         for _ in memory.model():

@@ -21,8 +21,7 @@ class LookedAt(NamedTuple):
 
     ``shapes`` are the different ones per sample, ``which`` the index of each rank's; ``shares`` are
     the fractions of the token pairs of one sample of that length that fused attention computes
-    (empty
-    if 1).
+    (empty if 1).
     """
 
     shapes: list[tuple[Shape, ...]]
@@ -57,8 +56,7 @@ class BatchSamples:
     """The data set of one point. Padded samples are cut to the longest of their micro-batch.
 
     If one rank scatters the batch of all, that is the whole batch. Without numerics only lengths
-    are
-    kept.
+    are kept.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -179,10 +177,8 @@ class Pipeline:
         """Hand a batch to some ranks; each rank's batches come in order.
 
         ``number`` is that of the batch, from 0; ``samples`` are each rank's, maybe 0; ``clock`` is
-        the
-        instant at which its compute stream needs it [s]. Returns the end of each compute stream's
-        wait, and
-        of its copy [s].
+        the instant at which its compute stream needs it [s]. Returns the end of each compute
+        stream's wait, and of its copy [s].
         """
         if number == 0:
             self._begin[ranks] = clock

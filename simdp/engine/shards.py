@@ -119,10 +119,8 @@ class Shards:
         """Sum a unit's gradients piece by piece, in each group of ranks that have all pieces.
 
         ``buffers`` have the whole gradients, which are overwritten; the plan is a reduce_scatter in
-        each
-        group; ``divisor`` is that of the sums, for units in rows. Returns whether the sums are
-        complete and
-        added to each rank's pieces; with several groups, `reduce_across` follows.
+        each group; ``divisor`` is that of the sums, for units in rows. Returns whether the sums are
+        complete and added to each rank's pieces; with several groups, `reduce_across` follows.
         """
         assert divisor == 1.0, "flat gradients are divided before they are summed"
         payload.run(plan, buffers.flat)

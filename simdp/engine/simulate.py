@@ -60,8 +60,7 @@ def common_to(scenario: Scenario) -> Common:
     """State that a scenario shares with earlier ones.
 
     The scenario has no numerics, and its strategy must not depend on nominal times, since these
-    depend
-    on the network.
+    depend on the network.
     """
     cluster, program = scenario.cluster, scenario.program
     of = cluster.device, cluster.ranks_per_device, cluster.allocator
@@ -85,8 +84,7 @@ def plans_of(
 
     Connections of an algorithm do not depend on the size, so that one plan represents all. If sizes
     determine the algorithm, the plans of all called sizes are returned; if batches determine the
-    ranks,
-    or times the buckets, those of the script.
+    ranks, or times the buckets, those of the script.
     """
     program = program or scenario.program
     asked = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
@@ -372,8 +370,7 @@ def _clock(
     """Choose the clock of a run from all plans that it may launch.
 
     The size of a run matters only with numerics. A trace does not matter: a point of a sweep, a run
-    and
-    `simulate` have the same times to the last bit.
+    and `simulate` have the same times to the last bit.
     """
     by_size = fabric is not None and scenario.numerics
     num_steps = scenario.workload.num_steps(slowdown.world_size, scenario.base) if by_size else 0

@@ -84,8 +84,7 @@ def squares(
     """Squared norms of the ranks' gradients of a step, and of their mean.
 
     ``sizes`` are each rank's samples; ``loss_scale`` is a factor on all gradients. None where ranks
-    have
-    unequal shares of the step, or a gradient is not finite.
+    have unequal shares of the step, or a gradient is not finite.
     """
     n = len(gradients)
     if n < 2 or len(set(sizes.tolist())) != 1 or not sizes[0]:

@@ -135,8 +135,7 @@ class State:
         """Whether a scenario is the stopped one, so that the run continues as if uninterrupted.
 
         On another cluster it continues with the numbers, from the step where it stopped; on the
-        same one
-        too, if it had come from another one before.
+        same one too, if it had come from another one before.
 
         Raises
         ------

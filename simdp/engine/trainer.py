@@ -104,9 +104,8 @@ class Trainer:
         """Set every rank's weights to the mean: divided, then summed by an all_reduce.
 
         Master weights are averaged if there are any, and the others rounded from them; frozen ones
-        are
-        unchanged. All participating ranks get the mean of the counted ones; in process groups of
-        ``num_averaged`` ranks, that of their group.
+        are unchanged. All participating ranks get the mean of the counted ones; in process groups
+        of ``num_averaged`` ranks, that of their group.
         """
         who = who or Participants.without(self.world_size, "absent", ())
         drawn = self._master[0].items()
@@ -166,8 +165,7 @@ class Trainer:
         """Keep, and update, only each rank's own pieces of the parameters.
 
         ``places`` are the positions of each rank's pieces in flattened parameters; the ranks of a
-        group
-        have all pieces together; ``whole``: every rank also keeps the whole weights.
+        group have all pieces together; ``whole``: every rank also keeps the whole weights.
         """
         self._groups, self._places = groups, places
         pieces = []
@@ -193,8 +191,7 @@ class Trainer:
         """Master or other weights, state, counts and scales by rank and name.
 
         The ranks of a group have all pieces together, and the whole is stored under the first one;
-        None:
-        every rank has all.
+        None: every rank has all.
         """
         found: dict[str, Array] = {}
         for ranks in groups or [[rank] for rank in range(len(self._taken))]:

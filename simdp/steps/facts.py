@@ -97,8 +97,7 @@ class Facts:
         In torch's order of registration.
     ready_order, unused : sequence of str
         Parameters in the order in which backward finishes their gradients; trainable parameters
-        without
-        a gradient.
+        without a gradient.
     sizes : dict of str to int
         Elements of each parameter.
     itemsize : int

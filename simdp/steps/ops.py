@@ -205,8 +205,7 @@ class ReduceTogether(NamedTuple):
     """Start to sum the gradients of some units in one reduce_scatter, each piece on its owner.
 
     Owners add the sums to their pieces of the step's gradients; the whole ones are dropped.
-    ``before``
-    is as of `GatherTogether`.
+    ``before`` is as of `GatherTogether`.
     """
 
     tag: int
@@ -281,8 +280,7 @@ class Forward(NamedTuple):
     """Run forward of a call of the model; the loss is the call after the last.
 
     ``again``: it is recomputed; ``gil`` is the fraction of a kernel's launch that runs on one rank
-    at a
-    time.
+    at a time.
     """
 
     micro: int
@@ -417,8 +415,7 @@ class ReduceScatter(NamedTuple):
     """Start to sum a unit's gradients, each piece on its owner; the whole ones are dropped.
 
     Owners add the sums to their pieces of the step's gradients; with several groups that each have
-    all
-    pieces, after an `AllReduce` of the bucket over the groups.
+    all pieces, after an `AllReduce` of the bucket over the groups.
 
     Attributes
     ----------

@@ -29,8 +29,7 @@ class Partition:
     """Distribution of parameters over ranks.
 
     Whole tensors have owners; or each unit, its tensors joined, is cut into equal pieces: the rank
-    at
-    place r has the r-th. The last one is padded.
+    at place r has the r-th. The last one is padded.
 
     Parameters
     ----------
@@ -107,8 +106,7 @@ class Partition:
         """Elements of each parameter at each place, without padding.
 
         Neighbours with equal pieces share one mapping, so that a count over 16,384 places is
-        computed once
-        per mapping.
+        computed once per mapping.
         """
         if self.owners is not None:
             found: list[dict[str, int]] = [{} for _ in range(self.num_places)]
@@ -157,8 +155,7 @@ def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict
     """Assign whole tensors to ranks as torch's ZeroRedundancyOptimizer does.
 
     In each group of parameters, the largest first (ties: in order), each to the rank with the
-    fewest
-    elements (ties: the lowest).
+    fewest elements (ties: the lowest).
 
     Returns
     -------
@@ -186,8 +183,7 @@ class RowPartition(Partition):
     """Distribution of parameters over ranks, each cut separately into pieces of equal size.
 
     The rank at place r has the r-th piece; the last ones may be short or empty. Buffers and memory
-    of
-    pieces include padding, which is neither kept nor updated.
+    of pieces include padding, which is neither kept nor updated.
 
     Parameters
     ----------
@@ -277,8 +273,7 @@ def by_rows(
         As of `RowPartition`.
     after_forward : int
         Number of neighbours that keep units together between forward and backward, each with an
-        equal
-        part of the padded elements; 0: all ranks that share them.
+        equal part of the padded elements; 0: all ranks that share them.
     """
     places = int(ranks.shape[1])
     rows = {p.name: -(-(p.shape[0] if p.shape else 1) // places) for p in parameters}
@@ -376,8 +371,7 @@ class Selection(NamedTuple):
     """Top-k of a bucket: entries of largest magnitude, with their indices.
 
     An entry has ``entry_nbytes`` with its index; values are divided by ``divisor``; with error
-    feedback
-    the unsent part of the last step is added first.
+    feedback the unsent part of the last step is added first.
     """
 
     bucket: Bucket
@@ -414,8 +408,7 @@ class BucketRules(NamedTuple):
 
     ``rebuilds``: from the second iteration on, buckets follow the order in which gradients became
     ready; ``one_at_first``: the first iteration has one bucket; ``equal_caps``: a given cap also
-    applies
-    to the first bucket.
+    applies to the first bucket.
     """
 
     rebuilds: bool = True
@@ -445,8 +438,7 @@ def assign(
     """Sort tensors into buckets by torch's rule.
 
     A tensor is added to the open bucket, which closes once it reaches its limit: a bucket can
-    exceed
-    its limit by nearly one tensor, and no tensor is split.
+    exceed its limit by nearly one tensor, and no tensor is split.
 
     Parameters
     ----------

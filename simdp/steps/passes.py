@@ -64,8 +64,7 @@ def forward_of_all(facts: Facts, micro: int, gil: float = 0.0, losses: bool = Fa
     """Run the model on every rank with samples, without collectives.
 
     ``gil`` is the fraction of a kernel's launch that runs on one rank at a time, as in threads of
-    one
-    interpreter. With ``losses`` each rank also computes the loss of its own piece.
+    one interpreter. With ``losses`` each rank also computes the loss of its own piece.
     """
     for call in range(len(facts.graph.calls) + losses):
         yield Forward(micro, call, gil=gil)

@@ -256,8 +256,7 @@ class Program:
         """Create the program of a run.
 
         ``num_samples`` is the size of its data set; ``local_size`` defaults to all ranks; other
-        arguments
-        are those of `Facts`.
+        arguments are those of `Facts`.
         """
         kinds, num_steps = workload.kinds_of_steps(world_size, num_samples, start)
         local_size = world_size if local_size is None else local_size

@@ -142,8 +142,7 @@ def clock_for(
         Every plan that may be launched; one size of an algorithm stands for all sizes.
     asked : {"auto", "event", "vector"}
         A fixed fabric; ``"auto"``: the event fabric where links are shared and for runs of few
-        events,
-        else the vectorised one.
+        events, else the vectorised one.
     most_transfers : callable, optional
         Counts the transfers of the longest collective; default: of the longest plan.
     others : sequence of OtherJob

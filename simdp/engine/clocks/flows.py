@@ -213,8 +213,7 @@ class Flows:
         """Advance all flows to an instant [s]: end the finished, begin the new, share links again.
 
         ``done`` is called with the token of each ended flow, in order of joining. Returns the
-        instant at
-        which the next flow ends if nothing changes [s]; inf without flows.
+        instant at which the next flow ends if nothing changes [s]; inf without flows.
         """
         n = len(self._flows)
         if n:
@@ -315,8 +314,7 @@ class FlowLinks:
             additional link of its own.
         limits : ndarray, shaped as ``links``, optional
             Bandwidth of links that are degraded in some steps [bytes/s]. Flows of such a step share
-            the
-            link with all flows, and the reduced bandwidth with each other.
+            the link with all flows, and the reduced bandwidth with each other.
         """
         used = links[links >= 0].tolist()
         new = [link for link in used if link not in self._position]
@@ -433,8 +431,7 @@ class Wires:
         """Number the connections of a part; return all numbers of the line so far.
 
         Parts of one ``line`` run one after the other and share connections; those of different
-        lines may
-        run at the same time. Vertices from ``num_ranks`` on are switches.
+        lines may run at the same time. Vertices from ``num_ranks`` on are switches.
         """
         known = self._lines.setdefault(line, {})
         c = network.of_part(part)

@@ -30,13 +30,11 @@ class Dependencies:
     """The order that a plan imposes on the transfers of a part, numbered as they are listed.
 
     Transfers of one connection take turns. A transfer reads from a *place*: a chunk of its source,
-    or,
-    in plans with rank order, its two ranks. The arrivals at a place in one round open a *gate*;
-    gates
-    of later rounds open after those of earlier ones, and a transfer waits for the last gates of its
-    places before its own round. So the number of dependencies grows linearly with the number of
-    transfers, even where thousands of transfers meet. Vertices from ``num_ranks`` on are switches,
-    which need not enter.
+    or, in plans with rank order, its two ranks. The arrivals at a place in one round open a *gate*;
+    gates of later rounds open after those of earlier ones, and a transfer waits for the last gates
+    of its places before its own round. So the number of dependencies grows linearly with the number
+    of transfers, even where thousands of transfers meet. Vertices from ``num_ranks`` on are
+    switches, which need not enter.
 
     Attributes
     ----------
@@ -322,8 +320,7 @@ class Transfers:
         """Prepare a collective; `come` begins it on each rank.
 
         Collectives of one ``line`` run one after the other on every rank. Each rank that leaves is
-        passed
-        to ``left``. ``slow`` is the relative slowdown from the arrival of all ranks until
+        passed to ``left``. ``slow`` is the relative slowdown from the arrival of all ranks until
         `Groups.run_free`.
         """
         timed = op.seconds is not None
@@ -516,8 +513,7 @@ class FabricJob:
         """Mark a rank as waiting for a collective, and so for all earlier ones of its stream.
 
         Compute counts as slowing a collective down until all ranks wait for it, even where one is
-        idle in
-        between because it waits for another collective: `streams` does the same.
+        idle in between because it waits for another collective: `streams` does the same.
         """
         stream = self.calls[number].op.stream
         line, first = self.launched[stream], self._waited.get((rank, stream), 0)

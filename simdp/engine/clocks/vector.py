@@ -60,9 +60,8 @@ class TransferPace:
     """Durations of a part's transfers.
 
     ``alpha`` and ``per_chunk``, of shape `(num_pairs, num_groups)`, are the latency of each
-    connection
-    and the time of each chunk [s]; ``each`` replaces them by the times of each round's transfers
-    [s].
+    connection and the time of each chunk [s]; ``each`` replaces them by the times of each round's
+    transfers [s].
     """
 
     alpha: Floats
@@ -386,8 +385,7 @@ class VectorFabric:
     """Simulates a script for all ranks at once.
 
     Exact if no two transfers of the script's plans use a link at a time; with ``fixed``, links may
-    be
-    shared, and every transfer gets a fixed share of them (`Lockstep`).
+    be shared, and every transfer gets a fixed share of them (`Lockstep`).
     """
 
     def __init__(
@@ -630,8 +628,7 @@ def record_collective(
 
     ``ready`` is each rank's launch on the compute stream, ``enter`` its entry into the free
     communication stream [s]. A rank that is done before the last one is ready, as in a broadcast,
-    has
-    waited until then.
+    has waited until then.
     """
     if op.alone(len(enter)):
         return

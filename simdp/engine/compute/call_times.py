@@ -147,8 +147,7 @@ class CallTimes:
             Index of each rank's shape.
         shares : sequence of float
             For each of the shapes, the fraction of its pairs of tokens that fused attention
-            computes;
-            default: all.
+            computes; default: all.
 
         Returns
         -------
@@ -197,8 +196,7 @@ class CallTimes:
         """Time and arithmetic by kind of kernel, summed over all ranks.
 
         ``looked_at`` are shapes, index of each rank's shape, and shares, as for `seconds`; only
-        ``calls``
-        count if given.
+        ``calls`` count if given.
 
         Returns
         -------
@@ -242,8 +240,7 @@ class CallTimes:
         """Kernels of all calls on a rank, for a number of samples of full length.
 
         Returns the number of each kernel's call, ascending; the time that the device waits for its
-        launch;
-        and its duration [s].
+        launch; and its duration [s].
         """
         kernels = self._kernels_of(activity, self.workload.model.known_shapes())
         busy = self._alone(kernels, rank, float(batch))
@@ -302,8 +299,7 @@ def idle_before(seconds: Floats, launch: float) -> Floats:
     """Time that a device waits for each launch, if the host never waits for the device [s].
 
     Kernel k, of duration ``seconds[k]``, is launched at ``(k + 1) launch`` and begins then, or when
-    the
-    one before it is done.
+    the one before it is done.
     """
     launched = launch * np.arange(1, len(seconds) + 1)
     late = np.maximum.accumulate(launched - (np.cumsum(seconds) - seconds))
@@ -441,19 +437,14 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     -------
     list of dict
         For each of `PARTS` that takes time: ``part``; ``seconds``, mean over ranks; and
-        ``of_peak``,
-        the FLOPs of its kernels relative to the devices' peak in this time (None if unknown, or
-        without
-        arithmetic). ``matrix_products`` are kernels bound by arithmetic; ``attention`` all kernels
-        of
-        attention, without its linear layers; ``memory_bound`` kernels bound by memory traffic;
-        ``recompute`` the forward that backward repeats; ``launches`` the time that a device waits
-        for
-        its host; ``slowed`` the additions by stragglers and by communication that overlaps compute.
-        The
-        seconds sum to ``compute``. Empty where layers have no kernels (measured times, profiles),
-        and
-        for strategies with one process for all devices, or a parameter server.
+        ``of_peak``, the FLOPs of its kernels relative to the devices' peak in this time (None if
+        unknown, or without arithmetic). ``matrix_products`` are kernels bound by arithmetic;
+        ``attention`` all kernels of attention, without its linear layers; ``memory_bound`` kernels
+        bound by memory traffic; ``recompute`` the forward that backward repeats; ``launches`` the
+        time that a device waits for its host; ``slowed`` the additions by stragglers and by
+        communication that overlaps compute. The seconds sum to ``compute``. Empty where layers have
+        no kernels (measured times, profiles), and for strategies with one process for all devices,
+        or a parameter server.
     """
     workload, strategy, n = scenario.workload, scenario.strategy, scenario.cluster.world_size
     is_plain = strategy.execution == "synchronous"

@@ -52,10 +52,9 @@ def with_those_beside(
     """Kernels of each call, and those that torch runs around it.
 
     Forward: inputs in another dtype than autocast's are cast; a batch norm counts its batches;
-    plain
-    attention scales and masks its scores. Backward: the same casts and products again; values used
-    by
-    several calls, and parameters shared by several layers, have several gradients, which are added.
+    plain attention scales and masks its scores. Backward: the same casts and products again; values
+    used by several calls, and parameters shared by several layers, have several gradients, which
+    are added.
     """
     sums = _sums(flow) if activity == "backward" else {}
     shared = _shared(flow) if activity == "backward" else {}
@@ -154,10 +153,8 @@ def kernels_of_loss(activity: str, flow: Flow) -> list[Kernel]:
     """Kernels of a loss on the model's outputs.
 
     Cross entropy is a log_softmax and the selection of one number per row; backward clears a
-    gradient,
-    writes one number per row, and passes through the log_softmax. Autocast runs the log_softmax in
-    16
-    bits and the rest in 32. Backward begins with a gradient of 1.
+    gradient, writes one number per row, and passes through the log_softmax. Autocast runs the
+    log_softmax in 16 bits and the rest in 32. Backward begins with a gradient of 1.
     """
     found = [Kernel(0.0, 0.0, float(flow.full))] * (activity == "backward")
     for value, _ in flow.graph.outputs:
@@ -204,12 +201,9 @@ def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list
 
     Forward reads the inputs of a chain and writes its outputs. Backward reads the gradients of the
     outputs, and the values from which slopes are computed; it writes the gradients of the inputs:
-    the
-    terms of a sum share one gradient, or none is written if it exists already. Gradients of weights
-    are
-    sums over all rows, by one more kernel for each call with parameters, which reads two tensors of
-    its
-    size. The arithmetic is that of the ``plain`` kernels.
+    the terms of a sum share one gradient, or none is written if it exists already. Gradients of
+    weights are sums over all rows, by one more kernel for each call with parameters, which reads
+    two tensors of its size. The arithmetic is that of the ``plain`` kernels.
     """
     from simdp.workload.transforms import Fused  # imports most layers
 

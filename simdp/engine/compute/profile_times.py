@@ -117,11 +117,9 @@ class ProfileTimes:
     """Seconds of forward and backward, call by call.
 
     A call takes the larger of its file's device time and host time. With k ranks on a device,
-    device
-    times are multiplied by k. Another device than the measured one scales its part by `factors`,
-    and
-    another micro-batch as in `FromProfile`. There is no loss; ``tails``: whether a call's backward
-    continues after its gradients are ready.
+    device times are multiplied by k. Another device than the measured one scales its part by
+    `factors`, and another micro-batch as in `FromProfile`. There is no loss; ``tails``: whether a
+    call's backward continues after its gradients are ready.
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:

@@ -34,8 +34,7 @@ class Roofline:
         Index of the rank's device among the ``different`` ones.
     bandwidth, launch, half_work : ndarray, shape `(world_size,)`
         Memory bandwidth that kernels reach [bytes/s]; time to start a kernel [s]; additional work
-        by
-        which arithmetic is slower than at full speed [FLOP].
+        by which arithmetic is slower than at full speed [FLOP].
     alone : Roofline
         The same, if every rank had a whole device.
     """

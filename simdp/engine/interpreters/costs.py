@@ -52,8 +52,7 @@ def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: A
     """Device time of an update besides moving its bytes [s], from a profile if it has one.
 
     ``moved`` are the bytes that the optimizer moves on each rank; ``beside`` is the result without
-    a
-    profiled update.
+    a profiled update.
     """
     told = told_update(workload, roofline)
     whole = optimizer_nbytes_moved(workload)

@@ -14,8 +14,7 @@ class TimeShares(NamedTuple):
     """Breakdown of training time, as fractions or in seconds.
 
     ``productive`` is the undisturbed step; the others are waits for batches and for slow ranks, and
-    the
-    rest.
+    the rest.
     """
 
     productive: float
@@ -34,8 +33,7 @@ class Account:
     """The parts of a run's time.
 
     ``seconds`` by `PARTS` sum to the job's time; ``queued`` is the part of it in which the job
-    waited
-    for nodes [s]; ``strip`` is the timeline, if it is kept.
+    waited for nodes [s]; ``strip`` is the timeline, if it is kept.
     """
 
     def __init__(self, keeps_strip: bool = False) -> None:

@@ -106,8 +106,7 @@ class History:
         Each begins at the end of the kept steps; the last one is kept.
     num_groups : int
         Replica groups, of equal numbers of neighbouring ranks, that continue without each other; 1
-        if
-        all ranks stop together.
+        if all ranks stop together.
 
     Raises
     ------
@@ -213,19 +212,16 @@ class History:
             Minimum number of groups in a step.
         fixed : bool
             Only the first ``min_groups`` present groups count; the others are spares, which add
-            zeros
-            (torchft: FIXED_WITH_SPARES). Otherwise all count (DYNAMIC).
+            zeros (torchft: FIXED_WITH_SPARES). Otherwise all count (DYNAMIC).
         period : int
             Steps after which groups synchronize: 1, or those between two averages of weights. A
-            failure
-            discards the whole period.
+            failure discards the whole period.
 
         Raises
         ------
         ScenarioError
             If an event has no valid step or group, or does not fit the group's state; or if too few
-            groups
-            are left.
+            groups are left.
         """
         made = _GroupHistory(num_steps, num_groups, min_groups, fixed, period)
         for number, event in enumerate(events):
@@ -370,10 +366,8 @@ def train_through(
     -------
     Result
         Of the last attempt, as of a continued run: its numbers cover all kept steps, its times only
-        its
-        own. ``participation`` also has the samples of ``repeated`` and ``uncommitted`` steps, and
-        the
-        losses of all ``attempts``.
+        its own. ``participation`` also has the samples of ``repeated`` and ``uncommitted`` steps,
+        and the losses of all ``attempts``.
 
     Raises
     ------
@@ -514,8 +508,7 @@ def copied(
 
     Each rank gets the arrays of its source rank, or of rank 0 where that has none. With pieces,
     ``leaders`` are the first ranks of each set of ranks that have all pieces together: whole
-    tensors
-    are stored under their names.
+    tensors are stored under their names.
     """
     mine = {key for key in arrays if key.partition("/")[0].isdigit()}
     names = {_name(key) for key in mine}

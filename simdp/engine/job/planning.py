@@ -359,10 +359,8 @@ def best_of(plan: JobPlan, start: int, mttf: float) -> int:
     """Steps between checkpoints that minimize the time of a job, or of its first part.
 
     All intervals see the same failures. The start is halved, or doubled, while that is better; then
-    a
-    parabola is fitted to the logarithms of time and interval around the best. ``mttf`` is the mean
-    time
-    between failures [s].
+    a parabola is fitted to the logarithms of time and interval around the best. ``mttf`` is the
+    mean time between failures [s].
     """
     num_steps = min(plan.length.num_steps, max(in_steps(TRIED_FAILURES * mttf, plan), 20 * start))
 

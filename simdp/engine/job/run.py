@@ -21,10 +21,8 @@ def events(
     """Merge the events of all failure processes, in ascending time; ties: in their order.
 
     Each process draws from a stream of its own, so that adding one does not change the others.
-    Endless
-    unless all processes are traces. Deterministic for a seed and the number of a run in its
-    ensemble.
-    Nodes include spares.
+    Endless unless all processes are traces. Deterministic for a seed and the number of a run in its
+    ensemble. Nodes include spares.
     """
     streams = [
         process.events(num_nodes, devices_per_node, stream(seed, "failures", run, number))
@@ -52,8 +50,7 @@ class Nodes:
     """The nodes of a run: ``wanted`` ones, which the job uses if available, and spares.
 
     ``away`` has the unavailable nodes with the ends of their absence [s], ``idle`` the available
-    unused
-    ones in order of arrival; ``seconds`` is the available time, summed over nodes [node s].
+    unused ones in order of arrival; ``seconds`` is the available time, summed over nodes [node s].
     """
 
     def __init__(self, wanted: int, spares: int = 0) -> None:
@@ -112,10 +109,8 @@ class Outcome(NamedTuple):
     """Result of a run.
 
     ``finish`` is its end, ``parts`` its time by `simdp.engine.job.account.PARTS`, ``queued`` the
-    part of
-    it in which the job waited for nodes [s]; ``node_seconds`` is the available time summed over
-    nodes,
-    including spares [s].
+    part of it in which the job waited for nodes [s]; ``node_seconds`` is the available time summed
+    over nodes, including spares [s].
     """
 
     finish: float
@@ -221,8 +216,7 @@ class JobRun:
         """Let time pass without training, and count it as a part.
 
         ``is_queue``: the job waits for nodes. Returns the event that hit the job meanwhile, at its
-        instant;
-        None if there was none.
+        instant; None if there was none.
         """
         until = self.training.now + seconds
         event = None

@@ -47,8 +47,7 @@ class Saving(NamedTuple):
     """One kind of checkpoint: steps between two, and times [s].
 
     Training is blocked for ``blocking``; after another ``background`` it can be loaded, in
-    ``load``.
-    ``tolerates`` is the worst failure that it survives, of `WORST`.
+    ``load``. ``tolerates`` is the worst failure that it survives, of `WORST`.
     """
 
     every: int
@@ -307,8 +306,7 @@ class JobTraining:
         """Return to the newest checkpoint that survives a failure.
 
         ``worst`` is the severity, one of `WORST`. Returns the time to load the checkpoint [s]; 0 if
-        there
-        is none.
+        there is none.
         """
         best, load = START, 0.0
         for number, saving in enumerate(self.savings):
@@ -333,9 +331,8 @@ class Length(NamedTuple):
     """Length of a job.
 
     ``num_steps`` are those on all nodes, the mean over runs for a random target;
-    ``counts_samples``:
-    a step of fewer samples is less progress, as with epochs; ``need`` are the samples that a target
-    takes.
+    ``counts_samples``: a step of fewer samples is less progress, as with epochs; ``need`` are the
+    samples that a target takes.
     """
 
     num_steps: float

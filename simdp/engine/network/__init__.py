@@ -89,8 +89,7 @@ class RoundTransfers:
         Index of each transfer's connection in `Connections.places`; its places.
     chunk, to, count, stride
         First chunk of each transfer, at its source and at its destination; number of chunks, and
-        their
-        distance.
+        their distance.
     in_line : list of ndarray
         Positions of the transfers that are first on their connections in this round, then of those
         that are second, ...
@@ -113,10 +112,8 @@ class NetworkRoutes:
     """Routes of one cluster, or of one job's ranks in it.
 
     ``vertices`` are the cluster's vertices of the job's ranks and switches, by default all;
-    ``seed``
-    draws when flapping links are degraded; ``first_step`` is the step of the run that the clocks
-    call
-    0.
+    ``seed`` draws when flapping links are degraded; ``first_step`` is the step of the run that the
+    clocks call 0.
     """
 
     def __init__(self, cluster: Cluster, vertices: Ints | None = None, seed: int = 0) -> None:
@@ -143,8 +140,7 @@ class NetworkRoutes:
         """Route pairs of vertices.
 
         A rank reaches itself in no time. A store-and-forward route, such as one through host
-        memory, takes
-        the time of all its stages: ``1 / bandwidth`` is their sum.
+        memory, takes the time of all its stages: ``1 / bandwidth`` is their sum.
 
         Returns
         -------

@@ -35,8 +35,7 @@ class LinkUse(NamedTuple):
     """Traffic over a link.
 
     ``nbytes`` are the run's, ``others`` those of other jobs in the same time; ``utilization`` is
-    the
-    busy fraction of the time at full bandwidth, 0 ... 1; estimates are limited to 1.
+    the busy fraction of the time at full bandwidth, 0 ... 1; estimates are limited to 1.
     """
 
     name: str
@@ -49,10 +48,8 @@ class Traffic:
     """Counts a script's collectives; the links of timed collectives are unknown.
 
     ``launched`` are bytes by step and plan, ``done`` bytes by plan that the first rank has waited
-    for;
-    timed collectives are in neither. ``calls`` are the numbers of each timed collective in each
-    step;
-    None with process groups.
+    for; timed collectives are in neither. ``calls`` are the numbers of each timed collective in
+    each step; None with process groups.
     """
 
     def __init__(self) -> None:
@@ -183,8 +180,7 @@ def link_use(
         Traffic of other jobs in the same time.
     estimated : bool
         Whether links were shared by rounds (`Lockstep`), of which one may begin before the last one
-        is
-        over.
+        is over.
     """
     links, nbytes = link_bytes(network, moved)
     beside = np.zeros(len(links))
@@ -237,9 +233,8 @@ def overtaken(part: SubPlan, connections: Connections, num_ranks: int) -> Bools:
     """Find the connections on which a collective can catch up with the one before it.
 
     A connection with a rank at one end is left before the rank enters the next collective.
-    Transfers
-    between switches hold no rank back, except in an all_reduce, which no rank leaves before all the
-    switches' sums have come down.
+    Transfers between switches hold no rank back, except in an all_reduce, which no rank leaves
+    before all the switches' sums have come down.
 
     Returns
     -------
@@ -381,8 +376,7 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
     """Max-min fair rates of flows [bytes/s], shape `(num_flows,)`.
 
     Links fill up together: in every pass each flow requests its narrowest link's equal share; a
-    link
-    where every flow requests that link's own share is full, and its flows are settled.
+    link where every flow requests that link's own share is full, and its flows are settled.
 
     Parameters
     ----------
@@ -485,8 +479,7 @@ class Lockstep:
         """Durations of a part's transfers by round, latency included [s].
 
         Shape `(num_transfers, num_groups)` each; one entry for a ring or a chain, which repeat one
-        round.
-        ``chunk_nbytes`` is one chunk of the whole plan.
+        round. ``chunk_nbytes`` is one chunk of the whole plan.
         """
         same = [i for i, depth in enumerate(self._depth) if depth == self._depth[number]]
         beside = [self.parts[i] for i in sorted(same, key=lambda i: i != number)]
@@ -582,8 +575,7 @@ def _ends(links: Ints, capacity: Floats, nbytes: Floats, alpha: Floats, times: i
     """Ends of flows that share links max-min fairly, each from the end of its latency on [s].
 
     ``links`` and ``capacity`` are as in `fair_rates`; links are shared again up to ``times`` times,
-    then
-    each flow keeps its rate.
+    then each flow keeps its rate.
     """
     end, left = alpha.copy(), nbytes.copy()
     active, now = np.flatnonzero(nbytes * np.isfinite(capacity[links].min(axis=0))), 0.0

@@ -159,8 +159,8 @@ def additions(plan: Plan) -> list[Any]:
 class _Sums(NamedTuple):
     """Additions of chunks in the order of the plan.
 
-    A term below the number of ranks is that rank's buffer; larger terms number the sums.
-    Additions of one batch are independent.
+    A term below the number of ranks is that rank's buffer; larger terms number the sums. Additions
+    of one batch are independent.
     """
 
     left: Ints
@@ -324,8 +324,7 @@ def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
     """Size of a collective's whole buffer, as `simdp.collectives.Algorithm.plan` counts it [bytes].
 
     ``given`` are the arguments of one of n ranks. None for an all_to_all of unequal pieces: its
-    size
-    depends on all ranks (`most_given`).
+    size depends on all ranks (`most_given`).
     """
     first = sum(array.nbytes for array in given.inputs)
     if collective in ("all_gather", "gather"):
@@ -359,10 +358,9 @@ class Collective:
     """A call of one group, the ``number``-th from 1.
 
     ``asked`` is the call of the first member that made it, rank ``first``. ``collective`` is a key
-    of
-    `EXCHANGES`, or None for a call that takes no time. ``exchange`` executes the call when the last
-    rank enters; by default the function of `EXCHANGES` does, and each rank gets its outputs when it
-    leaves.
+    of `EXCHANGES`, or None for a call that takes no time. ``exchange`` executes the call when the
+    last rank enters; by default the function of `EXCHANGES` does, and each rank gets its outputs
+    when it leaves.
     """
 
     def __init__(

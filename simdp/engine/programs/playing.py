@@ -42,12 +42,9 @@ class Served(NamedTuple):
     """Algorithm and timing of a collective of a certain size.
 
     ``plan`` is over the places of the group, for the data; ``placed`` over the ranks of the
-    cluster,
-    for the time, with its ``links``. ``seconds`` is the duration from the last rank's arrival [s];
-    None:
-    simulated by transfers. ``shared``: transfers share links with each other; ``as_one``: there are
-    no
-    transfers to simulate, or too many.
+    cluster, for the time, with its ``links``. ``seconds`` is the duration from the last rank's
+    arrival [s]; None: simulated by transfers. ``shared``: transfers share links with each other;
+    ``as_one``: there are no transfers to simulate, or too many.
     """
 
     plan: Plan
@@ -225,8 +222,7 @@ class Playing:
         """Enter a member of the group into a collective.
 
         ``since`` is the instant at which it was ready [s]: now, or earlier if the size of the call
-        was
-        unknown before the last rank's arrival.
+        was unknown before the last rank's arrival.
         """
         if not course.entered:
             self._begin(course)

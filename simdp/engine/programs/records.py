@@ -59,8 +59,7 @@ class Handle:
     """A rank's part of a call, to wait for; ``enter`` and ``end`` are instants [s].
 
     ``blockers`` describes the current reason of the wait, for reports of deadlocks; ``source`` is
-    the
-    source rank of a message, -1 for all other calls.
+    the source rank of a message, -1 for all other calls.
     """
 
     __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
@@ -144,8 +143,7 @@ class ProgramRecords:
         """Add a call: each rank waits until all are ready, then takes part.
 
         ``ready``, ``enter`` and ``end`` are each rank's issue, entry into its free stream, and end
-        [s];
-        ``nbytes`` are the bytes that it sends.
+        [s]; ``nbytes`` are the bytes that it sends.
         """
         latest = ready.max()
         begin = np.minimum(np.maximum(enter, latest), end)
@@ -214,10 +212,8 @@ class Stretching:
     """Slowdown of compute by concurrent collectives.
 
     While a collective runs on a rank, from its entry to its end, work takes ``1 + slowdown`` times
-    as
-    long, as in scenarios. Later collectives are unknown when work starts; so a rank works at full
-    speed
-    first, then adds the missing time, in ever smaller pieces.
+    as long, as in scenarios. Later collectives are unknown when work starts; so a rank works at
+    full speed first, then adds the missing time, in ever smaller pieces.
     """
 
     def __init__(self, slowdown: float, world_size: int) -> None:

@@ -61,8 +61,7 @@ class Baton:
     """Runs a function once per rank, in one thread each, one at a time.
 
     ``enter`` is called with a rank whenever it gets control; ``leave`` before another one gets
-    control,
-    unless the rank has ended.
+    control, unless the rank has ended.
     """
 
     def __init__(

@@ -2,8 +2,7 @@
 
 Here each rank runs its own part (`Worker`), messages share links (`Messages`), and the use of a
 gradient depends on its arrival (`updates`). The numbers (`Learning`) follow the clock, so that
-equal
-seeds give equal bits.
+equal seeds give equal bits.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ class ServerStep:
     """Record of a step in progress.
 
     ``samples`` are those of the applied gradients; ``losses`` of the workers with an applied
-    gradient,
-    empty without numerics; ``lr`` and ``norm`` are of the update with the gradient of ``first``,
-    the
-    lowest of these workers; ``adds``: losses are sums.
+    gradient, empty without numerics; ``lr`` and ``norm`` are of the update with the gradient of
+    ``first``, the lowest of these workers; ``adds``: losses are sums.
     """
 
     samples: int = 0
@@ -312,8 +309,7 @@ class ServerRun:
     """A run in which every rank is a worker, with the server on the device of one of them.
 
     An update runs at the speed of the server's device, on a stream of its own, which does not delay
-    the
-    worker there. Its spans appear on the ranks with the applied gradients.
+    the worker there. Its spans appear on the ranks with the applied gradients.
 
     Parameters
     ----------
@@ -623,8 +619,7 @@ def play_with_server(
     ------
     ScenarioError
         If ``fabric="vector"``; or if the run continues on another cluster, where messages would
-        arrive
-        in another order.
+        arrive in another order.
     """
     if fabric == "vector":
         raise ScenarioError(["fabric 'vector' cannot simulate a server; use 'event' or 'auto'."])

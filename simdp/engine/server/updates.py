@@ -181,8 +181,7 @@ class Synchronous(Updates):
     """One update with the first gradients of a step; later ones are dropped.
 
     With backups, a worker without samples skips a step: otherwise its gradient of zeros would
-    arrive
-    first and replace one with information.
+    arrive first and replace one with information.
     """
 
     def __init__(self, options: ServerOptions, yard: Yard, world_size: int) -> None:
@@ -337,8 +336,7 @@ class Learning(RecordsInterpreter):
     """Weights and optimizer state of the server; weights, buffers and gradients of the workers.
 
     Results depend on the order of calls, which the clock determines. So a continued run first
-    returns
-    the results in the state's log, call by call, and then loads the state.
+    returns the results in the state's log, call by call, and then loads the state.
     """
 
     replicas: Replicas
