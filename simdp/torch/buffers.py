@@ -21,7 +21,7 @@ import torch.distributed as dist
 from simdp.arrays import Array
 from simdp.collectives import Collectives
 from simdp.distributed.launch import BACKENDS
-from simdp.engine.programs.groups import additions
+from simdp.engine.programs.folding import BLOCK, ChunkSums, additions, fold_blocks
 from simdp.engine.programs.records import CallSignature
 from simdp.errors import ProgramError
 
@@ -124,9 +124,6 @@ def device_type(tensor: Any) -> str:
 
 # Adding -------------------------------------------------------------------------------------------
 
-BLOCK = 2**15
-"""Elements that are added up at once."""
-
 OPS: dict[str, tuple[Any, Any]] = {
     "SUM": (np.add, torch.add),
     "AVG": (np.add, torch.add),
@@ -141,16 +138,6 @@ OPS: dict[str, tuple[Any, Any]] = {
 """By torch's name: what adds arrays, and what adds 16-bit numbers."""
 
 GLOO = Collectives.model_validate(BACKENDS["gloo"])
-
-Sum = tuple[Any, Any] | int
-"""The number of an input, or the two sums that make a sum."""
-
-
-class _Recipe(NamedTuple):
-    """Offsets of the chunks, and the terms of each sum."""
-
-    offsets: list[int]
-    sums: list[Sum]
 
 
 class Reduction(NamedTuple):
@@ -220,7 +207,7 @@ def reduce_into(
     if not outputs or not size:
         return
     arrays = [each.array for each in inputs]
-    recipe = _recipe(collective, n, size, arrays[0].itemsize, root)
+    chunks = _chunks(collective, n, size, arrays[0].itemsize, root)
     dtype, adds = inputs[0].dtype, OPS[how.name]
     scale: Callable[[Any], None] | None = None
     if how.name == "AVG":
@@ -234,15 +221,7 @@ def reduce_into(
             targets = list(outputs)
         if how.factor != 1.0:
             sources = [source * how.factor for source in sources]
-        for begin, end, tree in zip(recipe.offsets, recipe.offsets[1:], recipe.sums, strict=False):
-            for start in range(begin, end, BLOCK):
-                cut = slice(start, min(start + BLOCK, end))
-                pieces = [source[cut] for source in sources]
-                found = _added(tree, pieces, add, room[: cut.stop - cut.start])
-                if scale is not None:
-                    scale(found)
-                for target in targets:
-                    target[cut] = found
+        fold_blocks(chunks, sources, targets, add, room, scale)
 
 
 def _mean(n: int, dtype: Any) -> Callable[[Any], None]:
@@ -255,28 +234,12 @@ def _mean(n: int, dtype: Any) -> Callable[[Any], None]:
     return divide
 
 
-def _added(tree: Sum, pieces: Sequence[Any], add: Any, out: Any) -> Any:
-    """Work out a sum in ``out``."""
-    if isinstance(tree, int):
-        out[...] = pieces[tree]
-        return out
-    left, right = tree
-    if not isinstance(left, int) and not isinstance(right, int):
-        other = _added(right, pieces, add, out.copy() if hasattr(out, "copy") else out.clone())
-        add(_added(left, pieces, add, out), other, out=out)
-        return out
-    first = pieces[left] if isinstance(left, int) else _added(left, pieces, add, out)
-    second = pieces[right] if isinstance(right, int) else _added(right, pieces, add, out)
-    add(first, second, out=out)
-    return out
-
-
 @lru_cache(maxsize=64)
-def _recipe(collective: str, n: int, size: int, itemsize: int, root: int) -> _Recipe:
+def _chunks(collective: str, n: int, size: int, itemsize: int, root: int) -> ChunkSums:
     if n == 1:
-        return _Recipe([0, size], [0])
+        return ChunkSums([0, size], [0])
     plan = getattr(GLOO, collective).plan(n, float(size * itemsize), root)
-    return _Recipe(plan.offsets(size, itemsize).tolist(), additions(plan))
+    return ChunkSums(plan.offsets(size, itemsize).tolist(), additions(plan))
 
 
 # Arguments ----------------------------------------------------------------------------------------

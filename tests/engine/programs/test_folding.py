@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simdp.collectives import FAMILIES, Layout
 from simdp.engine import payload
-from simdp.engine.programs import groups
+from simdp.engine.programs import folding
 
 SUMS = [
     pytest.param(family, kind, id=f"{family}.{kind}")
@@ -47,7 +47,7 @@ def test_a_fold_has_the_bits_of_the_plan(family, kind, n, pieces, seed, root, op
     random = np.random.default_rng(seed)
     buffers = list(random.normal(size=(n, size)).astype(np.float32))
     before = [buffer.copy() for buffer in buffers]
-    assert groups.fold(plan, buffers, op).tobytes() == played(plan, buffers, op).tobytes()
+    assert folding.fold(plan, buffers, op).tobytes() == played(plan, buffers, op).tobytes()
     np.testing.assert_array_equal(buffers, before)
 
 
@@ -62,26 +62,49 @@ def test_every_algorithm_multiplies_as_well_as_it_adds(family, kind, layout):
     buffers = list(np.random.default_rng(2).integers(1, 9, (n, 5 * n)))
     expected = np.multiply.reduce(buffers, axis=0)
     np.testing.assert_array_equal(played(plan, buffers, np.multiply), expected)
-    np.testing.assert_array_equal(groups.fold(plan, buffers, np.multiply), expected)
+    np.testing.assert_array_equal(folding.fold(plan, buffers, np.multiply), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), SUMS)
-def test_large_buffers_are_played_and_give_the_same(family, kind, monkeypatch):
+@for_each("limit", ["MAX_ELEMENTS", "MAX_MOVES"])
+def test_large_buffers_and_plans_give_the_same(family, kind, limit, monkeypatch):
     layout = Layout(8, 4)
     algorithm = FAMILIES[family][kind]()
     if algorithm.problem_with(layout) is not None:
         pytest.skip("not for this layout")
     plan = algorithm.plan(layout, 8.0 * 64)
     buffers = list(np.random.default_rng(1).normal(size=(8, 64)))
-    small = groups.fold(plan, buffers)
-    monkeypatch.setattr(groups, "MAX_ELEMENTS", 0)
-    assert groups.fold(plan, buffers).tobytes() == small.tobytes()
+    small = folding.fold(plan, buffers)
+    monkeypatch.setattr(folding, limit, 0)
+    assert folding.fold(plan, buffers).tobytes() == small.tobytes()
 
 
 def test_one_rank_keeps_what_it_has():
     mine = np.arange(3.0)
     plan = FAMILIES["all_reduce"]["ring"]().plan(1, 24.0)
-    found = groups.fold(plan, [mine])
+    found = folding.fold(plan, [mine])
     assert found.tolist() == [0, 1, 2]
     assert found is not mine
+
+
+def test_blocks_may_end_within_a_chunk_and_be_written_to_a_source(monkeypatch):
+    monkeypatch.setattr(folding, "BLOCK", 7)
+    plan = FAMILIES["all_reduce"]["tree"]().plan(6, 8.0 * 50)
+    buffers = list(np.random.default_rng(3).normal(size=(6, 50)))
+    expected = played(plan, buffers)
+    chunks = folding.ChunkSums(plan.offsets(50, 8).tolist(), folding.additions(plan))
+    folding.fold_blocks(chunks, buffers, [buffers[2], buffers[5]], np.add, np.empty(7))
+    assert buffers[2].tobytes() == buffers[5].tobytes() == expected.tobytes()
+
+
+def test_a_long_chain_of_additions_needs_no_deep_recursion():
+    tree, pieces = 0, list(np.random.default_rng(4).normal(size=(3_000, 5)))
+    total = pieces[0]
+    for rank, piece in enumerate(pieces[1:], 1):
+        tree = (tree, rank) if rank % 2 else (rank, tree)
+        total = total + piece
+    out = np.empty(5)
+    chunks = folding.ChunkSums([0, 5], [tree])
+    folding.fold_blocks(chunks, pieces, [out], np.add, np.empty(folding.BLOCK))
+    assert out.tobytes() == total.tobytes()

@@ -5,7 +5,7 @@ import numpy as np
 from simdp.collectives import Collectives
 from simdp.collectives.ring import RingAllReduce
 from simdp.distributed.launch import find
-from simdp.engine.programs.groups import additions, fold
+from simdp.engine.programs.folding import additions, fold
 from simdp.engine.programs.records import CallArguments, CallSignature
 from simdp.engine.programs.runtime import Runtime
 
