@@ -97,7 +97,7 @@ class TrainingLoop(Protocol):
 
     @property
     def num_late(self) -> int:
-        """Number of last gradients that are dropped per step."""
+        """Number of gradients per step that come last and are dropped."""
 
     def setup(self, facts: Facts) -> Ops:
         """Prepare the ranks."""

@@ -1,4 +1,4 @@
-"""Interprets operations as records: spans, shapes, forecasts."""
+"""Interprets operations as records of steps, restored or predicted; shapes of micro-batches."""
 
 from __future__ import annotations
 

@@ -89,7 +89,10 @@ class RestartEvent(NamedTuple):
 
 
 class GroupEvent(NamedTuple):
-    """Failure of a replica group during a step, or its return at the beginning of one; from 0."""
+    """Failure of a replica group during a step, or its return at the beginning of one.
+
+    ``step`` and ``group`` are counted from 0.
+    """
 
     step: int
     group: int

@@ -98,8 +98,8 @@ class ServerStep:
 class Deeds:
     """Counters of the server.
 
-    Gradients that workers ``begun`` to compute are applied or dropped; ``busy`` is the time of the
-    updates [s]; ``staleness`` is the number of applied gradients by staleness.
+    ``begun`` gradients are later applied or dropped; ``busy`` is the time of the updates [s];
+    ``staleness`` is the number of applied gradients by staleness.
     """
 
     updates: int = 0
@@ -591,7 +591,7 @@ class ServerRun:
                 )
 
     def _keep_update(self, workers: Sequence[Worker], begin: float, end: float) -> None:
-        """Memory of an update besides the gradients; freed at its end."""
+        """Allocate an update's memory besides the gradients; free its temporaries at the end."""
         server = self.server
         for op in workers[0].of_update:
             nbytes, once = tapes_of_rank(op, server), op.part == "optimizer_state"
