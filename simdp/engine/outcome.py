@@ -14,7 +14,7 @@ from simdp.collectives import Plan
 from simdp.collectives.costs import Cost, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
-from simdp.engine.compute import COMPUTE
+from simdp.engine.compute import times_of
 from simdp.engine.compute.call_times import alike
 from simdp.engine.compute.profile_times import MeasuredTimes, told_update
 from simdp.engine.compute.roofline import Roofline, roofline_of
@@ -379,9 +379,10 @@ def launched(scenario: Scenario) -> LaunchedKernels:
 def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -> Found:
     """Kernels of each call; empty if only whole steps were measured."""
     workload, n = scenario.workload, scenario.cluster.world_size
-    times = COMPUTE[workload.compute.kind](workload, roofline)
-    if isinstance(times, MeasuredTimes):
+    times = times_of(workload, scenario.strategy, roofline)
+    if workload.compute.kind == "measured":
         return {}
+    assert not isinstance(times, MeasuredTimes)
     num_samples = workload.num_samples(scenario.base)
     kinds, _ = workload.kinds_of_steps(n, num_samples)
     batch = kinds[0].sizes[0]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.engine.compute import COMPUTE, Times
+from simdp.engine.compute import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown
@@ -42,7 +42,7 @@ class _Measuring:
         workload, cluster = scenario.workload, scenario.cluster
         self._n, self._rule = cluster.world_size, rule
         self._workload = workload
-        self._times: Times = COMPUTE[workload.compute.kind](workload, roofline_of(cluster))
+        self._times: Times = times_of(workload, scenario.strategy, roofline_of(cluster))
         self._slowdown = Slowdown(cluster, scenario.seed)
         self._shapes = [workload.model.known_shapes()]
         changing = (one.by_chance or one.comes_and_goes() for one in cluster.stragglers)

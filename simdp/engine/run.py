@@ -12,7 +12,7 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock
-from simdp.engine.compute import COMPUTE, Times
+from simdp.engine.compute import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.interpreters.costs import Costs, WorkPiece
 from simdp.engine.interpreters.footprints import Amount
@@ -149,7 +149,7 @@ class Run:
         workload, cluster = scenario.workload, scenario.cluster
         self._num_samples = workload.num_samples(scenario.base)
         self.roofline = roofline_of(cluster)
-        self.times = times or COMPUTE[workload.compute.kind](workload, self.roofline)
+        self.times = times or times_of(workload, scenario.strategy, self.roofline)
         self.samples = BatchSamples(scenario)
         self._shapes = Shapes(
             scenario, self.samples, len(self.times.names) > len(workload.graph.calls)

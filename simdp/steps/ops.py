@@ -103,6 +103,18 @@ class CopyOut(NamedTuple):
     group: Group
 
 
+class Replicate(NamedTuple):
+    """Make a copy of every module for each device of a process, without its tensors.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        Those that compute; all but the first get copies.
+    """
+
+    devices: tuple[int, ...]
+
+
 class Gather(NamedTuple):
     """Copy every rank's outputs, or its loss, to the root, one after the other."""
 
@@ -619,6 +631,7 @@ Op = (
     | CallHook
     | EndHook
     | Scatter
+    | Replicate
     | CopyOut
     | Gather
     | LossOfAll

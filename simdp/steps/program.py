@@ -51,6 +51,7 @@ from simdp.steps.ops import (
     ReduceScatter,
     ReduceTogether,
     Release,
+    Replicate,
     Reserve,
     Rounding,
     ScaleLoss,
@@ -176,7 +177,7 @@ _CALLED_BY = Interpreter[Callable[[Any], CollectiveCall]](
         *(Free, KeepSums, StartOuter, OuterUpdate),
         *(Rounding, SplitBucket, Unpack, OrthogonalizeBucket, Join, Select, AddSelected, Observe),
         *(Quantize, Dequantize),
-        *(CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
+        *(CallHook, EndHook, Scatter, Replicate, Gather, LossOfAll, HandBack, TakeSums),
     },
 )
 
@@ -212,7 +213,7 @@ _PROGRAM = Interpreter(
         *(Copy, HostCopy, OuterUpdate),
         *(Open, Release, Unshard, Rounding, Unpack, OrthogonalizeBucket, Join, AddSelected),
         *(Observe, Quantize),
-        *(Dequantize, CallHook, EndHook, Scatter, Gather, LossOfAll, HandBack, TakeSums),
+        *(Dequantize, CallHook, EndHook, Scatter, Replicate, Gather, LossOfAll, HandBack, TakeSums),
     },
 )
 """Operations from which the properties of `Program` are derived."""

@@ -46,6 +46,7 @@ from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart, assi
 from simdp.steps.passes import Tags, backward, forward, forward_of_all, scatter
 from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
+from simdp.workload.compute import Host
 
 Execution = Literal["synchronous", "parameter_server", "single_process"]
 
@@ -112,6 +113,15 @@ class Strategy(Spec):
     def dtypes(self) -> LayerDtypes:
         """The dtypes that layers get from the strategy."""
         return LayerDtypes()
+
+    @property
+    def interpreter_lock(self) -> float:
+        """Share of forward for which a rank holds an interpreter that all ranks share."""
+        return 0.0
+
+    def host_of(self, workload: Workload, world_size: int) -> Host:
+        """The host that launches the kernels, with the times that are assumed of it."""
+        return workload.host
 
     @property
     def num_late(self) -> int:

@@ -21,6 +21,7 @@ from simdp.steps.ops import (
     LossOfAll,
     Meet,
     Reduce,
+    Replicate,
     ScaleLoss,
     TakeSums,
     Update,
@@ -30,6 +31,7 @@ from simdp.steps.partition import MiB
 from simdp.steps.passes import Tags, backward, forward, forward_of_all, nbytes_of, packed, scatter
 from simdp.strategies.base import Execution, Strategy, infer_in_processes
 from simdp.workload import Workload
+from simdp.workload.compute import Host
 from simdp.workload.layers import Parameter
 
 BUFFER_NBYTES = 10 * MiB
@@ -50,9 +52,10 @@ class DataParallel(Strategy):
         Every device computes the loss of its own samples, the scalars are gathered, and their mean
         is what is made small. With pieces of different sizes this is another loss.
     gil : float
-        The part of a kernel's launch for which its thread holds the interpreter's lock: with k
-        devices at work, a launch of forward takes ``1 + gil (k - 1)`` times as long. Backward runs
-        in threads that need no lock.
+        Share of the host's time in forward for which a thread holds the interpreter's lock: with k
+        devices at work, an operator of forward takes the host ``1 + gil (k - 1)`` times as long
+        (``workload.host.operator``; without one, a launch the device). Backward runs in threads
+        that need no lock.
     output_device : int
         Where outputs are gathered, and the targets are.
     """
@@ -90,6 +93,13 @@ class DataParallel(Strategy):
                 "this out."
             )
         return None
+
+    @property
+    def interpreter_lock(self) -> float:
+        return self.gil
+
+    def host_of(self, workload: Workload, world_size: int) -> Host:
+        return workload.host.of_one_process() if world_size > 1 else workload.host
 
     def setup(self, facts: Facts) -> Ops:
         """Copy the model out where it never changes; else that is done for every forward."""
@@ -132,16 +142,21 @@ class DataParallel(Strategy):
 
 
 def copy_out(facts: Facts, active: Sequence[bool], tags: Tags) -> Ops:
-    """Copy device 0's parameters and then its buffers to others, in pieces of `BUFFER_NBYTES`."""
+    """Replicate modules; copy device 0's parameters and buffers in pieces of `BUFFER_NBYTES`."""
     group = _with_root(active)
+    if len(group) == 1:
+        return
     chosen: list[tuple[str, Sequence[StateTensor]]] = [("parameters", facts.parameters)]
     for integer, label in ((False, "buffers"), (True, "counters")):
         chosen.append((label, [buffer for buffer in facts.buffers if buffer.integer == integer]))
-    for label, tensors in chosen if len(group) > 1 else ():
+    copied = list[int]()
+    for label, tensors in chosen:
         for number, sent in enumerate(packed(facts, tensors, BUFFER_NBYTES)):
             tag, names = next(tags), tuple(tensor.name for tensor in sent)
             yield CopyOut(tag, f"{label} {number}", nbytes_of(facts, sent), names, group)
-            yield Wait((tag,))
+            copied.append(tag)
+    yield Replicate(group)  # while the devices copy
+    yield Wait(tuple(copied))
 
 
 def _with_root(active: Sequence[bool]) -> tuple[int, ...]:

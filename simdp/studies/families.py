@@ -57,6 +57,7 @@ HOMES = {
 FILES = {
     "benchmarks": ("simdp.job.targets", "describe"),
     "devices": ("simdp.cluster.hardware", "describe_device"),
+    "hosts": ("simdp.workload.compute", "describe_host"),
     "links": ("simdp.cluster.hardware", "describe_link"),
     "machines": ("simdp.cluster.hardware", "describe_machine"),
 }

@@ -437,7 +437,7 @@ class _Trial:
         changed: Raw = {"microbatch": microbatch}
         if workload.microbatch is None:  # one batch for all devices
             changed = {"global_batch": microbatch * self.stacks.gpus}
-        if hasattr(workload.dataset, "num_samples"):
+        if getattr(workload.dataset, "num_samples", None) is not None:
             samples = microbatch * self.stacks.gpus * (workload.steps or STEPS)
             changed["dataset"] = workload.dataset.model_copy(update={"num_samples": samples})
         return self.whole.model_copy(update={"workload": workload.model_copy(update=changed)})

@@ -35,6 +35,7 @@ from simdp.spec import Quantity, Spec, from_catalogue, one_of
 from simdp.studies.families import families, tables
 from simdp.studies.fits import describe
 from simdp.units import DIMENSIONS, quantity_pattern
+from simdp.workload.compute import describe_host
 
 # Docstrings ---------------------------------------------------------------------------------------
 
@@ -423,7 +424,7 @@ def _inside(
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
-CATALOGUES = {"device": describe_device, "link": describe_link}
+CATALOGUES = {"device": describe_device, "link": describe_link, "host": describe_host}
 """One-line descriptions of parts of the catalogue, by family."""
 
 

@@ -23,7 +23,7 @@ from pydantic_core import InitErrorDetails
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int, form_of, problem
 from simdp.workload import weights
-from simdp.workload.compute import COMPUTE, AnyCompute, Host, Input
+from simdp.workload.compute import COMPUTE, AnyCompute, AnyHost, Host, Input
 from simdp.workload.datasets import DATASET, AnyDataset, Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.finetuning import Lora, Quantized
@@ -198,7 +198,7 @@ class Workload(BatchSchedule):
     unused: dict[int, tuple[str, ...]] = Field(default_factory=dict)
     gradient_noise: Bool = False
     compute: AnyCompute = Field("roofline", validate_default=True)
-    host: Host = Host()
+    host: AnyHost = Host()
     input: Input | None = None
     epochs: Int | None = Field(None, ge=1, le=10**9)
     steps: Int | None = Field(None, ge=1, le=10**9)

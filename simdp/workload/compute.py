@@ -325,11 +325,31 @@ class Input(Spec):
         return 0.0 if self.pinned and self.workers else self.copy_time(samples)
 
 
+HOSTS = Catalogue(Path(__file__).parent / "hosts")
+
+EAGER_HOST = "datacentre-2020"
+"""The entry of `HOSTS` that is assumed where one process drives several devices."""
+
+BACKWARD_OPERATORS = 2.0
+"""Host time of backward per operator of forward, in times of ``Host.operator``: steps of ResNet-152
+on V100 and A100 that wait for their host take 138 to 164 us per kernel of forward in total."""
+
+
+def describe_host(name: str) -> str:
+    """One line about a host of the catalogue, for ``python -m simdp list``."""
+    entry = HOSTS.read(name)
+    return (
+        f"{entry['operator']} per operator of forward, {entry['replicate']} per module and device"
+    )
+
+
 class Host(Spec):
     """Time of the host that its device waits for, such as Python between two steps.
 
     Attributes
     ----------
+    name : str or None
+        Name; a catalogue entry's own (``python -m simdp list hosts``).
     step : float
         At the beginning of every step, on every rank [s].
     per_neighbour : float
@@ -339,12 +359,32 @@ class Host(Spec):
         Whether the host launches kernels while the device works on earlier ones. Then a busy device
         waits for no launch, and one with little work for every one; false charges a launch to each
         kernel.
+    operator : float or None
+        Host time of an operator of forward in eager torch: Python, dispatch, launch [s]; backward
+        takes twice as much. A pass takes at least as long as its host (the floor of small batches);
+        measured steps limit it. CUDA graphs have no such floor. None: no floor, except under
+        nn.DataParallel, whose threads share one interpreter: there it is that of `EAGER_HOST`.
+    replicate : float or None
+        Host time of nn.DataParallel's ``replicate`` per module and device in every forward [s].
+        None: that of `EAGER_HOST`.
     """
 
+    name: str | None = None
     step: Seconds = 0.0
     per_neighbour: Seconds = 0.0
     async_launch: Bool = False
+    operator: Seconds | None = None
+    replicate: Seconds | None = None
 
     def before_step(self, local_size: int) -> float:
         """Host time before a step, on each of ``local_size`` ranks of a node [s]."""
         return self.step + self.per_neighbour * (local_size - 1)
+
+    def of_one_process(self) -> Host:
+        """The host where one process drives all devices: missing times are `EAGER_HOST`'s."""
+        usual = Host.model_validate({"name": EAGER_HOST, **HOSTS.figures(EAGER_HOST)})
+        own = {key: value for key, value in self if value is not None}
+        return usual.model_copy(update=own)
+
+
+AnyHost = Annotated[Host, from_catalogue("host", HOSTS.names, HOSTS.figures)]

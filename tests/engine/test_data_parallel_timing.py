@@ -96,15 +96,19 @@ def test_a_loss_in_forward_gathers_a_number_from_each_device_instead_of_all_outp
     assert comm(inside, "scatter y")[0].nbytes == (8 + 8 + 6) * 2 * FLOAT64  # targets go too
 
 
+NO_HOST = {"operator": "0 s", "replicate": "0 s"}
+
+
 @for_each(("gil", "launches"), [(0.0, 1.0), (0.5, 2.5), (1.0, 4.0)])
 def test_launches_of_forward_wait_for_the_lock(gil, launches):
     """Four threads: a launch takes 1 + 3 gil times as long; the loss and backward need no lock."""
     model = {"kind": "mlp", "widths": [5, 8, 2], "activation": "relu"}
     quick = {"device": {**scenario("ddp", 1)["cluster"]["device"], "launch": "5 us"}}
-    result = play({"kind": "data_parallel", "gil": gil}, 4, cluster=quick, model=model)
+    more = {"cluster": quick, "model": model, "host": NO_HOST}
+    result = play({"kind": "data_parallel", "gil": gil}, 4, **more)
     forward = spans(result, "forward", rank=1)
     assert sum(s.end - s.start for s in forward) == pytest.approx(3 * launches * LAUNCH, rel=1e-3)
-    free = play({"kind": "data_parallel", "gil": 0.0}, 4, cluster=quick, model=model)
+    free = play({"kind": "data_parallel", "gil": 0.0}, 4, **more)
     for rank in range(4):
         backward, alike = (spans(r, "backward", rank) for r in (result, free))
         times = [[s.end - s.start for s in found] for found in (backward, alike)]
@@ -182,7 +186,7 @@ def test_gradients_are_summed_when_the_last_replica_is_through():
 )
 def test_other_algorithms_and_costs_serve_the_devices_that_are_used(collectives):
     """10 over 8 are five devices: collectives are of these, and copies ask no library."""
-    raw = scenario("data_parallel", 8, global_batch=10)
+    raw = scenario("data_parallel", 8, global_batch=10, host=NO_HOST)
     plain = simdp.simulate(checked(raw, Path()))
     result = simdp.simulate(checked({**raw, "collectives": collectives}, Path()))
     assert_sums_up(result)

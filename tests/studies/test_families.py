@@ -18,7 +18,7 @@ from simdp.studies.fits import describe
 from simdp.workload.models import MODELS, PRESETS
 
 KNOWN = families()
-NO_TABLES = {"benchmarks", "constants", "devices", "links", "machines", "scenarios"}
+NO_TABLES = {"benchmarks", "constants", "devices", "hosts", "links", "machines", "scenarios"}
 
 
 def is_spec(member):

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from simdp.engine.compute.call_times import CallTimes
-from simdp.engine.compute.profile_times import MeasuredTimes, ProfileTimes
+from simdp.engine.compute.profile_times import COMPUTE, Times, times_of
 
-Times = CallTimes | MeasuredTimes | ProfileTimes
-
-COMPUTE: dict[str, type[CallTimes] | type[MeasuredTimes] | type[ProfileTimes]] = {
-    "measured": MeasuredTimes,
-    "profile": ProfileTimes,
-    "roofline": CallTimes,
-}
-
-__all__ = ["COMPUTE", "Times"]
+__all__ = ["COMPUTE", "Times", "times_of"]

@@ -313,17 +313,14 @@ def keep(known: dict[K, V], key: K, value: V, size: int) -> None:
     known[key] = value
 
 
-def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
-    """Kernels of each call, and of the loss if it is not a call.
+def layer_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
+    """Kernels of each call's layer, without casts and loss.
 
-    Calls in 16 bits with 32-bit weights cast these first, as torch's autocast does. Under
-    `torch.compile`, elementwise calls are fused by chain. With ``kernels: torch``, kernels that run
-    between calls are included.
+    Under `torch.compile`, elementwise calls are fused by chain.
     """
     graph, dtype = workload.graph, workload.dtype
     flowing = graph.shapes(inputs)
     ran = call_dtypes(graph, workload.precision, dtype)
-    stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
     # Some of several equal layers may be frozen.
     same = range(len(graph.calls)) if graph.frozen else graph.first_equal
     found = list[list[Kernel]]()
@@ -344,6 +341,20 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
         from simdp.engine.compute.kernels import Flowing, fuse  # imports layers
 
         found = fuse(activity, found, Flowing(graph, flowing, itemsizes))
+    return found
+
+
+def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
+    """Kernels of each call, and of the loss if it is not a call.
+
+    Calls in 16 bits with 32-bit weights cast these first, as torch's autocast does. With
+    ``kernels: torch``, kernels that run between calls are included.
+    """
+    graph, dtype = workload.graph, workload.dtype
+    flowing = graph.shapes(inputs)
+    ran = call_dtypes(graph, workload.precision, dtype)
+    stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
+    found = layer_kernels(workload, activity, inputs)
     _cast_between_units(found, workload, flowing)
     if workload.compute.runs_eagerly:
         from simdp.engine.compute.kernels import Flow, kernels_of_loss, with_those_beside

@@ -1,4 +1,4 @@
-"""Compute times from measurements and profiles."""
+"""Compute times from measurements and profiles, and of devices that wait for their host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Device
 from simdp.cluster.hardware import DEVICES
-from simdp.engine.compute.call_times import CallTimes, Columns, alike
+from simdp.engine.compute.call_times import CallTimes, Columns, Shapes, alike, layer_kernels
 from simdp.engine.compute.roofline import Roofline
+from simdp.strategies import Strategy
 from simdp.workload import Workload
-from simdp.workload.compute import FromMeasurements, FromProfile, time_at
+from simdp.workload.compute import BACKWARD_OPERATORS, FromMeasurements, FromProfile, time_at
 from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.step_costs import time_beside_compute
 
@@ -50,7 +51,8 @@ class EvenTimes:
 class MeasuredTimes:
     """Seconds of forward and backward, call by call; see `FromMeasurements`.
 
-    ``names`` and ``tails`` are those of `CallTimes` or `EvenTimes`.
+    ``names`` and ``tails`` are those of `CallTimes` or `EvenTimes`. ``curves`` are of each kind of
+    device: batch sizes, and time of forward and backward at them [s].
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
@@ -61,7 +63,7 @@ class MeasuredTimes:
         # Measured steps are of a rank that does not share its device.
         self.alone = self.parts if roofline.alone is roofline else kind(workload, roofline.alone)
         self.names, self.tails = self.parts.names, self.parts.tails
-        self._points = [self._curve(device) for device in roofline.alone.different]
+        self.curves = [self._curve(device) for device in roofline.alone.different]
         self._known: dict[tuple[str, int, int], float] = {}
 
     def _curve(self, device: Device) -> list[tuple[int, float]]:
@@ -100,7 +102,7 @@ class MeasuredTimes:
         def size(samples: int) -> float:
             return sum(self.alone.whole(name, rank, samples) for name in ("forward", "backward"))
 
-        return time_at(self._points[self.roofline.alone.device[rank]], batch, size)
+        return time_at(self.curves[self.roofline.alone.device[rank]], batch, size)
 
 
 # ProfileTimes -------------------------------------------------------------------------------------
@@ -226,3 +228,140 @@ def is_measured_on(spec: FromProfile, device: Device) -> bool:
 def _known(device: Device, dtype: str) -> str:
     """The dtype, or float32 on a device without a peak for it."""
     return dtype if dtype in device.peak else "float32"
+
+
+# Host ------------------------------------------------------------------------------------------
+
+
+def operators_of(workload: Workload, num_works: int) -> Floats:
+    """Operators of forward of each call; one for a loss behind them.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its model has layers.
+    num_works : int
+        Calls, and 1 more where there is a loss.
+
+    Returns
+    -------
+    ndarray, shape `(num_works,)`
+        Kernels of each layer: torch launches about one per operator.
+    """
+    kernels = layer_kernels(workload, "forward", workload.model.known_shapes())
+    found = np.ones(num_works)
+    found[: len(kernels)] = [len(those) for those in kernels]
+    return found
+
+
+class HostBoundTimes:
+    """Times of calls on devices that wait where their host launches more slowly than they work.
+
+    A call begins when the host has dispatched all calls before it, and when the device is done with
+    them: ``end[k] = max(end[k - 1], host[0] + ... + host[k - 1]) + device[k]``. Backward takes
+    `BACKWARD_OPERATORS` times the host time of forward. Measured steps have waited for a host
+    already: its time is limited so that the fastest measured step keeps its length, and a pass is
+    stretched evenly to the time of its host.
+
+    Parameters
+    ----------
+    times : CallTimes or MeasuredTimes
+        Times without a host.
+    operator : float
+        Host time of an operator of forward [s].
+    gil : float
+        Share of forward for which a thread holds the interpreter's lock, where all ranks are
+        threads of one process: with k of them at work, forward takes the host
+        ``1 + gil (k - 1)`` times as long. 0 for processes.
+
+    Attributes
+    ----------
+    names, tails
+        As of `CallTimes`.
+    """
+
+    def __init__(self, times: CallTimes | MeasuredTimes, operator: float, gil: float) -> None:
+        self._times, self._gil = times, gil
+        self.names, self.tails, self.roofline = times.names, times.tails, times.roofline
+        forward = operator * operators_of(times.workload, len(times.names))
+        self._host = {"forward": forward, "backward": BACKWARD_OPERATORS * forward}
+        self._is_measured = isinstance(times, MeasuredTimes)
+        self._limits = np.ones(len(self.roofline.alone.different))
+        if isinstance(times, MeasuredTimes):
+            whole = sum(float(host.sum()) for host in self._host.values())
+            fastest = [min(seconds for _, seconds in curve) for curve in times.curves]
+            self._limits = np.clip(np.array(fastest) / whole, 0.0, 1.0)
+
+    def seconds(
+        self,
+        activity: str,
+        batch: Ints,
+        shapes: Sequence[Shapes],
+        which: Ints,
+        shares: Sequence[float] = (),
+    ) -> Columns:
+        """As `CallTimes.seconds`, with the time for which devices wait."""
+        found = self._times.seconds(activity, batch, shapes, which, shares)
+        _, first = np.unique(found.column, return_index=True)
+        active = max(int((batch > 0).sum()) - 1, 0)
+        held = 1 + self._gil * active if activity == "forward" else 1.0
+        limits = self._limits[self.roofline.alone.device[first]]
+        host = self._host[activity][:, None] * held * limits
+        return Columns(found.seconds + self._waits(activity, found.seconds, host), found.column)
+
+    def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
+        """As `CallTimes.kernels`; a call's first kernel waits for its host."""
+        call, idle, busy = self._times.kernels(activity, rank, batch)  # type: ignore[union-attr]
+        device = np.bincount(call, idle + busy, minlength=len(self.names))[:, None]
+        waits = self._waits(activity, device.astype(float), self._host[activity][:, None])[:, 0]
+        calls, first = np.unique(call, return_index=True)
+        idle = idle.copy()
+        idle[first] += waits[calls]
+        return call, idle, busy
+
+    def whole(self, activity: str, rank: int, batch: int) -> float:
+        """As `CallTimes.whole`: without waiting for the host."""
+        times: Any = self._times
+        found: float = times.whole(activity, rank, batch)
+        return found
+
+    def _waits(self, activity: str, device: Floats, host: Floats) -> Floats:
+        """Time for which devices wait before each call, shape `(num_calls, num_columns)` [s]."""
+        order = slice(None, None, -1 if activity == "backward" else 1)
+        works, launches = device[order], host[order] * (device.sum(axis=0) > 0)
+        if self._is_measured:
+            whole = works.sum(axis=0)
+            late = np.maximum(launches.sum(axis=0) - whole, 0.0)
+            share = np.divide(works, whole, out=np.zeros_like(works), where=whole > 0)
+            waits = late * share
+        else:
+            dispatched = np.cumsum(launches, axis=0) - launches
+            late = np.maximum.accumulate(dispatched - (np.cumsum(works, axis=0) - works), axis=0)
+            waits = np.diff(np.maximum(late, 0.0), axis=0, prepend=0.0)
+        found: Floats = waits[order]
+        return found
+
+
+# Choice -------------------------------------------------------------------------------------------
+
+Times = CallTimes | MeasuredTimes | ProfileTimes | HostBoundTimes
+
+COMPUTE: dict[str, type[CallTimes] | type[MeasuredTimes] | type[ProfileTimes]] = {
+    "measured": MeasuredTimes,
+    "profile": ProfileTimes,
+    "roofline": CallTimes,
+}
+
+
+def times_of(workload: Workload, strategy: Strategy, roofline: Roofline) -> Times:
+    """Compute times of a workload, with the waiting for its host where one is described.
+
+    Profiles have host times of their own, and CUDA graphs replace launches: both have no floor.
+    """
+    times = COMPUTE[workload.compute.kind](workload, roofline)
+    host = strategy.host_of(workload, len(roofline.device))
+    without_floor = workload.model.timed or workload.cuda_graphs or isinstance(times, ProfileTimes)
+    if not host.operator or without_floor:
+        return times
+    assert not isinstance(times, ProfileTimes)
+    return HostBoundTimes(times, host.operator, strategy.interpreter_lock)

@@ -144,7 +144,7 @@ WORK_ALONE = (
     | {ops.Rounding, ops.Select, ops.AddSelected, ops.MicrobatchDone, ops.Hold, ops.ScaleLoss}
     | {ops.Open, ops.Release, ops.Unshard, ops.Free}
     | {ops.KeepSums, ops.Observe, ops.Quantize, ops.Dequantize, HostCopy}
-    | {ops.CallHook, ops.EndHook, ops.StartOuter, ops.OuterUpdate}
+    | {ops.CallHook, ops.EndHook, ops.StartOuter, ops.OuterUpdate, ops.Replicate}
 )
 """Operations that cost at most work, the same in every step."""
 
@@ -239,6 +239,7 @@ class Costs:
         self._workload, self._facts, self._slowdown = workload, program.facts, slowdown
         self._launcher, self._times, self._roofline = launcher, times, roofline
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
+        self._one_host = scenario.strategy.host_of(workload, cluster.world_size)
         self._one_process, self._program = scenario.strategy.execution == "single_process", program
         n = self._world_size = cluster.world_size
         self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
@@ -274,6 +275,7 @@ class Costs:
             ops.Meet: self._meet,
             **dict.fromkeys(compression.KINDS, self._compressed),
             ops.Scatter: self._scatter,
+            ops.Replicate: self._replicate,
             ops.Gather: self._gather,
             ops.LossOfAll: self._loss_of_all,
             ops.HandBack: self._hand_back,
@@ -371,7 +373,7 @@ class Costs:
         if not self._has_work(op.call):
             return
         work = self._work("forward", op.call, self._seconds("forward", op.micro))
-        if op.gil:
+        if op.gil and not self._one_host.operator:
             there = self._batches.sizes[op.micro] > 0
             held_up = op.gil * max(int(there.sum()) - 1, 0) * self._roofline.launch * there
             seconds = work.seconds + self._num_launches[op.call] * held_up * self._factors
@@ -539,6 +541,13 @@ class Costs:
         sizes = self._batches.sizes[op.micro]
         nbytes = float(sizes.sum() * self._shapes.nbytes_of(op.name, op.micro))
         return self._copies(copies_from(0, tuple(sizes.tolist())), nbytes, op.name)
+
+    def _replicate(self, op: ops.Replicate) -> Cost:
+        each = self._one_host.replicate or 0.0
+        seconds = each * self._facts.graph.num_modules * len(op.devices)
+        if seconds:
+            there = np.isin(np.arange(self._world_size), op.devices)
+            yield ComputeWork(self._step, "host", "replicate", seconds * there * self._factors)
 
     def _gather(self, op: ops.Gather) -> Cost:
         pieces, nbytes = self._shapes.gathered(op.micro, op.losses)

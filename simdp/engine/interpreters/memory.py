@@ -279,7 +279,7 @@ NO_MEMORY = {
     ),  # counted with model and buckets
     *(ops.AllReduce, ops.Broadcast, ops.Average, ops.ReduceTogether),  # in existing buffers
     *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
-    *(ops.Select, ops.AddSelected),
+    *(ops.Select, ops.AddSelected, ops.Replicate),
     *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
 }
 """Operations that neither allocate nor free device memory."""

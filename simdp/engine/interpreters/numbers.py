@@ -35,6 +35,7 @@ from simdp.workload.schedules.base import Progress
 NO_NUMBERS = {
     *(ops.Tail, ops.Exchange, ops.MicrobatchDone),  # Forward and Backward compute a call as a whole
     *(ops.Wait, ops.Meet, ops.NewGroup, ops.Copy, ops.HostCopy, ops.Scatter),  # only times
+    ops.Replicate,  # only time
     *(ops.Hold, ops.Reserve, ops.Release),  # only memory
     *(ops.Rounding, ops.Observe, ops.Quantize),  # the buffers of a bucket round what they take
     *(ops.Unpack, ops.OrthogonalizeBucket),  # only before a collective, which handles them

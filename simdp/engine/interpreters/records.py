@@ -47,7 +47,15 @@ NO_RECORD = {
     *(ops.Shard, ops.Unshard, ops.Free, ops.GatherTogether, ops.ReduceTogether, ops.KeepSums),
     *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
     *(ops.Select, ops.AddSelected),
-    *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook, ops.Scatter),
+    *(
+        ops.Observe,
+        ops.Quantize,
+        ops.Dequantize,
+        ops.CallHook,
+        ops.EndHook,
+        ops.Scatter,
+        ops.Replicate,
+    ),
     *(ops.CopyOut, ops.Gather, ops.LossOfAll, ops.HandBack, ops.Reduce),
 }
 """Operations that do not affect which updates are skipped."""

@@ -372,7 +372,7 @@ NO_BOUND = {
     *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
     *(ops.Select, ops.AddSelected),
     *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
-    *(ops.Scatter, ops.Gather, ops.LossOfAll, ops.HandBack, ops.TakeSums),
+    *(ops.Scatter, ops.Replicate, ops.Gather, ops.LossOfAll, ops.HandBack, ops.TakeSums),
 }
 """Operations whose time is left out, which keeps the bound below a run's time."""
 

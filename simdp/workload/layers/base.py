@@ -373,6 +373,9 @@ class Module(Spec):
 class Layer(Module):
     """One operation of a model. Arrays are passed in, so one layer serves all replicas."""
 
+    is_functional: ClassVar[bool] = False
+    """Whether torch's models call a function in its place, which is no module."""
+
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
     """Dtype in mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
@@ -831,6 +834,22 @@ class ModelGraph:
     outputs: tuple[tuple[Value, float], ...]
     frozen: frozenset[str] = frozenset()
     draws: tuple[Parameter, ...] = ()
+
+    @cached_property
+    def num_modules(self) -> int:
+        """Modules of the model in torch: layers, and the containers that their paths name.
+
+        Layers without parameters whose names differ by a number at the end (``relu1``, ``relu2``)
+        are one module that is called several times.
+        """
+        paths = set[tuple[str, ...]]()
+        for layer in self.registered:
+            *path, leaf = layer.name.split(".")
+            if layer.is_functional or not layer.name:
+                continue
+            shared = not leaf.isdigit() and not layer.parameters()
+            paths.add((*path, leaf.rstrip("0123456789") if shared else leaf))
+        return 1 + len({path[:depth] for path in paths for depth in range(1, len(path) + 1)})
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -34,6 +34,8 @@ from simdp.workload.layers.base import (
 class Add(Layer):
     """Elementwise sum of two or more inputs of equal shape."""
 
+    is_functional: ClassVar[bool] = True
+
     kind: Literal["add"] = "add"
 
     most_inputs: ClassVar[None] = None
@@ -78,6 +80,8 @@ class Concat(Layer):
     dim : int
         Axis along which they are joined; the samples are axis 0, and -1 is the last.
     """
+
+    is_functional: ClassVar[bool] = True
 
     kind: Literal["concat"] = "concat"
     dim: Int = 1
@@ -143,6 +147,8 @@ class Flatten(View):
         First and last axis to join; the samples are axis 0, and -1 is the last.
     """
 
+    is_functional: ClassVar[bool] = True
+
     kind: Literal["flatten"] = "flatten"
     start_dim: Int = Field(1, ge=1)
     end_dim: Int = -1
@@ -175,6 +181,8 @@ class Permute(View):
     dims : list of int
         The axes in their new order; the samples stay axis 0.
     """
+
+    is_functional: ClassVar[bool] = True
 
     kind: Literal["permute"] = "permute"
     dims: tuple[Int, ...]
