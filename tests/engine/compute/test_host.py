@@ -158,7 +158,7 @@ def test_only_a_host_that_is_not_given_has_an_interval():
         return sorted(key for each in ends for key in each if key.startswith(HOST_KEY))
 
     both = [f"{HOST_KEY}operator", f"{HOST_KEY}replicate"]
-    assert keys({}) == keys({"host": "workstation-2021"}) == both
+    assert keys({}) == keys({"host": "datacentre-2026"}) == both
     assert keys({"host": {"operator": "1 us"}}) == [f"{HOST_KEY}replicate"]
     assert keys({}, "ddp") == []
 
