@@ -84,6 +84,12 @@ class Workload(BatchSchedule):
         Activations that are not kept but recomputed in backward, block by block, as with
         torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention; or
         the same, but of products only every second one kept.
+    recompute_share : float
+        Share of the blocks that are checkpointed, spread evenly over the model: 0.5 is every second
+        one (torchtitan's ``selective_ac_option: "2"``).
+    use_reentrant : bool
+        As torch.utils.checkpoint's argument: true runs a whole block again; false stops behind the
+        last tensor that backward needs.
     compile : bool
         Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
         products run as one kernel, and keep less for backward. Numbers do not change.
@@ -173,6 +179,8 @@ class Workload(BatchSchedule):
     lr_schedule: AnySchedule = Field("none", validate_default=True)
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     recompute: Literal["none", "blocks", "selective", "selective_every_other"] = "none"
+    recompute_share: Float = Field(1.0, gt=0, le=1)
+    use_reentrant: Bool = False
     compile: Bool = False
     cuda_graphs: Bool = False
     attention: Literal["eager", "flash"] | None = None

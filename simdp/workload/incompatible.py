@@ -14,6 +14,7 @@ NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "atten
 NEED_LAYERS = ("quantized", "lora", "frozen")
 NEED_KERNELS = ("compile", "cuda_graphs")
 NOT_RECORDED = (*NEED_NUMBERS, *NEED_LAYERS, "compile")
+OF_RECOMPUTE = {"recompute_share": 1.0, "use_reentrant": False}
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
@@ -25,6 +26,9 @@ def incompatible_options(given: Mapping[str, Any]) -> dict[str, str]:
     idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], not there)
     if given["quantized"] is not None and given["weights"] is not None:
         idle["weights"] = "weights in 4 bits have times but no numbers; leave this out."
+    if given["recompute"] == "none":
+        why = "recompute: none runs nothing again; leave this out, or set recompute: blocks."
+        idle |= {key: why for key, usual in OF_RECOMPUTE.items() if given[key] != usual}
     if compute.kind != "roofline":
         # A profile may separate the host's time, which a CUDA graph reduces.
         held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
@@ -119,6 +123,7 @@ def _no_samples(key: str) -> str:
 IDLE = {
     "lr_scaling": "none",
     "recompute": "none",
+    **OF_RECOMPUTE,
     "clip_grad_norm": None,
     "norm_type": 2.0,
     "clip_grad_value": None,

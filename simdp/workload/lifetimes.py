@@ -10,13 +10,13 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from math import prod
+from math import floor, prod
 from typing import Any, Literal, NamedTuple
 
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
 from simdp.workload.finetuning import kept_of
-from simdp.workload.layers.base import Kept, ModelGraph, Value
+from simdp.workload.layers.base import Kept, ModelGraph, ModuleBlock, Value
 from simdp.workload.models import Model
 from simdp.workload.precision import numpy_dtype
 
@@ -80,15 +80,21 @@ def joined(one: Stage, other: Stage) -> Stage:
 
 
 class Rerun(NamedTuple):
-    """Consecutive calls of a block without kept activations; ``stored`` ones keep their outputs."""
+    """Consecutive calls of a block without kept activations.
+
+    ``stored`` ones keep their outputs; the last ``stopped`` ones do not run again, since backward
+    needs no tensor that they make.
+    """
 
     calls: range
     stored: frozenset[int] = frozenset()
+    stopped: int = 0
 
     @property
     def again(self) -> tuple[int, ...]:
         """Calls that run again, in the order of forward."""
-        return tuple(number for number in self.calls if number not in self.stored)
+        calls = self.calls[: len(self.calls) - self.stopped]
+        return tuple(number for number in calls if number not in self.stored)
 
 
 def recomputed(workload: Workload) -> list[Rerun]:
@@ -99,25 +105,61 @@ def recomputed(workload: Workload) -> list[Rerun]:
     kept too, and those of fused attention with its log-sum-exp; the rest is recomputed, including
     plain attention. Nothing runs again where backward does not pass, because of frozen parameters.
     ``selective_every_other`` keeps every second product of each block, from the first, as
-    torchtitan did at first.
+    torchtitan did at first. Without ``use_reentrant`` a block stops behind the last tensor that
+    backward needs (torch's ``early_stop``): of a transformer's block the last product and addition
+    do not run again.
 
     References
     ----------
-    torch.utils.checkpoint.create_selective_checkpoint_contexts; torchtitan,
-    torchtitan/distributed/activation_checkpoint.py.
+    torch.utils.checkpoint.create_selective_checkpoint_contexts, set_checkpoint_early_stop;
+    torchtitan, torchtitan/distributed/activation_checkpoint.py.
     """
     if workload.recompute == "none":
         return []
     runs: list[Rerun] = []
-    for block in workload.graph.blocks:
+    for block in _checkpointed(workload):
         stored = _stored(workload.graph, block.calls, workload.recompute)
         ends = [i for i, (a, b) in enumerate(pairwise(block.calls), 1) if b != a + 1]
         for first, last in pairwise([0, *ends, len(block.calls)]):
             calls = block.calls[first:last]
-            run = Rerun(range(calls[0], calls[-1] + 1), stored.intersection(calls))
+            span, kept = range(calls[0], calls[-1] + 1), stored.intersection(calls)
+            stopped = 0 if workload.use_reentrant else _stopped(workload, span, kept)
+            run = Rerun(span, kept, stopped)
             needed = any(workload.graph.flows[number] for number in calls)
             runs += [run] if run.again and needed else []
     return sorted(runs, key=lambda run: run.calls.start)
+
+
+def _checkpointed(workload: Workload) -> list[ModuleBlock]:
+    """The blocks that are checkpointed: a share of all, spread evenly."""
+    share = workload.recompute_share
+    return [
+        block
+        for number, block in enumerate(workload.graph.blocks)
+        if floor((number + 1) * share + ROUNDING) > floor(number * share + ROUNDING)
+    ]
+
+
+def _stopped(workload: Workload, calls: range, stored: frozenset[int]) -> int:
+    """Calls at the end of a block of which backward needs nothing that they make."""
+    graph, first = workload.graph, len(workload.graph.inputs)
+    dtypes = call_dtypes(graph, workload.precision, workload.dtype)
+    if workload.model.timed:  # what layers need of each other is not known
+        return 0
+    shapes = graph.shapes(workload.model.known_shapes())
+    needed = set[int]()
+    for number in reversed(calls):
+        call = graph.calls[number]
+        given = [shapes[value] for value in call.inputs]
+        kept = kept_of(graph, number, given, _itemsize(dtypes[number]))
+        makes = kept.output or kept.nbytes or kept.fixed or first + number in needed
+        if makes or number in stored:
+            return calls[-1] - number
+        needed.update(call.inputs[place] for place in kept.inputs)
+    return len(calls)
+
+
+ROUNDING = 1e-9
 
 
 def _stored(graph: ModelGraph, calls: tuple[int, ...], recompute: str) -> frozenset[int]:
@@ -174,6 +216,7 @@ class _Following:
         self.uses.update(value for value, _ in graph.outputs)
         self.outputs = {value for value, _ in graph.outputs}
         self.blocks = [rerun.calls for rerun in reruns]
+        self.stopped = {n for run in reruns for n in run.calls[len(run.calls) - run.stopped :]}
         self.block_of = {number: block for block in self.blocks for number in block}
         self.apart = {number for rerun in reruns for number in rerun.stored}
         self.kept = [self._kept(number) for number in range(len(graph.calls))]
@@ -331,13 +374,26 @@ class _Following:
         inside: Counter[int] = Counter(v for other in block for v in self.graph.calls[other].inputs)
         found, before, last = dict[int, Stage](), NOTHING, -1
         for number in block:
-            if number in self.apart:
+            if number in self.stopped:
+                before = joined(before, self._not_again(number, block))
+            elif number in self.apart:
                 before = joined(before, self._restored(number, block, inside))
             else:
                 found[number] = joined(before, self._compute(number, True, block, inside))
                 before, last = NOTHING, number
         found[last] = joined(found[last], before)
         return found
+
+    def _not_again(self, number: int, block: range) -> Stage:
+        """At the end of a block: backward takes what the call keeps, which others have made."""
+        for token, per_sample, fixed in self._keeps(number, block):
+            self._need(token, per_sample, fixed)
+        taken = self._changed()
+        inputs = self.graph.calls[number].inputs
+        made = [value for value in inputs if value - self.first not in self.stopped]
+        for token in self._flowed(made, block):
+            self._done(token)
+        return Stage(taken, self._changed())
 
     def _restored(self, number: int, block: range, inside: Counter[int]) -> Stage:
         """Instead of recomputing a call: backward and the calls after it use the kept tensors."""

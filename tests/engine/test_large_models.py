@@ -67,7 +67,7 @@ def test_more_is_kept_where_less_runs_again():
     assert rates == sorted(rates)
     hardware = [metrics["hfu"] / metrics["mfu"] for metrics in found]
     assert hardware == sorted(hardware, reverse=True)
-    assert 1.3 < hardware[0] <= 4 / 3  # all but what is in no block
+    assert 1.2 < hardware[0] < 1.3  # all but the last product of a block, and what is in no block
     assert hardware[2:] == [1, 1]  # products and attention are stored
 
 
