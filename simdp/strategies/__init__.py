@@ -1,4 +1,4 @@
-"""Strategies by kind; this table is the one place of registration."""
+"""Table of strategies by kind, the one place of registration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STRATEGIES: Family[Strategy] = Family(
 
 
 def strategy_class(kind: str | None) -> type[Strategy]:
-    """Return the class of a kind, or `Strategy` where none can be loaded."""
+    """Return the class of a kind, or `Strategy` for None and for an unknown kind."""
     try:
         return (STRATEGIES.find(kind) if kind else None) or Strategy
     except KindError:

@@ -1,12 +1,12 @@
-"""The base of strategies, and helpers that several of them share.
+"""Base class of strategies, and helpers that several strategies share.
 
-A strategy says what happens, in which order, and nothing beside it: it knows the facts of a run and
-neither numbers nor time, and reads like the training loop of a rank program. One loop serves all
-ranks. What others want to know of it is read off its operations (`simdp.steps.program`).
+A strategy yields the operations of a training step in order, like the training loop of a rank
+program. It reads the facts of a run, but no numbers and no times; one loop serves all ranks.
+Everything else is derived from the operations (`simdp.steps.program`).
 
-As in Megatron's distributed optimizer: every bucket is cut into as many equal pieces as there are
-ranks, and rank r keeps, updates and hands out the r-th. Buckets are filled in the reverse order of
-registration, from the first step on, since a rank's pieces cannot change hands.
+As in Megatron's distributed optimizer, every bucket is cut into equal pieces, one per rank; rank r
+keeps, updates and sends the r-th. Buckets are filled in reverse order of registration from the
+first step on, since pieces cannot change owners.
 """
 
 from __future__ import annotations
@@ -43,7 +43,15 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart, assign, limits
-from simdp.steps.passes import Tags, backward, forward, forward_of_all, scatter
+from simdp.steps.passes import (
+    Tags,
+    backward,
+    forward,
+    forward_of_all,
+    scatter,
+    send_all,
+    send_buffers,
+)
 from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
 from simdp.workload.compute import Host
@@ -51,11 +59,11 @@ from simdp.workload.compute import Host
 Execution = Literal["synchronous", "parameter_server", "single_process"]
 
 PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_precision")
-"""Options that choose a precision."""
+"""Options that set a precision."""
 
 
 class ServerOptions(NamedTuple):
-    """Options of a parameter server; as of `simdp.strategies.parameter_server.ParameterServer`."""
+    """Options of a parameter server; see `simdp.strategies.parameter_server.ParameterServer`."""
 
     rank: int
     updates: Literal["synchronous", "asynchronous"]
@@ -64,7 +72,7 @@ class ServerOptions(NamedTuple):
 
 
 class Strategy(Spec):
-    """How ranks train together.
+    """Base of the strategies: how ranks train together.
 
     Other packages read class attributes and properties, and know no strategy by its name.
     """
@@ -72,36 +80,36 @@ class Strategy(Spec):
     kind: str
 
     execution: ClassVar[Execution] = "synchronous"
-    """How ranks run: each in a process of its own and in step with the others; as workers of a
-    parameter server; or as devices of one process, whose only model is on device 0."""
+    """How ranks run: as synchronous processes; as workers of a parameter server; or as devices of
+    one process whose model is on device 0."""
 
     averages_parameters: ClassVar[bool] = False
-    """Whether ranks train their own weights for a period, and then average them."""
+    """Whether ranks train separate weights for a period and then average them."""
 
     max_ranks: ClassVar[int | None] = None
-    """Most ranks; None where there is no limit."""
+    """Largest number of ranks; None without a limit."""
 
     varies_buckets: ClassVar[bool] = False
-    """Whether ``overlap``, ``comm_hook`` and ``bucket_cap`` are worth varying for shorter steps."""
+    """Whether searches vary ``overlap``, ``comm_hook`` and ``bucket_cap`` for shorter steps."""
 
     groups_follow_nodes: ClassVar[bool] = False
-    """Whether process groups depend on how many ranks a node has."""
+    """Whether process groups depend on the number of ranks per node."""
 
     has_dtensors: ClassVar[bool] = False
-    """Whether gradients are DTensors of rows, which some of torch's optimizers refuse."""
+    """Whether gradients are DTensors sharded by rows, which some of torch's optimizers refuse."""
 
     same_on_one_node: ClassVar[str | None] = None
-    """The strategy that does the same where all ranks are on one node."""
+    """The strategy that is equal to this one if all ranks are on one node."""
 
     wrapper: ClassVar[str] = ""
     """torch's module that annotates forward in traces."""
 
     launch_names: ClassVar[Mapping[str, str]] = {}
-    """Annotations of the wrapper in traces where it launches a collective, by its key."""
+    """The wrapper's annotations around launches of collectives in traces, by collective."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Keep the names working by which classes said how they run."""
+        """Accept class attributes of earlier versions in place of ``execution``."""
         if (one := vars(cls).get("one_process")) is not None:
             advise(f"{cls.__name__}.one_process", 'execution = "single_process"')
             cls.execution = "single_process" if one else cls.execution
@@ -111,77 +119,78 @@ class Strategy(Spec):
 
     @property
     def dtypes(self) -> LayerDtypes:
-        """The dtypes that layers get from the strategy."""
+        """The dtypes that the strategy sets for layers."""
         return LayerDtypes()
 
     @property
     def interpreter_lock(self) -> float:
-        """Share of forward for which a rank holds an interpreter that all ranks share."""
+        """Fraction of forward for which a rank holds an interpreter lock that all ranks share."""
         return 0.0
 
     def host_of(self, workload: Workload, world_size: int) -> Host:
-        """The host that launches the kernels, with the times that are assumed of it."""
+        """The host that launches kernels, and its assumed times."""
         return workload.host
 
     @property
     def num_late(self) -> int:
-        """Ranks that come last in a step, whose gradients are dropped."""
+        """Number of slowest ranks per step whose gradients are dropped."""
         return 0
 
     @property
     def first_alike(self) -> int:
-        """The step from which on steps, or whole periods, are alike."""
+        """The first step from which on all steps, or all periods, are equal."""
         return 0
 
     @property
     def weighs_by_shard(self) -> bool | None:
-        """Whether a rank counts by its samples; None where no option decides it."""
+        """Whether losses are weighted by the samples of each rank; None without such an option."""
         found: bool | None = getattr(self, "weight_by_shard", None)
         return found
 
     @property
     def has_several_periods(self) -> bool:
-        """Whether averages of several periods come within `steps_together`."""
+        """Whether `steps_together` covers averages of several periods."""
         return False
 
     @property
     def server_options(self) -> ServerOptions | None:
-        """The server's; None where there is none."""
+        """Options of the parameter server; None without one."""
         return None
 
     @property
     def precision_options(self) -> dict[str, Any]:
-        """Options that choose a precision, without those that are None."""
+        """Options that set a precision and are not None."""
         found = {key: getattr(self, key, None) for key in PRECISION}
         return {key: value for key, value in found.items() if value is not None}
 
     def averaging(self) -> str:
-        """Describe in words which averages ranks make, and how often."""
+        """Describe the averages that ranks compute, and how often."""
         if self.num_late:
             return f"gradients in every step, without the {self.num_late} slowest ranks"
         return "gradients in every step"
 
     def sent_as(self) -> str:
-        """Describe in words what becomes of gradients on their way."""
+        """Describe the compression of gradients."""
         return "as they are"
 
     @property
     def updates_on_host(self) -> bool:
-        """Whether the optimizer works, and keeps its state, in the memory of the host."""
-        return False
+        """Whether the optimizer runs, and keeps its state, in host memory."""
+        found: str = getattr(self, "offload_optimizer", "none")
+        return found == "cpu"
 
     @property
     def keeps_parameters_on_host(self) -> bool:
-        """Whether pieces of parameters are kept there too."""
+        """Whether parameter shards stay in host memory too."""
         return False
 
     def settled(self, base: Path) -> Self:
-        """The same strategy with its files read; relative paths start from ``base``.
+        """Return the same strategy with its files read; relative paths start from ``base``.
 
         Raises
         ------
         ScenarioError
-            With a line for every file that cannot be read, or does not say what it should.
+            With a line for every file that is unreadable or invalid.
         """
         return self
 
@@ -191,85 +200,85 @@ class Strategy(Spec):
 
     @abstractmethod
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        """One optimizer step."""
+        """Run one optimizer step."""
 
     def infer_step(self, facts: Facts, step: StepContext) -> Ops:
-        """One step of ``mode: inference``."""
+        """Run one step of ``mode: inference``."""
         raise AssertionError(f"{self.kind} serves no inference; the scenario's checks refuse it")
 
     def step(self, facts: Facts, step: StepContext) -> Ops:
-        """One step of the workload's mode."""
+        """Run one step of the workload's mode."""
         return (self.infer_step if facts.is_inference else self.train_step)(facts, step)
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
-        """Say why this strategy cannot train this on so many ranks, led by a key; or None."""
+        """Explain why this strategy cannot train the workload, led by a key; or None."""
         return None
 
     def problem_with_groups(
         self, num_groups: int, world_size: int, workload: Workload
     ) -> str | None:
-        """Say why replica groups cannot drop out of steps and come back, led by a key; or None."""
+        """Explain why replica groups cannot leave and rejoin steps, led by a key; or None."""
         return (
-            f"kind: {self.kind} knows no replica groups that go on without each other; use ddp, "
+            f"kind: {self.kind} does not support replica groups that leave steps; use ddp, "
             "hsdp or local_sgd, or a recovery that restarts all ranks."
         )
 
     def cast_units(self, workload: Workload) -> tuple[str, ...]:
-        """Modules within the root whose outputs the strategy casts to its ``output_dtype``."""
+        """Return modules within the root whose outputs the strategy casts to ``output_dtype``."""
         return ()
 
     @property
     def steps_together(self) -> int:
-        """Steps after which ranks agree on weights, and before which none can drop out."""
+        """Steps from one agreement on weights to the next; within them no rank can leave."""
         return 1
 
     def whole_periods(self, least: int) -> int:
-        """Steps of a run whose metrics cover whole periods.
+        """Return the steps of a run whose metrics cover whole periods.
 
         Parameters
         ----------
         least : int
-            Steps that the run must have, the first of which metrics leave out.
+            Minimum number of steps; metrics leave out the first.
         """
         return 1 + self.steps_together * max(ceil((least - 1) / self.steps_together), 1)
 
     def after_warmup(self) -> Self:
-        """The same strategy as it trains after its warm-up steps."""
+        """Return the same strategy as it trains after its warm-up steps."""
         return self
 
     def with_period(self, steps: int) -> Self:
-        """The same strategy with another number of `steps_together`."""
+        """Return the same strategy with another number of `steps_together`."""
         raise AssertionError(f"{self.kind} has no periods")
 
     def problem_with_unused(self, workload: Workload) -> str | None:
-        """Say why ranks cannot leave parameters unused, led by the place in the scenario."""
+        """Explain why ranks cannot leave parameters unused, led by the place in the scenario."""
         return (
             f"workload.unused: strategy.kind: {self.kind} needs a gradient of every parameter on "
             "every rank; use {kind: ddp, find_unused_parameters: true}."
         )
 
     def problem_with_frozen(self) -> str | None:
-        """Say why parameters cannot be frozen, without the place; or None."""
+        """Explain why parameters cannot be frozen, without the place; or None."""
         return None
 
     def num_updates(self, world_size: int, num_steps: int) -> int:
-        """Count the optimizer's updates in so many steps, which the learning rate follows."""
+        """Return the optimizer's updates in these steps, which the learning rate follows."""
         return num_steps
 
 
 def infers(strategy: Strategy | type[Strategy]) -> bool:
-    """Whether a strategy can serve ``mode: inference``."""
+    """Return whether a strategy supports ``mode: inference``."""
     kind = strategy if isinstance(strategy, type) else type(strategy)
     return kind.infer_step is not Strategy.infer_step
 
 
 def copies_charged(asked: bool | None, facts: Facts) -> bool:
-    """Whether copies of gradients cost time: as the strategy says, or else the cluster."""
+    """Return whether copies of gradients cost time: the strategy's option, else the cluster's."""
     return facts.overheads.copies if asked is None else asked
 
 
 def uneven(workload: Workload) -> str | None:
-    """Say that ranks run out of samples at different times, which `DDP` alone handles; or None."""
+    """Refuse different numbers of samples per rank, which only `DDP` supports; or None."""
     if len(set(workload.samples_per_rank or [])) <= 1:
         return None
     return (
@@ -279,34 +288,34 @@ def uneven(workload: Workload) -> str | None:
 
 
 def members(ranks: Ints) -> tuple[tuple[int, ...], ...]:
-    """Process groups, as `NewGroup` takes them."""
+    """Return process groups as `NewGroup` takes them."""
     return tuple(tuple(row) for row in ranks.tolist())
 
 
 Low = Literal["bfloat16", "float16", "float32"]
-"""What `MixedPrecision` and ``MixedPrecisionPolicy`` take."""
+"""Dtypes of ``MixedPrecision`` and ``MixedPrecisionPolicy``."""
 
 
 def low_problem(param_dtype: Low | None, workload: Workload) -> str | None:
-    """Say why a workload does not go with the dtype that its strategy computes in; or None."""
+    """Explain why a workload conflicts with its strategy's ``param_dtype``; or None."""
     if param_dtype is None:
         return None
     if workload.dtype != "float32":
         return (
-            f"param_dtype: {param_dtype} is of float32 weights, but workload.dtype is "
+            f"param_dtype: {param_dtype} needs float32 weights, but workload.dtype is "
             f"{workload.dtype}; write workload.dtype: float32, or leave param_dtype out."
         )
     precision = workload.precision
     if precision.kind == "full" or (precision.kind, precision.low) == ("mixed", param_dtype):
         return None
     return (
-        f"param_dtype: {param_dtype} says what workload.precision: {precision.kind} of "
-        f"{precision.low} says otherwise; leave one of them out."
+        f"param_dtype: {param_dtype} contradicts workload.precision: {precision.kind} of "
+        f"{precision.low}; leave one of them out."
     )
 
 
 def output_problem(output_dtype: Low | None, param_dtype: Low | None) -> str | None:
-    """Say why outputs cannot be of this dtype where layers compute in that one; or None."""
+    """Explain why units cannot return ``output_dtype``; or None."""
     made = param_dtype or "float32"
     if output_dtype in (None, "float32", made):
         return None
@@ -319,23 +328,23 @@ def output_problem(output_dtype: Low | None, param_dtype: Low | None) -> str | N
 # Left out -----------------------------------------------------------------------------------------
 
 WHOLE = ("none", "bf16", "fp16")
-"""Hooks that keep nothing from step to step, and add what ranks send as it is."""
+"""Hooks without state between steps, whose gradients are summed uncompressed."""
 
 
 def dropped_in_part(join: bool, hook: CommHook) -> str | None:
-    """Say what would keep a part of gradients that are dropped, behind a comma; or None."""
+    """Explain which option would keep a part of dropped gradients, behind a comma; or None."""
     if join:
-        return "but join lets ranks leave by themselves; leave one of them out."
+        return "but join lets ranks leave too; leave one of them out."
     if hook.kind not in WHOLE:
         return (
-            f"but comm_hook: {hook.kind} sends and keeps more than those of a step; use one of "
+            f"but comm_hook: {hook.kind} keeps a part of them for later steps; use one of "
             f"{', '.join(WHOLE)}."
         )
     return None
 
 
 def problem_with_backups(backup_ranks: int, world_size: int, workload: Workload) -> str | None:
-    """Say why so many ranks cannot be dropped in every step; or None."""
+    """Explain why this many ranks cannot be dropped in every step; or None."""
     if backup_ranks >= world_size:
         return (
             f"backup_ranks: {backup_ranks} dropped gradients of {world_size} leave none; use at "
@@ -345,7 +354,7 @@ def problem_with_backups(backup_ranks: int, world_size: int, workload: Workload)
 
 
 def asks_others(workload: Workload) -> str | None:
-    """Say that ranks exchange more than gradients; or None."""
+    """Refuse a workload whose ranks exchange more than gradients; or None."""
     if not workload.graph.is_synchronised:
         return None
     return (
@@ -355,32 +364,76 @@ def asks_others(workload: Workload) -> str | None:
 
 
 def meet_again(facts: Facts) -> Ops:
-    """Make a process group of those that take part, where these are not all ranks."""
+    """Make a process group of the participants, unless all ranks participate."""
     if facts.quorum.group is not None and facts.quorum.participants is not None:
         yield NewGroup(QUORUM, (facts.quorum.participants.ranks,), 0)
 
 
 def unequal_groups(num_groups: int, world_size: int) -> str | None:
-    """Say that ranks cannot be so many replica groups of one size; or None."""
+    """Refuse a number of replica groups that does not divide the ranks; or None."""
     if not world_size % num_groups:
         return None
-    fitting = [str(n) for n in range(2, world_size + 1) if world_size % n == 0]
     return (
         f"kind: {num_groups} replica groups do not divide the {world_size} ranks; use one of "
-        f"{', '.join(fitting)}."
+        f"{divisors_of(world_size, least=2)}."
     )
 
 
+def unequal_shards(shard_size: int | None, world_size: int) -> str | None:
+    """Refuse a group size that does not divide the ranks; or None."""
+    if shard_size is None or not world_size % shard_size:
+        return None
+    return (
+        f"shard_size: {shard_size} does not divide the {world_size} ranks; "
+        f"use one of {divisors_of(world_size)}."
+    )
+
+
+def divisors_of(number: int, least: int = 1) -> str:
+    """List the divisors of a number, from ``least`` on."""
+    return ", ".join(str(n) for n in range(least, number + 1) if number % n == 0)
+
+
+def broadcast_model(
+    facts: Facts, root: int, tags: Tags, group: Group = None, buffers: bool = True
+) -> Ops:
+    """Broadcast the parameters of ``root``, and its buffers."""
+    yield from send_all(facts, facts.parameters, "parameters", root, tags, group)
+    if buffers:
+        yield from send_buffers(facts, root, tags, group)
+
+
+def own_gradients(facts: Facts, step: StepContext, by_shard: bool = False) -> Ops:
+    """Run forward and backward of a step without sending gradients."""
+    yield ScaleLoss(by_shard)
+    for micro in range(step.num_micro_steps):
+        yield from forward(facts, micro)
+        yield from backward(facts, micro)
+
+
+def fill_up(names: Sequence[str], sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Sort gradients into buckets of at most ``most``, which close before one that does not fit."""
+    found: list[list[str]] = []
+    held = 0
+    for name in names:
+        if not found or held + sizes[name] > most:
+            found.append([])
+            held = 0
+        found[-1].append(name)
+        held += sizes[name]
+    return found
+
+
 def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
-    """One step: forward alone.
+    """Run forward of one inference step.
 
     Parameters
     ----------
     facts : Facts
-        Of ranks whose models are alike.
+        Of ranks with equal models.
     scatters : bool
-        Whether rank 0 has the batch, hands it out and gathers the outputs; else every rank has
-        samples of its own, and keeps what it makes of them.
+        Whether rank 0 scatters the batch and gathers the outputs; else every rank has its own
+        samples and keeps its outputs.
     """
     if scatters:
         yield from scatter(facts, 0)
@@ -389,20 +442,15 @@ def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
     yield from forward_of_all(facts, 0)
     if scatters:
         yield Gather(0, 0)
-        yield Meet()  # a rank that got nothing is no step ahead
+        yield Meet()  # ranks without samples wait for the others
     else:
         yield MicrobatchDone(0)
 
 
 def idle_option(strategy: Strategy, read: Sequence[str] = ()) -> str | None:
-    """Say that an option is about gradients, of which inference has none; or None.
+    """Refuse the first option that only concerns gradients, which inference has none of; or None.
 
-    Parameters
-    ----------
-    strategy : Strategy
-        As it is written.
-    read : sequence of str
-        Options that inference reads too.
+    ``read`` are options that inference uses too.
     """
     for name, field in type(strategy).model_fields.items():
         if name in ("kind", *read) or getattr(strategy, name) == field.get_default():
@@ -414,48 +462,32 @@ def idle_option(strategy: Strategy, read: Sequence[str] = ()) -> str | None:
 # Flat pieces --------------------------------------------------------------------------------------
 
 AGREED_NBYTES = 4.0
-"""Norms and flags are float32, whatever the gradients are (torch: FSDP.clip_grad_norm_,
+"""Norms and flags are float32, independent of the gradients' dtype (torch: FSDP.clip_grad_norm_,
 ShardedGradScaler)."""
 
 
 def deal_buckets(facts: Facts, bucket_cap: float | None, kept: ReplicatedPart) -> Partition:
-    """Deal each bucket of gradients to all ranks, in equal pieces; what is frozen, to nobody.
+    """Cut each bucket of trainable parameters into equal pieces, one per rank.
 
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    bucket_cap : float or None
-        As of `DDP` [bytes].
-    kept : Kept
-        What is there on every rank.
+    ``bucket_cap`` [bytes] is as of `DDP`; ``kept`` is replicated on every rank.
     """
     buckets = assign(trainable(facts)[::-1], facts.itemsize, limits(bucket_cap))
     return Partition(trainable(facts), buckets, np.arange(facts.world_size)[None, :], kept)
 
 
 def unit_bucket(facts: Facts, partition: Partition, unit: int, dtype: str | None = None) -> Bucket:
-    """Make the bucket of a unit's gradients, which live in it where they are kept whole.
+    """Return the bucket of a unit's gradients, in ``dtype`` or else their own.
 
-    Else it is there between an `Open` and a `Release` alone; ``dtype`` is theirs if left out.
+    Where gradients are replicated they live in it; else it exists from an `Open` to a `Release`.
     """
     is_view = partition.kept.gradients
     return facts.bucket(partition.units[unit], dtype, unit=unit, is_view=is_view, room=0.0)
 
 
 class PieceReducer:
-    """Sums the gradients of one backward pass, unit by unit, each piece on its owner.
+    """Reduce-scatters the gradients of one backward pass, unit by unit.
 
-    The bucket of a unit is given back when the next unit is sent, the last one at the end.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    partition : Partition
-        Whose units travel together, in the order in which they are sent.
-    tags : iterator of int
-        Numbers for its collectives.
+    The bucket of a unit is released when the next unit is sent, the last one at the end.
     """
 
     def __init__(self, facts: Facts, partition: Partition, tags: Tags) -> None:
@@ -479,7 +511,7 @@ class PieceReducer:
         yield from map(Release, self.held)
 
     def mark_ready(self, name: str) -> Ops:
-        """Take a gradient into its bucket; send every bucket whose turn has come."""
+        """Copy a gradient into its bucket; send every complete bucket in order."""
         unit = self.partition.unit_of[name]
         if unit not in self.buckets:
             self.buckets[unit] = unit_bucket(self.facts, self.partition, unit)
@@ -487,7 +519,7 @@ class PieceReducer:
         yield FillBucket(self.buckets[unit], name, self.facts.world_size)
         self.missing[unit] -= 1
         while self.turn < len(self.missing) and not self.missing[self.turn]:
-            if self.turn in self.buckets:  # one of unused parameters alone is not sent
+            if self.turn in self.buckets:  # a unit without used parameters is not sent
                 yield from self._send(self.buckets.pop(self.turn))
             self.turn += 1
 
@@ -506,20 +538,16 @@ def step_in_pieces(
     by_shard: bool,
     every: bool,
 ) -> Ops:
-    """One step in which gradients are summed on the owners of their pieces.
+    """Run one step in which gradients are reduce-scattered to the owners of their pieces.
 
     Parameters
     ----------
-    facts, step
-        Of the run, and of the step.
-    partition : Partition
-        Who owns what.
     overlap : bool
-        Whether sums are sent while backward still runs.
+        Whether buckets are sent during backward.
     by_shard : bool
-        As `Scale`.
+        As of `ScaleLoss`.
     every : bool
-        Whether gradients are summed after every micro-step, so that none is kept whole; else after
+        Whether gradients are reduced after every micro-step, so that none is kept whole; else after
         the last one.
     """
     tags = count()
@@ -536,10 +564,10 @@ def step_in_pieces(
 
 
 def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
-    """Sum over the ranks what the pieces of gradients tell of the whole, and wait for it.
+    """All_reduce scalars that depend on whole gradients, and wait for them.
 
-    That is the norm, where gradients are clipped, whether there is an inf or nan, where the loss is
-    scaled, and two norms of each tensor for an optimizer that trusts them, such as LAMB.
+    These are the gradient norm for clipping, the inf or nan flag of a loss scaler, and two norms
+    per tensor for optimizers with trust ratios such as LAMB.
     """
     optimizer = facts.workload.optimizer
     trusting = sum(optimizer.for_parameter(name).trusts for name in facts.ready_order)
@@ -557,13 +585,13 @@ def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
 
 
 def gather(facts: Facts, partition: Partition, unit: int, tag: int, label: str) -> AllGather:
-    """Start to put a unit's parameters together from their pieces, on every rank."""
+    """All_gather a unit's parameters from their pieces."""
     nbytes = float(partition.unit_elements(unit) * facts.weight_itemsize)
     return AllGather(tag, label, nbytes, unit)
 
 
 def hand_out(facts: Facts, partition: Partition, tags: Tags) -> Ops:
-    """Give every rank all parameters, from those that have updated them."""
+    """All_gather all updated parameters, and wait."""
     learned, sent = set(facts.ready_order), list[int]()
     for unit, names in enumerate(partition.units):
         if learned.intersection(names):

@@ -1,4 +1,4 @@
-"""A single device, and nn.DataParallel.
+"""nn.DataParallel, and training on a single device.
 
 Mirrors torch 2.13: nn/parallel (data_parallel.py, scatter_gather.py, replicate.py,
 parallel_apply.py, _functions.py), nn/parallel/comm.py and csrc/cuda/comm.cpp.
@@ -22,42 +22,47 @@ from simdp.steps.ops import (
     Meet,
     Reduce,
     Replicate,
-    ScaleLoss,
     TakeSums,
     Update,
     Wait,
 )
 from simdp.steps.partition import MiB
-from simdp.steps.passes import Tags, backward, forward, forward_of_all, nbytes_of, packed, scatter
-from simdp.strategies.base import Execution, Strategy, infer_in_processes
+from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
+from simdp.strategies.base import (
+    Execution,
+    Strategy,
+    fill_up,
+    infer_in_processes,
+    own_gradients,
+)
 from simdp.workload import Workload
 from simdp.workload.compute import Host
 from simdp.workload.layers import Parameter
 
 BUFFER_NBYTES = 10 * MiB
-"""Tensors are copied out, and gradients summed, in flat buffers of this size (torch: buffer_size of
-comm.broadcast_coalesced and comm.reduce_add_coalesced)."""
+"""Flat buffers in which tensors are broadcast and gradients summed (torch: buffer_size of
+comm.broadcast_coalesced and comm.reduce_add_coalesced) [bytes]."""
 
 
 class DataParallel(Strategy):
-    """``torch.nn.DataParallel``: the batch is cut over the devices of one process.
+    """``torch.nn.DataParallel``: scatters the batch over the devices of one process.
 
-    Every forward copies the model from device 0 to the devices that get samples, and gathers the
+    Every forward copies the model from device 0 to the devices with samples, and gathers the
     outputs on one device, which computes the loss. Gradients are summed on device 0, where the
-    optimizer is. What the copies' buffers learn is lost.
+    optimizer runs. Changes to the copies' buffers are lost.
 
     Attributes
     ----------
     loss_in_forward : bool
-        Every device computes the loss of its own samples, the scalars are gathered, and their mean
-        is what is made small. With pieces of different sizes this is another loss.
+        Every device computes the loss of its own samples; the scalars are gathered and their mean
+        is minimised. With pieces of different sizes this is another loss.
     gil : float
-        Share of the host's time in forward for which a thread holds the interpreter's lock: with k
-        devices at work, an operator of forward takes the host ``1 + gil (k - 1)`` times as long
-        (``workload.host.operator``; without one, a launch the device). Backward runs in threads
-        that need no lock.
+        Fraction of the host's time in forward for which a thread holds the interpreter lock: with k
+        active devices, an operator of forward takes the host ``1 + gil (k - 1)`` times as long
+        (``workload.host.operator``; without one, a launch the device). Backward's threads need no
+        lock.
     output_device : int
-        Where outputs are gathered, and the targets are.
+        Device of the gathered outputs and of the targets.
     """
 
     execution: ClassVar[Execution] = "single_process"
@@ -72,8 +77,8 @@ class DataParallel(Strategy):
         if workload.global_batch is None:
             each = workload.samples_per_step(world_size)
             return (
-                "kind: data_parallel cuts one batch over its devices; write workload.global_batch: "
-                f"{each} in place of what each rank gets."
+                "kind: data_parallel scatters one batch over its devices; write "
+                f"workload.global_batch: {each} instead of a batch per rank."
             )
         if self.output_device >= world_size:
             return (
@@ -82,7 +87,7 @@ class DataParallel(Strategy):
             )
         if workload.graph.is_synchronised:
             return (
-                "kind: SyncBatchNorm talks to other processes, and data_parallel is one; use "
+                "kind: SyncBatchNorm needs several processes, but data_parallel is one; use "
                 "strategy: ddp, or plain batch norm."
             )
         if self.loss_in_forward and workload.mode == "inference":
@@ -102,7 +107,7 @@ class DataParallel(Strategy):
         return workload.host.of_one_process() if world_size > 1 else workload.host
 
     def setup(self, facts: Facts) -> Ops:
-        """Copy the model out where it never changes; else that is done for every forward."""
+        """Copy the model out for inference; training copies it in every forward."""
         if facts.is_inference:
             yield from copy_out(facts, [True] * facts.world_size, count())
 
@@ -122,10 +127,7 @@ class DataParallel(Strategy):
         yield Meet()
 
     def _sum(self, facts: Facts, active: Sequence[bool], micro: int, tags: Tags) -> Ops:
-        """Sum gradients on device 0, all of them when the last one is there.
-
-        The copies are made by one autograd function, whose backward has to have them all.
-        """
+        """Sum all gradients on device 0 after backward: one autograd function copies the model."""
         group, sent = _with_root(active), list[int]()
         for number, names in enumerate(pieces(facts.parameters, facts.itemsize)):
             sent.append(next(tags))
@@ -134,7 +136,7 @@ class DataParallel(Strategy):
         yield TakeSums(micro)
 
     def infer_step(self, facts: Facts, step: StepContext) -> Ops:
-        """Hand the batch out, and gather what the copies of the setup make of it."""
+        """Scatter the batch, run the copies made by the setup, and gather the outputs."""
         yield from scatter(facts, 0)
         yield from forward_of_all(facts, 0, self.gil)
         yield Gather(0, self.output_device)
@@ -160,33 +162,18 @@ def copy_out(facts: Facts, active: Sequence[bool], tags: Tags) -> Ops:
 
 
 def _with_root(active: Sequence[bool]) -> tuple[int, ...]:
-    """The ranks that are active, and rank 0, which is there in any case."""
+    """Return the active ranks, and rank 0 in any case."""
     return tuple(rank for rank, there in enumerate(active) if there or not rank)
 
 
 def pieces(parameters: Sequence[Parameter], itemsize: int) -> list[list[str]]:
     """Sort gradients into the buffers in which they are summed.
 
-    A buffer closes before the tensor that would not fit (torch: _take_tensors in _utils.py), where
-    those that are copied out close when they are full.
-
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        In order of registration.
-    itemsize : int
-        Bytes per element of a gradient.
+    A buffer closes before a tensor that does not fit (torch: _take_tensors in _utils.py), unlike
+    those of copies, which close when full.
     """
-    found: list[list[str]] = []
-    held = 0
-    for parameter in parameters:
-        nbytes = parameter.num_elements * itemsize
-        if not found or held + nbytes > BUFFER_NBYTES:
-            found.append([])
-            held = 0
-        found[-1].append(parameter.name)
-        held += nbytes
-    return found
+    nbytes = {parameter.name: parameter.num_elements * itemsize for parameter in parameters}
+    return fill_up(list(nbytes), nbytes, BUFFER_NBYTES)
 
 
 class Single(Strategy):
@@ -205,14 +192,11 @@ class Single(Strategy):
         )
 
     def setup(self, facts: Facts) -> Ops:
-        """Nothing to prepare."""
+        """Do nothing."""
         yield from ()
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        yield ScaleLoss(by_shard=False)
-        for micro in range(step.num_micro_steps):
-            yield from forward(facts, micro)
-            yield from backward(facts, micro)
+        yield from own_gradients(facts, step)
         yield Update()
 
     def infer_step(self, facts: Facts, step: StepContext) -> Ops:

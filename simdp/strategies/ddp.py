@@ -1,11 +1,11 @@
 """DistributedDataParallel of torch and of Apex, and the reducer's buckets.
 
-Mirrors torch's Reducer (torch 2.13: distributed.py, reducer.cpp). Left out are what a constructor
-checks (one int64 per rank, the shapes) and the two broadcasts of indices when buckets are rebuilt:
-a few hundred bytes, once.
+Mirrors torch's Reducer (torch 2.13: distributed.py, reducer.cpp), without the constructor's checks
+(one int64 per rank, the shapes) and the two broadcasts of indices when buckets are rebuilt: a few
+hundred bytes, once.
 
-Mirrors apex/parallel/distributed.py of NVIDIA/apex. Left out are its custom triggers and several
-all_reduce streams, and the broadcast of the bucket structure, a few hundred bytes once.
+Mirrors apex/parallel/distributed.py of NVIDIA/apex, without custom triggers, several all_reduce
+streams, and the broadcast of the bucket structure, a few hundred bytes once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
 from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
 from simdp.steps.ops import AllReduce, Copy, FillBucket, Hold, ScaleLoss, Take, Update, Wait
 from simdp.steps.partition import Bucket, assign, limits, rules
-from simdp.steps.passes import Tags, backward, forward, send, send_all, send_buffers
+from simdp.steps.passes import Tags, backward, forward, send, send_buffers
 from simdp.strategies.base import (
     Low,
     Strategy,
     asks_others,
+    broadcast_model,
     copies_charged,
     dropped_in_part,
     idle_option,
@@ -47,22 +48,14 @@ from simdp.workload.precision import numpy_dtype
 
 
 class Delayed(NamedTuple):
-    """Gradients that wait for another parameter's.
-
-    Attributes
-    ----------
-    bucket : Bucket
-        The gradients.
-    hooked : str
-        The parameter whose gradient starts their all_reduce.
-    """
+    """Gradients all_reduced together when the gradient of the parameter ``hooked`` is ready."""
 
     bucket: Bucket
     hooked: str
 
 
 def problem_with_delay(names: Sequence[str], hooked: str, workload: Workload) -> str | None:
-    """Say why gradients cannot wait for one that is to start their all_reduce; or None."""
+    """Explain why gradients cannot wait for ``hooked`` to start their all_reduce; or None."""
     ready, all_of_them = workload.graph.ready_order, [p.name for p in workload.graph.trainable]
     unknown = [name for name in names if name not in all_of_them]
     if unknown:
@@ -98,9 +91,9 @@ class Message(NamedTuple):
     bucket : Bucket
         The gradients.
     wait : float
-        How long it is held back when its last gradient is ready [s].
+        Delay after its last gradient is ready [s].
     copied, copied_back : bool
-        Whether the copies of the gradients into the bucket, and back, are charged.
+        Whether copies of the gradients into the bucket, and back, are charged.
     """
 
     bucket: Bucket
@@ -114,20 +107,16 @@ class Reducer:
 
     Parameters
     ----------
-    facts : Facts
-        Of the run.
     messages : sequence of Message
-        In the order in which they are sent; every parameter in one of them.
-    tags : iterator of int
-        Numbers for its collectives.
+        In sending order; every parameter in one of them.
     before, after : float
-        What gradients are divided by before the sum, and sums after it.
+        Divisors of gradients before the sum, and of sums after it.
     unused : sequence of str
-        Parameters without a gradient that are ready with the first hook.
+        Parameters without a gradient, marked ready with the first hook.
     comm_hook : CommHook
         Sends the buckets.
     delayed : Delayed or None
-        Gradients that are in no bucket.
+        Gradients outside of all buckets.
     """
 
     def __init__(
@@ -162,15 +151,12 @@ class Reducer:
         yield from self.mark_all()
 
     def mark_all(self) -> Ops:
-        """Take all gradients, one after the other."""
+        """Mark all gradients ready, one after the other."""
         for name in self.facts.ready_order:
             yield from self.mark_ready(name)
 
     def mark_ready(self, name: str) -> Ops:
-        """Take a gradient into its bucket; launch every bucket whose turn has come.
-
-        A bucket that is complete waits for the ones before it.
-        """
+        """Copy a gradient into its bucket; launch complete buckets, in order."""
         names, self.unmarked = [*self.unmarked, name], []
         if self.delayed is not None:
             yield from self._delay(name, self.delayed)
@@ -187,7 +173,7 @@ class Reducer:
             self.sent.append((yield from send))
 
     def _delay(self, name: str, delayed: Delayed) -> Ops:
-        """Take a gradient that waits for another one; send all of them when that is ready."""
+        """Collect a delayed gradient; send all of them when the hooked one is ready."""
         if name in delayed.bucket.names:
             yield FillBucket(delayed.bucket, name, self.before)
         if name == delayed.hooked:
@@ -196,7 +182,7 @@ class Reducer:
             yield AllReduce(tag, "delayed gradients", bucket.nbytes, bucket, group=group)
 
     def finish(self, others: Sequence[int] = ()) -> Ops:
-        """Wait for all buckets and ``others``, and take the averages out of the buckets."""
+        """Wait for all buckets and ``others``, and copy the averages back."""
         waiting = list[int]()
         for sent in self.sent:
             if not sent.finish:
@@ -215,21 +201,21 @@ class Reducer:
 
 
 class MixedPrecision(Spec):
-    """torch's ``_MixedPrecision`` of DDP: float32 weights, and what is made of them in fewer bits.
+    """``_MixedPrecision`` of torch's DDP: float32 weights with copies of lower precision.
 
-    Weights are copied into 16 bits before forward, one behind the other; torch does so on a stream
-    of its own. The copies of a bucket are given back when its gradients have been averaged, which
-    then are made float32 for the optimizer.
+    Weights are copied to 16 bits before forward, one after the other; torch does so on a separate
+    stream. The copies of a bucket are freed when its gradients have been averaged, which are then
+    cast to float32 for the optimizer.
 
     Attributes
     ----------
     param_dtype : {"bfloat16", "float16", "float32"} or None
-        In which layers compute, as under ``precision: mixed``. None leaves them float32.
+        Compute dtype of layers, as under ``precision: mixed``. None is float32.
     reduce_dtype : {"bfloat16", "float16", "float32"} or None
-        In which gradients travel, and are divided after the sum. None is ``param_dtype``.
+        Dtype in which gradients are sent, and divided after the sum. None is ``param_dtype``.
     buffer_dtype : {"bfloat16", "float16", "float32"} or None
-        Of buffers, such as running means, which are rounded whenever they change; counters stay
-        whole numbers. None is float32.
+        Dtype of buffers, such as running means, rounded at every change; counters stay integers.
+        None is float32.
 
     References
     ----------
@@ -248,16 +234,16 @@ class MixedPrecision(Spec):
 
 
 class Upcast(CommHook):
-    """Sum a bucket in ``reduce_dtype``; then make its averages float32, and free its copies.
+    """Sums a bucket in ``reduce_dtype``, casts its averages to float32, and frees its copies.
 
     Attributes
     ----------
     reduce_dtype : str or None
-        In which gradients travel.
+        Dtype in which gradients are sent.
     casts : bool
-        Whether there are copies of weights.
+        Whether weights have copies.
     is_first : bool
-        Whether the gradients are still of the copies' dtype.
+        Whether the gradients still have the copies' dtype.
     """
 
     kind: str = "upcast"
@@ -294,7 +280,7 @@ class Upcast(CommHook):
 
 
 def cast_down(facts: Facts, is_kept: bool) -> Ops:
-    """Copy all weights into the layers' dtype; ``is_kept`` if the room is there from before."""
+    """Copy all weights to the layers' dtype; ``is_kept`` if the memory is already held."""
     elements = facts.num_elements(list(facts.sizes))
     narrow, wide = facts.itemsize, facts.workload.itemsize
     if not is_kept:
@@ -303,7 +289,7 @@ def cast_down(facts: Facts, is_kept: bool) -> Ops:
 
 
 def forget_wide(facts: Facts) -> Ops:
-    """Give back what float32 gradients take beside what those of the layers' dtype do."""
+    """Free the memory of float32 gradients beyond that of the layers' dtype."""
     elements = facts.num_elements(facts.ready_order)
     yield Hold("gradients", -float(elements * (facts.workload.itemsize - facts.itemsize)))
 
@@ -338,65 +324,63 @@ class DDP(Strategy):
     Attributes
     ----------
     bucket_cap : float or None
-        Limit of every bucket [bytes]. None is torch's default: 1 MiB for the first, then 25 MiB;
-        0 puts every tensor into a bucket of its own.
+        Limit of every bucket [bytes]. None is torch's default: 1 MiB for the first, then 25 MiB; 0
+        gives every tensor a bucket of its own.
     overlap : bool
         False waits for the whole backward pass before the first all_reduce.
     version : str or None
         Sort gradients as this version of torch did, such as ``"1.4"``; None is the newest. See
         `simdp.steps.partition.rules`.
     bucket_order : {"gradient_ready", "reverse_registration", "reverse_buckets"} or None
-        How buckets are sorted. By readiness: the first iteration has one bucket with everything,
-        then they are rebuilt in the order in which gradients became ready. In reverse order of
+        How buckets are sorted. By readiness: the first iteration has one bucket with everything;
+        then buckets are rebuilt in the order in which gradients became ready. In reverse order of
         registration, from the start. Or filled in order of registration and sent from the last,
-        from the start: the small bucket then goes last. None is what ``version`` does, which is
-        ``gradient_ready`` since torch 1.6 and ``reverse_buckets`` before.
+        from the start, so that the small bucket is sent last. None is that of ``version``:
+        ``gradient_ready`` since torch 1.6, ``reverse_buckets`` before.
     find_unused_parameters : bool
-        Buckets in registration order, reversed, never rebuilt; and a map of the used parameters is
+        Buckets in reverse order of registration, never rebuilt; a map of the used parameters is
         reduced after the last bucket.
     skip_all_reduce_unused_params : bool
-        With ``find_unused_parameters``, a bucket in which no parameter is used is not reduced. All
-        ranks have to have the same unused parameters.
+        With ``find_unused_parameters``, buckets without used parameters are not reduced. Unused
+        parameters must be the same on all ranks.
     static_graph : bool
-        Every step uses the same parameters. Those without a gradient are found in the first one,
-        whose gradients are reduced after backward, behind a map of the used parameters; the second
-        has one bucket too, and buckets follow the order in which its gradients became ready. torch
+        Every step uses the same parameters. Those without a gradient are found in the first step,
+        which reduces after backward, following a map of the used parameters; the second has one
+        bucket too, and later buckets follow the order in which its gradients became ready. torch
         fails if micro-steps before the last one do not reduce (``no_sync``); this is refused.
     delay_all_reduce_named_params : tuple of str or None
-        Parameters whose gradients are in no bucket: all of them are reduced at once when
+        Parameters whose gradients are in no bucket: all are reduced together when
         ``param_to_hook_all_reduce`` gets its gradient, which comes after theirs.
     param_to_hook_all_reduce : str or None
-        The parameter that starts it.
+        The parameter that starts their all_reduce.
     gradient_as_bucket_view : bool
-        Gradients live in their buckets, which then take no memory of their own and need no copies.
+        Gradients live in their buckets, which then use no extra memory and need no copies.
     charge_copies : bool or None
-        Charge the copy of every gradient into its bucket and back, at the memory's bandwidth. None
-        does as the cluster's overheads say.
+        Charge the copy of every gradient into its bucket and back, at memory bandwidth. None
+        follows the cluster's overheads.
     broadcast_buffers : bool
         Replace every rank's buffers, such as running means, by rank 0's before each forward that
-        follows a reduction; and in the constructor and at the end of a join, with the parameters.
+        follows a reduction; with the parameters in the constructor and at the end of a join.
     comm_hook : CommHook
-        What becomes of a bucket on its way: of `simdp.strategies.comm_hooks`.
+        Compression and sending of buckets, from `simdp.strategies.comm_hooks`.
     mixed_precision : MixedPrecision or None
-        Compute in fewer bits than weights have: of `simdp.strategies.ddp`.
+        Compute in lower precision than the weights': of `simdp.strategies.ddp`.
     join : bool
-        Ranks whose samples run out take part in the others' reductions with zeros, as under
-        torch's Join; at the end of the epoch the last one to go on, of several the largest rank,
-        makes every replica a copy of its own.
+        Ranks without further samples join the others' reductions with zeros, as under torch's Join;
+        at the end of the epoch the last rank with samples (ties: the highest) broadcasts its model.
     divide_by_initial_world_size : bool
         With ``join``, average over all ranks; False averages over those that still have samples.
     no_sync : bool
         Reduce gradients once per step; False reduces them after every micro-step.
     weight_by_shard : bool
-        Weight each rank's loss by its share of what counts, which restores the mean over the global
-        batch where ranks have unequal shards. torch does not.
+        Weight each rank's loss by its share of the global batch, which restores the global mean
+        where ranks have unequal shards. torch does not.
     backup_ranks : int
-        So many ranks are dropped in every step: those that would be the last to have their
-        gradients (ties: the higher ranks). They leave each layer when the slowest of the others has
-        done it, add zeros, and get the mean of the others as all do; what their samples teach is
-        lost, and what forward would make of their buffers. Who that is follows from the times of
-        compute with its stragglers, as if all ranks began the step together. Not in torch; see Chen
-        et al., arXiv 1604.00981, 2016.
+        Number of ranks dropped in every step: the last to have their gradients (ties: the higher
+        ranks). They finish each layer with the slowest of the others, add zeros, and get the mean
+        of the others; their samples' gradients and buffer updates are lost. Dropped ranks follow
+        from compute times with stragglers, as if all ranks began the step together. Not in torch;
+        see Chen et al., arXiv 1604.00981, 2016.
     """
 
     varies_buckets: ClassVar[bool] = True
@@ -449,8 +433,8 @@ class DDP(Strategy):
         wrong = [key for key, there in given.items() if there]
         if self.mixed_precision is not None and wrong:
             raise problem(
-                f"mixed_precision reduces gradients by a hook of its own, beside which {wrong[0]} "
-                "has no place; leave one of them out."
+                f"mixed_precision reduces gradients by its own hook, which excludes {wrong[0]}; "
+                "leave one of them out."
             )
         return self
 
@@ -467,7 +451,7 @@ class DDP(Strategy):
 
     @property
     def param_dtype(self) -> Low | None:
-        """The dtype that layers compute in; None leaves it to ``workload.precision``."""
+        """Compute dtype of layers; None leaves it to ``workload.precision``."""
         return None if self.mixed_precision is None else self.mixed_precision.param_dtype
 
     @property
@@ -498,15 +482,15 @@ class DDP(Strategy):
         if self.mixed_precision is None:
             return None
         return (
-            "strategy.mixed_precision copies weights down and forgets the copies with their "
+            "strategy.mixed_precision copies weights down and frees the copies with their "
             "gradients, of which frozen ones have none; leave it out, or write workload.precision."
         )
 
     def problem_with_unused(self, workload: Workload) -> str | None:
         if self.static_graph:
             return (
-                "workload.unused: strategy.static_graph would ask only once which parameters no "
-                "rank has used; write strategy.static_graph: false."
+                "workload.unused: strategy.static_graph determines only once which parameters "
+                "are unused; write strategy.static_graph: false."
             )
         if self.find_unused_parameters:
             return None
@@ -530,14 +514,14 @@ class DDP(Strategy):
         num_micro_steps = len(accumulate) if isinstance(accumulate, list) else accumulate
         if self.static_graph and self.no_sync and num_micro_steps > 1:
             return (
-                f"static_graph: torch fails in the first step, of whose {num_micro_steps} "
-                "micro-steps only the last one is not under no_sync; write no_sync: false, or "
+                f"static_graph: torch fails in the first step, where only the last of "
+                f"{num_micro_steps} micro-steps is not under no_sync; write no_sync: false, or "
                 "static_graph: false."
             )
         if self.skip_all_reduce_unused_params:
             if not self.find_unused_parameters or self.static_graph:
                 return (
-                    "skip_all_reduce_unused_params: needs to know what is unused before it is "
+                    "skip_all_reduce_unused_params: needs the unused parameters before buckets are "
                     "reduced; set find_unused_parameters: true, and static_graph: false."
                 )
             if workload.unused:
@@ -576,7 +560,7 @@ class DDP(Strategy):
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int, iteration: int
     ) -> list[list[str]]:
-        """Names in each bucket, in launch order.
+        """Return the names in each bucket, in launch order.
 
         Parameters
         ----------
@@ -602,22 +586,17 @@ class DDP(Strategy):
         if iteration <= self.static_graph:
             return assign(parameters, itemsize, caps)[::-1]
         by_name = {parameter.name: parameter for parameter in parameters}
-        # With a static graph those without a gradient come with the first hook.
+        # With a static graph unused parameters are ready with the first hook.
         unused = by_name.keys() - set(ready) if self.static_graph else ()
         order_of_hooks = [*[name for name in by_name if name in unused], *ready]
         return assign([by_name[name] for name in order_of_hooks], itemsize, caps)
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every replica a copy of rank 0's."""
+        """Broadcast rank 0's model."""
         yield from meet_again(facts)
         if facts.quorum.group is None:
-            yield from self._send_model(facts, 0, count())
+            yield from broadcast_model(facts, 0, count(), buffers=self.broadcast_buffers)
         yield from self.comm_hook.setup(facts)
-
-    def _send_model(self, facts: Facts, root: int, tags: Tags) -> Ops:
-        yield from send_all(facts, facts.parameters, "parameters", root, tags)
-        if self.broadcast_buffers:
-            yield from send_buffers(facts, root, tags)
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
         tags = count()
@@ -627,17 +606,17 @@ class DDP(Strategy):
             yield from forget_wide(facts)
         if self.join and step.closes_epoch:
             last_joiner = max(r for r, there in enumerate(step.active()) if there)
-            yield from self._send_model(facts, last_joiner, tags)
+            yield from broadcast_model(facts, last_joiner, tags, buffers=self.broadcast_buffers)
 
     def average_gradients(self, facts: Facts, step: StepContext, tags: Tags) -> Ops:
-        """Forward and backward of a step, up to the optimizer's turn."""
+        """Run forward and backward of a step, and average the gradients."""
         yield ScaleLoss(self.weight_by_shard)
         last = step.num_micro_steps - 1
         for micro in range(last + 1):
             if self.join:
                 yield from self._announce(tags)
             # torch: after a forward under no_sync the buffers are left alone.
-            # Replica groups have nobody to broadcast to.
+            # Replica groups do not broadcast.
             is_silent = (self.no_sync and micro) or facts.quorum.participants is not None
             if self.broadcast_buffers and not is_silent:
                 yield from send_buffers(facts, self._authority(step, micro), tags)
@@ -661,7 +640,7 @@ class DDP(Strategy):
             yield from reducer.finish([op.tag for op in used])
 
     def _iteration(self, facts: Facts, step: StepContext, micro: int) -> int:
-        """Count the backward passes that were reduced before; from 2 on all are alike."""
+        """Count earlier reduced backward passes; all are equal from 2 on."""
         earlier = 0 if self.no_sync else micro
         if step.reduced_before(1):
             return min(earlier, 2)
@@ -675,10 +654,7 @@ class DDP(Strategy):
     def _reducer(
         self, facts: Facts, step: StepContext, micro: int, iteration: int, tags: Tags
     ) -> Reducer:
-        """Multiply by 1/W before the sum; unused parameters are ready with the first hook.
-
-        Gradients that live in their buckets need no copies.
-        """
+        """Return the reducer of a backward pass; gradients that live in buckets need no copies."""
         copies = copies_charged(self.charge_copies, facts) and not self.gradient_as_bucket_view
         hook, before, after = self._hook(facts, step, micro)
         apart = set(self.delay_all_reduce_named_params or ())
@@ -696,24 +672,24 @@ class DDP(Strategy):
         return Reducer(facts, messages, tags, before, after, unused, hook, self._delayed(facts))
 
     def _hook(self, facts: Facts, step: StepContext, micro: int) -> tuple[CommHook, float, float]:
-        """Who sends buckets, and what gradients are divided by before and after the sum."""
+        """Return the hook that sends buckets, and the divisors before and after the sum."""
         divisor, mixed = float(self._divisor(facts, step, micro)), self.mixed_precision
         if mixed is None:
             return self.comm_hook.of(step), divisor, 1.0
         own = facts.workload.precision.gradient_dtype(facts.workload.dtype)
-        asked = None if mixed.reduce_dtype == own else mixed.reduce_dtype
+        dtype = None if mixed.reduce_dtype == own else mixed.reduce_dtype
         is_first = self.no_sync or micro == 0
-        return Upcast(reduce_dtype=asked, casts=self._casts, is_first=is_first), 1.0, divisor
+        return Upcast(reduce_dtype=dtype, casts=self._casts, is_first=is_first), 1.0, divisor
 
     def _delayed(self, facts: Facts) -> Delayed | None:
-        """The gradients that are in no bucket; they live in a buffer of their own."""
+        """Return the gradients outside of all buckets, in a buffer of their own."""
         if not (self.delay_all_reduce_named_params and self.param_to_hook_all_reduce):
             return None
         bucket = facts.bucket(self.delay_all_reduce_named_params, room=0.0)
         return Delayed(bucket, self.param_to_hook_all_reduce)
 
     def _bucket(self, facts: Facts, names: Sequence[str], dtype: str | None) -> Bucket:
-        """A bucket has the gradients' own dtype; a hook may send it in another."""
+        """Return a bucket in the gradients' dtype, or in the hook's."""
         is_view = self.gradient_as_bucket_view
         found = facts.bucket(names, is_view=is_view, is_compressed=dtype is not None)
         return found._replace(dtype=dtype or found.dtype)
@@ -724,7 +700,7 @@ class DDP(Strategy):
             yield AllReduce(next(tags), "used parameters", nbytes, group=facts.quorum.group)
 
     def _announce(self, tags: Tags) -> Ops:
-        """Under Join, ranks count who still has samples, and whether gradients will be reduced."""
+        """Count the ranks with samples and agree on reducing, as under Join."""
         counted, agreed = next(tags), next(tags)
         yield AllReduce(counted, "active ranks", JOIN_ITEMSIZE)
         yield AllReduce(agreed, "will reduce", JOIN_ITEMSIZE)
@@ -732,7 +708,7 @@ class DDP(Strategy):
         yield Wait((agreed,) if self.divide_by_initial_world_size else (counted, agreed))
 
     def _authority(self, step: StepContext, micro: int) -> int:
-        """Whose buffers count: rank 0's; under Join those of the last rank that has samples."""
+        """Return the rank that broadcasts buffers: 0, or under Join the last one with samples."""
         there = step.active(micro) if self.join else [True]
         return max(r for r, has_samples in enumerate(there) if has_samples)
 
@@ -743,7 +719,7 @@ class DDP(Strategy):
 
 
 def default_buckets(model: Model, itemsize: int) -> list[int]:
-    """Elements of the buckets that DDP makes of a model by default, once they are rebuilt."""
+    """Return the elements of DDP's default buckets of a model, once rebuilt."""
     sizes = {parameter.name: parameter.num_elements for parameter in model.parameters()}
     layout = DDP(find_unused_parameters=bool(model.graph.unused)).buckets(
         model.parameters(), model.ready_order(), itemsize, iteration=1
@@ -760,8 +736,8 @@ class Apex(Strategy):
     Attributes
     ----------
     message_size : int
-        Elements from which on a bucket is sent. The first iteration reduces everything at its end;
-        from then on buckets are filled in the order in which gradients became ready.
+        A bucket of at least this many elements is sent. The first iteration reduces everything at
+        its end; later buckets are filled in the order in which gradients became ready.
     delay_allreduce : bool
         Reduce everything in one piece after backward.
     allreduce_always_fp32 : bool
@@ -776,7 +752,7 @@ class Apex(Strategy):
         Charge the copies into buckets and back, at the memory's bandwidth. None does as the
         cluster's overheads say.
     weight_by_shard : bool
-        Weight each rank's loss by its share of what counts, as for ``ddp``.
+        Weight each rank's loss by its share of the global batch, as for ``ddp``.
     """
 
     wrapper: ClassVar[str] = "DistributedDataParallel"
@@ -797,7 +773,7 @@ class Apex(Strategy):
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], iteration: int
     ) -> list[list[str]]:
-        """Names in each bucket, in launch order; parameters without a gradient are in none.
+        """Return the names in each bucket, in launch order; unused parameters are in none.
 
         Parameters
         ----------
@@ -836,7 +812,7 @@ class Apex(Strategy):
         return Reducer(facts, self._messages(facts, step), tags, before, after)
 
     def _messages(self, facts: Facts, step: StepContext) -> list[Message]:
-        """A bucket is made when it is sent and freed when it is copied back, unless retained."""
+        """Return the buckets, created when sent and freed when copied back, unless retained."""
         copied = copies_charged(self.charge_copies, facts)
         back = copied and not self.retain_allreduce_buffers
         dtype = "float32" if self.allreduce_always_fp32 else None

@@ -1,8 +1,8 @@
 """FSDP2 (fully_shard) and hybrid sharding.
 
-The host runs ahead of the device, and nothing holds it back. On the device a gather starts when the
-parameters before the last ones have been copied out of their buffer, so that there are two such
-buffers at most; in backward one unit is gathered while another one computes.
+The host runs ahead of the device without limit. On the device a gather starts when the parameters
+of the gather before the last have been copied out of their buffer, so that at most two such buffers
+exist; in backward one unit is gathered while another one computes.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group, RowPartition, by_rows
-from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
+from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.base import (
     Low,
     Strategy,
     agree,
     asks_others,
+    broadcast_model,
+    divisors_of,
     low_problem,
     members,
     output_problem,
+    unequal_shards,
     uneven,
 )
 from simdp.strategies.unit_names import UnitModules, Units, chosen, unknown_unit
@@ -56,29 +59,27 @@ from simdp.workload.precision import numpy_dtype
 # Row units ----------------------------------------------------------------------------------------
 
 BUFFERS = 2
-"""Gathers that are asked for before the first one has been copied out."""
+"""Gathers launched before the first one has been copied out."""
 
 AVERAGED = ("float32", "bfloat16")
-"""Dtypes in which sums are divided by the collective itself (torch: ReduceOp.AVG)."""
+"""Dtypes in which the collective itself divides the sums (torch: ReduceOp.AVG)."""
 
 
 class RowUnit(NamedTuple):
-    """Modules whose parameters come and go together.
+    """Modules whose parameters are gathered and freed together.
 
     Attributes
     ----------
     number : int
-        Of the unit in the partition.
-    label : str
-        The modules.
+        Index of the unit in the partition.
     first, last : int
-        Calls between which forward needs it, and backward in reverse.
+        First and last call that use the unit in forward; backward uses them in reverse.
     stays : bool
-        Whether it is kept after forward unless that is refused: what backward needs first.
+        Whether backward needs it first, so that it is kept after forward by default.
     is_late : bool
-        Whether no gradient flows out of it, so that nothing tells that its backward is over.
+        Whether no input gradient marks the end of its backward.
     names : tuple of str
-        Of the parameters in it that get gradients.
+        Its parameters that get gradients.
     has_backward : bool
         Whether gradients flow through any of its calls, so that backward needs it.
     """
@@ -94,25 +95,22 @@ class RowUnit(NamedTuple):
 
 
 class RowRules(NamedTuple):
-    """What of FSDP2's options decides when units come and go.
+    """FSDP2's options that decide when units are gathered and freed.
 
     Attributes
     ----------
     reshard_after_forward : bool, int or None
-        As of `simdp.strategies.fsdp.FSDP`, an int being one that is neither 1 nor the group's size.
-    reshard_after_backward, sums_last : bool
-        Whether units are freed after every backward; whether the last one alone sums gradients.
-    forward_prefetch, backward_prefetch : int or None
-        As of `simdp.strategies.fsdp.FSDP`.
+        As of `FSDP`, an int being neither 1 nor the group's size.
+    sums_last, across_last : bool
+        Whether gradients are summed, and sums all_reduced across groups, after the last micro-step
+        only.
     reduce_dtype : str
-        In which gradients travel.
+        Dtype in which gradients are sent.
     inside, across, part : str or None
-        The process groups in which units are gathered and summed; those that have the same pieces,
-        where there are several; those that keep units between forward and backward.
+        Process groups that gather and sum units; of ranks with equal pieces; that keep units
+        between forward and backward.
     offloads : bool
-        Whether pieces lie in the memory of the host, as do gradients that are summed.
-    across_last : bool
-        Whether sums go across groups after the last micro-step alone.
+        Whether pieces and summed gradients live in host memory.
     """
 
     reshard_after_forward: bool | int | None
@@ -129,19 +127,9 @@ class RowRules(NamedTuple):
 
 
 def row_units(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[RowUnit]:
-    """Find when each unit is needed; units that no call needs are left out.
+    """Return the units that calls use, in the order in which forward gathers them.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    modules : sequence of Module
-        The units, the root first.
-
-    Returns
-    -------
-    list of RowUnit
-        In the order in which forward gathers them.
+    ``modules`` are all units, the root first.
     """
     learned, found = set(graph.ready_order), []
     for number, module in enumerate(modules):
@@ -158,7 +146,7 @@ def row_units(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[RowUnit
 
 
 def divisors(num_ranks: int, dtype: str) -> tuple[float, float]:
-    """What gradients are divided by before and after the sum, so that it is a mean."""
+    """Return the divisors of gradients before and after the sum, for a mean."""
     if dtype in AVERAGED:
         return 1.0, float(num_ranks)
     factor = 1
@@ -168,21 +156,7 @@ def divisors(num_ranks: int, dtype: str) -> tuple[float, float]:
 
 
 class RowWalk:
-    """Lets units come and go in the micro-steps of a step.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    partition : Rows
-        Of the units.
-    units : sequence of RowUnit
-        From `row_units`.
-    rules : RowRules
-        When.
-    tags : iterator of int
-        Numbers for its collectives.
-    """
+    """Gathers and frees units in the micro-steps of a step."""
 
     def __init__(
         self,
@@ -202,7 +176,7 @@ class RowWalk:
             self.beginning.setdefault(unit.first, []).append(unit)
             self.ending.setdefault(unit.last, []).append(unit)
         self.place_inside = {unit.number: place for place, unit in enumerate(self.inner)}
-        self.asked: dict[int, int] = {}  # units that are being gathered, and the tag
+        self.gathering: dict[int, int] = {}  # units that are being gathered, and the tag
         self.whole = set[int]()
         self.parted = set[int]()  # units of which a few ranks keep all parts
         self.order: list[int] = []  # in which forward has left units
@@ -230,9 +204,9 @@ class RowWalk:
 
     def _gather(self, unit: RowUnit) -> Ops:
         number, itemsize = unit.number, self.facts.workload.itemsize
-        if number in self.asked or number in self.whole:
+        if number in self.gathering or number in self.whole:
             return
-        tag = self.asked[number] = next(self.tags)
+        tag = self.gathering[number] = next(self.tags)
         nbytes, rules = self._nbytes(number), self.rules
         if number in self.parted:
             part = self.partition.after_forward
@@ -252,7 +226,7 @@ class RowWalk:
         if number in self.whole:
             return
         yield from self._gather(unit)
-        yield Wait((self.asked.pop(number),))
+        yield Wait((self.gathering.pop(number),))
         yield Unshard(number, unit.label, self._nbytes(number))
         self.whole.add(number)
         self.parted.discard(number)
@@ -269,7 +243,7 @@ class RowWalk:
     def _before_forward(self, number: int) -> Ops:
         window = max(BUFFERS, (self.rules.forward_prefetch or 0) + 1)
         if number == 0:
-            begun = {*self.whole, *self.asked}
+            begun = {*self.whole, *self.gathering}
             self.queue = [unit for unit in self.units if unit.number not in begun]
             self.place_in_queue = {unit.number: place for place, unit in enumerate(self.queue)}
             for unit in self.queue[:window]:
@@ -281,12 +255,12 @@ class RowWalk:
                 yield from self._gather(following)
 
     def _after_forward(self, number: int) -> Ops:
-        asked = self.rules.reshard_after_forward
+        kept = self.rules.reshard_after_forward
         for unit in reversed(self.ending.get(number, ())):
             self.left[unit.number].append(len(self.order))
             self.order.append(unit.number)
-            if asked if asked is not None else not unit.stays:
-                parts = 0 if asked is None or asked is True else int(asked)
+            if kept if kept is not None else not unit.stays:
+                parts = 0 if kept is None or kept is True else int(kept)
                 yield from self._free(unit, parts)
 
     # Backward -----------------------------------------------------------------------------------
@@ -300,12 +274,12 @@ class RowWalk:
                     yield from self._gather(following)
 
     def _ahead(self, unit: RowUnit, place: int) -> list[RowUnit]:
-        """Units that are gathered while a unit's backward runs."""
-        asked = self.rules.backward_prefetch
-        if asked is not None and unit.number in self.place_inside:
+        """Return units that are gathered while a unit's backward runs."""
+        ahead = self.rules.backward_prefetch
+        if ahead is not None and unit.number in self.place_inside:
             at = self.place_inside[unit.number]
             if at:
-                return self.inner[max(at - asked, 0) : at][::-1]
+                return self.inner[max(at - ahead, 0) : at][::-1]
         return [self.by_number[number] for number in self.order[max(place - 1, 0) : place]]
 
     def _after_backward(self, number: int) -> Ops:
@@ -329,7 +303,7 @@ class RowWalk:
             yield from self._sum(unit)
 
     def _sum(self, unit: RowUnit) -> Ops:
-        """Sum a unit's gradients on the owners of their rows; one is under way at a time."""
+        """Reduce-scatter a unit's gradients; one unit is in flight at a time."""
         yield from self._settle()
         rules, dtype = self.rules, self.rules.reduce_dtype
         padded = self.partition.elements_of(unit.names)
@@ -361,7 +335,7 @@ class RowWalk:
             )
 
     def _download(self) -> HostCopy | None:
-        """Copy the last sums to the host, on the stream that has made them."""
+        """Return the copy of the last sums to the host, on the stream of the sums."""
         nbytes, self.summed = self.summed, 0.0
         return HostCopy("gradients", nbytes) if nbytes else None
 
@@ -373,7 +347,7 @@ class RowWalk:
             yield Release(bucket)
 
     def _finish(self) -> Ops:
-        """End backward: wait for sums, and drop what was gathered for nothing."""
+        """End backward: wait for sums, and free unused gathers."""
         if not self._sums:
             return
         yield from self._settle()
@@ -383,10 +357,10 @@ class RowWalk:
         self.pending, self.order = [], []
         for places in self.left.values():
             places.clear()
-        for number, tag in self.asked.items():
+        for number, tag in self.gathering.items():
             yield Wait((tag,))
             yield Free(number)
-        self.asked.clear()
+        self.gathering.clear()
         self.parted.clear()
 
 
@@ -415,42 +389,44 @@ Reshard = Annotated[bool | int | None, BeforeValidator(_true_false_or_ranks)]
 
 
 class PerParameter(Strategy):
-    """What `FSDP` and `HSDP` have in common: torch's ``fully_shard``, FSDP2.
+    """Base of `FSDP` and `HSDP`: torch's ``fully_shard``, FSDP2.
 
     Every parameter is cut along its first dimension. A unit is gathered before its modules'
     forward, copied out into parameters and freed after it; the same for its backward, after which
-    its gradients are summed, each rank's rows on that rank; frozen parameters have none. Nothing
-    but streams holds the host back.
+    each rank gets the summed gradients of its rows; frozen parameters have none. Only streams limit
+    how far the host runs ahead.
 
     Attributes
     ----------
     units : {"blocks", "torchtitan", "whole"} or tuple of str
-        Modules that are units: those that the model repeats (`Graph.blocks`); these, what comes
-        before them, and what comes behind, as torchtitan wraps models; none but the model itself;
-        or those of these names, in which ``*`` stands for any text between dots. Units may lie
-        within each other; what is in none of them is the root's.
+        Modules that are units: the repeated blocks of the model (`Graph.blocks`); these, and one
+        unit each of the layers before and behind them, as in torchtitan; only the model itself; or
+        modules of these names, in which ``*`` matches any text between dots. Units may be nested;
+        other parameters belong to the root.
     reshard_after_forward : bool, int or None
-        Whether units are freed after forward. None frees all but the root, and torchtitan's last
-        unit, which backward needs first; a number lets so many neighbours keep a unit together
-        until its backward: it divides the ranks that share one; 1 is false, all of them true.
+        Whether units are freed after forward. None frees all but the root and torchtitan's last
+        unit, which backward needs first. A number, a divisor of the sharding group, is the size of
+        groups of neighbours that keep a unit together until its backward; 1 is false, the whole
+        group true.
     reshard_after_backward : bool
-        Whether units are freed after the backward of each micro-step; after the last one they are.
+        Whether units are freed after the backward of each micro-step; after the last one they
+        always are.
     forward_prefetch, backward_prefetch : int or None
-        Units that are gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
-        ``set_modules_to_backward_prefetch`` on all units but the root. None is what follows from
-        streams: two in forward, one in backward.
+        Units gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
+        ``set_modules_to_backward_prefetch`` on all units but the root. None follows from streams:
+        two in forward, one in backward.
     param_dtype, reduce_dtype, output_dtype : str or None
-        Of ``MixedPrecisionPolicy``: in which layers compute and weights are gathered, as under
-        ``precision: mixed``; in which gradients travel, that of the layers if it is left out; in
-        which units hand on what they make, as layers do if it is left out.
+        Of ``MixedPrecisionPolicy``: the dtype of compute and of gathered weights, as under
+        ``precision: mixed``; of gradients in collectives, by default that of the layers; of the
+        units' outputs, by default that of the layers.
     output_dtype_at : {"units", "root"} or None
-        Whose policy has the ``output_dtype``: that of all units, or of the root alone, which hands
-        on what the model makes. None is all units, unless layers of the root would take 32-bit
-        values beside their 16-bit weights: there torch fails, and it is the root's alone.
+        Whether the ``output_dtype`` is that of all units, or only of the root's outputs, those of
+        the model. None is all units, unless 32-bit inputs would meet 16-bit weights of layers in
+        the root: torch fails there, so that it applies to the root.
     sync : {"every", "last"}
-        After which micro-steps gradients are summed; those that are not stay whole until then.
+        After which micro-steps gradients are summed; gradients stay whole until then.
     offload : {"none", "cpu"}
-        ``CPUOffloadPolicy``: pieces, their gradients and the optimizer are the host's
+        ``CPUOffloadPolicy``: pieces, their gradients and the optimizer are in host memory
         (`cluster.host`). Rows are copied to the device before they are gathered, and sums back.
     weight_by_shard : bool
         As of `DDP`.
@@ -492,18 +468,18 @@ class PerParameter(Strategy):
         return self.offload == "cpu"
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
-        size, asked = self._shard_size(world_size), self.reshard_after_forward
-        if size is not None and asked and size % asked:
+        size, kept = self._shard_size(world_size), self.reshard_after_forward
+        if size is not None and kept and size % kept:
             return (
-                f"reshard_after_forward: {asked} does not divide the {size} ranks that share a "
-                f"unit; use true, false or one of {_divisors(size)}."
+                f"reshard_after_forward: {kept} does not divide the {size} ranks that share a "
+                f"unit; use true, false or one of {divisors_of(size)}."
             )
         found = unknown_unit(self.units, workload) or low_problem(self.param_dtype, workload)
         found = found or output_problem(self.output_dtype, self.param_dtype)
         return found or self._mixed_outputs(workload) or uneven(workload)
 
     def _mixed_outputs(self, workload: Workload) -> str | None:
-        """Say that ``output_dtype_at`` has no sense, or torch would fail with it; or None."""
+        """Refuse an ``output_dtype_at`` without effect, or with which torch fails; or None."""
         if self.output_dtype_at is not None and self.output_dtype is None:
             return "output_dtype_at: needs output_dtype; write both, or none."
         if self.output_dtype_at != "units" or workload.model.timed:
@@ -519,7 +495,7 @@ class PerParameter(Strategy):
         )
 
     def wide_outputs(self, workload: Workload) -> tuple[tuple[str, ...], int | None]:
-        """Units within the root that hand on 32 bits; and the call on which torch fails then."""
+        """Return units within the root with 32-bit outputs, and the call on which torch fails."""
         low = self.param_dtype
         if self.output_dtype != "float32" or low is None or low == "float32":
             return (), None
@@ -528,7 +504,7 @@ class PerParameter(Strategy):
         return names, widened(workload.graph, names, low, workload.dtype).mixes
 
     def cast_units(self, workload: Workload) -> tuple[str, ...]:
-        """Units whose outputs are cast; see `Strategy.cast_units`."""
+        """Return units whose outputs are cast; see `Strategy.cast_units`."""
         if workload.model.timed or self.output_dtype_at == "root":
             return ()
         if unknown_unit(self.units, workload) is not None:
@@ -537,42 +513,41 @@ class PerParameter(Strategy):
         return names if mixes is None else ()
 
     def _shard_size(self, world_size: int) -> int | None:
-        """Ranks that share a unit; None where that is a node's size."""
+        """Return the number of ranks that share a unit; None for a node's size."""
         return world_size
 
     def _ranks(self, facts: Facts) -> Ints:
-        """Groups of ranks that have all pieces, shape `(num_groups, group size)`."""
+        """Return the sharding groups, shape `(num_groups, group size)`."""
         return np.arange(facts.world_size)[None, :]
 
     def _groups(self) -> tuple[Group, ...]:
-        """Process groups in which the model is made the same; pieces are those of the first."""
+        """Return the process groups of model broadcasts; the first one shards."""
         return (None,)
 
     def _kept_by(self, facts: Facts) -> bool | int | None:
-        """As ``reshard_after_forward``, a number only where some of those that share keep units."""
-        asked, size = self.reshard_after_forward, int(self._ranks(facts).shape[1])
-        if asked is None or isinstance(asked, bool):
-            return asked
-        return True if asked == size else asked
+        """Return ``reshard_after_forward``, with the whole group's size as true."""
+        kept, size = self.reshard_after_forward, int(self._ranks(facts).shape[1])
+        if kept is None or isinstance(kept, bool):
+            return kept
+        return True if kept == size else kept
 
     def _dealt(self, facts: Facts) -> tuple[RowPartition, list[RowUnit]]:
-        """Who owns what, and when each unit is needed."""
+        """Return the partition and the units in use."""
         modules = chosen(facts.graph, self.units)
         parameters = [module.parameters for module in modules]
-        asked = self._kept_by(facts)
-        few = 0 if asked is None or isinstance(asked, bool) else asked
+        kept = self._kept_by(facts)
+        few = 0 if kept is None or isinstance(kept, bool) else kept
         partition = by_rows(facts.parameters, parameters, self._ranks(facts), few)
         return partition, row_units(facts.graph, modules)
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every rank's model that of rank 0, and keep the pieces."""
+        """Broadcast rank 0's model, and keep the pieces."""
         partition, _ = facts.once("units", lambda: self._dealt(facts))
         if partition.after_forward is not None:
             yield NewGroup(PART, members(facts.quorum.among(partition.after_forward.ranks)), 2)
         tags = count()
         for group in self._groups() if facts.quorum.group is None else ():
-            yield from send_all(facts, facts.parameters, "parameters", 0, tags, group)
-            yield from send_buffers(facts, 0, tags, group)
+            yield from broadcast_model(facts, 0, tags, group)
         yield Shard(partition)
 
     def _rules(self, facts: Facts, partition: RowPartition) -> RowRules:
@@ -608,27 +583,23 @@ class FSDP(PerParameter):
     kind: Literal["fsdp"] = "fsdp"
 
 
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
-
-
 SHARD, REPLICATE = "shard", "replicate"
-"""Names of process groups: the ranks that share all pieces, and those with the same pieces."""
+"""Names of process groups: ranks that share all pieces, and ranks with the same pieces."""
 
 
 class HSDP(PerParameter):
-    """Fully sharded in groups of neighbours, each with all pieces: a mesh of two dimensions.
+    """Fully sharded within groups of neighbours, each with all pieces: a mesh of two dimensions.
 
-    A unit's gradients are summed piece by piece inside each group; then the ranks with the same
-    piece sum it, on a communication stream of their own.
+    A unit's gradients are reduce_scattered inside each group; then ranks with the same piece
+    all_reduce it, on a separate communication stream.
 
     Attributes
     ----------
     shard_size : int or None
-        Ranks of a group; None is as many as a node has.
+        Ranks of a group; None is the number of ranks per node.
     all_reduce : {"every", "last"}
-        After which micro-steps sums are summed across groups; "last" adds up those of earlier
-        micro-steps inside each group, as ``set_requires_all_reduce(False)`` for them does.
+        After which micro-steps sums are all_reduced across groups; "last" accumulates those of
+        earlier micro-steps inside each group, as ``set_requires_all_reduce(False)`` does.
     """
 
     groups_follow_nodes: ClassVar[bool] = True
@@ -639,7 +610,9 @@ class HSDP(PerParameter):
     all_reduce: Literal["every", "last"] = "every"
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
-        return unequal(self.shard_size, world_size) or super().problem_with(world_size, workload)
+        return unequal_shards(self.shard_size, world_size) or super().problem_with(
+            world_size, workload
+        )
 
     def problem_with_groups(
         self, num_groups: int, world_size: int, workload: Workload
@@ -665,19 +638,8 @@ class HSDP(PerParameter):
         return super()._rules(facts, partition)._replace(across_last=self.all_reduce == "last")
 
     def setup(self, facts: Facts) -> Ops:
-        """Make the groups, and in them every rank's model that of rank 0; keep the pieces."""
+        """Make the groups, broadcast rank 0's model in them, and keep the pieces."""
         ranks = facts.quorum.among(self._ranks(facts))
         yield NewGroup(SHARD, members(ranks), 0)
         yield NewGroup(REPLICATE, members(ranks.T), 1)
         yield from super().setup(facts)
-
-
-def unequal(shard_size: int | None, world_size: int) -> str | None:
-    """Say that groups of so many ranks are not all of all ranks; or None."""
-    if shard_size is None or not world_size % shard_size:
-        return None
-    fitting = [str(n) for n in range(1, world_size + 1) if world_size % n == 0]
-    return (
-        f"shard_size: {shard_size} does not divide the {world_size} ranks; "
-        f"use one of {', '.join(fitting)}."
-    )

@@ -1,10 +1,9 @@
 """FSDP1 (FullyShardedDataParallel).
 
-All collectives of the units go through one communication stream, in the order in which the host
-asks for them. The host runs ahead of the device; what holds it back is that it may not gather while
-two freed units are not done on the device yet (torch's ``limit_all_gathers``, a queue of two
-events). A script runs at the device's pace, so that "as early as the host may" becomes: after the
-free that the host waits for, and behind what it has asked for before.
+All collectives of the units use one communication stream, in the host's order. The host runs ahead
+of the device until two freed units are not done on the device yet (torch's ``limit_all_gathers``, a
+queue of two events). Operations run at the device's pace; a gather as early as the host may launch
+it is one after the free that the host waits for, and behind earlier launches.
 """
 
 from __future__ import annotations
@@ -33,18 +32,20 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart
-from simdp.steps.passes import Tags, backward, forward, send_all, send_buffers
+from simdp.steps.passes import Tags, backward, forward
 from simdp.strategies.base import (
     Low,
     Strategy,
     agree,
+    broadcast_model,
     gather,
     low_problem,
     members,
+    unequal_shards,
     uneven,
     unit_bucket,
 )
-from simdp.strategies.fsdp import REPLICATE, SHARD, unequal
+from simdp.strategies.fsdp import REPLICATE, SHARD
 from simdp.strategies.unit_names import UnitModules, Units, chosen, unknown_unit
 from simdp.workload import Workload
 from simdp.workload.layers.base import ModelGraph
@@ -56,19 +57,19 @@ MAX_IN_FLIGHT = 2
 
 
 class Unit(NamedTuple):
-    """A module whose parameters come and go together.
+    """A module whose parameters are gathered and freed together.
 
     Attributes
     ----------
     number : int
-        Of the unit in the partition.
+        Index of the unit in the partition.
     first, last : int
         Calls between which forward needs it.
     last_used, first_used : int
         Calls between which backward needs it, the last call first.
     learns, has_backward : bool
-        Whether it has parameters that are not frozen, so that their gradients are summed; whether
-        gradients flow through any of its calls, so that backward needs it.
+        Whether it has trainable parameters, whose gradients are summed; whether gradients flow
+        through any of its calls, so that backward needs it.
     """
 
     number: int
@@ -81,22 +82,17 @@ class Unit(NamedTuple):
 
 
 class UnitRules(NamedTuple):
-    """What of an FSDP's options decides when units come and go.
+    """FSDP1's options that decide when units are gathered and freed.
 
     Attributes
     ----------
     reshard : bool
         Whether units are freed after forward, all but the root.
-    backward_prefetch : {"backward_pre", "backward_post", "none"}
-        When backward gathers the next unit: before the backward of the current one, after it and
-        before its gradients are sent, or when it is needed.
-    forward_prefetch, limit_all_gathers : bool
-        As of `simdp.strategies.fsdp1.FSDP1`.
     inside, across : str or None
-        The process groups in which units are gathered and summed piece by piece, and those that
-        have the same pieces, where there are several; None is all ranks, and none.
+        Process groups that gather and sum units, and of ranks with equal pieces, if there are
+        several; None is all ranks, and none.
     reduce_dtype : str or None
-        In which gradients travel, where it is not their own.
+        Dtype in which gradients are sent, if not their own.
     """
 
     reshard: bool
@@ -109,19 +105,9 @@ class UnitRules(NamedTuple):
 
 
 def units_in_use(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[Unit]:
-    """Find when each unit is needed; the root, which comes first, is needed throughout forward.
+    """Return the units that calls use, in the order in which forward gathers them.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model.
-    modules : sequence of Module
-        The units, the root first.
-
-    Returns
-    -------
-    list of Unit
-        In the order in which forward gathers them; those that no call needs are left out.
+    ``modules`` are all units, the root first; it is needed throughout forward.
     """
     found = []
     uses = [{p.name for p in call.layer.parameters()} for call in graph.calls]
@@ -140,23 +126,10 @@ def units_in_use(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[Unit
 
 
 class UnitWalk:
-    """Lets units come and go in one micro-step.
+    """Gathers and frees units in one micro-step.
 
-    The buffer of a unit's gradients is given back when the next unit's are sent, the last one at
-    the end, without waiting for the sums.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    partition : Partition
-        Of the units.
-    units : sequence of Unit
-        From `units_in_use`.
-    rules : Rules
-        When.
-    tags : iterator of int
-        Numbers for its collectives.
+    The gradient buffer of a unit is released when the next unit's is sent, the last one at the end,
+    without waiting for the sums.
     """
 
     def __init__(
@@ -172,7 +145,7 @@ class UnitWalk:
         self.forth = [unit for unit in self.units if unit.number]
         needed = [unit for unit in self.units if unit.has_backward]
         self.back = sorted(needed, key=lambda unit: (unit.number > 0, -unit.last_used))
-        self.there: dict[int, tuple[int, ...]] = {}  # gathered units, and what to wait for
+        self.there: dict[int, tuple[int, ...]] = {}  # gathered units, pending tags
         self.buckets: dict[int, Bucket] = {}
         self.sent: list[int] = []
         self.held: list[Bucket] = []
@@ -193,8 +166,8 @@ class UnitWalk:
         if unit.number not in self.there:
             tag, label = next(self.tags), f"unit {unit.number}"
             self.there[unit.number] = (tag,)
-            asked = gather(self.facts, self.partition, unit.number, tag, label)
-            yield asked._replace(group=self.rules.inside)
+            op = gather(self.facts, self.partition, unit.number, tag, label)
+            yield op._replace(group=self.rules.inside)
 
     def _need(self, unit: Unit) -> Ops:
         yield from self._gather(unit)
@@ -209,7 +182,7 @@ class UnitWalk:
 
     @property
     def _window(self) -> int:
-        """How many units are asked for before the first one is freed, the root left aside."""
+        """Number of units besides the root that are gathered before the first one is freed."""
         # Units that are not freed leave no event that the host would wait for.
         if not (self.rules.limit_all_gathers and self.rules.reshard):
             return len(self.forth)
@@ -284,30 +257,29 @@ class FSDP1(Strategy):
     """Fully sharded as in torch's first version, with flat parameters.
 
     A unit is gathered before its module's forward, freed after it, gathered again before its
-    backward, and its gradients are then summed piece by piece on their owners, after every
-    micro-step: 3 (n - 1)/n of all parameters pass through a ring's every rank. A unit that is
-    frozen is not summed; of one that is in parts the whole flat parameter is, as with
-    ``use_orig_params``.
+    backward, and its gradients are then reduce_scattered, after every micro-step: 3 (n - 1)/n of
+    all parameters pass through every rank of a ring. Frozen units are not reduced; partly frozen
+    ones are reduced as whole flat parameters, as with ``use_orig_params``.
 
     Attributes
     ----------
     sharding_strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}
         Whether units are freed after forward, all but the root, which backward needs first;
-        ``SHARD_GRAD_OP`` keeps all. The hybrid ones share units in groups of neighbours: each
-        rank's piece is then summed over the groups, on a stream of its own.
+        ``SHARD_GRAD_OP`` keeps all. The hybrid ones shard units within groups of neighbours; each
+        rank's piece is then all_reduced across groups, on a separate stream.
     shard_size : int or None
-        Ranks of a group under a hybrid strategy; None is as many as a node has.
+        Ranks of a group under a hybrid strategy; None is the number of ranks per node.
     units
         As of `FSDP`.
     backward_prefetch : {"backward_pre", "backward_post", "none"}
-        When backward gathers the next unit: before the backward of the current one; after it, and
+        When backward gathers the next unit: before the backward of the current one; after it and
         before its gradients are sent; or when it is needed.
     forward_prefetch : bool
-        Let the host ask for the next unit's gather before the forward of the current one.
+        Launch the next unit's gather before the forward of the current one.
     limit_all_gathers : bool
-        Let the host wait until no more than two units are gathered or still in use; false lets
-        forward gather all of them at once. In backward gathers and sums take turns on one stream,
-        so that the limit changes nothing there.
+        Let the host wait until at most two units are gathered or still in use; false lets forward
+        gather all of them at once. In backward gathers and sums alternate on one stream, so that
+        the limit has no effect.
     param_dtype, reduce_dtype : str or None
         Of ``MixedPrecision``; as of `FSDP`.
     weight_by_shard : bool
@@ -350,27 +322,28 @@ class FSDP1(Strategy):
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if self.shard_size is not None and not self._is_hybrid:
             return (
-                f"shard_size: {self.shard_size} is of groups, which {self.sharding_strategy} does "
-                "not make; leave it out, or write sharding_strategy: HYBRID_SHARD."
+                f"shard_size: {self.shard_size} is an option of groups, but "
+                f"{self.sharding_strategy} has none; leave it out, or write sharding_strategy: "
+                "HYBRID_SHARD."
             )
         return (
-            unequal(self.shard_size, world_size)
+            unequal_shards(self.shard_size, world_size)
             or unknown_unit(self.units, workload)
             or low_problem(self.param_dtype, workload)
             or uneven(workload)
         )
 
     def _ranks(self, facts: Facts) -> Ints:
-        """Groups of ranks that have all pieces, shape `(num_groups, group size)`."""
+        """Return the sharding groups, shape `(num_groups, group size)`."""
         size = (self.shard_size or facts.local_size) if self._is_hybrid else facts.world_size
         return np.arange(facts.world_size).reshape(-1, size)
 
     def _groups(self) -> tuple[Group, ...]:
-        """Process groups in which the model is made the same; pieces are those of the first."""
+        """Return the process groups of model broadcasts; the first one shards."""
         return (SHARD, REPLICATE) if self._is_hybrid else (None,)
 
     def _dealt(self, facts: Facts) -> tuple[Partition, list[Unit]]:
-        """Who owns what, and when each unit is needed."""
+        """Return the partition and the units in use."""
         modules = chosen(facts.graph, self.units)
         parameters = [module.parameters for module in modules]
         kept = ReplicatedPart(weights=False, gradients=False)
@@ -378,14 +351,13 @@ class FSDP1(Strategy):
         return partition, units_in_use(facts.graph, modules)
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every rank's model that of rank 0 (sync_module_states), and keep the pieces."""
+        """Broadcast rank 0's model (sync_module_states), and keep the pieces."""
         ranks, tags = self._ranks(facts), count()
         if self._is_hybrid:
             yield NewGroup(SHARD, members(ranks), 0)
             yield NewGroup(REPLICATE, members(ranks.T), 1)
         for group in self._groups():
-            yield from send_all(facts, facts.parameters, "parameters", 0, tags, group)
-            yield from send_buffers(facts, 0, tags, group)
+            yield from broadcast_model(facts, 0, tags, group)
         partition, _ = facts.once("units", lambda: self._dealt(facts))
         yield Shard(partition)
 

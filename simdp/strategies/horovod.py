@@ -2,9 +2,9 @@
 
 Gradients are numbered in the order in which they become ready.
 
-Mirrors Horovod 0.19 with PyTorch (torch/optimizer.py, common/controller.cc). Its thread looks at
-the ticks of a clock that begins anew with each backward pass. What is ready when follows from
-nominal times, so that no straggler changes what travels together, and with it a bit of a sum.
+Mirrors Horovod 0.19 with PyTorch (torch/optimizer.py, common/controller.cc). Its background thread
+polls in cycles that start with each backward pass. Fusion follows from nominal times, so that no
+straggler changes which gradients are fused, and with it a bit of a sum.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from simdp.workload import Workload
 # Fusion -------------------------------------------------------------------------------------------
 
 SMALLEST_MESSAGE = 8192
-"""Elements below which MG-WFBP merges on, whatever it costs (its authors' optimizer)."""
+"""Elements below which MG-WFBP always merges (its authors' optimizer)."""
 
 BENCHMARK_NBYTES = (8 * 1024 * 4, 63 * 8 * 1024 * 4)
-"""Smallest and largest all_reduce that MG-WFBP's authors time for alpha and beta [bytes]."""
+"""Smallest and largest all_reduce of the benchmark of alpha and beta by MG-WFBP's authors [bytes].
+"""
 
 PUBLISHED = {
     "10gbe": {
@@ -51,37 +52,23 @@ PUBLISHED = {
         64: (8.0632079996292579e-04, 1.8 * 3.2713239529771973e-10),
     },
 }
-"""Alpha [s] and beta [s/byte] by network and number of ranks, as MG-WFBP's authors typed them into
-their optimizer (github.com/HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py). They used
-the second network's for all that are faster than 10 Gbit/s."""
+"""Alpha [s] and beta [s/byte] by network and number of ranks, from the optimizer of MG-WFBP's
+authors (github.com/HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py), which uses the
+second network for all faster than 10 Gbit/s."""
 
 FAST_NETWORK = sqrt(10e9 / 8 * 56e9 / 8)
-"""Bandwidth of a node from which on 56 Gbit/s are nearer than 10, as ratios [bytes/s]."""
+"""Bandwidth of a node above which 56 Gbit/s is nearer than 10, as a ratio [bytes/s]."""
 
 
 class FusionGroup(NamedTuple):
-    """Gradients that travel together.
-
-    Attributes
-    ----------
-    members : range
-        Their numbers.
-    launch : float
-        When they are sent [s].
-    """
+    """The numbers of gradients that are sent together, and when [s]."""
 
     members: range
     launch: float
 
 
 def next_cycle(ready: float, cycle_time: float) -> float:
-    """The first instant of 0, ``cycle_time``, 2 ``cycle_time``, ... that is not before ``ready``.
-
-    Parameters
-    ----------
-    ready, cycle_time : float
-        In seconds; cycles of 0 follow each other at once.
-    """
+    """Return the first multiple of ``cycle_time`` [s] not before ``ready`` [s]; cycles may be 0."""
     if not cycle_time:
         return ready
     return max(ceil(ready / cycle_time) * cycle_time, ready)
@@ -90,21 +77,21 @@ def next_cycle(ready: float, cycle_time: float) -> float:
 def fused(
     ready: Sequence[float], nbytes: Sequence[float], threshold: float, cycle_time: float
 ) -> list[FusionGroup]:
-    """Fuse as Horovod does, whose background thread looks for work once per cycle.
+    """Fuse as Horovod does, whose background thread polls once per cycle.
 
-    Of those that are ready in a cycle, the first and those that follow it travel together, as long
-    as they fit in the threshold; then the next, and so on.
+    Of the gradients that are ready in a cycle, the first and those that follow it are sent together
+    while they fit in the threshold; then the next, and so on.
 
     Parameters
     ----------
     ready : sequence of float
-        When each gradient is ready, never earlier than the one before [s].
+        When each gradient is ready, in ascending order [s].
     nbytes : sequence of float
         Their sizes [bytes].
     threshold : float
-        Size of the fusion buffer [bytes]; a larger gradient travels alone.
+        Size of the fusion buffer [bytes]; a larger gradient is sent alone.
     cycle_time : float
-        Time between two looks [s].
+        Time between two polls [s].
 
     References
     ----------
@@ -128,27 +115,22 @@ def merged(
     alpha: float,
     beta: float,
 ) -> list[range]:
-    """Merge gradients by MG-WFBP's rule.
+    """Merge gradients by MG-WFBP's rule into ranges of their numbers.
 
     A message of S bytes is predicted to take ``alpha + beta S``. The next gradient joins it if it
-    is ready before the message would be through, and if waiting for it holds the message back by
-    less than the ``alpha`` that a message of its own would cost.
+    is ready before the message ends, and if waiting for it delays the message by less than the
+    ``alpha`` of a separate message.
 
     Parameters
     ----------
     ready : sequence of float
-        When each gradient is ready, never earlier than the one before [s].
+        When each gradient is ready, in ascending order [s].
     num_elements : sequence of int
         Their sizes.
     itemsize : int
         Bytes per element.
     alpha, beta : float
         Estimated cost of a message [s], and of a byte [s/byte].
-
-    Returns
-    -------
-    list of range
-        The numbers of the gradients in each message.
 
     References
     ----------
@@ -173,7 +155,7 @@ def merged(
 
 
 def line_through(short: float, long: float) -> tuple[float, float]:
-    """Alpha [s] and beta [s/byte] from the times of the two `BENCHMARK_NBYTES` [s]."""
+    """Return alpha [s] and beta [s/byte] from the times of the two `BENCHMARK_NBYTES` [s]."""
     small, large = BENCHMARK_NBYTES
     beta = max(long - short, 0.0) / (large - small)
     return max(short - beta * small, 0.0), beta
@@ -184,39 +166,39 @@ HALF_ITEMSIZE = 2
 
 
 class Horovod(Strategy):
-    """Horovod's ``DistributedOptimizer``, and the merging rules that were built on it.
+    """Horovod's ``DistributedOptimizer``, and merging rules built on it.
 
     Attributes
     ----------
     fusion_threshold : float
-        Size of the fusion buffer [bytes]: what ``merge: threshold`` fuses at most. Horovod's own
-        default is 64 MiB, and 128 MiB since 0.21.
+        Size of the fusion buffer, the limit of ``merge: threshold`` [bytes]. Horovod's own default
+        is 64 MiB, and 128 MiB since 0.21.
     cycle_time : float
-        Time between two looks of the background thread [s]. Horovod's own default is 1 ms since
+        Time between two polls of the background thread [s]. Horovod's own default is 1 ms since
         0.21, and 5 ms before; with 0 gradients are sent at once.
     merge : {"threshold", "none", "all", "mg_wfbp"}
-        What travels together: gradients of the same cycle, as Horovod fuses them; none, as with a
-        threshold of 0; all, once backward is through; or what MG-WFBP's rule merges.
+        Which gradients are sent together: those of the same cycle, as Horovod fuses them; none, as
+        with a threshold of 0; all, after backward; or by MG-WFBP's rule.
     overlap : bool
         False sends nothing before the end of backward.
     compression : {"none", "fp16"}
         ``fp16`` sends gradients in 16 bit, as ``hvd.Compression.fp16``.
     estimate : {"benchmark", "10gbe", "56g_ib"} or None
-        Where ``merge: mg_wfbp`` has its alpha and beta from: a benchmark of two all_reduces on the
-        cluster, or the figures that its authors typed in for a network and a number of ranks. None
-        takes their figures for the network between the nodes, and a benchmark where there is one
-        node, or another number of ranks.
+        Source of alpha and beta for ``merge: mg_wfbp``: a benchmark of two all_reduces on the
+        cluster, or the authors' figures for a network and a number of ranks. None takes their
+        figures for the network between the nodes, and a benchmark on one node or with another
+        number of ranks.
     alpha, bandwidth : float or None
-        Alpha [s] and the inverse of beta [bytes/s] themselves, instead of ``estimate``.
+        Alpha [s] and the inverse of beta [bytes/s], instead of ``estimate``.
     profile_overhead : float
-        What the profile that MG-WFBP's rule reads adds to the time of each gradient [s]: its hooks
-        synchronise the device, which then idles until the host has launched the next kernels. Only
-        what is merged follows from it; an estimate.
+        Time that the profile read by MG-WFBP's rule adds to each gradient [s]: its hooks
+        synchronise the device, which then idles until the host has launched the next kernels. It
+        only affects merging; an estimate.
     charge_copies : bool or None
-        Charge the copies into the fusion buffer and back, at the memory's bandwidth; a gradient
-        that travels alone needs none. None does as the cluster's overheads say.
+        Charge the copies into the fusion buffer and back, at memory bandwidth; a gradient sent
+        alone needs none. None follows the cluster's overheads.
     weight_by_shard : bool
-        Weight each rank's loss by its share of what counts, as for ``ddp``.
+        Weight each rank's loss by its share of the global batch, as for ``ddp``.
     """
 
     kind: Literal["horovod"] = "horovod"
@@ -265,7 +247,7 @@ class Horovod(Strategy):
         yield Reserve(self._buffers(facts))
 
     def _buffers(self, facts: Facts) -> float:
-        """Size of the fusion buffer, and of what compressed gradients take [bytes]."""
+        """Return the size of the fusion buffer and of compressed gradients [bytes]."""
         elements = num_trainable(facts)
         compressed = float(elements * HALF_ITEMSIZE) if self.compression == "fp16" else 0.0
         if self.merge == "none" or len(trainable(facts)) == 1:
@@ -290,12 +272,12 @@ class Horovod(Strategy):
         messages = self.messages(facts, step)
         reducer = Reducer(facts, messages, count(), after=facts.world_size)
         yield from reducer.backward(micro, self.overlap)
-        for name in facts.unused:  # step() enqueues what no hook has
+        for name in facts.unused:  # enqueued by step()
             yield from reducer.mark_ready(name)
         yield from reducer.finish()
 
     def messages(self, facts: Facts, step: StepContext) -> list[Message]:
-        """What the current step sends, in order."""
+        """Return the messages of the current step, in order."""
         names = [*facts.ready_order, *facts.unused]
         times = step.ready_times(step.num_micro_steps - 1)
         end = times[-1]
@@ -305,13 +287,13 @@ class Horovod(Strategy):
         charged = copies_charged(self.charge_copies, facts)
         found = []
         for members in self._grouped(facts, ready, [facts.sizes[name] for name in names]):
-            asked = ready[members[-1]]
+            last = ready[members[-1]]
             copied = charged and (len(members) > 1 or dtype is not None)
             of_group = [names[number] for number in members]
             found.append(
                 Message(
                     facts.bucket(of_group, dtype, is_compressed=dtype is not None, room=0.0),
-                    wait=next_cycle(asked, self.cycle_time) - asked,
+                    wait=next_cycle(last, self.cycle_time) - last,
                     copied=copied,
                     copied_back=copied,
                 )
@@ -332,7 +314,7 @@ class Horovod(Strategy):
         return [group.members for group in fused(ready, nbytes, threshold, self.cycle_time)]
 
     def _alpha_beta(self, facts: Facts) -> tuple[float, float]:
-        """MG-WFBP's cost of a message [s], and of a byte [s/byte]."""
+        """Return MG-WFBP's cost of a message [s], and of a byte [s/byte]."""
         if self.alpha is not None and self.bandwidth is not None:
             return self.alpha, 1 / self.bandwidth
         network = self.estimate

@@ -1,4 +1,4 @@
-"""Local SGD and DiLoCo: ranks train their own weights, which are averaged every few steps."""
+"""Local SGD and DiLoCo: ranks train separate weights, averaged every few steps."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from simdp.results.comparison import written
 from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
 from simdp.steps.facts import Facts, Ops, StepContext, num_trainable
 from simdp.steps.ops import (
-    AllReduce,
     Average,
     Copy,
     Hold,
     NewGroup,
     OuterUpdate,
-    ScaleLoss,
     StartOuter,
     Update,
     Wait,
 )
 from simdp.steps.partition import Bucket, Group
-from simdp.steps.passes import Tags, backward, forward
+from simdp.steps.passes import Tags
 from simdp.strategies.base import (
     Strategy,
     asks_others,
     copies_charged,
+    divisors_of,
     members,
+    own_gradients,
     unequal_groups,
     uneven,
 )
-from simdp.strategies.comm_hooks import CommHook, Sending, SentBucket
+from simdp.strategies.comm_hooks import CommHook, Sending, plain
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 from simdp.workload.optimizers import AnyOptimizer
 from simdp.workload.optimizers.sgd import SGD
 
 AFTER_WARMUP = 10**6
-"""Numbers for the average's collectives, beyond those of a step's gradients."""
+"""First number of the average's collectives, beyond those of a step's gradients."""
 
 
 SUBGROUP = "subgroup"
-"""Name of the process groups in which gradients are averaged after the warm-up."""
+"""Name of the process groups that average gradients after the warm-up."""
 
 WORDS = ("node", "world")
 
@@ -56,8 +56,8 @@ def _a_size(value: object, key: str, words: tuple[str, ...]) -> object:
     if value in words or (isinstance(value, int) and 1 <= value <= MAX_INT and value is not True):
         return value
     raise problem(
-        f"{key}{shown(value)} is no size of process groups; write one of {', '.join(words)}, or a "
-        "number of ranks."
+        f"{key}{shown(value)} is not a size of process groups; write one of {', '.join(words)}, or "
+        "a number of ranks."
     )
 
 
@@ -66,7 +66,7 @@ def _a_subgroup(value: object) -> object:
 
 
 def _periods(value: object) -> object:
-    """Sort by period; result.json has the periods as text."""
+    """Validate and sort periods, which are strings in result.json."""
     if value is None:
         return None
     if not isinstance(value, dict) or not value:
@@ -78,7 +78,7 @@ def _periods(value: object) -> object:
     for key, size in value.items():
         period = int(key) if isinstance(key, str) and key.isdecimal() else key
         if not isinstance(period, int) or period is True or not 1 <= period <= MAX_INT:
-            raise problem(f"{shown(key)} is no period; write a whole number of steps from 1.")
+            raise problem(f"{shown(key)} is not a period; write a whole number of steps from 1.")
         found[period] = _a_size(size, f"{period}: ", WORDS)
     return dict(sorted(found.items()))
 
@@ -89,7 +89,7 @@ PeriodGroupSizes = Annotated[dict[int, AnySize] | None, BeforeValidator(_periods
 
 
 class _InSubgroup(CommHook):
-    """Average a bucket in a process group of so many ranks (torch: post_localSGD_hook)."""
+    """Averages a bucket in a process group of ``size`` ranks (torch: post_localSGD_hook)."""
 
     kind: str = "post_local_sgd"
     group: str | None = None
@@ -101,39 +101,36 @@ class _InSubgroup(CommHook):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        tag = next(tags)
-        yield AllReduce(tag, label, bucket.nbytes, bucket, wait, group=self.group)
-        return SentBucket((tag,))
+        return plain(facts, bucket, label, wait, tags, self.group)
 
 
 class LocalSGD(Strategy):
-    """Steps of every rank's own optimizer, then an average of the weights (post-local SGD).
+    """Local optimizer steps, then an average of the weights (post-local SGD).
 
-    As torch's ``DistributedDataParallel`` with ``post_localSGD_hook`` and
-    ``PeriodicModelAverager`` or, with ``period_group_size_dict``, ``HierarchicalModelAverager``:
-    all parameters travel as one buffer after the optimizer's step. Optimizer state and buffers
-    stay what each rank's own steps have made of them. A period ends with its average, after
-    ``local_steps`` steps; torch's begins with it. Nothing is averaged at the end of a run that
-    ends within a period, as in torch: its replicas differ.
+    As torch's ``DistributedDataParallel`` with ``post_localSGD_hook`` and ``PeriodicModelAverager``
+    or, with ``period_group_size_dict``, ``HierarchicalModelAverager``: all parameters are averaged
+    in one buffer after the optimizer's step. Optimizer state and buffers stay local. A period ends
+    with its average, after ``local_steps`` steps; torch's begins with it. As in torch, a run that
+    ends within a period averages nothing more: its replicas differ.
 
     Attributes
     ----------
     local_steps : int
-        Steps from one average to the next, H (torch: period). With ``period_group_size_dict`` it
-        is left out: the steps after which its averages repeat.
+        Steps from one average to the next, H (torch: period). With ``period_group_size_dict`` it is
+        left out: the steps after which its averages repeat.
     warmup_steps : int
         Steps before the first local one; in these gradients are averaged, as under `DDP` (torch:
         start_localSGD_iter).
     subgroup : {"none", "node", "world"} or int
-        Ranks among which gradients are averaged in every step after the warm-up: those of a node,
-        as torch does without a subgroup, or so many neighbours. "none" averages no gradients then,
-        as ``post_local_gradient_allreduce=False``.
+        Ranks that average gradients in every step after the warm-up: those of a node, torch's
+        default, or this many neighbours. "none" averages no gradients then, as
+        ``post_local_gradient_allreduce=False``.
     period_group_size_dict : dict of int to {"node", "world"} or int, or None
-        Average weights among so many neighbours every so many steps; where several periods end,
-        the longest one counts. The longest one has all ranks. Periods are counted from the first
-        step of the run, also under a warm-up. None averages among all ranks every ``local_steps``.
+        Group size of neighbours for each period in steps; where several periods end, the longest
+        one applies, and it has all ranks. Periods are counted from the first step of the run, also
+        with a warm-up. None averages among all ranks every ``local_steps``.
     average_at : {"end", "begin"}
-        Whether weights are averaged after the last step of a period, or, as torch does, after its
+        Whether weights are averaged after the last step of a period, or, as in torch, after its
         first one.
     averager_warmup_steps : int or None
         Steps before the first period (torch: warmup_steps of the averager, where ``warmup_steps``
@@ -141,8 +138,8 @@ class LocalSGD(Strategy):
     bucket_cap, overlap
         As of `DDP`, for the warm-up.
     charge_copies : bool or None
-        Charge the copies of weights and of gradients into the buffers that travel, and back. None
-        does as the cluster's overheads say.
+        Charge the copies of weights and gradients into the buffers and back. None follows the
+        cluster's overheads.
     weight_by_shard : bool
         As of `DDP`.
 
@@ -169,7 +166,7 @@ class LocalSGD(Strategy):
     @model_validator(mode="before")
     @classmethod
     def _repeats_after(cls, data: Any) -> Any:
-        """Fill in after how many steps the averages of several periods repeat."""
+        """Set ``local_steps`` to the steps after which the averages of several periods repeat."""
         if not isinstance(data, dict) or not isinstance(data.get("period_group_size_dict"), dict):
             return data
         try:
@@ -209,16 +206,15 @@ class LocalSGD(Strategy):
         return self._wrong_sizes(world_size) or uneven(workload)
 
     def _wrong_sizes(self, world_size: int) -> str | None:
-        """Say that ranks cannot be in groups of these sizes; or None."""
+        """Refuse group sizes that do not fit the ranks; or None."""
         periods = self.period_group_size_dict or {}
         given = {"subgroup": self.subgroup}
         given |= {f"period_group_size_dict.{period}": size for period, size in periods.items()}
         for key, size in given.items():
             if isinstance(size, int) and world_size % size:
-                fitting = [str(n) for n in range(1, world_size + 1) if world_size % n == 0]
                 return (
                     f"{key}: {size} does not divide the {world_size} ranks; use one of "
-                    f"{', '.join(fitting)}."
+                    f"{divisors_of(world_size)}."
                 )
         longest = max(periods, default=0)
         if periods and periods[longest] not in ("world", world_size):
@@ -228,24 +224,24 @@ class LocalSGD(Strategy):
             )
         return None
 
-    def _size_of(self, asked: str | int, facts: Facts) -> int:
-        if isinstance(asked, int):
-            return asked
-        return facts.local_size if asked == "node" else facts.world_size
+    def _size_of(self, size: str | int, facts: Facts) -> int:
+        if isinstance(size, int):
+            return size
+        return facts.local_size if size == "node" else facts.world_size
 
-    def _group_of(self, name: str, asked: str | int, facts: Facts) -> str | None:
-        """The process groups of a size, as collectives call them; None for all ranks."""
-        return None if self._size_of(asked, facts) == facts.world_size else name
+    def _group_of(self, name: str, size: str | int, facts: Facts) -> str | None:
+        """Return the name of process groups of a size; None for all ranks."""
+        return None if self._size_of(size, facts) == facts.world_size else name
 
     def _groups(self, facts: Facts) -> Ops:
-        """Make process groups of neighbours, whose collectives follow each other."""
+        """Make process groups of neighbours."""
         sizes = {} if self.subgroup == "none" else {SUBGROUP: self.subgroup}
         sizes |= {
             _name(period): size for period, size in (self.period_group_size_dict or {}).items()
         }
-        for name, asked in sizes.items():
-            if self._group_of(name, asked, facts) is not None:
-                ranks: Ints = np.arange(facts.world_size).reshape(-1, self._size_of(asked, facts))
+        for name, size in sizes.items():
+            if self._group_of(name, size, facts) is not None:
+                ranks: Ints = np.arange(facts.world_size).reshape(-1, self._size_of(size, facts))
                 yield NewGroup(name, members(ranks), 0)
 
     def problem_with_groups(
@@ -296,7 +292,7 @@ class LocalSGD(Strategy):
         return self.model_copy(update={"warmup_steps": 0, "averager_warmup_steps": None})
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every replica a copy of rank 0's, and the process groups."""
+        """Broadcast rank 0's model, and make the process groups."""
         yield from self._ddp().setup(facts)
         yield from self._groups(facts)
 
@@ -309,24 +305,21 @@ class LocalSGD(Strategy):
             yield from self._ddp(hook).train_step(facts, step)
             yield from self._averaged(facts, step)
             return
-        yield ScaleLoss(self.weight_by_shard)
-        for micro in range(step.num_micro_steps):
-            yield from forward(facts, micro)
-            yield from backward(facts, micro)
+        yield from own_gradients(facts, step, self.weight_by_shard)
         yield Update(self._learning(facts, step))
         yield from self._averaged(facts, step)
 
     def _learning(self, facts: Facts, step: StepContext) -> tuple[bool, ...]:
-        """Who has samples, and does not just wait for the weights of the others."""
-        active, who = step.active(), facts.quorum.participants
-        if who is None:
+        """Return the ranks with samples that are not just rejoining."""
+        active, present = step.active(), facts.quorum.participants
+        if present is None:
             return active
         return tuple(
-            one and counts for one, counts in zip(active, who.counted.tolist(), strict=True)
+            one and counts for one, counts in zip(active, present.counted.tolist(), strict=True)
         )
 
     def _averaged(self, facts: Facts, step: StepContext) -> Ops:
-        """Average the weights, if this is the step of a period that does."""
+        """Average the weights, if a period is due in this step."""
         given = self.averager_warmup_steps
         warmup = self.warmup_steps if given is None else given
         if step.before(warmup):
@@ -352,20 +345,10 @@ class LocalSGD(Strategy):
 def average_weights(
     facts: Facts, tag: int, copies: bool, group: Group = None, size: int | None = None
 ) -> Ops:
-    """All weights that are not frozen travel as one buffer, divided before the sum.
+    """Average all trainable weights in one buffer, divided before the sum.
 
-    With master weights these are averaged, or the next update would undo it.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the run.
-    tag : int
-        Number of the collective.
-    copies : bool
-        Whether the copies into the buffer and back are charged.
-    group, size
-        As of `simdp.steps.ops.Average`.
+    Master weights are averaged where they exist, or the next update would undo it. ``copies``
+    charges those into the buffer and back; ``group``, ``size`` are as of `simdp.steps.ops.Average`.
     """
     nbytes = float(num_trainable(facts) * facts.workload.itemsize)
     yield Hold("temporary", nbytes)
@@ -379,18 +362,18 @@ def average_weights(
 
 
 def _name(period: int) -> str:
-    """What process groups of a period are called."""
+    """Return the name of the process groups of a period."""
     return f"period {period}"
 
 
 class DiLoCo(Strategy):
-    """Many local steps, whose average an outer optimizer takes for a gradient (DiLoCo).
+    """Local steps, whose average an outer optimizer applies as a gradient (DiLoCo).
 
-    After ``local_steps`` steps of every rank's own optimizer, ranks average their weights. The
-    weights before these steps less that average are the gradient of an outer optimizer, which
-    makes of them the weights with which all ranks go on. State of the inner optimizer and buffers
-    stay on their rank. Every rank has a copy of the global weights and the outer optimizer's state
-    in its device's memory. A run that ends within a period leaves replicas that differ.
+    After ``local_steps`` local steps, ranks average their weights. The weights before these steps
+    less the average are the gradient of an outer optimizer, which computes the weights with which
+    all ranks continue. Inner optimizer state and buffers stay local. Every rank keeps a copy of the
+    global weights and of the outer optimizer's state in device memory. A run that ends within a
+    period leaves replicas that differ.
 
     Attributes
     ----------
@@ -399,8 +382,7 @@ class DiLoCo(Strategy):
     outer_optimizer : Optimizer
         By default SGD with Nesterov momentum 0.9 and lr 0.7; ``{kind: sgd, lr: 1}`` is an average.
     charge_copies : bool or None
-        Charge the copies of weights into the buffer that travels, and back. None does as the
-        cluster's overheads say.
+        Charge the copies of weights into the buffer and back. None follows the cluster's overheads.
 
     References
     ----------
@@ -435,15 +417,12 @@ class DiLoCo(Strategy):
         return f"weights every {self.local_steps} steps, updated by {by}"
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every replica a copy of rank 0's, and copy its weights as the global ones."""
+        """Broadcast rank 0's model, and copy its weights as the global ones."""
         yield from DDP(broadcast_buffers=False).setup(facts)
         yield StartOuter(self.outer_optimizer)
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        yield ScaleLoss(by_shard=False)
-        for micro in range(step.num_micro_steps):
-            yield from forward(facts, micro)
-            yield from backward(facts, micro)
+        yield from own_gradients(facts, step)
         yield Update(step.active())
         if step.ends_period(self.local_steps, since=0):
             yield from average_weights(facts, 0, copies_charged(self.charge_copies, facts))

@@ -1,4 +1,4 @@
-"""A parameter server: workers send it their gradients, and get the newest weights from it."""
+"""A parameter server: workers push gradients and pull the newest weights."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from pydantic import Field, model_validator
 
 from simdp.spec import Int, problem
 from simdp.steps.facts import Facts, Ops, StepContext
-from simdp.steps.ops import ScaleLoss
-from simdp.steps.passes import backward, forward
-from simdp.strategies.base import Execution, ServerOptions, Strategy, uneven
+from simdp.strategies.base import (
+    Execution,
+    ServerOptions,
+    Strategy,
+    own_gradients,
+    uneven,
+)
 from simdp.workload import Workload
 
 
 class ParameterServer(Strategy):
-    """A server with the weights and the optimizer, and every rank a worker.
+    """A server holds the weights and the optimizer; every rank is a worker.
 
-    A worker pulls the weights, computes a gradient, and pushes it; each way is one message, of all
-    weights or of all gradients, over the route between its device and the server's. Many messages
-    at a time share the server's links. The server begins with the weights that rank 0 draws,
-    wherever it lives, so that its place changes no number.
+    A worker pulls the weights, computes a gradient, and pushes it; each direction is one message,
+    of all weights or of all gradients, over the route between its device and the server's.
+    Concurrent messages share the server's links. The initial weights are rank 0's, wherever the
+    server runs, so that its place changes no number.
 
     Attributes
     ----------
     updates : {"synchronous", "asynchronous"}
         Synchronous: the server waits for the gradients of the step, averages them and updates, and
-        every worker pulls. Asynchronous: each gradient is applied by itself when it arrives, to
-        weights that others may have changed since its worker pulled them; its staleness is the
-        number of these updates. lr(k) is then of the k-th update, of which a step has as many as
-        there are ranks.
+        every worker pulls. Asynchronous: each gradient is applied when it arrives, to weights that
+        other updates may have changed since its worker pulled them; its staleness is the number of
+        these updates. lr(k) is then that of the k-th update; a step has as many updates as ranks.
     server : int
-        The rank whose device holds the server, beside the worker there; what the two tell each
-        other uses no link.
+        Rank whose device also runs the server; messages to the worker there use no link.
     backup : int
-        So many of the slowest gradients of a step are dropped: the server goes on with the first
-        ``world_size - backup`` to arrive (ties: the lower rank). Who comes late pulls the newest
-        weights and takes part in that step; the steps in between it leaves out. A rank without
-        samples in a step has nothing to send, and is not among the first.
+        Number of slowest gradients of a step that are dropped: the server updates after the first
+        ``world_size - backup`` to arrive (ties: the lower rank). A late worker pulls the newest
+        weights and joins that step; it skips the steps in between. A rank without samples in a step
+        sends nothing, and is not among the first.
     max_staleness : int or None
-        Asynchronous: a worker that is more than so many steps ahead of the slowest one waits for
-        it before it pulls. 0 begins every step together; None never waits.
+        Asynchronous: a worker more than this many steps ahead of the slowest one waits for it
+        before it pulls. 0 begins every step together; None never waits.
 
     References
     ----------
@@ -67,7 +69,7 @@ class ParameterServer(Strategy):
             )
         if self.updates == "synchronous" and self.max_staleness is not None:
             raise problem(
-                "max_staleness holds back workers that are ahead, but under updates: synchronous "
+                "max_staleness delays workers that are ahead, but under updates: synchronous "
                 "none is; leave it out, or write updates: asynchronous."
             )
         return self
@@ -84,7 +86,7 @@ class ParameterServer(Strategy):
             )
         if workload.graph.is_synchronised:
             return (
-                "kind: the workers of a parameter_server tell each other nothing, but "
+                "kind: the workers of a parameter_server exchange no messages, but "
                 "sync_batchnorm needs the statistics of all of them; use ddp, or a batch norm "
                 "that is not synchronised."
             )
@@ -119,12 +121,9 @@ class ParameterServer(Strategy):
         return num_steps * (world_size if self.updates == "asynchronous" else 1)
 
     def setup(self, facts: Facts) -> Ops:
-        """Nothing that a worker would do by itself: the engine lets it pull the first weights."""
+        """Do nothing; the engine lets workers pull the first weights."""
         yield from ()
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        """What a worker does between a pull and a push."""
-        yield ScaleLoss(by_shard=False)
-        for micro in range(step.num_micro_steps):
-            yield from forward(facts, micro)
-            yield from backward(facts, micro)
+        """Run a worker's forward and backward, between a pull and a push."""
+        yield from own_gradients(facts, step)

@@ -33,26 +33,26 @@ Units = Annotated[
 
 
 def names_of(graph: ModelGraph, units: Units) -> tuple[str, ...]:
-    """Names of the modules that are units, but for the root."""
+    """Return names of the modules that are units, without the root."""
     if isinstance(units, tuple):
         paths = list(dict.fromkeys(_paths(graph)))
-        return tuple(name for asked in units for name in _matching(asked, paths))
+        return tuple(name for pattern in units for name in _matching(pattern, paths))
     return () if units == "whole" else tuple(block.name for block in graph.blocks)
 
 
 def _paths(graph: ModelGraph) -> Iterator[str]:
-    """Names of all modules that hold parameters."""
+    """Yield names of all modules with parameters."""
     for parameter in graph.parameters:
         parts = parameter.name.split(".")[:-1]
         yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
-def _matching(asked: str, paths: Sequence[str]) -> list[str]:
-    """Modules that a pattern matches, part by part; a name stands for itself."""
-    if not set(asked) & set("*?["):
-        return [asked]
-    parts = asked.split(".")
-    found = [path for path in paths if path.count(".") == asked.count(".")]
+def _matching(pattern: str, paths: Sequence[str]) -> list[str]:
+    """Return modules that match a pattern, part by part; a plain name is returned unchecked."""
+    if not set(pattern) & set("*?["):
+        return [pattern]
+    parts = pattern.split(".")
+    found = [path for path in paths if path.count(".") == pattern.count(".")]
     return [
         path
         for path in found
@@ -61,16 +61,16 @@ def _matching(asked: str, paths: Sequence[str]) -> list[str]:
 
 
 class UnitModules(NamedTuple):
-    """Modules that are a unit.
+    """Modules that form a unit.
 
     Attributes
     ----------
     label : str
         Their names.
     parameters : tuple of str
-        Names of what they learn, and no other unit does.
+        Names of the parameters that belong to no other unit.
     first, last : int
-        Calls between which forward needs them; -1 where none does.
+        First and last call that use the unit in forward; -1 if unused.
     stays : bool
         Whether backward needs it before all others.
     """
@@ -83,10 +83,10 @@ class UnitModules(NamedTuple):
 
 
 def chosen(graph: ModelGraph, units: Units) -> list[UnitModules]:
-    """Find the units of a model, the root first.
+    """Return the units of a model, the root first.
 
-    torchtitan makes units of what is used before all blocks, and of what is used behind them;
-    what is used on both sides, as a tied embedding is, keeps both in the root.
+    torchtitan makes one unit of the layers before all blocks and one of those behind; a parameter
+    used on both sides, such as a tied embedding, keeps both in the root.
     """
     root, *blocks = graph.modules(names_of(graph, units))
     users = _users(graph)
@@ -112,7 +112,7 @@ def chosen(graph: ModelGraph, units: Units) -> list[UnitModules]:
 def _around(
     graph: ModelGraph, users: Mapping[str, Sequence[int]], names: Sequence[str], stays: bool
 ) -> list[UnitModules]:
-    """A unit of what is used before all blocks, or behind them, if there is something."""
+    """Return a unit of the parameters used before or behind all blocks, unless there are none."""
     if not names:
         return []
     calls = sorted({call for name in names for call in users[name]})
@@ -121,7 +121,7 @@ def _around(
 
 
 def _users(graph: ModelGraph) -> dict[str, list[int]]:
-    """Calls that each parameter is used in, in their order."""
+    """Return the calls that use each parameter, in order."""
     found: dict[str, list[int]] = {}
     for number, call in enumerate(graph.calls):
         for parameter in call.layer.parameters():
@@ -130,7 +130,7 @@ def _users(graph: ModelGraph) -> dict[str, list[int]]:
 
 
 def unknown_unit(units: Units, workload: Workload) -> str | None:
-    """Say that a name is of no module with parameters of its own; or None."""
+    """Refuse a name that matches no module with parameters of its own; or None."""
     graph = workload.graph
     for prefix in units if isinstance(units, tuple) else ():
         names = names_of(graph, (prefix,))

@@ -1,14 +1,13 @@
 """DeepSpeed's ZeRO, stages 1 to 3.
 
-A bucket is reduced before the gradient that would not fit ("independent parallel gradients" in
-DeepSpeed's sources); one that is larger than a bucket goes alone.
+A bucket is reduced before a gradient that does not fit ("independent parallel gradients" in
+DeepSpeed's sources); a gradient larger than a bucket is reduced alone.
 
-A bucket of gradients lies in a few pieces only, so that DeepSpeed all_reduces it, and each rank
-copies what is its own (stage_1_and_2.py, ``use_multi_rank_bucket_allreduce``); a reduce_scatter it
-calls in stage 3 alone.
+A bucket of gradients covers few pieces, so that DeepSpeed all_reduces it and each rank copies its
+own part (stage_1_and_2.py, ``use_multi_rank_bucket_allreduce``); only stage 3 calls reduce_scatter.
 
 Every call of the model that has parameters is a module. From the second step on the order of their
-uses, the trace, is known, and parameters are fetched ahead of it.
+uses, the trace, is known, and parameters are prefetched.
 """
 
 from __future__ import annotations
@@ -43,20 +42,28 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import BUCKET_CAP_NBYTES, Bucket, Partition, ReplicatedPart, least_loaded
-from simdp.steps.passes import AtCall, Tags, backward, forward, send_all, send_buffers
-from simdp.strategies.base import Strategy, agree, deal_buckets, step_in_pieces, uneven
+from simdp.steps.passes import AtCall, Tags, backward, forward
+from simdp.strategies.base import (
+    Strategy,
+    agree,
+    broadcast_model,
+    deal_buckets,
+    fill_up,
+    step_in_pieces,
+    uneven,
+)
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
 
 BUCKET_ELEMENTS = 500_000_000
-"""Elements of a bucket where none are given (DeepSpeed: reduce_bucket_size)."""
+"""Default elements of a bucket (DeepSpeed: reduce_bucket_size)."""
 
 
 class IpgRules(NamedTuple):
     """DeepSpeed's options for reducing gradients; as of `simdp.strategies.zero.Zero3`.
 
-    With ``to_host``, pieces are copied to the host when they are summed, on the same stream.
+    With ``to_host``, summed pieces are copied to the host on the same stream.
     """
 
     reduce_bucket_size: int
@@ -71,23 +78,18 @@ Start = Callable[[int, str, Bucket, HostCopy | None], Ops]
 class IpgBuckets:
     """Reduces the gradients of one backward pass.
 
-    With ``overlap_comm`` buckets travel while others are filled: when one is sent, compute waits
-    until no more than ``in_flight`` before it are on their way. Without, it waits for every one.
+    With ``overlap_comm`` buckets are reduced while others are filled: when one is sent, compute
+    waits until at most ``in_flight`` earlier ones are pending. Without, it waits for every one.
 
     Parameters
     ----------
-    facts : Facts
-        Of the run.
-    rules : IpgRules
-        How.
-    tags : iterator of int
-        Numbers for its collectives.
     start : callable
-        Starts to reduce a bucket, given its tag, its name in the trace, and what is copied before.
+        Starts to reduce a bucket, given its tag, its name in the trace, and an earlier copy to the
+        host.
     finish : callable
-        What is done with a bucket whose sums are there.
+        Takes a bucket's sums.
     in_flight : int
-        0 in stages 1 and 2, which have two buffers that take turns.
+        0 in stages 1 and 2, which alternate between two buffers.
     """
 
     def __init__(
@@ -109,14 +111,14 @@ class IpgBuckets:
         self.owed: HostCopy | None = None
 
     def mark_ready(self, name: str) -> Ops:
-        """Take a gradient; first reduce the bucket in which it has no place any more."""
+        """Copy a gradient into its bucket; first reduce a previous one that is full."""
         here = self.home[name]
         if here > self.num_sent:
             yield from self._send()
         yield FillBucket(self.buckets[here], name, self.facts.world_size)
 
     def finish(self) -> Ops:
-        """Reduce what is left, and wait for all."""
+        """Reduce the last bucket, and wait for all."""
         if self.buckets:
             yield from self._send()
         yield from self._settle()
@@ -127,7 +129,7 @@ class IpgBuckets:
         bucket, label = self.buckets[self.num_sent], f"bucket {self.num_sent}"
         self.num_sent += 1
         yield from self._settle(self._in_flight)
-        # Without buffers to copy gradients into, they are flattened for the way.
+        # Without buffers gradients are flattened when sent.
         if not self.rules.contiguous_gradients:
             yield Hold("buckets", bucket.nbytes)
         self.pending.append((next(self.tags), bucket))
@@ -146,26 +148,13 @@ class IpgBuckets:
                 yield Hold("buckets", -bucket.nbytes)
 
 
-def fill_up(ready: Sequence[str], sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    """Sort gradients into buckets of at most so many elements, in the order in which they come."""
-    found: list[list[str]] = []
-    held = 0
-    for name in ready:
-        if not found or held + sizes[name] > most:
-            found.append([])
-            held = 0
-        found[-1].append(name)
-        held += sizes[name]
-    return found
-
-
 # Deepspeed ----------------------------------------------------------------------------------------
 
 GATHERED_ELEMENTS = 500_000_000
-"""Elements that are gathered at a time where none are given (DeepSpeed: allgather_bucket_size)."""
+"""Default elements gathered at a time (DeepSpeed: allgather_bucket_size)."""
 
 KEYS = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "contiguous_gradients")
-"""Options of DeepSpeed's way, which are None where they are left out."""
+"""Options of ``communication: deepspeed``; None if left out."""
 
 
 class DeepSpeed(NamedTuple):
@@ -177,7 +166,7 @@ class DeepSpeed(NamedTuple):
 
     @classmethod
     def of(cls, options: Any) -> DeepSpeed:
-        """Read a strategy's options; those that are left out are DeepSpeed's own."""
+        """Read a strategy's options, with DeepSpeed's defaults."""
         size, whole = options.reduce_bucket_size, options.allgather_bucket_size
         rules = IpgRules(
             reduce_bucket_size=BUCKET_ELEMENTS if size is None else size,
@@ -190,26 +179,14 @@ class DeepSpeed(NamedTuple):
 
 
 def refuse_others(given: Mapping[str, bool], way: str, needed: str) -> None:
-    """Refuse keys of another way of communicating.
-
-    Raises
-    ------
-    PydanticCustomError
-        Naming the first one that is given.
-    """
+    """Raise a `PydanticCustomError` for the first given key of another ``communication``."""
     for key in [key for key, is_given in given.items() if is_given]:
         if way != needed:
             raise problem(f"{key} belongs to communication: {needed}; leave it out, or write that.")
 
 
 def refuse_torchs(has_cap: bool, overlap: bool) -> None:
-    """Refuse the options of other ways that DeepSpeed has under another name.
-
-    Raises
-    ------
-    PydanticCustomError
-        With DeepSpeed's name.
-    """
+    """Raise a `PydanticCustomError` for options that DeepSpeed has under another name."""
     if has_cap:
         raise problem(
             "bucket_cap is not DeepSpeed's; with communication: deepspeed write "
@@ -222,13 +199,13 @@ def refuse_torchs(has_cap: bool, overlap: bool) -> None:
 
 
 def deal_flat(facts: Facts, kept: ReplicatedPart) -> Partition:
-    """Deal all parameters, one after the other, in equal pieces."""
+    """Cut the concatenation of all trainable parameters into equal pieces."""
     whole = [[parameter.name for parameter in trainable(facts)]]
     return Partition(trainable(facts), whole, np.arange(facts.world_size)[None, :], kept)
 
 
 def step_of_deepspeed(facts: Facts, step: StepContext, partition: Partition, how: DeepSpeed) -> Ops:
-    """One step of stage 1, or of stage 2 where gradients are not kept whole.
+    """Run one step of stage 1, or of stage 2 if gradients are partitioned.
 
     Stage 2 reduces after every micro-step, stage 1 after the last one.
     """
@@ -256,7 +233,7 @@ def _reduced_backward(facts: Facts, micro: int, rules: IpgRules, tags: Tags) -> 
         yield KeepSums(bucket)
 
     buckets = IpgBuckets(facts, rules, tags, start, keep)
-    # What gradients are copied into; of two buffers one fills while the other travels.
+    # Of two buffers one is filled while the other is reduced.
     num_buffers = (1 + rules.overlap_comm) * rules.contiguous_gradients
     room = float(num_buffers * rules.reduce_bucket_size * facts.itemsize)
     yield Hold("buckets", room)
@@ -266,13 +243,13 @@ def _reduced_backward(facts: Facts, micro: int, rules: IpgRules, tags: Tags) -> 
 
 
 def _gather(facts: Facts, partition: Partition, at_once: int, tags: Tags) -> Ops:
-    """Gather all parameters, a slice of every rank's piece at a time, one after the other."""
+    """All_gather all parameters, one slice of every rank's piece after the other."""
     elements = partition.piece_elements(0) * partition.num_places
     num_slices = max(1, elements // max(at_once, 1))
     nbytes = float(partition.unit_elements(0) * facts.weight_itemsize)
     for number in range(num_slices):
         tag, is_last = next(tags), number == num_slices - 1
-        # The numbers of all slices come with the last one.
+        # The last slice carries the numbers of all.
         unit = 0 if is_last else None
         yield AllGather(tag, f"parameters {number}", nbytes / num_slices, unit)
         yield Wait((tag,))
@@ -282,20 +259,20 @@ WHOLE = ReplicatedPart(weights=True, gradients=True)
 
 
 class Zero1(Strategy):
-    """ZeRO stage 1, in the three ways in which it is done.
+    """ZeRO stage 1, in three implementations.
 
     ``all_reduce`` is torch's ``ZeroRedundancyOptimizer`` under `DDP`: all gradients are averaged on
-    every rank, whole tensors are dealt to ranks, each updates its own and then broadcasts them, so
-    that 3 (n - 1)/n of all parameters pass through a ring's every rank. ``reduce_scatter`` is what
-    Megatron's distributed optimizer does: every bucket of gradients is summed piece by piece on the
-    pieces' owners, and parameters are gathered after the update, 2 (n - 1)/n. ``deepspeed`` deals
-    all parameters as one flat buffer, all_reduces buckets of gradients, of which each rank keeps
-    its own, and gathers parameters after the update, 3 (n - 1)/n.
+    every rank, whole tensors are assigned to ranks, each updates its own and broadcasts them, so
+    that 3 (n - 1)/n of all parameters pass through every rank of a ring. ``reduce_scatter`` is
+    Megatron's distributed optimizer: every bucket of gradients is reduce_scattered, and parameters
+    are all_gathered after the update, 2 (n - 1)/n. ``deepspeed`` partitions all parameters as one
+    flat buffer, all_reduces buckets of gradients, of which each rank keeps its own piece, and
+    all_gathers parameters after the update, 3 (n - 1)/n.
 
     Attributes
     ----------
     communication : {"all_reduce", "reduce_scatter", "deepspeed"}
-        Which.
+        The implementation.
     parameters_as_bucket_view : bool
         One broadcast per rank, of all its parameters, instead of one per parameter; for
         ``all_reduce``.
@@ -304,27 +281,26 @@ class Zero1(Strategy):
     weight_by_shard : bool
         As of `DDP`.
     find_unused_parameters : bool
-        As of `DDP`, for ``all_reduce``; without that unused parameters are left alone.
+        As of `DDP`, for ``all_reduce``; otherwise unused parameters are ignored.
     broadcast_buffers : bool or None
-        As of `DDP`, for ``all_reduce``, where None is true; without that every rank keeps its own.
+        As of `DDP`, for ``all_reduce``, where None is true; otherwise every rank keeps its own.
     reduce_bucket_size, allgather_bucket_size : int or None
         For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time.
         None is 500,000,000.
     overlap_comm : bool or None
-        For ``deepspeed``: reduce a bucket while backward goes on; None is false, as there.
+        For ``deepspeed``: reduce a bucket during backward; None is false, as in DeepSpeed.
     contiguous_gradients : bool or None
         For ``deepspeed``: copy gradients into a buffer of ``reduce_bucket_size`` elements, two with
-        ``overlap_comm``; None is true. False flattens every bucket for the way.
+        ``overlap_comm``; None is true. False flattens every bucket when it is sent.
     offload_optimizer : {"none", "cpu"}
-        For ``deepspeed``: keep master weights and the optimizer's state in the memory of the host
-        (``cluster.host``), which updates them. Gradients are copied there behind their sums, and
-        parameters back after the update.
+        For ``deepspeed``: keep master weights and the optimizer's state in host memory
+        (``cluster.host``) and update there. Summed gradients are copied to the host, and parameters
+        back after the update.
 
     References
     ----------
     Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
-    arXiv 1910.02054; torch, zero_redundancy_optimizer.py; DeepSpeed,
-    runtime/zero/stage_1_and_2.py.
+    arXiv 1910.02054; torch, zero_redundancy_optimizer.py; DeepSpeed, runtime/zero/stage_1_and_2.py.
     """
 
     wrapper: ClassVar[str] = "DistributedDataParallel"
@@ -342,10 +318,6 @@ class Zero1(Strategy):
     overlap_comm: Bool | None = None
     contiguous_gradients: Bool | None = None
     offload_optimizer: Literal["none", "cpu"] = "none"
-
-    @property
-    def updates_on_host(self) -> bool:
-        return self.offload_optimizer == "cpu"
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -366,7 +338,7 @@ class Zero1(Strategy):
     def _ddp(self) -> DDP:
         keys = ("bucket_cap", "overlap", "find_unused_parameters", "weight_by_shard")
         options = {key: getattr(self, key) for key in keys}
-        # Once, in the setup, buffers are made alike in any case.
+        # The setup broadcasts buffers once in any case.
         options["broadcast_buffers"] = self.broadcast_buffers is not False
         return DDP().model_copy(update=options)  # all of it has been validated here
 
@@ -388,7 +360,7 @@ class Zero1(Strategy):
         return Partition(trainable(facts), [], ranks, WHOLE, owners)
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every replica a copy of rank 0's, and deal the optimizer's state."""
+        """Broadcast rank 0's model, and partition the optimizer's state."""
         yield from self._ddp.setup(facts)
         yield Shard(facts.once("partition", lambda: self._dealt(facts)))
 
@@ -408,7 +380,7 @@ class Zero1(Strategy):
         yield Unless(tuple(self._broadcast(facts, partition, tags)))
 
     def _broadcast(self, facts: Facts, partition: Partition, tags: Tags) -> Ops:
-        """Start every owner's broadcasts, one rank after the other; then wait for all."""
+        """Start every owner's broadcasts, rank by rank; then wait for all."""
         sent: list[int] = []
         for root, owned in enumerate(partition.owned):
             names = [name for name in partition.sizes if name in owned] if owned else []
@@ -423,7 +395,7 @@ class Zero1(Strategy):
 
 
 def _owners(facts: Facts) -> dict[str, int]:
-    """Deal the parameters of each of the optimizer's groups, those of no group last."""
+    """Assign the parameters of each of the optimizer's groups, those of no group last."""
     groups = facts.workload.optimizer.param_groups or ()
     sorted_out: list[list[Parameter]] = [[] for _ in range(len(groups) + 1)]
     for parameter in trainable(facts):
@@ -438,14 +410,14 @@ KEPT = ReplicatedPart(weights=True, gradients=False)
 class Zero2(Strategy):
     """ZeRO stage 2: gradients and optimizer state in pieces, parameters whole.
 
-    With several micro-steps gradients are summed after each, so that a rank never has more of them
-    than its pieces and the buckets that are on their way.
+    With several micro-steps gradients are summed after each, so that a rank holds only its pieces
+    and the buckets in flight.
 
     Attributes
     ----------
     communication : {"reduce_scatter", "deepspeed"}
-        Sum every bucket piece by piece on the pieces' owners; or do as DeepSpeed, which deals all
-        parameters as one flat buffer and all_reduces buckets, of which each rank keeps its own.
+        Reduce_scatter every bucket; or as DeepSpeed, which partitions all parameters as one flat
+        buffer and all_reduces buckets, of which each rank keeps its own piece.
     bucket_cap : float or None
         As of `DDP` [bytes], for ``reduce_scatter``, where None is 25 MiB for every bucket.
     overlap : bool
@@ -455,15 +427,8 @@ class Zero2(Strategy):
     reduce_bucket_size, allgather_bucket_size : int or None
         For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time.
         None is 500,000,000.
-    overlap_comm : bool or None
-        For ``deepspeed``: reduce a bucket while backward goes on; None is false, as there.
-    contiguous_gradients : bool or None
-        For ``deepspeed``: copy gradients into a buffer of ``reduce_bucket_size`` elements, two with
-        ``overlap_comm``; None is true. False flattens every bucket for the way.
-    offload_optimizer : {"none", "cpu"}
-        For ``deepspeed``: keep master weights and the optimizer's state in the memory of the host
-        (``cluster.host``), which updates them. Gradients are copied there behind their sums, and
-        parameters back after the update.
+    overlap_comm, contiguous_gradients, offload_optimizer
+        As of `Zero1`.
 
     References
     ----------
@@ -480,10 +445,6 @@ class Zero2(Strategy):
     overlap_comm: Bool | None = None
     contiguous_gradients: Bool | None = None
     offload_optimizer: Literal["none", "cpu"] = "none"
-
-    @property
-    def updates_on_host(self) -> bool:
-        return self.offload_optimizer == "cpu"
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -504,7 +465,7 @@ class Zero2(Strategy):
         return facts.once("partition", lambda: deal_buckets(facts, cap, KEPT))
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every replica a copy of rank 0's, and deal gradients and optimizer state."""
+        """Broadcast rank 0's model, and partition gradients and optimizer state."""
         yield from DDP().setup(facts)
         yield Shard(self._dealt(facts))
 
@@ -531,14 +492,14 @@ class FetchRules(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A call that needs parameters.
+    """A call that uses parameters.
 
     Attributes
     ----------
     units : tuple of int
-        All that must be there.
+        All units that it needs.
     own : tuple of int
-        Those of the call itself, which may go after it.
+        Those of the call itself, which may be freed after it.
     """
 
     units: tuple[int, ...]
@@ -546,7 +507,7 @@ class Use(NamedTuple):
 
 
 class UseTrace(NamedTuple):
-    """Uses of a micro-step, and which of them belongs to a call of forward, and of backward."""
+    """Uses of a micro-step, and the place of each call of forward, and of backward, among them."""
 
     uses: list[Use]
     forward: dict[int, int]
@@ -554,7 +515,7 @@ class UseTrace(NamedTuple):
 
 
 def trace_of(facts: Facts, partition: Partition) -> UseTrace:
-    """Find the uses of parameters in a micro-step; what is computed again needs them too."""
+    """Return the uses of parameters in a micro-step, including those of recomputation."""
     calls = facts.graph.calls
     own = [
         tuple(sorted({partition.unit_of[p.name] for p in call.layer.parameters()}))
@@ -576,24 +537,16 @@ def trace_of(facts: Facts, partition: Partition) -> UseTrace:
 
 
 class Fetcher:
-    """Gathers parameters before they are used, and frees them behind, in one micro-step.
+    """Gathers parameters before their use, and frees them after it, in one micro-step.
 
     Parameters
     ----------
-    facts : Facts
-        Of the run.
     partition : Partition
-        A unit for each parameter.
-    trace : Trace
-        Of the micro-step.
+        With one unit per parameter.
     is_known : bool
-        Whether the trace has been recorded; else nothing is fetched ahead or kept for later.
-    rules : FetchRules
-        How.
+        Whether the trace has been recorded; else nothing is prefetched or kept for reuse.
     persistent : frozenset of int
         Units that stay on every rank.
-    tags : iterator of int
-        Numbers for its collectives.
 
     References
     ----------
@@ -626,7 +579,7 @@ class Fetcher:
         self.fetched_for: dict[int, int] = {}
 
     def before(self, places: dict[int, int], call: int) -> Ops:
-        """Fetch what a call needs, and then what comes next."""
+        """Fetch a call's parameters, and then prefetch."""
         if call not in places:
             return
         place = places[call]
@@ -639,7 +592,7 @@ class Fetcher:
         yield from [Wait(tuple(sorted(tags)))] if tags else []
 
     def _prefetch(self, place: int) -> Ops:
-        """Fetch what follows in the trace, until it is as much as a bucket holds."""
+        """Fetch the next units of the trace, up to a bucket's elements."""
         while self.ahead < len(self.queue) and self.queue[self.ahead][0] <= place:
             self.ahead += 1
         most = min(self.rules.max_live_parameters - self.live, self.rules.prefetch_bucket_size)
@@ -663,7 +616,7 @@ class Fetcher:
             yield together(self.facts, self.partition, units, tag, self.rules.from_host)
 
     def after(self, places: dict[int, int], call: int) -> Ops:
-        """Free a call's parameters, but for those that are used again soon."""
+        """Free a call's parameters, except those reused soon."""
         if call not in places:
             return
         place = places[call]
@@ -680,7 +633,7 @@ class Fetcher:
             yield Free(unit)
 
     def _is_used_soon(self, unit: int, place: int) -> bool:
-        """Whether a unit is used within ``max_reuse_distance`` elements of what comes next."""
+        """Return whether a unit is reused within fewer than ``max_reuse_distance`` elements."""
         places = self.places[unit]
         further = bisect_right(places, place)
         if further == len(places):
@@ -689,16 +642,16 @@ class Fetcher:
         return passed < self.rules.max_reuse_distance
 
     def around(self, places: dict[int, int]) -> tuple[AtCall, AtCall]:
-        """What to run before and after each call of a pass, of which the trace has the places."""
+        """Return hooks before and after each call of a pass, given the places of its calls."""
         return partial(self.before, places), partial(self.after, places)
 
 
 def together(
     facts: Facts, partition: Partition, units: Sequence[int], tag: int, from_host: bool
 ) -> GatherTogether:
-    """Gather some parameters in one all_gather, each filled up to pieces of equal length.
+    """Gather parameters in one all_gather, each padded to pieces of equal length.
 
-    From the host, every rank first copies its own pieces.
+    With ``from_host``, every rank first copies its pieces to the device.
     """
     elements = sum(partition.piece_elements(unit) * partition.num_places for unit in units)
     label = partition.units[units[0]][0]
@@ -713,51 +666,52 @@ PREFETCHED_ELEMENTS, LIVE_ELEMENTS, PERSISTENT_ELEMENTS = 50_000_000, 1_000_000_
 """DeepSpeed's prefetch_bucket_size, max_live_parameters and param_persistence_threshold."""
 
 IN_FLIGHT = 2
-"""Buckets that may be on their way when another is sent (DeepSpeed: max_param_reduce_events)."""
+"""Pending buckets allowed when another is sent (DeepSpeed: max_param_reduce_events)."""
 
 Elements = Annotated[Int, Field(ge=0)]
 
 
 class Zero3(Strategy):
-    """ZeRO stage 3, as DeepSpeed does it: parameters, gradients and optimizer state in pieces.
+    """ZeRO stage 3 of DeepSpeed: parameters, gradients and optimizer state in pieces.
 
-    Every parameter is cut by itself. A module's parameters are gathered before its forward and its
-    backward, and those that the next ones need with them; gradients are summed in buckets, each
-    piece on its owner, after every micro-step. A module is a call of the model. As there, the first
-    step fetches nothing ahead, since it does not know the order yet.
+    Every parameter is partitioned separately. A module's parameters are gathered before its forward
+    and its backward, with those that are prefetched; gradients are summed in buckets, each piece on
+    its owner, after every micro-step. A module is a call of the model. As in DeepSpeed, the first
+    step prefetches nothing, since the order is not known yet.
 
     Attributes
     ----------
     reduce_bucket_size : int
-        Elements of gradients that are reduced at a time.
+        Elements of gradients reduced at a time.
     overlap_comm : bool
-        Reduce a bucket while backward goes on.
+        Reduce a bucket during backward.
     contiguous_gradients : bool
-        Copy gradients into a buffer of ``reduce_bucket_size`` elements, which stays. False flattens
-        every bucket for the way.
+        Copy gradients into a buffer of ``reduce_bucket_size`` elements, which stays allocated.
+        False flattens every bucket when it is sent.
     prefetch_bucket_size : int
-        Elements that are fetched ahead at a time (DeepSpeed: stage3_prefetch_bucket_size); 0
-        fetches none.
+        Elements prefetched at a time (DeepSpeed: stage3_prefetch_bucket_size); 0 disables
+        prefetching.
     max_live_parameters : int
-        Nothing is fetched ahead beyond so many elements on a rank.
+        Most elements on a rank up to which parameters are prefetched.
     max_reuse_distance : int
-        What is used again within so many elements is not freed; in a model of less, little is.
+        Parameters reused within this many elements are not freed.
     param_persistence_threshold : int
-        Parameters of at most so many elements stay whole on every rank; they are gathered after
+        Parameters of at most this many elements stay whole on every rank; they are gathered after
         every update.
     offload_optimizer : {"none", "cpu"}
-        Keep pieces of gradients, master weights and the optimizer's state in the memory of the host
-        (``cluster.host``), which updates them. Gradients are copied there behind their sums, and
-        parameters back after the update.
+        Keep pieces of gradients, master weights and the optimizer's state in host memory
+        (``cluster.host``) and update there. Summed gradients are copied to the host, and parameters
+        back after the update.
     offload_param : {"none", "cpu"}
-        Keep pieces of parameters there too; each is copied to the device before it is gathered.
+        Keep pieces of parameters in host memory too; each is copied to the device before it is
+        gathered.
     weight_by_shard : bool
         As of `DDP`.
 
     References
     ----------
     Rajbhandari et al., arXiv 1910.02054 and 2104.07857; DeepSpeed, runtime/zero/stage3.py and
-    config.py, of which the defaults are.
+    config.py (defaults).
     """
 
     kind: Literal["zero3"] = "zero3"
@@ -777,10 +731,6 @@ class Zero3(Strategy):
         if self.offload_param == "cpu" and self.offload_optimizer == "none":
             raise problem("offload_param: cpu needs offload_optimizer: cpu.")
         return self
-
-    @property
-    def updates_on_host(self) -> bool:
-        return self.offload_optimizer == "cpu"
 
     @property
     def keeps_parameters_on_host(self) -> bool:
@@ -812,10 +762,9 @@ class Zero3(Strategy):
         )
 
     def setup(self, facts: Facts) -> Ops:
-        """Make every rank's model that of rank 0, deal it, and gather what stays whole."""
+        """Broadcast rank 0's model, partition it, and gather persistent parameters."""
         tags = count()
-        yield from send_all(facts, facts.parameters, "parameters", 0, tags)
-        yield from send_buffers(facts, 0, tags)
+        yield from broadcast_model(facts, 0, tags)
         partition, _ = self._dealt(facts)
         yield Shard(partition)
         yield from self._gather_persistent(facts, partition, tags)
@@ -841,7 +790,7 @@ class Zero3(Strategy):
         if self.updates_on_host and not self.keeps_parameters_on_host:
             elements = sum(map(partition.piece_elements, range(len(partition.units))))
             yield Unless((HostCopy("parameters", float(elements * facts.weight_itemsize)),))
-        # What stays whole is gathered anew, into the memory that it has.
+        # Persistent parameters are gathered again, into the same memory.
         anew = [*map(Free, units), *self._gather_persistent(facts, partition, tags)]
         yield Unless(tuple(anew))
 
@@ -864,7 +813,7 @@ class Zero3(Strategy):
 
 
 def _start_of(partition: Partition) -> Start:
-    """What starts to reduce a bucket."""
+    """Return the function that starts to reduce a bucket."""
 
     def start(tag: int, label: str, bucket: Bucket, before: HostCopy | None) -> Ops:
         units = tuple(partition.unit_of[name] for name in bucket.names)
@@ -874,5 +823,5 @@ def _start_of(partition: Partition) -> Start:
 
 
 def nothing_left(bucket: Bucket) -> Ops:
-    """Do nothing: the sums are on their owners when they are there."""
+    """Do nothing; the sums are already on their owners."""
     yield from ()

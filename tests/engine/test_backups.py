@@ -204,13 +204,13 @@ REFUSED = {
     ),
     "join": (
         lambda: scenario(1, strategy={"join": True}),
-        "strategy: backup_ranks drops gradients, but join lets ranks leave by themselves; leave "
+        "strategy: backup_ranks drops gradients, but join lets ranks leave too; leave "
         "one of them out.",
     ),
     "hooks": (
         lambda: scenario(1, strategy=POWER),
-        "strategy: backup_ranks drops gradients, but comm_hook: power_sgd sends and keeps more "
-        "than those of a step; use one of none, bf16, fp16.",
+        "strategy: backup_ranks drops gradients, but comm_hook: power_sgd keeps a part of them "
+        "for later steps; use one of none, bf16, fp16.",
     ),
 }
 

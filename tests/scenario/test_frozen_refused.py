@@ -15,7 +15,7 @@ LOW = {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16"}}
         ),
         (
             LOW,
-            "workload.frozen: strategy.mixed_precision copies weights down and forgets the copies "
+            "workload.frozen: strategy.mixed_precision copies weights down and frees the copies "
             "with their gradients, of which frozen ones have none; leave it out, or write "
             "workload.precision.",
         ),

@@ -88,8 +88,8 @@ def test_strategies_that_take_no_hook_say_so(refuse, kind):
 def test_a_loss_scale_would_spoil_what_a_hook_keeps(kind):
     said = DDP(comm_hook=kind).problem_with(4, workload(**HALF))
     assert said == (
-        f"comm_hook: {kind} would keep what an inf leaves of a gradient for all later steps, and a "
-        "loss scale (precision: amp) provokes such steps; use precision: "
+        f"comm_hook: {kind} would keep the effect of an inf gradient for all later steps, and a "
+        "loss scale (precision: amp) causes such steps; use precision: "
         "{kind: amp, dtype: bfloat16}, or comm_hook: bf16."
     )
     assert DDP(comm_hook=kind).problem_with(4, workload(**BROAD)) is None
@@ -253,5 +253,7 @@ def test_a_wrapper_around_nothing_is_the_hook_of_its_dtype():
 
 
 def test_a_hook_that_sends_bytes_is_not_wrapped():
-    with pytest.raises(ValidationError, match=r"top_k sends bytes of its own, .* wrap one of"):
+    with pytest.raises(
+        ValidationError, match=r"top_k sends the same bytes in any dtype; wrap one of"
+    ):
         DDP(comm_hook={"kind": "fp16_wrapper", "hook": "top_k"})

@@ -77,8 +77,8 @@ def test_every_gradient_is_in_one_buffer_in_order_and_none_is_too_large(sizes):
 
 def test_a_batch_per_rank_is_refused_with_the_batch_to_write_instead():
     assert refusal(global_batch=None, microbatch=8) == [
-        "strategy.kind: data_parallel cuts one batch over its devices; write "
-        "workload.global_batch: 32 in place of what each rank gets."
+        "strategy.kind: data_parallel scatters one batch over its devices; write "
+        "workload.global_batch: 32 instead of a batch per rank."
     ]
 
 
@@ -116,7 +116,7 @@ def test_a_share_of_the_lock_is_between_0_and_1(value):
 
 def test_synchronised_batch_norm_is_refused():
     assert refusal(model=SYNC, sync_batchnorm=True) == [
-        "strategy.kind: SyncBatchNorm talks to other processes, and data_parallel is one; use "
+        "strategy.kind: SyncBatchNorm needs several processes, but data_parallel is one; use "
         "strategy: ddp, or plain batch norm."
     ]
 

@@ -157,7 +157,7 @@ def test_the_two_keys_of_a_delay_go_together(one):
 def test_a_static_graph_with_no_sync_is_refused_as_torch_fails():
     line = DDP(static_graph=True).problem_with(2, workload(grad_accum=2))
     assert line == (
-        "static_graph: torch fails in the first step, of whose 2 micro-steps only the last one is "
+        "static_graph: torch fails in the first step, where only the last of 2 micro-steps is "
         "not under no_sync; write no_sync: false, or static_graph: false."
     )
     assert DDP(static_graph=True, no_sync=False).problem_with(2, workload(grad_accum=2)) is None
@@ -180,7 +180,7 @@ def test_buckets_in_which_nothing_is_used_are_skipped():
 
 def test_what_is_skipped_has_to_be_known_before():
     line = DDP(skip_all_reduce_unused_params=True).problem_with(2, workload())
-    assert line.startswith("skip_all_reduce_unused_params: needs to know what is unused before")
+    assert line.startswith("skip_all_reduce_unused_params: needs the unused parameters before")
     chosen = workload(unused={1: ["layers.0.bias"]})
     both = DDP(skip_all_reduce_unused_params=True, find_unused_parameters=True)
     line = both.problem_with(2, chosen)

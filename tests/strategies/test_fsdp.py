@@ -236,13 +236,13 @@ def test_when_units_are_freed_is_told_by_two_words_or_a_number(value):
 def test_a_dtype_of_layers_goes_with_float32_and_with_no_other_precision():
     low = FSDP(param_dtype="bfloat16")
     assert low.problem_with(2, workload(dtype="float64")) == (
-        "param_dtype: bfloat16 is of float32 weights, but workload.dtype is float64; write "
+        "param_dtype: bfloat16 needs float32 weights, but workload.dtype is float64; write "
         "workload.dtype: float32, or leave param_dtype out."
     )
     amp = {"kind": "amp", "dtype": "float16"}
     assert low.problem_with(2, workload(dtype="float32", precision=amp)) == (
-        "param_dtype: bfloat16 says what workload.precision: amp of float16 says otherwise; leave "
-        "one of them out."
+        "param_dtype: bfloat16 contradicts workload.precision: amp of float16; leave one "
+        "of them out."
     )
     assert low.problem_with(2, workload(dtype="float32")) is None
 

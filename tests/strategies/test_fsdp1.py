@@ -178,7 +178,7 @@ def test_names_that_are_of_no_module_are_refused_with_those_there_are():
 def test_groups_are_of_hybrid_strategies_alone():
     wrong = FSDP1(shard_size=2).problem_with(4, workload())
     assert wrong == (
-        "shard_size: 2 is of groups, which FULL_SHARD does not make; leave it out, or write "
+        "shard_size: 2 is an option of groups, but FULL_SHARD has none; leave it out, or write "
         "sharding_strategy: HYBRID_SHARD."
     )
     hybrid = FSDP1(sharding_strategy="HYBRID_SHARD", shard_size=3)

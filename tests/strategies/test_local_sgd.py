@@ -225,13 +225,13 @@ def test_the_buffer_that_travels_is_given_back():
         ({"local_steps": 2.5}, "local_steps: 2.5 is not a whole number."),
         (
             {"subgroup": "nodes"},
-            "subgroup: 'nodes' is no size of process groups; write one of none, node, world, or a "
-            "number of ranks.",
+            "subgroup: 'nodes' is not a size of process groups; write one of none, node, world, or "
+            "a number of ranks.",
         ),
         (
             {"subgroup": 0},
-            "subgroup: 0 is no size of process groups; write one of none, node, world, or a "
-            "number of ranks.",
+            "subgroup: 0 is not a size of process groups; write one of none, node, world, or "
+            "a number of ranks.",
         ),
         ({"subgroup": 3}, "subgroup: 3 does not divide the 4 ranks; use one of 1, 2, 4."),
         (
@@ -241,11 +241,11 @@ def test_the_buffer_that_travels_is_given_back():
         ),
         (
             {"period_group_size_dict": {0: 2, 4: 4}},
-            "period_group_size_dict: 0 is no period; write a whole number of steps from 1.",
+            "period_group_size_dict: 0 is not a period; write a whole number of steps from 1.",
         ),
         (
             {"period_group_size_dict": {2: "none", 4: 4}},
-            "period_group_size_dict: 2: 'none' is no size of process groups; write one of node, "
+            "period_group_size_dict: 2: 'none' is not a size of process groups; write one of node, "
             "world, or a number of ranks.",
         ),
         (

@@ -47,7 +47,7 @@ def test_bounded_staleness_needs_asynchronous_updates():
         ParameterServer(max_staleness=2)
     (found,) = error.value.errors()
     assert found["msg"] == (
-        "max_staleness holds back workers that are ahead, but under updates: synchronous none is; "
+        "max_staleness delays workers that are ahead, but under updates: synchronous none is; "
         "leave it out, or write updates: asynchronous."
     )
 
@@ -68,7 +68,7 @@ def test_a_backup_leaves_a_gradient():
 def test_workers_share_no_statistics():
     model = {"kind": "sequential", "layers": BATCH_NORM}
     assert refused({}, model=model, sync_batchnorm=True) == (
-        "strategy.kind: the workers of a parameter_server tell each other nothing, but "
+        "strategy.kind: the workers of a parameter_server exchange no messages, but "
         "sync_batchnorm needs the statistics of all of them; use ddp, or a batch norm that is not "
         "synchronised."
     )

@@ -158,25 +158,25 @@ def test_it_must_have_the_function(tmp_path):
         (
             ["return 3"],
             ": the hook ends at 3 for a bucket of 3 elements; return a NumPy array of as many, or "
-            "what all_reduce gives.",
+            "the result of all_reduce.",
         ),
         (
             ["bucket.all_reduce(bucket.buffer())", "return bucket.all_reduce(bucket.buffer())"],
-            ":5: the hook calls all_reduce twice; put what is to be summed into one array.",
+            ":5: the hook calls all_reduce twice; concatenate the arrays to be summed.",
         ),
         (
             ["return bucket.all_reduce([1.0])"],
-            ":4: the hook hands [1.0] to all_reduce; hand it a NumPy array of floats or integers.",
+            ":4: the hook passes [1.0] to all_reduce; pass a NumPy array of floats or integers.",
         ),
         (
             ["bucket.all_reduce(bucket.buffer())", "return bucket.buffer()"],
-            ": the hook calls all_reduce, but returns an array of 3 float32; return what "
-            "all_reduce or then gives.",
+            ": the hook calls all_reduce, but returns an array of 3 float32; return the "
+            "result of all_reduce or then.",
         ),
         (
             ["return bucket.all_reduce(bucket.buffer()[:1])"],
             ": the hook ends at an array of 1 float32 for a bucket of 3 elements; return a NumPy "
-            "array of as many, or what all_reduce gives.",
+            "array of as many, or the result of all_reduce.",
         ),
         (
             ["return bucket.all_reduce(bucket.buffer()).then(lambda total: total[9])"],

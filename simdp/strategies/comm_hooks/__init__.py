@@ -1,7 +1,6 @@
-"""DDP communication hooks: base class and table of kinds.
+"""DDP communication hooks: base class and table of kinds, the one place of registration.
 
-The names are those of torch.distributed.algorithms.ddp_comm_hooks, shortened. This table is the one
-place of registration.
+The names are those of torch.distributed.algorithms.ddp_comm_hooks, shortened.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from simdp.family import Family
 from simdp.spec import Spec, one_of
 from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import AllReduce, Hold, Op, Rounding
-from simdp.steps.partition import Bucket
+from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags
 from simdp.workload import Workload
 from simdp.workload.precision import numpy_dtype
 
 
 class SentBucket(NamedTuple):
-    """A bucket on its way.
+    """A bucket in flight.
 
     Attributes
     ----------
     tags : tuple of int
-        Collectives that must be done before its averages are there.
+        Collectives to wait for.
     finish : tuple of Op
-        What is left to do then, on the compute stream.
+        Operations that follow, on the compute stream.
     """
 
     tags: tuple[int, ...] = ()
@@ -40,26 +39,27 @@ Sending = Generator[Op, None, SentBucket]
 
 
 class CommHook(Spec):
-    """What becomes of a bucket from when its last gradient is in it to when all have the average.
+    """Compresses and sends a bucket, from its last gradient to the average on all ranks.
 
-    As in torch, a hook divides too: with one, gradients come into their bucket as `divided` says.
+    As in torch, a hook also divides; gradients are divided by `divided` when copied into the
+    bucket.
     """
 
     kind: str
 
     def settled(self, base: Path) -> Self:
-        """The same hook with its file read, if it has one.
+        """Return the same hook with its file read, if it has one.
 
         Raises
         ------
         ScenarioError
-            If it cannot be read, or does not say what it should.
+            If it is unreadable or invalid.
         """
         return self
 
     @property
     def dtype(self) -> str | None:
-        """The dtype that gradients are rounded to in their bucket; None leaves them their own."""
+        """The dtype that gradients are rounded to in their bucket; None keeps their own."""
         return None
 
     @abstractmethod
@@ -77,68 +77,74 @@ class CommHook(Spec):
         label : str
             Its name in the trace.
         wait : float
-            How long it is held back [s].
+            Delay before it is sent [s].
         divisor : float
-            What makes a mean of the sum over the ranks.
+            Turns the sum over the ranks into a mean.
         tags : iterator of int
             Numbers for its collectives.
         """
 
     def divided(self, divisor: float) -> float:
-        """What gradients are divided by as they come into the bucket."""
+        """Return the divisor of gradients that are copied into the bucket."""
         return divisor
 
     @property
     def first_alike(self) -> int:
-        """The step from which on it does the same in every step."""
+        """The first step from which on it is the same in every step."""
         return 0
 
     def after_warmup(self) -> Self:
-        """The same hook from the first step on, where it begins after some."""
+        """Return the same hook as it works after its first steps."""
         return self
 
     def of(self, step: StepContext) -> CommHook:
-        """The hook that sends in a step: itself, or another one in its place."""
+        """Return the hook that sends in a step: this one or a replacement."""
         return self
 
     def setup(self, facts: Facts) -> Ops:
-        """Take the memory of what is kept from step to step."""
+        """Allocate the memory of state between steps."""
         yield from ()
 
     def problem_with(self, workload: Workload) -> str | None:
-        """Say why this hook cannot serve the workload, led by the key of its kind; or None."""
+        """Explain why this hook does not support the workload, led by its key; or None."""
         return None
 
 
-def plain(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
-    """Send a bucket as it is: one all_reduce, whose sum is the average."""
-    tag = next(tags)
-    yield AllReduce(tag, label, bucket.nbytes, bucket, wait, group=facts.quorum.group)
+def plain(
+    facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags, group: Group = None
+) -> Sending:
+    """All_reduce a bucket in its dtype."""
+    tag, group = next(tags), group or facts.quorum.group
+    yield AllReduce(tag, label, narrow_nbytes(bucket), bucket, wait, group=group)
     return SentBucket((tag,))
 
 
-def rounded(facts: Facts, bucket: Bucket, label: str, wait: float, tags: Tags) -> Sending:
-    """Send a bucket of another dtype, which torch makes beside that of the gradients' own.
+def narrow_nbytes(bucket: Bucket) -> float:
+    """Return the size of a bucket in its dtype [bytes]."""
+    return float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
 
-    What its kernels take is charged where those between layers are.
+
+def rounded(facts: Facts, bucket: Bucket, label: str, sending: Sending) -> Sending:
+    """Send a bucket of another dtype, which torch creates next to the gradients' own.
+
+    Its kernels are charged where those between layers are.
     """
-    work = facts.workload.compute.runs_eagerly
-    tag, nbytes = next(tags), float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
+    work, nbytes = facts.workload.compute.runs_eagerly, narrow_nbytes(bucket)
     yield Hold("temporary", nbytes)
     if work:
         yield Rounding(bucket, label)
-    yield AllReduce(tag, label, nbytes, bucket, wait, group=facts.quorum.group)
+    sent = yield from sending
     back = (Rounding(bucket, label, True),) * work
-    return SentBucket((tag,), (*back, Hold("temporary", -nbytes)))
+    return SentBucket(sent.tags, (*sent.finish, *back, Hold("temporary", -nbytes)))
 
 
 def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:
-    """Say that what a hook keeps from step to step would keep an inf for ever; or None."""
+    """Refuse a loss scale with a hook whose state would keep an inf; or None."""
     if workload.precision.scaler() is None:
         return None
     return (
-        f"comm_hook: {kind} would keep what an inf leaves of a gradient for all later steps, and a "
-        f"loss scale (precision: {workload.precision.kind}) provokes such steps; use precision: "
+        f"comm_hook: {kind} would keep the effect of an inf gradient for all later steps, and a "
+        f"loss scale (precision: {workload.precision.kind}) causes such steps; use precision: "
         "{kind: amp, dtype: bfloat16}, or comm_hook: bf16."
     )
 
@@ -157,7 +163,7 @@ class NoHook(CommHook):
 class Noop(CommHook):
     """Send nothing: each rank keeps its own gradients (torch: debugging_hooks.noop_hook).
 
-    Measures what DDP takes without communication. Gradients are not averaged, nor divided.
+    Measures DDP without communication. Gradients are not averaged, nor divided.
     """
 
     kind: Literal["noop"] = "noop"

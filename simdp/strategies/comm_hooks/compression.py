@@ -22,7 +22,6 @@ from simdp.steps.ops import (
     Observe,
     OrthogonalizeBucket,
     Quantize,
-    Rounding,
     Select,
     SplitBucket,
     Unpack,
@@ -36,6 +35,8 @@ from simdp.strategies.comm_hooks import (
     NoHook,
     Sending,
     SentBucket,
+    narrow_nbytes,
+    plain,
     rounded,
     spoilt_by_a_loss_scale,
 )
@@ -50,11 +51,40 @@ def _can_be_wrapped(value: CommHook) -> CommHook:
     if value.kind in WRAPPED:
         return value
     raise problem(
-        f"{value.kind} sends bytes of its own, of whatever dtype; wrap one of {', '.join(WRAPPED)}."
+        f"{value.kind} sends the same bytes in any dtype; wrap one of {', '.join(WRAPPED)}."
     )
 
 
-class Wrapper(CommHook):
+class Rounded(CommHook):
+    """Base of the hooks that round to 16 bits, divide, and all_reduce half the bytes."""
+
+    low: ClassVar[str]
+
+    @property
+    def dtype(self) -> str | None:
+        return self.low
+
+    def send(
+        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
+    ) -> Sending:
+        return rounded(facts, bucket, label, plain(facts, bucket, label, wait, tags))
+
+
+class Bf16(Rounded):
+    """Round to bfloat16, divide, and all_reduce half the bytes (torch: bf16_compress_hook)."""
+
+    low: ClassVar[str] = "bfloat16"
+    kind: Literal["bf16"] = "bf16"
+
+
+class Fp16(Rounded):
+    """Round to float16, divide, and all_reduce half the bytes (torch: fp16_compress_hook)."""
+
+    low: ClassVar[str] = "float16"
+    kind: Literal["fp16"] = "fp16"
+
+
+class Wrapper(Rounded):
     """Base of the wrappers.
 
     Attributes
@@ -74,9 +104,8 @@ class Wrapper(CommHook):
         return self.model_copy(update={"hook": self.hook.of(step)})
 
     def setup(self, facts: Facts) -> Ops:
-        """Take the memory of what the wrapped hook keeps, in 16 bits."""
-        assert self.dtype is not None, "a wrapper has one"
-        share = numpy_dtype(self.dtype).itemsize / facts.itemsize
+        """Allocate the state of the wrapped hook, in 16 bits."""
+        share = numpy_dtype(self.low).itemsize / facts.itemsize
         for op in self.hook.setup(facts):
             yield op._replace(nbytes=op.nbytes * share) if isinstance(op, Hold) else op
 
@@ -86,73 +115,31 @@ class Wrapper(CommHook):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        work = facts.workload.compute.runs_eagerly
-        nbytes = float(bucket.num_elements * numpy_dtype(bucket.dtype).itemsize)
-        yield Hold("temporary", nbytes)
-        if work:
-            yield Rounding(bucket, label)
-        narrow = bucket._replace(nbytes=nbytes)
-        sent = yield from self.hook.send(facts, narrow, label, wait, divisor, tags)
-        back = (Rounding(bucket, label, True),) * work
-        return SentBucket(sent.tags, (*sent.finish, *back, Hold("temporary", -nbytes)))
+        narrow = bucket._replace(nbytes=narrow_nbytes(bucket))
+        inner = self.hook.send(facts, narrow, label, wait, divisor, tags)
+        return rounded(facts, bucket, label, inner)
 
 
 class Fp16Wrapper(Wrapper):
     """Another hook in float16 (torch: fp16_compress_wrapper)."""
 
+    low: ClassVar[str] = "float16"
     kind: Literal["fp16_wrapper"] = "fp16_wrapper"
-
-    @property
-    def dtype(self) -> str | None:
-        return "float16"
 
 
 class Bf16Wrapper(Wrapper):
     """Another hook in bfloat16 (torch: bf16_compress_wrapper)."""
 
+    low: ClassVar[str] = "bfloat16"
     kind: Literal["bf16_wrapper"] = "bf16_wrapper"
-
-    @property
-    def dtype(self) -> str | None:
-        return "bfloat16"
-
-
-class Bf16(CommHook):
-    """Round to bfloat16, divide, and all_reduce half the bytes (torch: bf16_compress_hook)."""
-
-    kind: Literal["bf16"] = "bf16"
-
-    @property
-    def dtype(self) -> str | None:
-        return "bfloat16"
-
-    def send(
-        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
-    ) -> Sending:
-        return rounded(facts, bucket, label, wait, tags)
-
-
-class Fp16(CommHook):
-    """Round to float16, divide, and all_reduce half the bytes (torch: fp16_compress_hook)."""
-
-    kind: Literal["fp16"] = "fp16"
-
-    @property
-    def dtype(self) -> str | None:
-        return "float16"
-
-    def send(
-        self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
-    ) -> Sending:
-        return rounded(facts, bucket, label, wait, tags)
 
 
 SCALE_NBYTES = 8
-"""A scale and a zero point travel as two float32."""
+"""A scale and a zero point are sent as two float32."""
 
 
 class Quantization(CommHook):
-    """What both have in common: two all_gathers, of what rounds the numbers and of the bytes."""
+    """Base of quantization: all_gathers of the scales and of the quantized bytes."""
 
     row: ClassVar[int | None] = None
 
@@ -168,7 +155,7 @@ class Quantization(CommHook):
         yield Hold("temporary", nbytes)
         yield Observe(code)
         yield AllGather(scales, f"{label} scales", rounding, wait=wait)
-        # A callback of the first one, which is over before the second begins: one stream has both.
+        # A callback of the first all_gather; both are on one stream.
         yield Quantize(code)
         yield AllGather(sent, label, nbytes)
         return SentBucket((scales, sent), (Dequantize(code, divisor), Hold("temporary", -nbytes)))
@@ -177,7 +164,7 @@ class Quantization(CommHook):
 class QuantizationPerChannel(Quantization):
     """One scale for each 512 numbers of a bucket (torch: quantization_perchannel_hook).
 
-    The last 512 are filled up with zeros; where nothing is missing, torch adds 512 zeros.
+    The last row is padded with zeros; where it is already full, torch adds 512 zeros.
     """
 
     kind: Literal["quantization_perchannel"] = "quantization_perchannel"
@@ -187,29 +174,29 @@ class QuantizationPerChannel(Quantization):
 class QuantizationPerTensor(Quantization):
     """One scale for a bucket (torch: quantization_pertensor_hook).
 
-    Of a rank's bucket the least and the greatest number, and 0, become 0 to 255; every rank adds
-    what it gets in the order of the ranks. The arithmetic is float32's.
+    The least and the greatest number of a rank's bucket, and 0, map to 0 to 255; every rank adds
+    the received numbers in rank order, in float32.
     """
 
     kind: Literal["quantization_pertensor"] = "quantization_pertensor"
 
 
 PLACE_ITEMSIZE, LONG_PLACE_ITEMSIZE = 4, 8
-"""An entry's place in its bucket is an int32, or an int64 where that does not reach."""
+"""An entry's index in its bucket is an int32, or an int64 in larger buckets."""
 
 
 class TopK(CommHook):
-    """Send the entries of largest magnitude with their places; all_gather them, and add.
+    """Send the entries of largest magnitude with their indices; all_gather them, and add.
 
-    Of each bucket a rank sends ``max(1, round(ratio elements))`` entries, of equal magnitudes those
-    that come first. Every rank adds what it gets in the order of the ranks. Not in torch.
+    A rank sends ``max(1, round(ratio elements))`` entries of each bucket (ties: the first). Every
+    rank adds received entries in rank order. Not in torch.
 
     Attributes
     ----------
     ratio : float
-        Part of a bucket's entries that is sent; 0 < ratio <= 1.
+        Fraction of a bucket's entries that is sent; 0 < ratio <= 1.
     error_feedback : bool
-        Add what a rank has not sent to its gradients of the next step.
+        Add entries that a rank has not sent to its gradients of the next step.
 
     References
     ----------
@@ -250,33 +237,33 @@ class PowerSGD(CommHook):
     """Send two thin matrices P and Q in place of a gradient P Q^T (torch: powerSGD_hook).
 
     A tensor of shape `(n, ...)` is a matrix M of n rows. Three all_reduces follow each other:
-    tensors that are not worth it; all P = M Q, then made orthonormal; all Q = M^T P. Those of which
-    a bucket has none are left out. Backward goes on when a bucket's average is there, since torch's
-    hook ends in a wait of the host for its device: from ``start_step`` on nothing is hidden behind
-    backward. What is kept belongs to tensors, so that it survives when buckets are rebuilt; torch
-    keeps it by bucket, and therefore wants ``start_step`` >= 2.
+    uncompressed tensors; all P = M Q, then orthonormalised; all Q = M^T P. Empty ones are left out.
+    Backward resumes when a bucket's average is complete, since torch's hook ends with a wait of the
+    host for its device: from ``start_step`` on nothing overlaps backward. State belongs to tensors,
+    so that it survives when buckets are rebuilt; torch keeps it by bucket, and therefore requires
+    ``start_step`` >= 2.
 
     Attributes
     ----------
     rank : int
-        Columns of P and Q at most: r (torch: matrix_approximation_rank).
+        Maximum columns of P and Q: r (torch: matrix_approximation_rank).
     start_step : int
-        Steps before the first one that compresses; they all_reduce (torch: start_powerSGD_iter).
+        Uncompressed steps before the first compressed one (torch: start_powerSGD_iter).
     min_compression_rate : float
         M, n by m, is compressed if ``(n + m) r min_compression_rate < n m``.
     error_feedback : bool
-        Add to a rank's gradient what the step before has lost of it (torch: use_error_feedback).
+        Add the previous step's compression error to a rank's gradient (torch: use_error_feedback).
     warm_start : bool
-        Begin with the Q of the step before. False draws Q anew each time.
+        Begin with the previous step's Q. False draws Q anew each time.
     orthogonalization_epsilon : float
-        Added to a column's norm before it is divided by it. P and Q of at most 2 columns, or of 16
-        bits, are made orthonormal column by column (Gram-Schmidt), others by a QR decomposition,
-        which heeds no epsilon.
+        Added to a column's norm before division by it. P and Q of at most 2 columns, or of 16 bits,
+        are orthonormalised column by column (Gram-Schmidt), others by a QR decomposition, which
+        ignores epsilon.
     batch_tensors_with_same_shape : bool
         One kernel for all matrices of a shape, which are copied together for it and back. Their
         first Q is drawn at once, too.
     random_seed : int
-        The first Q is what torch.randn draws, seeded from this number (torch: random_seed).
+        Seed of the first Q, drawn as torch.randn does (torch: random_seed).
 
     References
     ----------
@@ -300,7 +287,7 @@ class PowerSGD(CommHook):
         return None
 
     def factors(self, tensors: Sequence[Parameter]) -> list[Factor]:
-        """How each tensor that is worth it is taken apart; those of one shape stand together."""
+        """Return the factors of each tensor worth compressing, grouped by shape."""
         found: dict[tuple[int, int], list[Factor]] = {}
         for tensor in tensors:
             rows = tensor.shape[0] if tensor.shape else 1
@@ -312,7 +299,7 @@ class PowerSGD(CommHook):
         return [factor for factors in found.values() for factor in factors]
 
     def setup(self, facts: Facts) -> Ops:
-        """P, Q and the errors are there from the start, though a later step may be the first."""
+        """Allocate P, Q and the errors, even if a later step is the first to use them."""
         factors = self.factors(trainable(facts))
         elements = sum((f.rows + f.columns) * f.rank for f in factors)
         if self.error_feedback:
@@ -358,13 +345,13 @@ class PowerSGD(CommHook):
 
 
 def part_of(bucket: Bucket, of: str, names: tuple[str, ...], num_elements: int) -> Bucket:
-    """What travels of a bucket in its place."""
+    """Return the bucket that is sent for a part of a bucket."""
     nbytes = float(num_elements * numpy_dtype(bucket.dtype).itemsize)
     return Bucket(names, num_elements, bucket.dtype, nbytes, of=of)
 
 
 def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -> Sending:
-    """Send what a bucket has been taken apart into; backward goes on when the average is there.
+    """Send the factors of a bucket; backward resumes when the average is complete.
 
     Parameters
     ----------
@@ -374,7 +361,7 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
         As of `CommHook.send`.
     """
     bucket, label, sent = taken.bucket, taken.label, list[int]()
-    # A copy of what is to be sent, from which the error will follow; and what goes as it is.
+    # The uncompressed part, and a copy of the bucket from which the error follows.
     temporary = taken.rest.nbytes + taken.error_feedback * bucket.nbytes
     yield Hold("temporary", temporary)
     yield SplitBucket(taken)
@@ -390,7 +377,7 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
         yield AllReduce(
             sent[-1], f"{label} Q", taken.q.nbytes, taken.q, wait, OrthogonalizeBucket(taken)
         )
-    # torch's hook runs in backward's thread, and ends in a synchronize of the device.
+    # torch's hook runs in backward's thread, and ends with a synchronize of the device.
     yield Wait(tuple(sent))
     yield Join(taken, divisor)
     yield Hold("temporary", -temporary)
@@ -400,9 +387,9 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
 class BatchedPowerSGD(CommHook):
     """Send two thin matrices P and Q in place of a bucket (torch: batched_powerSGD_hook).
 
-    The bucket is filled up with zeros to a square matrix, whose sides know nothing of the tensors
-    in it: faster than `PowerSGD`, and less exact. Two all_reduces follow each other, P's and Q's.
-    What is kept belongs to buckets: those that are rebuilt after ``start_step`` begin anew.
+    The bucket is padded with zeros to a square matrix regardless of its tensors: faster than
+    `PowerSGD`, and less exact. Two all_reduces follow each other, P's and Q's. State belongs to
+    buckets: those rebuilt after ``start_step`` start over.
 
     Attributes
     ----------
@@ -425,7 +412,7 @@ class BatchedPowerSGD(CommHook):
         return None
 
     def setup(self, facts: Facts) -> Ops:
-        """The errors, and P and Q as of one bucket, are there from the start."""
+        """Allocate the errors, and P and Q as of one bucket."""
         total = num_trainable(facts)
         side = side_of(total)
         elements = self.error_feedback * total + 2 * side * min(side, self.rank)
@@ -468,5 +455,5 @@ class BatchedPowerSGD(CommHook):
 
 
 def side_of(num_elements: int) -> int:
-    """Rows of the least square matrix that has room for a bucket."""
+    """Return the side of the smallest square matrix with room for a bucket."""
     return isqrt(num_elements - 1) + 1

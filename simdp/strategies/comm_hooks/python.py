@@ -1,7 +1,4 @@
-"""Hooks written in Python by the user.
-
-The file is the user's own program, and may do what any program may.
-"""
+"""Hooks written in Python by the user; the file can run any code."""
 
 from __future__ import annotations
 
@@ -38,18 +35,18 @@ SUMMED = frozenset(
 
 
 class HookError(Exception):
-    """A hook does what it must not; the message says what, without the place."""
+    """A hook is invalid; the message explains why, without the place."""
 
 
 class HookFuture:
-    """What an all_reduce will bring (torch: Future).
+    """The future result of an all_reduce (torch: Future).
 
     Parameters
     ----------
     sent : ndarray
-        What the rank has handed over, flat.
+        The rank's array, flat.
     shape : tuple of int
-        The shape that it had.
+        Its original shape.
     """
 
     def __init__(self, sent: Array, shape: tuple[int, ...]) -> None:
@@ -58,16 +55,16 @@ class HookFuture:
 
     @property
     def goes_on(self) -> bool:
-        """Whether something is done with the sum."""
+        """Whether callbacks use the sum."""
         return bool(self._callbacks)
 
     def then(self, callback: Callable[[Array], Any]) -> HookFuture:
-        """Do something with the sum, or with what the callback before has made of it."""
+        """Call a function with the sum, or with the result of the previous callback."""
         self._callbacks.append(callback)
         return self
 
     def result(self, summed: Array) -> Any:
-        """What the callbacks make of the sum."""
+        """Return the callbacks' result for the sum."""
         value: Any = summed.reshape(self._shape)
         for callback in self._callbacks:
             value = callback(value)
@@ -75,16 +72,16 @@ class HookFuture:
 
 
 class GradBucket:
-    """A rank's bucket, as a hook sees it (torch: GradBucket).
+    """A rank's bucket, as passed to a hook (torch: GradBucket).
 
     Parameters
     ----------
     flat : ndarray, shape `(num_elements,)`
-        The gradients, not yet divided by anything.
+        The gradients, not divided yet.
     shapes : mapping of str to tuple
-        Of the gradients in it, in order, by the parameters' names.
+        Shapes of its gradients, in order, by parameter name.
     rank, world_size : int
-        Whose it is, and how many there are.
+        The rank, and the number of ranks.
     """
 
     def __init__(
@@ -95,15 +92,15 @@ class GradBucket:
         self.future: HookFuture | None = None
 
     def buffer(self) -> Array:
-        """All gradients, flat."""
+        """Return all gradients, flat."""
         return self._flat
 
     def parameters(self) -> list[str]:
-        """Names of the parameters."""
+        """Return names of the parameters."""
         return list(self._shapes)
 
     def gradients(self) -> list[Array]:
-        """Each gradient in its shape, as a view of the buffer."""
+        """Return each gradient in its shape, as a view of the buffer."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])
         pieces = np.split(self._flat, ends[:-1])
         return [
@@ -111,24 +108,25 @@ class GradBucket:
         ]
 
     def all_reduce(self, array: Array) -> HookFuture:
-        """Sum an array over the ranks; one call for each bucket."""
+        """Sum an array over the ranks; once per bucket."""
         if self.future is not None:
-            raise HookError("calls all_reduce twice; put what is to be summed into one array.")
+            raise HookError("calls all_reduce twice; concatenate the arrays to be summed.")
         if not isinstance(array, np.ndarray) or array.dtype.name not in SUMMED or not array.size:
             raise HookError(
-                f"hands {_told(array)} to all_reduce; hand it a NumPy array of floats or integers."
+                f"passes {_described(array)} to all_reduce; "
+                "pass a NumPy array of floats or integers."
             )
         self.future = HookFuture(np.array(array).reshape(-1), array.shape)
         return self.future
 
 
 def read_hook(path: Path, name: str) -> Hook:
-    """Run a file and take a function out of it.
+    """Run a file and return one of its functions.
 
     Raises
     ------
     ScenarioError
-        If there is no such file, it is no Python, it raises, or has no such function.
+        If the file is missing, is not valid Python, raises, or lacks the function.
     """
     inside = _inside(path, read_text(path, "a comm hook is Python"))
     found = inside.get(name)
@@ -142,7 +140,7 @@ def read_hook(path: Path, name: str) -> Hook:
 
 @lru_cache(maxsize=16)
 def _inside(path: Path, text: str) -> dict[str, Any]:
-    """Run a file, once; its names."""
+    """Run a file once, and return its names."""
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     folder = str(path.parent.resolve())
@@ -160,7 +158,7 @@ def _inside(path: Path, text: str) -> dict[str, Any]:
 
 
 def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> HookFuture | Array:
-    """Call a hook: the future that its all_reduce gave, or the bucket's new content.
+    """Call a hook and return the future of its all_reduce, or the bucket's new content.
 
     Raises
     ------
@@ -172,29 +170,30 @@ def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> HookFut
         return found
     if bucket.future is not None:
         raise HookError(
-            f"calls all_reduce, but returns {_told(found)}; return what all_reduce or then gives."
+            f"calls all_reduce, but returns {_described(found)}; return the result of all_reduce "
+            "or then."
         )
     return content(found, bucket.buffer())
 
 
 def content(found: Any, buffer: Array) -> Array:
-    """Check what is to be a bucket's content.
+    """Return a bucket's new content, flat.
 
     Raises
     ------
     HookError
-        If it is no array of its size.
+        If it is not an array of the bucket's size.
     """
     if isinstance(found, np.ndarray) and found.size == buffer.size:
         return found.reshape(-1)
     raise HookError(
-        f"ends at {_told(found)} for a bucket of {buffer.size} elements; return a NumPy array of "
-        "as many, or what all_reduce gives."
+        f"ends at {_described(found)} for a bucket of {buffer.size} elements; return a NumPy array "
+        "of as many, or the result of all_reduce."
     )
 
 
 def said(error: BaseException, path: Path | str) -> str:
-    """Tell in one line what a file has raised, and where in it: ``:12: raised ValueError: ...``."""
+    """Format a hook file's exception with its place, ``:12: raised ValueError: ...``."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = f":{frames[-1].lineno}" if frames else ""
     if isinstance(error, HookError):
@@ -203,27 +202,27 @@ def said(error: BaseException, path: Path | str) -> str:
     return f"{line}: raised {type(error).__name__}{detail}."
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.size} {value.dtype.name}"
     return shown(value)
 
 
 TRIED = 2**24
-"""Elements of the largest bucket that is tried as it is."""
+"""Elements of the largest bucket that is tried in its own size."""
 
 
 class Tried(NamedTuple):
-    """What a hook does with a bucket of zeros.
+    """The all_reduce of a hook on a bucket of zeros.
 
     Attributes
     ----------
     num_elements : int
-        That it hands to all_reduce; 0 if it calls none.
+        Elements all_reduced; 0 without an all_reduce.
     dtype : str
-        Of these.
+        Their dtype.
     goes_on : bool
-        Whether it does something with the sum.
+        Whether callbacks use the sum.
     """
 
     num_elements: int
@@ -234,11 +233,11 @@ class Tried(NamedTuple):
 class Python(CommHook):
     """Call ``name(state, bucket)`` of a Python file, on every rank (torch: register_comm_hook).
 
-    A state is a dictionary of the rank, which the function may keep arrays and numbers in. A bucket
+    A state is a dictionary per rank in which the function may keep arrays and numbers. A bucket
     has, as torch's GradBucket, ``buffer()``, ``gradients()`` and ``parameters()``, the last one
-    names, and ``rank`` and ``world_size``; gradients are not divided yet. The function returns what
-    ``bucket.all_reduce(array)`` gives, with ``.then(callback)`` of a function of the sum; or an
-    array, and then nothing travels. What it ends at is the bucket's content.
+    names, and ``rank`` and ``world_size``; gradients are not divided yet. The function returns the
+    result of ``bucket.all_reduce(array)``, optionally with ``.then(callback)`` of a function of the
+    sum; or an array, and then nothing is sent. The final result is the bucket's content.
 
     ::
 
@@ -246,9 +245,9 @@ class Python(CommHook):
             sent = bucket.buffer().astype("float16")
             return bucket.all_reduce(sent).then(lambda total: total / bucket.world_size)
 
-    The bytes that travel are those of the array, as a bucket of zeros tells them before the run; of
-    more than 2^24 elements the ratio counts. Time: each half reads what it begins with and writes
-    what it ends at, once. The file is a program of your own, which is run with your rights.
+    The bytes sent are those of the array, found with a bucket of zeros before the run; beyond 2^24
+    elements they are scaled. Time: each half reads its input and writes its result once. The file
+    runs with your rights.
 
     Attributes
     ----------
@@ -266,12 +265,12 @@ class Python(CommHook):
     _text: str = PrivateAttr(default="")
 
     def settled(self, base: Path) -> Self:
-        """The same hook with its file read.
+        """Return the same hook with its file read.
 
         Raises
         ------
         ScenarioError
-            If it cannot be read, or has no such function.
+            If it cannot be read, or lacks the function.
         """
         found = self.model_copy()
         found._file = base / self.path
@@ -316,7 +315,7 @@ class Python(CommHook):
         return SentBucket((tag,), (EndHook(hook), Hold("temporary", -sent.nbytes)))
 
     def _try(self, facts: Facts, bucket: Bucket, function: Hook) -> Tried:
-        """What it does with a bucket, or with a smaller one, from which the ratio follows."""
+        """Run the hook on a bucket of zeros, a smaller one if needed, and scale the result."""
         by_name = {parameter.name: parameter.shape for parameter in facts.parameters}
         shapes: dict[str, tuple[int, ...]] = {name: by_name[name] for name in bucket.names}
         if bucket.num_elements <= TRIED:

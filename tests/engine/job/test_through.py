@@ -337,7 +337,7 @@ PAIR = History((Attempt(0, 4),), num_groups=2)
 REFUSED = {
     "no groups": (
         lambda: (linear(4, "fsdp"), PAIR),
-        "strategy.kind: fsdp knows no replica groups that go on without each other; use ddp, hsdp "
+        "strategy.kind: fsdp does not support replica groups that leave steps; use ddp, hsdp "
         "or local_sgd, or a recovery that restarts all ranks.",
     ),
     "unequal": (
@@ -351,13 +351,13 @@ REFUSED = {
     ),
     "join": (
         lambda: (linear(4, {"kind": "ddp", "join": True}), PAIR),
-        "strategy.kind: replica groups drop out with their gradients, but join lets ranks leave by "
-        "themselves; leave one of them out.",
+        "strategy.kind: replica groups drop out with their gradients, but join lets ranks leave "
+        "too; leave one of them out.",
     ),
     "hook": (
         lambda: (linear(4, {"kind": "ddp", "comm_hook": "top_k"}), PAIR),
-        "strategy.kind: replica groups drop out with their gradients, but comm_hook: top_k sends "
-        "and keeps more than those of a step; use one of none, bf16, fp16.",
+        "strategy.kind: replica groups drop out with their gradients, but comm_hook: top_k keeps "
+        "a part of them for later steps; use one of none, bf16, fp16.",
     ),
     "backup ranks": (
         lambda: (linear(4, {"kind": "ddp", "backup_ranks": 1}), PAIR),
