@@ -81,7 +81,7 @@ class Strategy(Spec):
 
     execution: ClassVar[Execution] = "synchronous"
     """How ranks run: as synchronous processes; as workers of a parameter server; or as devices of
-    one process whose model is on device 0."""
+    one process, with the model on device 0."""
 
     averages_parameters: ClassVar[bool] = False
     """Whether ranks train separate weights for a period and then average them."""
@@ -133,7 +133,7 @@ class Strategy(Spec):
 
     @property
     def num_late(self) -> int:
-        """Number of slowest ranks per step whose gradients are dropped."""
+        """Number of slowest ranks per step without their gradients in the mean."""
         return 0
 
     @property
@@ -224,7 +224,7 @@ class Strategy(Spec):
         )
 
     def cast_units(self, workload: Workload) -> tuple[str, ...]:
-        """Return modules within the root whose outputs the strategy casts to ``output_dtype``."""
+        """Return modules within the root with outputs that are cast to ``output_dtype``."""
         return ()
 
     @property
@@ -233,7 +233,7 @@ class Strategy(Spec):
         return 1
 
     def whole_periods(self, least: int) -> int:
-        """Return the steps of a run whose metrics cover whole periods.
+        """Return the steps of a run with metrics of whole periods.
 
         Parameters
         ----------
@@ -328,7 +328,7 @@ def output_problem(output_dtype: Low | None, param_dtype: Low | None) -> str | N
 # Left out -----------------------------------------------------------------------------------------
 
 WHOLE = ("none", "bf16", "fp16")
-"""Hooks without state between steps, whose gradients are summed uncompressed."""
+"""Hooks that sum uncompressed gradients and keep no state between steps."""
 
 
 def dropped_in_part(join: bool, hook: CommHook) -> str | None:
@@ -354,7 +354,7 @@ def problem_with_backups(backup_ranks: int, world_size: int, workload: Workload)
 
 
 def asks_others(workload: Workload) -> str | None:
-    """Refuse a workload whose ranks exchange more than gradients; or None."""
+    """Refuse a workload that exchanges more than gradients; or None."""
     if not workload.graph.is_synchronised:
         return None
     return (
@@ -427,13 +427,8 @@ def fill_up(names: Sequence[str], sizes: Mapping[str, int], most: int) -> list[l
 def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
     """Run forward of one inference step.
 
-    Parameters
-    ----------
-    facts : Facts
-        Of ranks with equal models.
-    scatters : bool
-        Whether rank 0 scatters the batch and gathers the outputs; else every rank has its own
-        samples and keeps its outputs.
+    With ``scatters`` rank 0 scatters the batch and gathers the outputs; else every rank has its own
+    samples and keeps its outputs.
     """
     if scatters:
         yield from scatter(facts, 0)
@@ -540,15 +535,8 @@ def step_in_pieces(
 ) -> Ops:
     """Run one step in which gradients are reduce-scattered to the owners of their pieces.
 
-    Parameters
-    ----------
-    overlap : bool
-        Whether buckets are sent during backward.
-    by_shard : bool
-        As of `ScaleLoss`.
-    every : bool
-        Whether gradients are reduced after every micro-step, so that none is kept whole; else after
-        the last one.
+    They are sent during backward (``overlap``), and after ``every`` micro-step, so that none is
+    kept whole, or after the last one.
     """
     tags = count()
     yield ScaleLoss(by_shard)

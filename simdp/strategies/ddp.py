@@ -84,39 +84,19 @@ def _few(names: Sequence[str], most: int = 8) -> str:
 
 
 class Message(NamedTuple):
-    """One all_reduce of gradients.
-
-    Attributes
-    ----------
-    bucket : Bucket
-        The gradients.
-    wait : float
-        Delay after its last gradient is ready [s].
-    copied, copied_back : bool
-        Whether copies of the gradients into the bucket, and back, are charged.
-    """
+    """One all_reduce of gradients."""
 
     bucket: Bucket
-    wait: float = 0.0
-    copied: bool = False
-    copied_back: bool = False
+    wait: float = 0.0  # delay after the last gradient is ready [s]
+    copied: bool = False  # whether copies into the bucket are charged
+    copied_back: bool = False  # and those back
 
 
 class Reducer:
     """Averages the gradients of one backward pass, bucket by bucket.
 
-    Parameters
-    ----------
-    messages : sequence of Message
-        In sending order; every parameter in one of them.
-    before, after : float
-        Divisors of gradients before the sum, and of sums after it.
-    unused : sequence of str
-        Parameters without a gradient, marked ready with the first hook.
-    comm_hook : CommHook
-        Sends the buckets.
-    delayed : Delayed or None
-        Gradients outside of all buckets.
+    Every parameter is in one of ``messages``, or in ``delayed``. Gradients are divided by
+    ``before`` the sum, and sums by ``after``; ``unused`` parameters are ready with the first hook.
     """
 
     def __init__(
@@ -234,22 +214,12 @@ class MixedPrecision(Spec):
 
 
 class Upcast(CommHook):
-    """Sums a bucket in ``reduce_dtype``, casts its averages to float32, and frees its copies.
-
-    Attributes
-    ----------
-    reduce_dtype : str or None
-        Dtype in which gradients are sent.
-    casts : bool
-        Whether weights have copies.
-    is_first : bool
-        Whether the gradients still have the copies' dtype.
-    """
+    """Sums a bucket in ``reduce_dtype``, casts its averages to float32, and frees its copies."""
 
     kind: str = "upcast"
-    reduce_dtype: str | None = None
-    casts: bool = False
-    is_first: bool = True
+    reduce_dtype: str | None = None  # of gradients that are sent
+    casts: bool = False  # whether weights have copies
+    is_first: bool = True  # whether gradients have the copies' dtype
 
     @property
     def dtype(self) -> str | None:
@@ -349,7 +319,7 @@ class DDP(Strategy):
         bucket too, and later buckets follow the order in which its gradients became ready. torch
         fails if micro-steps before the last one do not reduce (``no_sync``); this is refused.
     delay_all_reduce_named_params : tuple of str or None
-        Parameters whose gradients are in no bucket: all are reduced together when
+        Parameters with gradients outside of all buckets: all are reduced together when
         ``param_to_hook_all_reduce`` gets its gradient, which comes after theirs.
     param_to_hook_all_reduce : str or None
         The parameter that starts their all_reduce.
@@ -562,16 +532,8 @@ class DDP(Strategy):
     ) -> list[list[str]]:
         """Return the names in each bucket, in launch order.
 
-        Parameters
-        ----------
-        parameters : sequence of Parameter
-            In order of registration.
-        ready : sequence of str
-            Names in the order in which gradients become ready.
-        itemsize : int
-            Bytes per element.
-        iteration : int
-            From 0; the first one differs from the others, and with a static graph the second.
+        ``ready`` are names in the order in which gradients become ready; ``iteration`` counts from
+        0: the first one differs, and with a static graph the second.
         """
         torch = rules(self.version)
         caps = limits(self.bucket_cap, torch.equal_caps)
@@ -775,14 +737,7 @@ class Apex(Strategy):
     ) -> list[list[str]]:
         """Return the names in each bucket, in launch order; unused parameters are in none.
 
-        Parameters
-        ----------
-        parameters : sequence of Parameter
-            In order of registration.
-        ready : sequence of str
-            Names in the order in which gradients become ready.
-        iteration : int
-            From 0; the first one differs from the others.
+        ``ready`` are names in the order in which gradients become ready; iteration 0 differs.
         """
         by_name = {parameter.name: parameter for parameter in parameters}
         if self.delay_allreduce or iteration == 0:

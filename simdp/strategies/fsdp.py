@@ -66,64 +66,32 @@ AVERAGED = ("float32", "bfloat16")
 
 
 class RowUnit(NamedTuple):
-    """Modules whose parameters are gathered and freed together.
+    """Modules with parameters that are gathered and freed together."""
 
-    Attributes
-    ----------
-    number : int
-        Index of the unit in the partition.
-    first, last : int
-        First and last call that use the unit in forward; backward uses them in reverse.
-    stays : bool
-        Whether backward needs it first, so that it is kept after forward by default.
-    is_late : bool
-        Whether no input gradient marks the end of its backward.
-    names : tuple of str
-        Its parameters that get gradients.
-    has_backward : bool
-        Whether gradients flow through any of its calls, so that backward needs it.
-    """
-
-    number: int
+    number: int  # index in the partition
     label: str
-    first: int
-    last: int
-    stays: bool
-    is_late: bool
-    names: tuple[str, ...]
-    has_backward: bool = True
+    first: int  # first call that uses it in forward
+    last: int  # and last; backward in reverse
+    stays: bool  # whether backward needs it first, so that it is kept by default
+    is_late: bool  # whether no input gradient marks the end of its backward
+    names: tuple[str, ...]  # parameters that get gradients
+    has_backward: bool = True  # whether gradients flow through any of its calls
 
 
 class RowRules(NamedTuple):
-    """FSDP2's options that decide when units are gathered and freed.
+    """Options of `FSDP` that decide when units are gathered and freed."""
 
-    Attributes
-    ----------
-    reshard_after_forward : bool, int or None
-        As of `FSDP`, an int being neither 1 nor the group's size.
-    sums_last, across_last : bool
-        Whether gradients are summed, and sums all_reduced across groups, after the last micro-step
-        only.
-    reduce_dtype : str
-        Dtype in which gradients are sent.
-    inside, across, part : str or None
-        Process groups that gather and sum units; of ranks with equal pieces; that keep units
-        between forward and backward.
-    offloads : bool
-        Whether pieces and summed gradients live in host memory.
-    """
-
-    reshard_after_forward: bool | int | None
+    reshard_after_forward: bool | int | None  # an int is neither 1 nor the group's size
     reshard_after_backward: bool
-    sums_last: bool
+    sums_last: bool  # whether gradients are summed after the last micro-step only
     forward_prefetch: int | None
     backward_prefetch: int | None
-    reduce_dtype: str
-    inside: Group = None
-    across: Group = None
-    part: Group = None
-    offloads: bool = False
-    across_last: bool = False
+    reduce_dtype: str  # of gradients that are sent
+    inside: Group = None  # groups that gather and sum units
+    across: Group = None  # of ranks with equal pieces
+    part: Group = None  # that keep units between forward and backward
+    offloads: bool = False  # whether pieces and summed gradients are in host memory
+    across_last: bool = False  # whether sums are all_reduced across after the last micro-step only
 
 
 def row_units(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[RowUnit]:
@@ -504,7 +472,7 @@ class PerParameter(Strategy):
         return names, widened(workload.graph, names, low, workload.dtype).mixes
 
     def cast_units(self, workload: Workload) -> tuple[str, ...]:
-        """Return units whose outputs are cast; see `Strategy.cast_units`."""
+        """Return units with cast outputs; see `Strategy.cast_units`."""
         if workload.model.timed or self.output_dtype_at == "root":
             return ()
         if unknown_unit(self.units, workload) is not None:

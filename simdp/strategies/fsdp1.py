@@ -57,51 +57,27 @@ MAX_IN_FLIGHT = 2
 
 
 class Unit(NamedTuple):
-    """A module whose parameters are gathered and freed together.
+    """A module with parameters that are gathered and freed together."""
 
-    Attributes
-    ----------
-    number : int
-        Index of the unit in the partition.
-    first, last : int
-        Calls between which forward needs it.
-    last_used, first_used : int
-        Calls between which backward needs it, the last call first.
-    learns, has_backward : bool
-        Whether it has trainable parameters, whose gradients are summed; whether gradients flow
-        through any of its calls, so that backward needs it.
-    """
-
-    number: int
-    first: int
-    last: int
-    last_used: int
-    first_used: int
-    learns: bool = True
-    has_backward: bool = True
+    number: int  # index in the partition
+    first: int  # first call that needs it in forward
+    last: int  # and last
+    last_used: int  # first call of backward that needs it
+    first_used: int  # and last
+    learns: bool = True  # whether it has trainable parameters
+    has_backward: bool = True  # whether gradients flow through any of its calls
 
 
 class UnitRules(NamedTuple):
-    """FSDP1's options that decide when units are gathered and freed.
+    """Options of `FSDP1` that decide when units are gathered and freed."""
 
-    Attributes
-    ----------
-    reshard : bool
-        Whether units are freed after forward, all but the root.
-    inside, across : str or None
-        Process groups that gather and sum units, and of ranks with equal pieces, if there are
-        several; None is all ranks, and none.
-    reduce_dtype : str or None
-        Dtype in which gradients are sent, if not their own.
-    """
-
-    reshard: bool
+    reshard: bool  # whether all units but the root are freed after forward
     backward_prefetch: Literal["backward_pre", "backward_post", "none"]
     forward_prefetch: bool
     limit_all_gathers: bool
-    inside: Group = None
-    across: Group = None
-    reduce_dtype: str | None = None
+    inside: Group = None  # groups that gather and sum units; None is all ranks
+    across: Group = None  # of ranks with equal pieces; None if there is one
+    reduce_dtype: str | None = None  # of gradients that are sent, if not their own
 
 
 def units_in_use(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[Unit]:

@@ -77,21 +77,11 @@ def next_cycle(ready: float, cycle_time: float) -> float:
 def fused(
     ready: Sequence[float], nbytes: Sequence[float], threshold: float, cycle_time: float
 ) -> list[FusionGroup]:
-    """Fuse as Horovod does, whose background thread polls once per cycle.
+    """Fuse like the background thread of Horovod, which polls once per ``cycle_time`` [s].
 
-    Of the gradients that are ready in a cycle, the first and those that follow it are sent together
-    while they fit in the threshold; then the next, and so on.
-
-    Parameters
-    ----------
-    ready : sequence of float
-        When each gradient is ready, in ascending order [s].
-    nbytes : sequence of float
-        Their sizes [bytes].
-    threshold : float
-        Size of the fusion buffer [bytes]; a larger gradient is sent alone.
-    cycle_time : float
-        Time between two polls [s].
+    Of the gradients that are ``ready`` [s] in a cycle, the first and those that follow it are sent
+    together while they fit in the ``threshold`` [bytes]; then the next, and so on. A larger
+    gradient is sent alone.
 
     References
     ----------
@@ -117,20 +107,9 @@ def merged(
 ) -> list[range]:
     """Merge gradients by MG-WFBP's rule into ranges of their numbers.
 
-    A message of S bytes is predicted to take ``alpha + beta S``. The next gradient joins it if it
-    is ready before the message ends, and if waiting for it delays the message by less than the
-    ``alpha`` of a separate message.
-
-    Parameters
-    ----------
-    ready : sequence of float
-        When each gradient is ready, in ascending order [s].
-    num_elements : sequence of int
-        Their sizes.
-    itemsize : int
-        Bytes per element.
-    alpha, beta : float
-        Estimated cost of a message [s], and of a byte [s/byte].
+    A message of S bytes is predicted to take ``alpha + beta S`` [s]. The next gradient joins it if
+    it is ``ready`` [s] before the message ends, and if waiting for it delays the message by less
+    than the ``alpha`` of a separate message.
 
     References
     ----------

@@ -367,7 +367,7 @@ def _name(period: int) -> str:
 
 
 class DiLoCo(Strategy):
-    """Local steps, whose average an outer optimizer applies as a gradient (DiLoCo).
+    """Local steps, then an outer optimizer step on the average (DiLoCo).
 
     After ``local_steps`` local steps, ranks average their weights. The weights before these steps
     less the average are the gradient of an outer optimizer, which computes the weights with which

@@ -34,7 +34,7 @@ class ParameterServer(Strategy):
         other updates may have changed since its worker pulled them; its staleness is the number of
         these updates. lr(k) is then that of the k-th update; a step has as many updates as ranks.
     server : int
-        Rank whose device also runs the server; messages to the worker there use no link.
+        Rank on the server's device; messages to the worker there use no link.
     backup : int
         Number of slowest gradients of a step that are dropped: the server updates after the first
         ``world_size - backup`` to arrive (ties: the lower rank). A late worker pulls the newest

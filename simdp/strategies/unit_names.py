@@ -61,25 +61,13 @@ def _matching(pattern: str, paths: Sequence[str]) -> list[str]:
 
 
 class UnitModules(NamedTuple):
-    """Modules that form a unit.
+    """Modules that form a unit."""
 
-    Attributes
-    ----------
-    label : str
-        Their names.
-    parameters : tuple of str
-        Names of the parameters that belong to no other unit.
-    first, last : int
-        First and last call that use the unit in forward; -1 if unused.
-    stays : bool
-        Whether backward needs it before all others.
-    """
-
-    label: str
-    parameters: tuple[str, ...]
-    first: int
-    last: int
-    stays: bool = False
+    label: str  # names of the modules
+    parameters: tuple[str, ...]  # that belong to no other unit
+    first: int  # first call that uses it in forward, -1 if unused
+    last: int  # and last
+    stays: bool = False  # whether backward needs it before all others
 
 
 def chosen(graph: ModelGraph, units: Units) -> list[UnitModules]:

@@ -79,17 +79,8 @@ class IpgBuckets:
     """Reduces the gradients of one backward pass.
 
     With ``overlap_comm`` buckets are reduced while others are filled: when one is sent, compute
-    waits until at most ``in_flight`` earlier ones are pending. Without, it waits for every one.
-
-    Parameters
-    ----------
-    start : callable
-        Starts to reduce a bucket, given its tag, its name in the trace, and an earlier copy to the
-        host.
-    finish : callable
-        Takes a bucket's sums.
-    in_flight : int
-        0 in stages 1 and 2, which alternate between two buffers.
+    waits until at most ``in_flight`` earlier ones are pending; that is 0 in stages 1 and 2, which
+    alternate between two buffers. Without, it waits for every one.
     """
 
     def __init__(
@@ -492,15 +483,7 @@ class FetchRules(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A call that uses parameters.
-
-    Attributes
-    ----------
-    units : tuple of int
-        All units that it needs.
-    own : tuple of int
-        Those of the call itself, which may be freed after it.
-    """
+    """A call that uses parameters: the units it needs, and its own, which may be freed after it."""
 
     units: tuple[int, ...]
     own: tuple[int, ...]
@@ -539,18 +522,9 @@ def trace_of(facts: Facts, partition: Partition) -> UseTrace:
 class Fetcher:
     """Gathers parameters before their use, and frees them after it, in one micro-step.
 
-    Parameters
-    ----------
-    partition : Partition
-        With one unit per parameter.
-    is_known : bool
-        Whether the trace has been recorded; else nothing is prefetched or kept for reuse.
-    persistent : frozenset of int
-        Units that stay on every rank.
-
-    References
-    ----------
-    DeepSpeed, runtime/zero/partitioned_param_coordinator.py.
+    The partition has one unit per parameter. Without a recorded trace (``is_known``) nothing is
+    prefetched or kept for reuse; ``persistent`` units stay on every rank. See DeepSpeed,
+    runtime/zero/partitioned_param_coordinator.py.
     """
 
     def __init__(

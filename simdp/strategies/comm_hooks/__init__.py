@@ -21,18 +21,10 @@ from simdp.workload.precision import numpy_dtype
 
 
 class SentBucket(NamedTuple):
-    """A bucket in flight.
+    """A bucket in flight."""
 
-    Attributes
-    ----------
-    tags : tuple of int
-        Collectives to wait for.
-    finish : tuple of Op
-        Operations that follow, on the compute stream.
-    """
-
-    tags: tuple[int, ...] = ()
-    finish: tuple[Op, ...] = ()
+    tags: tuple[int, ...] = ()  # collectives to wait for
+    finish: tuple[Op, ...] = ()  # operations that follow, on the compute stream
 
 
 Sending = Generator[Op, None, SentBucket]
@@ -66,22 +58,9 @@ class CommHook(Spec):
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
     ) -> Sending:
-        """Send a bucket.
+        """Send a complete bucket, named ``label`` in the trace, after a delay ``wait`` [s].
 
-        Parameters
-        ----------
-        facts : Facts
-            Of the run.
-        bucket : Bucket
-            Complete.
-        label : str
-            Its name in the trace.
-        wait : float
-            Delay before it is sent [s].
-        divisor : float
-            Turns the sum over the ranks into a mean.
-        tags : iterator of int
-            Numbers for its collectives.
+        ``divisor`` turns the sum over the ranks into a mean; ``tags`` number the collectives.
         """
 
     def divided(self, divisor: float) -> float:
@@ -139,7 +118,7 @@ def rounded(facts: Facts, bucket: Bucket, label: str, sending: Sending) -> Sendi
 
 
 def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:
-    """Refuse a loss scale with a hook whose state would keep an inf; or None."""
+    """Refuse a loss scale with a hook that would keep an inf in its state; or None."""
     if workload.precision.scaler() is None:
         return None
     return (

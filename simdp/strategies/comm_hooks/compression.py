@@ -351,15 +351,7 @@ def part_of(bucket: Bucket, of: str, names: tuple[str, ...], num_elements: int) 
 
 
 def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -> Sending:
-    """Send the factors of a bucket; backward resumes when the average is complete.
-
-    Parameters
-    ----------
-    taken : Factoring
-        The bucket.
-    wait, divisor, tags
-        As of `CommHook.send`.
-    """
+    """Send the factors of a bucket; backward resumes when the average is complete."""
     bucket, label, sent = taken.bucket, taken.label, list[int]()
     # The uncompressed part, and a copy of the bucket from which the error follows.
     temporary = taken.rest.nbytes + taken.error_feedback * bucket.nbytes

@@ -39,15 +39,7 @@ class HookError(Exception):
 
 
 class HookFuture:
-    """The future result of an all_reduce (torch: Future).
-
-    Parameters
-    ----------
-    sent : ndarray
-        The rank's array, flat.
-    shape : tuple of int
-        Its original shape.
-    """
+    """The result of an all_reduce (torch: Future), of a flat array with its original shape."""
 
     def __init__(self, sent: Array, shape: tuple[int, ...]) -> None:
         self.sent, self._shape = sent, shape
@@ -72,17 +64,7 @@ class HookFuture:
 
 
 class GradBucket:
-    """A rank's bucket, as passed to a hook (torch: GradBucket).
-
-    Parameters
-    ----------
-    flat : ndarray, shape `(num_elements,)`
-        The gradients, not divided yet.
-    shapes : mapping of str to tuple
-        Shapes of its gradients, in order, by parameter name.
-    rank, world_size : int
-        The rank, and the number of ranks.
-    """
+    """A rank's bucket, as passed to a hook (torch: GradBucket), not divided yet."""
 
     def __init__(
         self, flat: Array, shapes: Mapping[str, tuple[int, ...]], rank: int, world_size: int
@@ -213,21 +195,11 @@ TRIED = 2**24
 
 
 class Tried(NamedTuple):
-    """The all_reduce of a hook on a bucket of zeros.
+    """The all_reduce of a hook on a bucket of zeros."""
 
-    Attributes
-    ----------
-    num_elements : int
-        Elements all_reduced; 0 without an all_reduce.
-    dtype : str
-        Their dtype.
-    goes_on : bool
-        Whether callbacks use the sum.
-    """
-
-    num_elements: int
+    num_elements: int  # all_reduced; 0 without an all_reduce
     dtype: str
-    goes_on: bool
+    goes_on: bool  # whether callbacks use the sum
 
 
 class Python(CommHook):
