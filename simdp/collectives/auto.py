@@ -7,8 +7,7 @@ algorithm knows no time.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -50,61 +49,45 @@ class Auto(Algorithm):
     ordinary: ClassVar[tuple[str, ...]]
 
     kind: Literal["auto"] = "auto"
-
-    @property
-    @abstractmethod
-    def named(self) -> Sequence[Algorithm] | None:
-        """The candidates that are named; None, if the choice is free."""
+    candidates: tuple[Algorithm, ...] | None = None
 
     @model_validator(mode="after")
     def _chooses_between_algorithms(self) -> Self:
-        if self.named is None:
+        if self.candidates is None:
             return self
-        if not self.named:
+        if not self.candidates:
             raise problem("candidates: there are none; name algorithms, or leave this out.")
-        if any(isinstance(candidate, Auto) for candidate in self.named):
+        if any(isinstance(candidate, Auto) for candidate in self.candidates):
             raise problem("candidates: auto cannot choose itself; name algorithms.")
         if self.slices > 1:
             raise problem(
                 "slices: belongs to each of the candidates that are named; write for example "
-                f"candidates: [{{kind: {self.named[0].kind}, slices: {self.slices}}}]."
+                f"candidates: [{{kind: {self.candidates[0].kind}, slices: {self.slices}}}]."
             )
         return self
 
     def fitting(self, layout: Layout) -> list[Algorithm]:
         """Every candidate that can serve a layout; at least one."""
-        if self.named:
-            return list(self.named)
+        if self.candidates:
+            return list(self.candidates)
         table = FAMILIES[self.collective]
         free = [table[kind].model_validate({"slices": self.slices}) for kind in self.ordinary]
         few = layout.world_size <= MAX_DIRECT_RANKS
         return [a for a in free if a.problem_with(layout) is None and (few or a.kind != "direct")]
 
     def problem_with(self, layout: Layout) -> str | None:
-        for candidate in self.named or ():
+        for candidate in self.candidates or ():
             wrong = candidate.problem_with(layout)
             if wrong is not None:
                 return f"candidate {candidate.kind}: {wrong}"
         return None
 
     def cut(self, layout: Layout, nbytes: float) -> Hashable:
-        """See `Algorithm`; nothing is cut before the engine has chosen.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
+        """Raise TypeError: only the chosen algorithm cuts."""
         raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
 
     def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
-        """See `Algorithm`; nothing is built before the engine has chosen.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
+        """Raise TypeError: only the chosen algorithm has a plan."""
         raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
 
 
@@ -123,10 +106,6 @@ class AutoAllReduce(Auto, AllReduceAlgorithm):
     )
     candidates: tuple[AnyAllReduce, ...] | None = None
 
-    @property
-    def named(self) -> Sequence[Algorithm] | None:
-        return self.candidates
-
 
 class AutoReduceScatter(Auto, ReduceScatterAlgorithm):
     """The fastest reduce_scatter for each size."""
@@ -134,20 +113,12 @@ class AutoReduceScatter(Auto, ReduceScatterAlgorithm):
     ordinary: ClassVar[tuple[str, ...]] = ("ring", "halving_doubling", "hierarchical", "direct")
     candidates: tuple[AnyReduceScatter, ...] | None = None
 
-    @property
-    def named(self) -> Sequence[Algorithm] | None:
-        return self.candidates
-
 
 class AutoAllGather(Auto, AllGatherAlgorithm):
     """The fastest all_gather for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = ("ring", "recursive_doubling", "hierarchical", "direct")
     candidates: tuple[AnyAllGather, ...] | None = None
-
-    @property
-    def named(self) -> Sequence[Algorithm] | None:
-        return self.candidates
 
 
 class AutoBroadcast(Auto, BroadcastAlgorithm):
@@ -162,10 +133,6 @@ class AutoBroadcast(Auto, BroadcastAlgorithm):
     )
     candidates: tuple[AnyBroadcast, ...] | None = None
 
-    @property
-    def named(self) -> Sequence[Algorithm] | None:
-        return self.candidates
-
 
 class AutoReduce(Auto, ReduceAlgorithm):
     """The fastest reduce for each size."""
@@ -173,17 +140,9 @@ class AutoReduce(Auto, ReduceAlgorithm):
     ordinary: ClassVar[tuple[str, ...]] = ("tree", "double_binary_tree", "binomial", "naive")
     candidates: tuple[AnyReduce, ...] | None = None
 
-    @property
-    def named(self) -> Sequence[Algorithm] | None:
-        return self.candidates
-
 
 class AutoAllToAll(Auto, AllToAllAlgorithm):
     """The fastest all_to_all for each size."""
 
     ordinary: ClassVar[tuple[str, ...]] = ("pairwise", "hierarchical", "direct")
     candidates: tuple[AnyAllToAll, ...] | None = None
-
-    @property
-    def named(self) -> Sequence[Algorithm] | None:
-        return self.candidates

@@ -28,7 +28,7 @@ from simdp.collectives.plans import (
     layout_of,
 )
 from simdp.moved import renamed
-from simdp.spec import Int, Spec, problem
+from simdp.spec import Int, PositiveBytes, Spec, problem
 
 
 def __getattr__(name: str) -> Any:
@@ -159,9 +159,9 @@ class Simple(Algorithm):
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         """Generate the rounds for two ranks or more, as if there were one slice."""
 
-    @abstractmethod
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        """Number of pieces that a buffer of ``nbytes`` is cut into, at least 1."""
+        """Return the chunks of a buffer of ``nbytes``, at least 1; by default one per rank."""
+        return layout.world_size
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
         """Chunks of scratch per rank, in addition to the buffer's."""
@@ -203,6 +203,35 @@ class Simple(Algorithm):
             num_scratch=self.num_scratch(layout, num_chunks) * k,
             num_switches=self.num_switches(layout),
         )
+
+
+class Whole(Simple):
+    """An algorithm that sends the whole buffer as one chunk."""
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        """See `Simple`."""
+        return 1
+
+
+class Pipelined(Simple):
+    """An algorithm in which chunks of at most ``chunk_size`` bytes follow each other.
+
+    Attributes
+    ----------
+    chunk_size : float
+        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
+    """
+
+    chunk_size: PositiveBytes = 512 * 2.0**10
+
+    def num_chunks(self, layout: Layout, nbytes: float) -> int:
+        """See `Simple`."""
+        return pipeline_chunks(nbytes, self.chunk_size)
+
+
+def pipeline_chunks(nbytes: float, chunk_size: float) -> int:
+    """Return the number of chunks of at most ``chunk_size`` bytes, 1 ... `MAX_SLICES`."""
+    return int(min(max(-(-nbytes // chunk_size), 1), MAX_SLICES))
 
 
 class Composed(Algorithm):
@@ -324,6 +353,7 @@ __all__ = [
     "Moves",
     "Offsets",
     "Order",
+    "Pipelined",
     "Plan",
     "ReduceAlgorithm",
     "ReduceScatterAlgorithm",
@@ -331,6 +361,8 @@ __all__ = [
     "ScatterAlgorithm",
     "Simple",
     "SubPlan",
+    "Whole",
     "even_offsets",
     "expand",
+    "pipeline_chunks",
 ]

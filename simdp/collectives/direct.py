@@ -46,6 +46,7 @@ from simdp.collectives.base import (
     ReduceScatterAlgorithm,
     ScatterAlgorithm,
     Simple,
+    Whole,
 )
 from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
 from simdp.collectives.ring import RingAllReduce, gloo_offsets, gloo_rounds
@@ -89,9 +90,6 @@ def _gather(world_size: int) -> Round:
 class DirectAllReduce(_Direct, AllReduceAlgorithm):
     """Everyone gets its piece from everyone, and sends the sum to everyone: 2 rounds."""
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield _scatter(layout.world_size)
         yield _gather(layout.world_size)
@@ -100,9 +98,6 @@ class DirectAllReduce(_Direct, AllReduceAlgorithm):
 class DirectReduceScatter(_Direct, ReduceScatterAlgorithm):
     """Everyone gets its piece from everyone and adds them in the order of the ranks: 1 round."""
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield _scatter(layout.world_size)
 
@@ -110,18 +105,12 @@ class DirectReduceScatter(_Direct, ReduceScatterAlgorithm):
 class DirectAllGather(_Direct, AllGatherAlgorithm):
     """Everyone sends its piece to everyone: 1 round."""
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield _gather(layout.world_size)
 
 
 class DirectAllToAll(_Direct, AllToAllAlgorithm):
     """Everyone sends everyone its piece: 1 round."""
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
         return num_chunks
@@ -141,9 +130,6 @@ class PairwiseAllToAll(Simple, AllToAllAlgorithm):
     order: ClassVar[Order] = "rank"
 
     kind: Literal["pairwise"] = "pairwise"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
         return num_chunks
@@ -172,13 +158,10 @@ def _hand_out(others: Ints, root: int, chunk: Ints) -> Round:
     return Round(np.full_like(others, root), others, chunk, False)
 
 
-class NaiveAllReduce(Simple, AllReduceAlgorithm):
+class NaiveAllReduce(Whole, AllReduceAlgorithm):
     """Every rank sends its buffer to rank 0, which adds them in rank order and sends the sum."""
 
     kind: Literal["naive"] = "naive"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
@@ -187,26 +170,20 @@ class NaiveAllReduce(Simple, AllReduceAlgorithm):
         yield _hand_out(others, root, whole)
 
 
-class NaiveReduce(Simple, ReduceAlgorithm):
+class NaiveReduce(Whole, ReduceAlgorithm):
     """Every rank sends its buffer to the root, which adds them in rank order."""
 
     kind: Literal["naive"] = "naive"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
         yield _collect(others, root, np.zeros_like(others), True)
 
 
-class NaiveBroadcast(Simple, BroadcastAlgorithm):
+class NaiveBroadcast(Whole, BroadcastAlgorithm):
     """The root sends its buffer to every rank."""
 
     kind: Literal["naive"] = "naive"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
@@ -218,9 +195,6 @@ class NaiveScatter(Simple, ScatterAlgorithm):
 
     kind: Literal["naive"] = "naive"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
         yield _hand_out(others, root, others)
@@ -230,9 +204,6 @@ class NaiveGather(Simple, GatherAlgorithm):
     """Every rank sends the root its piece."""
 
     kind: Literal["naive"] = "naive"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)

@@ -38,6 +38,7 @@ from simdp.collectives.base import (
     ReduceAlgorithm,
     ReduceScatterAlgorithm,
     Simple,
+    Whole,
 )
 from simdp.collectives.plans import Layout, Order, Round
 
@@ -194,9 +195,6 @@ class HalvingDoublingReduceScatter(Simple, ReduceScatterAlgorithm):
 
     kind: Literal["halving_doubling"] = "halving_doubling"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         ranks, starts, helpers, aside = core_of(layout.world_size)
         yield from _whole(aside, helpers, True, num_chunks)
@@ -262,15 +260,12 @@ def _everything(world_size: int) -> Iterator[Round]:
         yield Round(helpers, aside, np.zeros_like(aside), False)
 
 
-class RecursiveDoublingAllReduce(Simple, AllReduceAlgorithm):
+class RecursiveDoublingAllReduce(Whole, AllReduceAlgorithm):
     """Partners at doubling distances exchange and add the whole buffer: log2 n rounds."""
 
     order: ClassVar[Order] = "rank"
 
     kind: Literal["recursive_doubling"] = "recursive_doubling"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         return _everything(layout.world_size)
@@ -287,9 +282,6 @@ class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
 
     kind: Literal["recursive_doubling"] = "recursive_doubling"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         ranks, starts, helpers, aside = core_of(layout.world_size)
         if len(aside):
@@ -299,15 +291,12 @@ class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
             yield Round(helpers, aside, np.zeros_like(aside), False, num_chunks=layout.world_size)
 
 
-class RecursiveDoublingBarrier(Simple, BarrierAlgorithm):
+class RecursiveDoublingBarrier(Whole, BarrierAlgorithm):
     """Partners at doubling distances exchange an empty message: log2 n rounds."""
 
     order: ClassVar[Order] = "rank"
 
     kind: Literal["recursive_doubling"] = "recursive_doubling"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         return _everything(layout.world_size)

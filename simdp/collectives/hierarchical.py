@@ -494,6 +494,7 @@ class Torus2d(Composed):
         Rows and columns; left out, the most square grid.
     """
 
+    kind: Literal["torus2d"] = "torus2d"
     dims: tuple[Int, ...] | None = None
 
     @field_validator("dims")
@@ -543,7 +544,6 @@ class Torus2dAllReduce(Torus2d, AllReduceAlgorithm):
         links of both directions are busy in every stage.
     """
 
-    kind: Literal["torus2d"] = "torus2d"
     both_ways: Bool = False
 
     def levels(self) -> Composed:
@@ -573,16 +573,12 @@ class Torus2dAllReduce(Torus2d, AllReduceAlgorithm):
 class Torus2dReduceScatter(Torus2d, ReduceScatterAlgorithm):
     """Reduce_scatter along the rows, then along the columns."""
 
-    kind: Literal["torus2d"] = "torus2d"
-
     def levels(self) -> Composed:
         return HierarchicalReduceScatter()
 
 
 class Torus2dAllGather(Torus2d, AllGatherAlgorithm):
     """All_gather along the columns, then along the rows."""
-
-    kind: Literal["torus2d"] = "torus2d"
 
     def levels(self) -> Composed:
         return HierarchicalAllGather()

@@ -38,6 +38,7 @@ from simdp.collectives.base import (
 )
 from simdp.collectives.hierarchical import aligned_chunks
 from simdp.collectives.plans import Layout, Round
+from simdp.collectives.tree import level_rounds
 from simdp.spec import PositiveBytes
 
 
@@ -93,24 +94,6 @@ def _edges(layout: Layout, start: int) -> list[tuple[Ints, Ints]]:
     return found
 
 
-def _tree_rounds(
-    edges: list[tuple[Ints, Ints]], num_chunks: int, up: bool, down: bool
-) -> Iterator[Round]:
-    """Chunk c is one edge behind chunk c - 1, up to the start and down from it."""
-    climb = len(edges) if up else 0
-    stages = [(far, near) for near, far in reversed(edges)] if up else []
-    stages += edges if down else []
-    for step in range(num_chunks + len(stages) - 1):
-        first, last = max(0, step - num_chunks + 1), min(len(stages) - 1, step)
-        moving = [(*stages[s], s, step - s) for s in range(first, last + 1)]
-        yield Round(
-            np.concatenate([src for src, _, _, _ in moving]),
-            np.concatenate([dst for _, dst, _, _ in moving]),
-            np.concatenate([np.full(len(src), chunk) for src, _, _, chunk in moving]),
-            np.concatenate([np.full(len(src), s < climb) for src, _, s, _ in moving]),
-        )
-
-
 class _Sharp(Simple):
     """Base of the members: the tree, and how the buffer is cut.
 
@@ -120,6 +103,7 @@ class _Sharp(Simple):
         Bytes per chunk; 2 MiB are 4 steps of NCCL's Simple protocol, as a chunk of its rings.
     """
 
+    kind: Literal["sharp"] = "sharp"
     chunk_size: PositiveBytes = 2 * 2.0**20
 
     def problem_with(self, layout: Layout) -> str | None:
@@ -144,28 +128,22 @@ class _Sharp(Simple):
 class SharpAllReduce(_Sharp, AllReduceAlgorithm):
     """Sums climb to the topmost switch, which hands them down."""
 
-    kind: Literal["sharp"] = "sharp"
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(_edges(layout, _top(layout)), num_chunks, True, True)
+        return level_rounds(_edges(layout, _top(layout)), num_chunks, True, True)
 
 
 class SharpBroadcast(_Sharp, BroadcastAlgorithm):
     """From the root over the tree; every switch copies to all its other ports."""
 
-    kind: Literal["sharp"] = "sharp"
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(_edges(layout, root), num_chunks, False, True)
+        return level_rounds(_edges(layout, root), num_chunks, False, True)
 
 
 class SharpReduce(_Sharp, ReduceAlgorithm):
     """Over the tree to the root; every switch adds the inputs of its other ports."""
 
-    kind: Literal["sharp"] = "sharp"
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(_edges(layout, root), num_chunks, True, False)
+        return level_rounds(_edges(layout, root), num_chunks, True, False)
 
 
 # Nvls ---------------------------------------------------------------------------------------------
@@ -181,6 +159,7 @@ class _Nvls(Simple):
         largest NVLS chunk, 128 KiB.
     """
 
+    kind: Literal["nvls"] = "nvls"
     chunk_size: PositiveBytes = 2 * 2.0**20
 
     def problem_with(self, layout: Layout) -> str | None:
@@ -244,8 +223,6 @@ class _Stages:
 class NvlsAllReduce(_Nvls, AllReduceAlgorithm):
     """Fetch the sum of the own piece from the switch, and write it to everyone through it."""
 
-    kind: Literal["nvls"] = "nvls"
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         cuts = num_chunks // layout.world_size
         stages = _Stages(layout.world_size, cuts)
@@ -264,8 +241,6 @@ class NvlsAllReduce(_Nvls, AllReduceAlgorithm):
 class NvlsReduceScatter(_Nvls, ReduceScatterAlgorithm):
     """Fetch the sum of the own piece from the switch."""
 
-    kind: Literal["nvls"] = "nvls"
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         cuts = num_chunks // layout.world_size
         stages = _Stages(layout.world_size, cuts)
@@ -277,8 +252,6 @@ class NvlsReduceScatter(_Nvls, ReduceScatterAlgorithm):
 class NvlsAllGather(_Nvls, AllGatherAlgorithm):
     """Write the own piece to everyone through the switch."""
 
-    kind: Literal["nvls"] = "nvls"
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         cuts = num_chunks // layout.world_size
         stages = _Stages(layout.world_size, cuts)
@@ -289,8 +262,6 @@ class NvlsAllGather(_Nvls, AllGatherAlgorithm):
 
 class NvlsBroadcast(_Nvls, BroadcastAlgorithm):
     """The root writes to everyone through the switch; ``chunk_size`` is of the whole buffer."""
-
-    kind: Literal["nvls"] = "nvls"
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return aligned_chunks(nbytes, self.chunk_size)

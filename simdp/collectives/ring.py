@@ -31,14 +31,15 @@ from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.collectives.base import (
-    MAX_SLICES,
     AllGatherAlgorithm,
     AllReduceAlgorithm,
     BroadcastAlgorithm,
     Composed,
+    Pipelined,
     ReduceAlgorithm,
     ReduceScatterAlgorithm,
     Simple,
+    pipeline_chunks,
 )
 from simdp.collectives.plans import Assembly, Layout, Offsets, Order, Plan, Round, even_offsets
 from simdp.spec import Int, PositiveBytes, Spec
@@ -186,9 +187,6 @@ class RingAllReduce(Around, Simple, AllReduceAlgorithm):
     kind: Literal["ring"] = "ring"
     chunking: Literal["even", "gloo"] = "even"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def problem_with(self, layout: Layout) -> str | None:
         if self.avoid and self.chunking == "gloo":
             return "goes by the ranks' numbers with chunking: gloo; leave out avoid, or use even."
@@ -244,9 +242,6 @@ class RingReduceScatter(Around, Simple, ReduceScatterAlgorithm):
 
     kind: Literal["ring"] = "ring"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         n = layout.world_size
         yield from ring_rounds(self.around(layout), -1, n - 1, n - 1)
@@ -259,29 +254,16 @@ class RingAllGather(Around, Simple, AllGatherAlgorithm):
 
     kind: Literal["ring"] = "ring"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return layout.world_size
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield from ring_rounds(self.around(layout), 0, 0, layout.world_size - 1)
 
 
-class RingBroadcast(Around, Simple, BroadcastAlgorithm):
-    """A pipelined chain along the ring: chunk c leaves the root in round c.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
-    """
+class RingBroadcast(Pipelined, Around, BroadcastAlgorithm):
+    """A pipelined chain along the ring: chunk c leaves the root in round c."""
 
     order: ClassVar[Order] = "chain"
 
     kind: Literal["ring"] = "ring"
-    chunk_size: PositiveBytes = 512 * 2.0**10
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return pipeline_chunks(nbytes, self.chunk_size)
 
     def route(self, layout: Layout, root: int) -> Ints:
         return _from(self.around(layout), root)
@@ -290,22 +272,12 @@ class RingBroadcast(Around, Simple, BroadcastAlgorithm):
         yield from _chain_rounds(self.route(layout, root), num_chunks, reduce=False)
 
 
-class RingReduce(Around, Simple, ReduceAlgorithm):
-    """A pipelined chain around the ring that ends at the root: every rank adds and passes on.
-
-    Attributes
-    ----------
-    chunk_size : float
-        As in `RingBroadcast`, which goes the other way.
-    """
+class RingReduce(Pipelined, Around, ReduceAlgorithm):
+    """A pipelined chain around the ring that ends at the root: every rank adds and passes on."""
 
     order: ClassVar[Order] = "chain"
 
     kind: Literal["ring"] = "ring"
-    chunk_size: PositiveBytes = 512 * 2.0**10
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return pipeline_chunks(nbytes, self.chunk_size)
 
     def route(self, layout: Layout, root: int) -> Ints:
         return np.roll(_from(self.around(layout), root), -1)
@@ -325,11 +297,6 @@ def _chain_rounds(route: Ints, num_chunks: int, reduce: bool) -> Iterator[Round]
     for step in range(num_chunks + last_position):
         position = np.arange(max(0, step - num_chunks + 1), min(last_position, step) + 1)
         yield Round(route[position], route[position + 1], step - position, reduce)
-
-
-def pipeline_chunks(nbytes: float, chunk_size: float) -> int:
-    """Number of chunks of at most ``chunk_size`` bytes, 1 ... `MAX_SLICES`."""
-    return int(min(max(-(-nbytes // chunk_size), 1), MAX_SLICES))
 
 
 # Multi ring ---------------------------------------------------------------------------------------

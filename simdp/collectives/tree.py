@@ -46,11 +46,12 @@ from simdp.collectives.base import (
     BarrierAlgorithm,
     BroadcastAlgorithm,
     Composed,
+    Pipelined,
     ReduceAlgorithm,
-    Simple,
+    Whole,
+    pipeline_chunks,
 )
 from simdp.collectives.plans import Assembly, Layout, Order, Plan, Round, even_offsets
-from simdp.collectives.ring import pipeline_chunks
 from simdp.spec import PositiveBytes
 
 # Tree ---------------------------------------------------------------------------------------------
@@ -61,110 +62,74 @@ def depth(world_size: int) -> int:
     return world_size.bit_length() - 1
 
 
-def _levels(world_size: int) -> list[Ints]:
-    """Positions of each level; level 0 is the root."""
-    return [
-        np.arange(2**level - 1, min(2 ** (level + 1) - 1, world_size))
-        for level in range(depth(world_size) + 1)
-    ]
+def _levels(world_size: int, root: int) -> list[tuple[Ints, Ints]]:
+    """Return the edges of each level below the root, as parents and children."""
+    levels = []
+    for level in range(1, depth(world_size) + 1):
+        child = np.arange(2**level - 1, min(2 ** (level + 1) - 1, world_size))
+        levels.append(((root + (child - 1) // 2) % world_size, (root + child) % world_size))
+    return levels
 
 
-def _tree_rounds(
-    world_size: int, num_chunks: int, root: int, up: bool, down: bool
+def level_rounds(
+    levels: list[tuple[Ints, Ints]], num_chunks: int, up: bool, down: bool
 ) -> Iterator[Round]:
-    """Each edge, child to parent and parent to child, carries chunk c in one round of its own."""
-    n, levels = world_size, _levels(world_size)
-    height = len(levels) - 1
-    climb = height if up else 0
-    for step in range(num_chunks + climb + (height if down else 0) - 1):
-        src, dst, chunk, reduce = [], [], [], []
-        for level in range(height, 0, -1) if up else ():
-            c = step - (height - level)
-            if 0 <= c < num_chunks:
-                child = levels[level]
-                src.append(child)
-                dst.append((child - 1) // 2)
-                chunk.append(np.full(len(child), c))
-                reduce.append(np.ones(len(child), dtype=bool))
-        for level in range(1, height + 1) if down else ():
-            c = step - climb - (level - 1)
-            if 0 <= c < num_chunks:
-                child = levels[level]
-                src.append((child - 1) // 2)
-                dst.append(child)
-                chunk.append(np.full(len(child), c))
-                reduce.append(np.zeros(len(child), dtype=bool))
-        ranks = [(root + np.concatenate(part)) % n for part in (src, dst)]
-        yield Round(ranks[0], ranks[1], np.concatenate(chunk), np.concatenate(reduce))
+    """Send chunks up and down the edges of a tree, one level per round and chunk.
 
-
-class TreeAllReduce(Simple, AllReduceAlgorithm):
-    """Reduce up to rank 0 and broadcast down, pipelined.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
+    ``levels`` are parents and children, the root's edges first; up, parents add.
     """
+    climb = len(levels) if up else 0
+    stages = [(child, parent) for parent, child in reversed(levels)] if up else []
+    stages += levels if down else []
+    for step in range(num_chunks + len(stages) - 1):
+        first, last = max(0, step - num_chunks + 1), min(len(stages) - 1, step)
+        moving = [(*stages[s], s, step - s) for s in range(first, last + 1)]
+        yield Round(
+            np.concatenate([src for src, _, _, _ in moving]),
+            np.concatenate([dst for _, dst, _, _ in moving]),
+            np.concatenate([np.full(len(src), chunk) for src, _, _, chunk in moving]),
+            np.concatenate([np.full(len(src), s < climb) for src, _, s, _ in moving]),
+        )
+
+
+class TreeAllReduce(Pipelined, AllReduceAlgorithm):
+    """Reduce up to rank 0 and broadcast down, pipelined."""
 
     kind: Literal["tree"] = "tree"
-    chunk_size: PositiveBytes = 512 * 2.0**10
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return pipeline_chunks(nbytes, self.chunk_size)
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=True)
+        levels = _levels(layout.world_size, root)
+        return level_rounds(levels, num_chunks, up=True, down=True)
 
 
-class TreeBroadcast(Simple, BroadcastAlgorithm):
-    """Down the tree from the root, pipelined.
-
-    Attributes
-    ----------
-    chunk_size : float
-        As in `TreeAllReduce` [bytes].
-    """
+class TreeBroadcast(Pipelined, BroadcastAlgorithm):
+    """Down the tree from the root, pipelined."""
 
     kind: Literal["tree"] = "tree"
-    chunk_size: PositiveBytes = 512 * 2.0**10
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return pipeline_chunks(nbytes, self.chunk_size)
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(layout.world_size, num_chunks, root, up=False, down=True)
+        levels = _levels(layout.world_size, root)
+        return level_rounds(levels, num_chunks, up=False, down=True)
 
 
-class TreeReduce(Simple, ReduceAlgorithm):
-    """Up the tree to the root, pipelined.
-
-    Attributes
-    ----------
-    chunk_size : float
-        As in `TreeAllReduce` [bytes].
-    """
+class TreeReduce(Pipelined, ReduceAlgorithm):
+    """Up the tree to the root, pipelined."""
 
     kind: Literal["tree"] = "tree"
-    chunk_size: PositiveBytes = 512 * 2.0**10
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return pipeline_chunks(nbytes, self.chunk_size)
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=False)
+        levels = _levels(layout.world_size, root)
+        return level_rounds(levels, num_chunks, up=True, down=False)
 
 
-class TreeBarrier(Simple, BarrierAlgorithm):
+class TreeBarrier(Whole, BarrierAlgorithm):
     """An empty message up the tree and down again."""
 
     kind: Literal["tree"] = "tree"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _tree_rounds(layout.world_size, num_chunks, root, up=True, down=True)
+        levels = _levels(layout.world_size, root)
+        return level_rounds(levels, num_chunks, up=True, down=True)
 
 
 # Binomial -----------------------------------------------------------------------------------------
@@ -179,30 +144,24 @@ def _edges(world_size: int, root: int) -> list[tuple[Ints, Ints]]:
     return rounds
 
 
-class BinomialBroadcast(Simple, BroadcastAlgorithm):
+class BinomialBroadcast(Whole, BroadcastAlgorithm):
     """Every rank that has the buffer sends it to one that has not: ceil(log2 n) rounds."""
 
     order: ClassVar[Order] = "rank"
 
     kind: Literal["binomial"] = "binomial"
 
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
-
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         for parent, child in _edges(layout.world_size, root):
             yield Round(parent, child, np.zeros_like(child), False)
 
 
-class BinomialReduce(Simple, ReduceAlgorithm):
+class BinomialReduce(Whole, ReduceAlgorithm):
     """The way of the broadcast back: every second rank hands its sum on: ceil(log2 n) rounds."""
 
     order: ClassVar[Order] = "rank"
 
     kind: Literal["binomial"] = "binomial"
-
-    def num_chunks(self, layout: Layout, nbytes: float) -> int:
-        return 1
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         for parent, child in reversed(_edges(layout.world_size, root)):

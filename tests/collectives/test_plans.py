@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from simdp.collectives import FAMILIES, Layout, Round
 from simdp.collectives.plans import expand, prove
-from simdp.collectives.ring import pipeline_chunks
+from simdp.collectives.base import pipeline_chunks
 from simdp.errors import PlanError
 from simdp.phrases import problems
 
