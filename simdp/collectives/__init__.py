@@ -188,11 +188,11 @@ ALSO_CALLED: dict[str, dict[str, dict[str, str]]] = {
     "broadcast": {"binary_tree": {"kind": "tree"}},
     "reduce": {"binary_tree": {"kind": "tree"}},
 }
-"""Other names of members, by family; doubling alone is what halving and doubling gathers by."""
+"""Other names of members, by family; halving and doubling gathers by recursive doubling."""
 
 
 def member_of(family: str, default: str | None = None) -> one_of:
-    """A field that takes an algorithm of a family; see `simdp.spec.one_of`."""
+    """Return a field type for an algorithm of a family; see `simdp.spec.one_of`."""
     return one_of(family, FAMILIES[family], default, ALSO_CALLED.get(family))
 
 
@@ -222,9 +222,9 @@ Collective = Literal[
 
 
 class Collectives(Spec):
-    """Which algorithm serves each collective that a strategy calls, and how its time is found.
+    """Algorithms and cost of the collectives.
 
-    A collective whose algorithm is given here is simulated over the links, transfer by transfer. On
+    A collective with an algorithm given here is simulated over the links, transfer by transfer. On
     NVIDIA's and AMD's devices of the catalogue all others are timed by NCCL's cost model; on other
     devices they are simulated over the links, too. An explicit `cost` applies to all of them.
 
@@ -237,8 +237,8 @@ class Collectives(Spec):
     barrier
         Algorithm; the default is recursive doubling.
     cost : Cost
-        How the time of collectives is found: ``links`` simulates their transfers, ``nccl`` is
-        NCCL's own model, ``table`` a measured table. The default is described above.
+        Source of the times of collectives: ``links`` simulates their transfers, ``nccl`` is NCCL's
+        own model, ``table`` a measured table. The default is described above.
     over_links : tuple of str or None
         Collectives that are simulated over the links although ``cost`` gives the time of all
         others; default: those with an explicit algorithm, if there is no ``cost``.
@@ -257,21 +257,21 @@ class Collectives(Spec):
     over_links: tuple[Collective, ...] | None = None
 
     def cost_of(self, collective: str) -> Cost:
-        """How the time of a collective is found."""
+        """Return the cost of a collective."""
         return LinksCost() if collective in (self.over_links or ()) else self.cost
 
     @property
     def all_timed(self) -> bool:
-        """Whether the transfers of no collective are simulated."""
+        """Whether no collective's transfers are simulated."""
         return self.cost.timed and not self.over_links
 
     def settled(self, base: Path) -> Self:
-        """The same algorithms and cost with their files read; relative paths start from ``base``.
+        """Return the same section with its files read; relative paths start from ``base``.
 
         Raises
         ------
         ScenarioError
-            With a line for every algorithm whose file cannot be read or parsed.
+            With a line for every unreadable or invalid file.
         """
         found, lines = {}, []
         for name in (*FAMILIES, "cost"):
@@ -285,14 +285,9 @@ class Collectives(Spec):
 
 
 def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:
-    """Collectives with an explicit algorithm.
+    """Return the collectives with an explicit algorithm, written in the section or swept.
 
-    Parameters
-    ----------
-    collectives : mapping
-        The section of a scenario as plain data.
-    swept : collection of str, optional
-        Dotted keys of the scenario's sweep, which may name algorithms, too.
+    ``swept`` are the dotted keys of the scenario's sweep.
     """
     keys = [key.split(".") for key in swept]
     of_sweep = {key[1] for key in keys if key[0] == "collectives" and len(key) > 1}
@@ -300,7 +295,7 @@ def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[s
 
 
 def says_cost(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> bool:
-    """Whether a cost is written, or swept, that holds for all collectives; arguments as `named`."""
+    """Return whether a cost for all collectives is written or swept; arguments as for `named`."""
     keys = [key.split(".") for key in swept]
     return "cost" in collectives or any(
         key[0] == "collectives" and key[1:2] in ([], ["cost"]) for key in keys

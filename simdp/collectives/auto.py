@@ -1,8 +1,7 @@
-"""Auto: the fastest of several algorithms for each size, as NCCL chooses.
+"""Auto: the fastest of several algorithms for each size.
 
-NCCL predicts each algorithm's time from latencies and bandwidths and takes the smallest
-(src/graph/tuning.cc). So does simdp, with its own clock; the choice is the engine's, since an
-algorithm knows no time.
+As NCCL, which takes the smallest predicted time (src/graph/tuning.cc), but with simdp's own times:
+the engine chooses, since an algorithm has no times.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from simdp.collectives.plans import Layout, Plan
 from simdp.spec import problem
 
 MAX_DIRECT_RANKS = 1024
-"""Beyond these, algorithms with a transfer for every pair of ranks are tried only if named."""
+"""Limit of ranks up to which unnamed candidates include algorithms that send between all pairs."""
 
 
 class Auto(Algorithm):
@@ -67,7 +66,7 @@ class Auto(Algorithm):
         return self
 
     def fitting(self, layout: Layout) -> list[Algorithm]:
-        """Every candidate that can serve a layout; at least one."""
+        """Return every candidate that supports a layout; at least one."""
         if self.candidates:
             return list(self.candidates)
         table = FAMILIES[self.collective]

@@ -36,61 +36,55 @@ def __getattr__(name: str) -> Any:
 
 
 MAX_SLICES = 1024
-"""Slices and pipelined chunks beyond this only cost time: each pays the latency once."""
+"""Limit of slices and pipelined chunks; more only add latencies."""
 
 
 class Algorithm(Spec):
     """Base of every collective algorithm; `plan` is its interface.
 
-    A member is one of two: `Simple`, which states its rounds, or `Composed`, which puts other plans
-    together.
+    Members are either `Simple`, which states its rounds, or `Composed`, which combines other plans.
 
     Attributes
     ----------
     slices : int
-        Pieces that every chunk is cut into; they run through the algorithm one behind the other.
+        Pieces of every chunk, which pass through the algorithm one after the other.
     """
 
     collective: ClassVar[str]
-    """What it does; set by the family."""
+    """The collective, set by the family."""
 
     kind: str
     slices: Int = Field(1, ge=1, le=MAX_SLICES)
 
     @abstractmethod
     def cut(self, layout: Layout, nbytes: float) -> Hashable:
-        """How a buffer of ``nbytes`` is cut: all that a plan takes from its size."""
+        """Return how a buffer of ``nbytes`` is cut, all that a plan takes from its size."""
 
     @abstractmethod
     def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
-        """Make the plan for two ranks or more."""
+        """Build the plan for two ranks or more."""
 
     def problem_with(self, layout: Layout) -> str | None:
-        """Say why the algorithm cannot serve a layout, or None."""
+        """Explain why the algorithm does not support a layout, or None."""
         return None
 
     def offsets(self, layout: Layout, num_chunks: int) -> Offsets:
-        """How the payload cuts a buffer into chunks."""
+        """Return where chunks begin in a buffer."""
         return even_offsets(num_chunks)
 
     def _offsets(self, layout: Layout, num_chunks: int) -> Offsets:
-        """The same with every chunk in its slices."""
+        """Return `offsets` with every chunk cut into slices."""
         if self.slices == 1:
             return self.offsets(layout, num_chunks)
         return even_offsets(num_chunks * self.slices)
 
     def settled(self, base: Path) -> Self:
-        """The same algorithm with the files read that it or its members name.
-
-        Parameters
-        ----------
-        base : Path
-            Folder that relative paths start from.
+        """Return the same algorithm with its files, and its members', read from folder ``base``.
 
         Raises
         ------
         ScenarioError
-            If a file cannot be read or is no such algorithm.
+            If a file is unreadable or another algorithm.
         """
         members: dict[str, Any] = {}
         for name in type(self).model_fields:
@@ -107,7 +101,7 @@ class Algorithm(Spec):
         Parameters
         ----------
         layout : Layout or int
-            Where the ranks live, or how many there are in one node.
+            Ranks and nodes, or the number of ranks in one node.
         nbytes : float
             Bytes of the whole buffer: the result of an all_reduce or a broadcast on every rank, the
             input of a reduce_scatter or a scatter, the output of an all_gather or a gather, the
@@ -118,12 +112,12 @@ class Algorithm(Spec):
         Returns
         -------
         Plan
-            Equal arguments return the same object, so that values derived from it are cached.
+            The same object for equal arguments, so that derived values are cached.
 
         Raises
         ------
         ValueError
-            If ``nbytes`` or ``root`` is out of range, or the algorithm cannot serve the layout.
+            If ``nbytes`` or ``root`` is out of range, or the algorithm does not support the layout.
         """
         layout = layout_of(layout)
         if not 0 <= nbytes < float("inf"):
@@ -145,8 +139,8 @@ def _plan(algorithm: Algorithm, layout: Layout, cut: Hashable, root: int) -> Pla
 
 @lru_cache(maxsize=16)
 def _nothing(collective: str) -> Plan:
-    """The plan of a single rank."""
-    scratch = int(collective == "all_to_all")  # where the result of an all_to_all lies
+    """Return the plan of a single rank."""
+    scratch = int(collective == "all_to_all")  # the result of an all_to_all
     return Plan(collective, 1, 1, 0, lambda: iter(()), even_offsets(1), num_scratch=scratch)
 
 
@@ -157,18 +151,18 @@ class Simple(Algorithm):
 
     @abstractmethod
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        """Generate the rounds for two ranks or more, as if there were one slice."""
+        """Generate the rounds for two ranks or more, without slices."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         """Return the chunks of a buffer of ``nbytes``, at least 1; by default one per rank."""
         return layout.world_size
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
-        """Chunks of scratch per rank, in addition to the buffer's."""
+        """Return the chunks of scratch per rank, in addition to the buffer's."""
         return 0
 
     def num_switches(self, layout: Layout) -> int:
-        """Switches that take part."""
+        """Return the number of reducing switches."""
         return 0
 
     def route(self, layout: Layout, root: int) -> Ints | None:
@@ -235,7 +229,7 @@ def pipeline_chunks(nbytes: float, chunk_size: float) -> int:
 
 
 class Composed(Algorithm):
-    """An algorithm that is put together from others."""
+    """An algorithm that combines others."""
 
     @model_validator(mode="after")
     def _members_are_certain(self) -> Self:
@@ -249,7 +243,7 @@ class Composed(Algorithm):
 
     @abstractmethod
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
-        """How each of the others cuts its share of a buffer of ``nbytes``."""
+        """Return how each of the others cuts its share of a buffer of ``nbytes``."""
 
     @abstractmethod
     def assemble(
@@ -258,7 +252,7 @@ class Composed(Algorithm):
         """Add the parts; return the number of chunks of the whole."""
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
-        """Chunks of scratch per rank, in addition to the buffer's."""
+        """Return the chunks of scratch per rank, in addition to the buffer's."""
         return 0
 
     def cut(self, layout: Layout, nbytes: float) -> Hashable:
@@ -333,7 +327,7 @@ class GatherAlgorithm(Algorithm):
 
 
 class BarrierAlgorithm(Algorithm):
-    """No rank leaves before every rank has entered; nothing but the message itself is moved."""
+    """No rank leaves before every rank has entered; only empty messages are sent."""
 
     collective: ClassVar[str] = "barrier"
 

@@ -1,28 +1,17 @@
 """Algorithms that send straight to the destination, and Gloo's.
 
-One latency, and n (n - 1) transfers at the same time: for links between all pairs, or small
-messages. Where ranks have one port, the transfers share it. `naive` has broadcast and reduce.
+Direct ones take one latency and n (n - 1) transfers at the same time, for full meshes or small
+messages; where ranks have one port, the transfers share it. `naive` has broadcast and reduce.
+Copies of a single process between its devices (cudaMemcpyPeer), as in torch.nn.DataParallel, are
+plans outside of all families. Gloo's algorithms begin like its ring all_reduce (`ring` with
+``chunking: gloo``); it has no reduce_scatter, torch takes a piece of an all_reduce.
 
 References
 ----------
 Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
-experience", Concurrency and Computation 19(13), 2007.
-
-References
-----------
-Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-IJHPCA 19(1), 2005.
-
-Copies of a single process between its devices (cudaMemcpyPeer), as in torch.nn.DataParallel,
-without a collective library. These plans are therefore in no family, and no scenario chooses
-between them.
-
-Both begin as gloo's ring all_reduce does (`ring` with ``chunking: gloo``). gloo has no
-reduce_scatter; torch takes a piece of an all_reduce.
-
-References
-----------
-gloo/reduce.cc; torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, reduce_scatter_tensor_coalesced.
+experience", Concurrency and Computation 19(13), 2007; Thakur, Rabenseifner and Gropp, "Optimization
+of collective communication operations in MPICH", IJHPCA 19(1), 2005; gloo/reduce.cc;
+torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, reduce_scatter_tensor_coalesced.
 """
 
 from __future__ import annotations
@@ -54,11 +43,11 @@ from simdp.collectives.ring import RingAllReduce, gloo_offsets, gloo_rounds
 # Direct -------------------------------------------------------------------------------------------
 
 MAX_RANKS = 2048
-"""Beyond these, the transfers between all pairs would take gigabytes."""
+"""Largest number of ranks; transfers between all pairs of more would take gigabytes."""
 
 
 class _Direct(Simple):
-    """Common parts of the families."""
+    """Base of the direct algorithms."""
 
     order: ClassVar[Order] = "rank"
 
@@ -68,11 +57,11 @@ class _Direct(Simple):
         n = layout.world_size
         if n <= MAX_RANKS:
             return None
-        return f"has {n * (n - 1):,} transfers on {n:,} ranks, and serves {MAX_RANKS:,} at most"
+        return f"has {n * (n - 1):,} transfers on {n:,} ranks; the limit is {MAX_RANKS:,} ranks"
 
 
 def _pairs(world_size: int) -> tuple[Ints, Ints]:
-    """Every rank and every other one: ``(src, dst)`` by destination, then source."""
+    """Return all pairs of ranks, ``(src, dst)``, by destination, then source."""
     dst, src = np.nonzero(~np.eye(world_size, dtype=bool))
     return src, dst
 
@@ -88,7 +77,7 @@ def _gather(world_size: int) -> Round:
 
 
 class DirectAllReduce(_Direct, AllReduceAlgorithm):
-    """Everyone gets its piece from everyone, and sends the sum to everyone: 2 rounds."""
+    """Every rank receives its piece from all others and sends the sum to all others: 2 rounds."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield _scatter(layout.world_size)
@@ -96,21 +85,21 @@ class DirectAllReduce(_Direct, AllReduceAlgorithm):
 
 
 class DirectReduceScatter(_Direct, ReduceScatterAlgorithm):
-    """Everyone gets its piece from everyone and adds them in the order of the ranks: 1 round."""
+    """Every rank receives its piece from all others and adds in rank order: 1 round."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield _scatter(layout.world_size)
 
 
 class DirectAllGather(_Direct, AllGatherAlgorithm):
-    """Everyone sends its piece to everyone: 1 round."""
+    """Every rank sends its piece to all others: 1 round."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         yield _gather(layout.world_size)
 
 
 class DirectAllToAll(_Direct, AllToAllAlgorithm):
-    """Everyone sends everyone its piece: 1 round."""
+    """Every rank sends all others their pieces: 1 round."""
 
     def num_scratch(self, layout: Layout, num_chunks: int) -> int:
         return num_chunks
@@ -146,7 +135,7 @@ class PairwiseAllToAll(Simple, AllToAllAlgorithm):
 
 
 def _others(world_size: int, root: int) -> Ints:
-    """Every rank but the root, in order."""
+    """Return every rank but the root, in order."""
     return np.delete(np.arange(world_size), root)
 
 
@@ -215,30 +204,27 @@ class NaiveGather(Simple, GatherAlgorithm):
 
 @lru_cache(maxsize=256)
 def copies_from(root: int, sizes: tuple[int, ...]) -> Plan:
-    """A rank gives every other one its piece of a buffer, in the order of the ranks.
+    """Plan copies from a rank to every other one, in rank order, one round per copy.
 
     Parameters
     ----------
     root : int
-        Ranks with the whole buffer.
+        Rank with the whole buffer.
     sizes : tuple of int
-        How many equal parts of the buffer each rank's piece is made of; the pieces lie one behind
-        the other. A rank may get nothing.
+        Length of each rank's piece in equal parts of the buffer, 0 for none; pieces lie in rank
+        order.
 
     Returns
     -------
     Plan
-        A round per copy. Equal arguments give the same object.
+        The same object for equal arguments.
     """
     return _plan("scatter", root, sizes)
 
 
 @lru_cache(maxsize=256)
 def copies_to(root: int, sizes: tuple[int, ...]) -> Plan:
-    """A rank gets every other one's piece of a buffer, in the order of the ranks.
-
-    Parameters and result are those of `copies_from`.
-    """
+    """Plan copies to a rank from every other one, in rank order; arguments as of `copies_from`."""
     return _plan("gather", root, sizes)
 
 

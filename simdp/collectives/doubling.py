@@ -1,25 +1,20 @@
 """Recursive doubling, and halving with doubling.
 
-Only a power of two of ranks, the core, takes part in them. Of the remaining ranks each is
-represented by a neighbour in the core, as in MPICH. The part of the buffer that a rank holds is
-always one range of chunks, so that it travels as one transfer.
+Only a power of two of ranks, the core, exchanges. Each other rank is represented by a neighbour in
+the core, as in MPICH. A rank's part of the buffer is always one range of chunks, sent as one
+transfer.
 
-The bytes of a ring in about log2 n rounds if n, the number of ranks, is a power of two. For other n
-some ranks send the whole buffer to a partner first and receive the result last, which costs two
-more rounds. The all_gather step is `recursive_doubling`.
+Halving and doubling sends the bytes of a ring in about log2 n rounds if n, the number of ranks, is
+a power of two. For other n some ranks send the whole buffer to a partner first and receive the
+result last, in two more rounds. Its all_gather is `recursive_doubling`, which has the fewest
+rounds, log2 n for powers of two, but sends the whole buffer in every round of an all_reduce, for
+short messages.
 
 References
 ----------
 Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; van de Geijn, "On global
-combine operations", JPDC 22(2), 1994; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.
-
-Fewest rounds, log2 n where n is a power of two; the whole buffer in every round of an all_reduce,
-so for short messages. For other n see `simdp.collectives.doubling`: two rounds more.
-
-References
-----------
-Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-IJHPCA 19(1), 2005.
+combine operations", JPDC 22(2), 1994; Thakur, Rabenseifner and Gropp, "Optimization of collective
+communication operations in MPICH", IJHPCA 19(1), 2005.
 """
 
 from __future__ import annotations
@@ -46,17 +41,16 @@ from simdp.collectives.plans import Layout, Order, Round
 
 
 class Core(NamedTuple):
-    """Ranks in the exchanges.
+    """Ranks that exchange.
 
     Attributes
     ----------
     ranks : ndarray, int64, shape `(p,)`
-        The rank at each place; p is the largest power of two that is not above the number of ranks.
+        The rank at each place; p is the largest power of two up to the number of ranks.
     starts : ndarray, int64, shape `(p + 1,)`
-        First chunk of each place, if every rank has one: its own, and that of the rank that it
-        represents.
+        First chunk of each place with one chunk per rank: its own, and the represented rank's.
     helpers, aside : ndarray, int64, shape `(world_size - p,)`
-        The ranks that represent others, and the ranks represented.
+        Ranks that represent others, and the represented ranks.
     """
 
     ranks: Ints
@@ -66,7 +60,7 @@ class Core(NamedTuple):
 
 
 def core_of(world_size: int) -> Core:
-    """Choose the core among ``world_size`` ranks."""
+    """Return the core of ``world_size`` ranks."""
     num_places = 1 << (world_size.bit_length() - 1)
     num_aside = world_size - num_places
     helpers = 2 * np.arange(num_aside)
@@ -75,17 +69,17 @@ def core_of(world_size: int) -> Core:
 
 
 def upwards(num_places: int) -> list[int]:
-    """Distances of the exchanges, from the nearest place to the farthest: 1, 2, ..., p / 2."""
+    """Return distances of exchanges, from the nearest place to the farthest: 1, 2, ..., p / 2."""
     return [1 << bit for bit in range(num_places.bit_length() - 1)]
 
 
 def downwards(num_places: int) -> list[int]:
-    """Distances from the farthest place to the nearest: p / 2, ..., 2, 1."""
+    """Return distances from the farthest place to the nearest: p / 2, ..., 2, 1."""
     return upwards(num_places)[::-1]
 
 
 def _lows(num_places: int, distances: list[int]) -> list[Ints]:
-    """Where each place's range begins, before the first halving and after each one."""
+    """Return the begin of each place's range, before the first halving and after each one."""
     place, size = np.arange(num_places), num_places
     lows = [np.zeros(num_places, dtype=np.int64)]
     for distance in distances:
@@ -97,26 +91,16 @@ def _lows(num_places: int, distances: list[int]) -> list[Ints]:
 def _send(
     ranks: Ints, starts: Ints, src: Ints, dst: Ints, low: Ints, size: int, reduce: bool
 ) -> Round:
-    """Places ``src`` send the chunks of ``size`` places from ``low`` on."""
+    """Send the chunks of ``size`` places from ``low`` on, from places ``src``."""
     count = starts[low + size] - starts[low]
     return Round(ranks[src], ranks[dst], starts[low], reduce, num_chunks=count)
 
 
 def halve(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
-    """Reduce-scatter: each place keeps half of its range and gives the other to its partner.
+    """Reduce-scatter: each place keeps half of its range and sends the other to its partner.
 
-    Parameters
-    ----------
-    ranks, starts
-        As in `Core`.
-    distances : list of int
-        Distance of the partners in each round, a power of two; each one of `upwards` once.
-
-    Yields
-    ------
-    Round
-        After the last one every place has the sum of its own chunks; with the distances
-        `downwards` these are its chunks in `starts`.
+    ``ranks``, ``starts`` are as in `Core`; ``distances`` are those of `upwards`, in any order. At
+    the end every place has the sum of its own chunks: those in ``starts`` with `downwards`.
     """
     place, lows = np.arange(len(ranks)), _lows(len(ranks), distances)
     for step, distance in enumerate(distances):
@@ -127,9 +111,9 @@ def halve(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
 def double(
     ranks: Ints, starts: Ints, distances: list[int], handed_out: bool = False
 ) -> Iterator[Round]:
-    """All-gather, the way of `halve` back: partners give each other all that they have.
+    """All-gather, the reverse of `halve`: partners exchange all their chunks.
 
-    After `hand_out` a place gets nothing back that it has handed out and still has.
+    After `hand_out` places do not receive chunks that they still have.
     """
     place, lows = np.arange(len(ranks)), _lows(len(ranks), distances)
     for step in range(len(distances) - 1, -1, -1):
@@ -148,7 +132,7 @@ def hand_out(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]
 
 
 def collect(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
-    """Gather at place 0, the way of `hand_out` back."""
+    """Gather at place 0, the reverse of `hand_out`."""
     lows = _lows(len(ranks), distances)
     for step in range(len(distances) - 1, -1, -1):
         giver = np.arange(distances[step], len(ranks), 2 * distances[step])
@@ -160,7 +144,7 @@ def collect(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
 
 
 def _whole(src: Ints, dst: Ints, reduce: bool, num_chunks: int) -> Iterator[Round]:
-    """Send the whole buffer, where there is anyone to send it."""
+    """Send the whole buffer, unless ``src`` is empty."""
     if len(src):
         yield Round(src, dst, np.zeros_like(src), reduce, num_chunks=num_chunks)
 
@@ -169,7 +153,7 @@ class HalvingDoublingAllReduce(Simple, AllReduceAlgorithm):
     """Recursive halving with the nearest rank first, then doubling back: 2 log2 n rounds.
 
     Half of the buffer goes to the nearest rank, a quarter to the next but one, and so on, so that
-    the long messages stay inside a node.
+    long messages stay inside a node.
     """
 
     order: ClassVar[Order] = "rank"
@@ -204,7 +188,7 @@ class HalvingDoublingReduceScatter(Simple, ReduceScatterAlgorithm):
 
 
 class _RootedDoubling(Simple):
-    """Common parts of broadcast and reduce: a piece for every rank of the core."""
+    """Base of broadcast and reduce: one piece per rank of the core."""
 
     order: ClassVar[Order] = "rank"
 
@@ -237,7 +221,7 @@ class HalvingDoublingReduce(_RootedDoubling, ReduceAlgorithm):
 
 
 def _seen_from(root: int, world_size: int) -> tuple[Ints, Ints, Ints]:
-    """The core, the representatives and their partners, with the root at place 0."""
+    """Return the core, the representatives and their partners, with the root at place 0."""
     core = core_of(world_size)
     ranks, helpers, aside = (
         (root + numbers) % world_size for numbers in (core.ranks, core.helpers, core.aside)
@@ -249,7 +233,7 @@ def _seen_from(root: int, world_size: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _everything(world_size: int) -> Iterator[Round]:
-    """Partners add each other's only chunk; both sums are of the same two terms: equal bits."""
+    """Exchange and add single chunks; both sums have the same two terms and equal bits."""
     ranks, _, helpers, aside = core_of(world_size)
     if len(aside):
         yield Round(aside, helpers, np.zeros_like(aside), True)
@@ -272,9 +256,9 @@ class RecursiveDoublingAllReduce(Whole, AllReduceAlgorithm):
 
 
 class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
-    """Partners at doubling distances exchange all pieces that they have: log2 n rounds.
+    """Partners at doubling distances exchange all their pieces: log2 n rounds.
 
-    The pieces of a rank outside the core travel with its representative's, and it gets the whole
+    The piece of a rank outside the core is sent with its representative's; it receives the whole
     buffer at the end.
     """
 

@@ -2,23 +2,17 @@
 
 A rail consists of the ranks with the same place in their nodes. Inside, a rank shares fast links
 with few others; across, every rank sends only its m-th part of the buffer, m being the ranks per
-node. With one node, or one rank per node, only one of the two levels exists.
+node. With one node, or one rank per node, only one of the two levels exists. With ``slices`` the
+stages form a pipeline: while one slice is sent across, the next one is reduced inside.
 
-With ``slices`` the stages run as a pipeline: while one slice is under way across, the next one is
-reduced inside.
+On a 2-D torus rank r is in row ``r // columns`` and column ``r % columns``, independent of its
+node: rows take the place of nodes, and columns that of rails.
 
 References
 ----------
 Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
-hierarchy", MLSys 2019.
-
-Rank r is in row ``r // columns`` and column ``r % columns``, whatever its node: rows take the place
-of nodes, and columns that of rails.
-
-References
-----------
-Ying et al., "Image classification at supercomputer scale", 2018 (arXiv 1811.06992): the 2-D
-gradient summation of TPU pods.
+hierarchy", MLSys 2019; Ying et al., "Image classification at supercomputer scale", 2018 (arXiv
+1811.06992): the 2-D gradient summation of TPU pods.
 """
 
 from __future__ import annotations
@@ -64,10 +58,7 @@ from simdp.spec import Bool, Int, problem
 
 @lru_cache(maxsize=16)
 def rails_of(layout: Layout) -> tuple[Ints, Layout]:
-    """Members of the rails and the layout of each, as `Layout.rails`.
-
-    Where switches add in another order for every rail, the rails see none.
-    """
+    """Return members and layout of the rails, without switches that add in different orders."""
     try:
         return layout.rails()
     except ValueError:
@@ -75,9 +66,9 @@ def rails_of(layout: Layout) -> tuple[Ints, Layout]:
 
 
 def aligned_chunks(nbytes: float, chunk_size: float) -> int:
-    """Number of chunks of at most ``chunk_size`` bytes: a power of two, 1 ... `MAX_SLICES`.
+    """Return the number of chunks of at most ``chunk_size`` bytes: 1, 2, 4, ... `MAX_SLICES`.
 
-    Powers of two, so that the levels of a hierarchy cut the buffer at the same places.
+    Powers of two let the levels of a hierarchy cut the buffer at the same places.
     """
     wanted = min(max(ceil(nbytes / chunk_size), 1), MAX_SLICES)
     return 1 << (wanted - 1).bit_length()
@@ -94,7 +85,7 @@ def plan_of(algorithm: Algorithm, layout: Layout, cut: Hashable, root: int = 0) 
 
 
 def count(plan: Plan | None) -> int:
-    """Chunks of one level's plan."""
+    """Return the chunks of one level's plan."""
     return plan.num_chunks if plan else 1
 
 
@@ -104,23 +95,13 @@ def _level_problem(name: str, algorithm: Algorithm, layout: Layout) -> str | Non
 
 
 def levels_problem(layout: Layout, inner: list[Algorithm], outer: Algorithm) -> str | None:
-    """Why one of the levels cannot be served, or None."""
+    """Explain why one of the levels is not supported, or None."""
     found = [_level_problem("inner", member, layout.node) for member in inner]
     return next(filter(None, [*found, _level_problem("outer", outer, rails_of(layout)[1])]), None)
 
 
 class Levels:
-    """Adds plans on the nodes and on the rails of a layout to an assembly.
-
-    Parameters
-    ----------
-    layout : Layout
-        Where the ranks live.
-    parts : Assembly
-        Builder of the plan.
-    num_chunks : int
-        Chunks of the whole.
-    """
+    """Adds plans on the nodes and on the rails of a layout to an assembly of ``num_chunks``."""
 
     def __init__(self, layout: Layout, parts: Assembly, num_chunks: int) -> None:
         self.parts, self.num_chunks = parts, num_chunks
@@ -130,7 +111,7 @@ class Levels:
         self.after: tuple[int, ...] = ()
 
     def inside(self, plan: Plan | None) -> None:
-        """Let every node work on the whole buffer, cut as its plan cuts it."""
+        """Let every node work on the whole buffer, cut by its plan."""
         if plan:
             width = self.num_chunks // plan.num_chunks
             self._add(plan, self.nodes, np.zeros(len(self.nodes), dtype=np.int64), width)
@@ -156,7 +137,7 @@ class Levels:
     # node lie apart: one piece in every m.
 
     def pieces_inside(self, plan: Plan | None) -> None:
-        """Let place i of every node be in charge of the pieces i, m + i, 2 m + i ..."""
+        """Assign the pieces i, m + i, 2 m + i ... to place i of every node."""
         if plan:
             num_nodes, m = len(self.nodes), len(self.rails)
             width = self.num_chunks // (num_nodes * plan.num_chunks)
@@ -168,7 +149,7 @@ class Levels:
             self.after = self.parts.add(plan, members, first, width, spread, self.after)
 
     def pieces_across(self, plan: Plan | None) -> None:
-        """Let place k of rail i be in charge of piece k m + i."""
+        """Assign piece k m + i to place k of rail i."""
         if plan:
             num_nodes, m = len(self.nodes), len(self.rails)
             piece = self.num_chunks // (num_nodes * m)
@@ -179,7 +160,7 @@ class Levels:
 
 
 def once_per_rank(algorithm: Algorithm, layout: Layout) -> str | None:
-    """Why an algorithm cannot take pieces that lie apart, or None."""
+    """Explain why an algorithm does not support pieces at a distance, or None."""
     if layout.world_size == 1 or algorithm.problem_with(layout):
         return None
     if algorithm.plan(layout, 0.0).num_chunks == layout.world_size:
@@ -203,7 +184,7 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
     outer : AllReduce
         Across nodes, on 1/m of the buffer per rail.
     inner_gather : AllGather
-        Inside the node, at the end; left out, the kind of ``inner`` with its options.
+        Inside the node, at the end; default: the kind of ``inner`` with its options.
     """
 
     kind: Literal["hierarchical"] = "hierarchical"
@@ -222,7 +203,7 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
 
     @property
     def _kind_back(self) -> str:
-        """The kind of all_gather that goes the way of ``inner`` back."""
+        """The kind of all_gather that reverses ``inner``."""
         other = ALSO_CALLED["all_gather"].get(self.inner.kind, {})
         return other.get("kind", self.inner.kind)
 
@@ -234,7 +215,7 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
 
     @property
     def gather(self) -> AllGatherAlgorithm:
-        """Step that distributes the sums to every rank of the node."""
+        """The all_gather of the sums inside the node."""
         if self.inner_gather is not None:
             return self.inner_gather
         member = ALL_GATHER[self._kind_back]
@@ -269,14 +250,14 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
 
 
 class _Pieces(Composed):
-    """Common parts of the families in which every rank has a piece."""
+    """Base of the families in which every rank has a piece."""
 
     kind: Literal["hierarchical"] = "hierarchical"
     inner: Algorithm
     outer: Algorithm
 
     @abstractmethod
-    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
+    def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
         """Add the plan inside and the one across, first things first."""
 
     def problem_with(self, layout: Layout) -> str | None:
@@ -296,7 +277,7 @@ class _Pieces(Composed):
         outer = plan_of(self.outer, rails_of(layout)[1], cuts[1])
         num_chunks = lcm(layout.world_size, layout.num_nodes * count(inner))
         levels = Levels(layout, parts, num_chunks)
-        self.play(levels, inner, outer)
+        self.add_plans(levels, inner, outer)
         return num_chunks
 
 
@@ -312,7 +293,7 @@ class HierarchicalReduceScatter(_Pieces, ReduceScatterAlgorithm):
     inner: AnyReduceScatter = RingReduceScatter()
     outer: AnyReduceScatter = RingReduceScatter()
 
-    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
+    def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
         levels.pieces_inside(inner)
         levels.pieces_across(outer)
 
@@ -329,20 +310,20 @@ class HierarchicalAllGather(_Pieces, AllGatherAlgorithm):
     inner: AnyAllGather = RingAllGather()
     outer: AnyAllGather = RingAllGather()
 
-    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
+    def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
         levels.pieces_across(outer)
         levels.pieces_inside(inner)
 
 
 class _RootedHierarchical(Composed):
-    """Common parts of broadcast and reduce."""
+    """Base of broadcast and reduce."""
 
     kind: Literal["hierarchical"] = "hierarchical"
     inner: Algorithm
     outer: Algorithm
 
     @abstractmethod
-    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
+    def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         """Add the plan inside and the one across on the root's rail, first things first."""
 
     def problem_with(self, layout: Layout) -> str | None:
@@ -361,7 +342,7 @@ class _RootedHierarchical(Composed):
         inner = plan_of(self.inner, layout.node, cuts[0], place)
         outer = plan_of(self.outer, rails_of(layout)[1], cuts[1], node)
         levels = Levels(layout, parts, lcm(count(inner), count(outer)))
-        self.play(levels, inner, outer, place)
+        self.add_plans(levels, inner, outer, place)
         return levels.num_chunks
 
 
@@ -377,7 +358,7 @@ class HierarchicalBroadcast(_RootedHierarchical, BroadcastAlgorithm):
     inner: AnyBroadcast = RingBroadcast()
     outer: AnyBroadcast = RingBroadcast()
 
-    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
+    def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         levels.on_rail(place, outer)
         levels.inside(inner)
 
@@ -394,7 +375,7 @@ class HierarchicalReduce(_RootedHierarchical, ReduceAlgorithm):
     inner: AnyReduce = TreeReduce()
     outer: AnyReduce = TreeReduce()
 
-    def play(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
+    def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         levels.inside(inner)
         levels.on_rail(place, outer)
 
@@ -403,7 +384,7 @@ class HierarchicalAllToAll(Composed, AllToAllAlgorithm):
     """Exchange inside the node, then across on every rail in messages m times as large.
 
     First every rank sends its neighbour on rail j the data for rail j of all nodes; then the rails
-    carry them: N - 1 messages of m pieces across in place of m (N - 1) of one.
+    send them: N - 1 messages of m pieces across instead of m (N - 1) of one.
 
     References
     ----------
@@ -440,7 +421,7 @@ class HierarchicalAllToAll(Composed, AllToAllAlgorithm):
 
 
 def _to_the_rails(layout: Layout) -> Round:
-    """Inside a node, send place j the data for place j of all nodes; stored behind the result."""
+    """Inside a node, send place j the data for place j of all nodes, stored after the result."""
     n, m = layout.world_size, layout.per_node
     rank, place = np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
     return Round(
@@ -472,7 +453,7 @@ def _along_the_rails(layout: Layout) -> Round:
 
 
 def most_square(world_size: int) -> tuple[int, int]:
-    """Rows and columns of the most square grid; columns are at least as many.
+    """Return rows and columns of the most square grid, at least as many columns.
 
     Raises
     ------
@@ -486,12 +467,12 @@ def most_square(world_size: int) -> tuple[int, int]:
 
 
 class Torus2d(Composed):
-    """Base of the members: the grid of ranks and the algorithms on it.
+    """Base of the algorithms on a grid of ranks.
 
     Attributes
     ----------
     dims : tuple of int or None
-        Rows and columns; left out, the most square grid.
+        Rows and columns; default: the most square grid.
     """
 
     kind: Literal["torus2d"] = "torus2d"
@@ -506,10 +487,10 @@ class Torus2d(Composed):
 
     @abstractmethod
     def levels(self) -> Composed:
-        """The hierarchical algorithm that works on the rows and columns."""
+        """Return the hierarchical algorithm for the rows and columns."""
 
     def shape(self, world_size: int) -> tuple[int, ...]:
-        """Rows and columns."""
+        """Return rows and columns."""
         return self.dims or most_square(world_size)
 
     def problem_with(self, layout: Layout) -> str | None:
@@ -517,7 +498,7 @@ class Torus2d(Composed):
         if rows * columns == layout.world_size:
             return None
         return (
-            f"needs dims whose product is the world_size {layout.world_size}, "
+            f"needs dims with the product world_size {layout.world_size}, "
             f"got {rows} x {columns}; leave dims out for the most square grid"
         )
 
@@ -530,7 +511,7 @@ class Torus2d(Composed):
         return self.levels().assemble(self._rows(layout), cuts, root, parts)
 
     def _rows(self, layout: Layout) -> Layout:
-        """The ranks with rows in place of nodes."""
+        """Return the layout with rows in place of nodes."""
         return Layout(layout.world_size, self.shape(layout.world_size)[1])
 
 
@@ -540,8 +521,8 @@ class Torus2dAllReduce(Torus2d, AllReduceAlgorithm):
     Attributes
     ----------
     both_ways : bool
-        Whether one half of the buffer goes along the columns first, at the same time, so that the
-        links of both directions are busy in every stage.
+        Whether half of the buffer goes along the columns first, at the same time, so that the links
+        of both directions are busy in every stage.
     """
 
     both_ways: Bool = False

@@ -1,21 +1,18 @@
 """Reductions in switches: SHARP and NVLink SHARP (NVLS).
 
-Every rank, or with ``{kind: hierarchical, outer: sharp}`` every rank of a rail, hangs on a switch.
-Chunks follow each other through the tree, one edge per round; every edge carries the buffer once
-each way, however many ranks there are.
+With SHARP every rank, or with ``{kind: hierarchical, outer: sharp}`` every rank of a rail, is
+connected to a switch. Chunks follow each other through the tree, one edge per round; every edge
+carries the buffer once each way, for any number of ranks.
 
-References
-----------
-Graham et al., "Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016.
-
-Rank r reduces the r-th piece of the buffer. It reads that piece through the switch
+With NVLS rank r reduces the r-th piece of the buffer. It reads that piece through the switch
 (``multimem.ld_reduce``), which fetches all copies and returns their sum, and writes the sum to all
 ranks through the switch (``multimem.st``). An all_reduce sends ``S (1 + 1/n)`` up every port and as
 much down. Pieces are cut further and pipelined.
 
 References
 ----------
-NVIDIA, "PTX ISA", multimem instructions; NCCL, src/device/all_reduce.h (algorithm NVLS).
+Graham et al., "Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016; NVIDIA, "PTX ISA",
+multimem instructions; NCCL, src/device/all_reduce.h (algorithm NVLS).
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ from simdp.spec import PositiveBytes
 
 
 def _neighbours(layout: Layout) -> list[list[int]]:
-    """Neighbours in the tree, without switches that lead to no further rank."""
+    """Return neighbours in the tree, without switches that lead to no further rank."""
     neighbours: list[list[int]] = [[] for _ in layout.across]
     for vertex, parent in enumerate(layout.across):
         if parent >= 0:
@@ -62,7 +59,7 @@ def _neighbours(layout: Layout) -> list[list[int]]:
 
 
 def _top(layout: Layout) -> int:
-    """The lowest switch that all ranks hang below."""
+    """Return the lowest switch above all ranks."""
     neighbours = _neighbours(layout)
     above = layout.across[0]
     while layout.across[above] in neighbours[above]:
@@ -72,7 +69,7 @@ def _top(layout: Layout) -> int:
 
 @lru_cache(maxsize=16)
 def _edges(layout: Layout, start: int) -> list[tuple[Ints, Ints]]:
-    """Edges of the tree by their distance from a vertex, each as its nearer and its farther end."""
+    """Return edges of the tree by distance from a vertex, as nearer and farther ends."""
     neighbours = _neighbours(layout)
     distance, before = np.full((2, len(neighbours)), -1)
     distance[start] = 0
@@ -95,7 +92,7 @@ def _edges(layout: Layout, start: int) -> list[tuple[Ints, Ints]]:
 
 
 class _Sharp(Simple):
-    """Base of the members: the tree, and how the buffer is cut.
+    """Base of SHARP's algorithms.
 
     Attributes
     ----------
@@ -126,7 +123,7 @@ class _Sharp(Simple):
 
 
 class SharpAllReduce(_Sharp, AllReduceAlgorithm):
-    """Sums climb to the topmost switch, which hands them down."""
+    """Sums go up to the topmost switch, which sends them down."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         return level_rounds(_edges(layout, _top(layout)), num_chunks, True, True)
@@ -150,12 +147,12 @@ class SharpReduce(_Sharp, ReduceAlgorithm):
 
 
 class _Nvls(Simple):
-    """Base of the members: the switch, and how the buffer is cut.
+    """Base of NVLS's algorithms.
 
     Attributes
     ----------
     chunk_size : float
-        Bytes of a rank's piece that are under way at a time; 2 MiB are 16 channels of NCCL's
+        Bytes of a rank's piece that are in flight at a time; 2 MiB are 16 channels of NCCL's
         largest NVLS chunk, 128 KiB.
     """
 
@@ -185,15 +182,7 @@ class _Nvls(Simple):
 
 
 class _Stages:
-    """Moves of one stage of a cut: all pieces to or from all ranks, or each to its rank.
-
-    Parameters
-    ----------
-    num_ranks : int
-        Ranks; the switch is the vertex after the last one.
-    cuts : int
-        Cuts of every piece.
-    """
+    """Rounds of the stages of one of ``cuts`` of every piece, with switch ``num_ranks``."""
 
     def __init__(self, num_ranks: int, cuts: int) -> None:
         self.ranks, self.cuts = np.arange(num_ranks), cuts
@@ -204,11 +193,11 @@ class _Stages:
         return self._pieces(self.ranks, self.switch, cut, True)
 
     def answer(self, cut: int) -> Round:
-        """The switch gives each rank the sum of its piece."""
+        """The switch sends each rank the sum of its piece."""
         return Round(self.switch, self.ranks, self.ranks * self.cuts + cut, False)
 
     def write(self, cut: int) -> Round:
-        """Each rank gives the switch its piece."""
+        """Each rank sends the switch its piece."""
         return Round(self.ranks, self.switch, self.ranks * self.cuts + cut, False)
 
     def multicast(self, cut: int) -> Round:
@@ -221,12 +210,12 @@ class _Stages:
 
 
 class NvlsAllReduce(_Nvls, AllReduceAlgorithm):
-    """Fetch the sum of the own piece from the switch, and write it to everyone through it."""
+    """Every rank fetches the sum of its piece from the switch, and writes it to all through it."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         cuts = num_chunks // layout.world_size
         stages = _Stages(layout.world_size, cuts)
-        # No connection serves two stages in one round: up go 1 and 3, down 2 and 4.
+        # No connection is used by two stages in one round: up go 1 and 3, down 2 and 4.
         for step in range(cuts + 2):
             if step < cuts:
                 yield stages.fetch(step)
@@ -239,7 +228,7 @@ class NvlsAllReduce(_Nvls, AllReduceAlgorithm):
 
 
 class NvlsReduceScatter(_Nvls, ReduceScatterAlgorithm):
-    """Fetch the sum of the own piece from the switch."""
+    """Every rank fetches the sum of its piece from the switch."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         cuts = num_chunks // layout.world_size
@@ -250,7 +239,7 @@ class NvlsReduceScatter(_Nvls, ReduceScatterAlgorithm):
 
 
 class NvlsAllGather(_Nvls, AllGatherAlgorithm):
-    """Write the own piece to everyone through the switch."""
+    """Every rank writes its piece to all others through the switch."""
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         cuts = num_chunks // layout.world_size
@@ -261,7 +250,7 @@ class NvlsAllGather(_Nvls, AllGatherAlgorithm):
 
 
 class NvlsBroadcast(_Nvls, BroadcastAlgorithm):
-    """The root writes to everyone through the switch; ``chunk_size`` is of the whole buffer."""
+    """The root writes to all ranks through the switch; ``chunk_size`` is of the whole buffer."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         return aligned_chunks(nbytes, self.chunk_size)

@@ -1,31 +1,27 @@
-"""Plans of a collective: rounds of transfers, chunks, slices, and the ledger that checks them.
+"""Plans of a collective: rounds of transfers, chunks, slices, and the ledger that proves them.
 
 A plan lists transfers, without data and without time. All interpreters read the same plan: the
 event fabric, the vectorised fabric, the payload that moves real arrays, and the proof in `prove`.
 
 The contract of a plan
 ----------------------
-* A transfer moves one chunk, or several that lie at equal distances, from ``src`` to ``dst``. Where
-  ``reduce`` is true the receiver adds them to its own copies, else it replaces these. All transfers
-  of a round read the state before the round; reductions of a round apply in the order in which they
-  are listed.
+* A transfer moves one chunk, or several at equal distances, from ``src`` to ``dst``. Where
+``reduce`` is true the receiver adds them to its own copies, else it replaces these. All transfers
+of a round read the state before the round; reductions of a round apply in the listed order.
 * In time, a transfer starts when both ranks have entered the collective, its inputs have arrived
-  (`Plan.order`), and the previous transfer from ``src`` to ``dst`` over the same channel is done.
-  Rounds are no barriers.
+(`Plan.order`), and the previous transfer from ``src`` to ``dst`` over the same channel is done.
+Rounds are no barriers.
 * Every chunk is charged as the exact fraction ``nbytes / num_chunks``; the payload splits whole
-  elements.
-* A plan may be made of parts (`parts`): other plans, on groups of ranks, one after the other or at
-  the same time.
-* Vertices from ``world_size`` on are switches that add. They need not enter, and hold nothing at
-  first.
+elements.
+* A plan may consist of parts (`parts`): other plans, on groups of ranks, one after the other or at
+the same time. A rank enters a part when it has left those before it. Slices of a composed plan
+follow each other: a rank enters a stage with its next slice when it has left it with the previous
+one.
+* Vertices from ``world_size`` on are switches that add. They do not enter, and are empty at first.
 
-A rank enters a part when it has left those that the part comes after; parts that do not come after
-each other run at the same time. Slices of a composed plan run one behind the other: a rank enters a
-stage with its next slice when it has left it with the one before.
-
-Rank r contributes the token r. The ledger keeps, for every vertex and chunk, the set of tokens of
-its copy and the piece of the buffer, and applies the moves: a copy replaces; a reduction unites two
-disjoint sets of the same piece. No data, no time.
+In the ledger rank r contributes the token r. For every vertex and chunk it keeps the set of tokens
+and the piece of the buffer, and applies the moves: a copy replaces; a reduction unites two disjoint
+sets of the same piece.
 """
 
 from __future__ import annotations
@@ -56,11 +52,11 @@ class Layout:
         Ranks per node; divides ``world_size``. 0 means one node.
     inside : tuple of int
         Reduction tree inside a node: the parent of each local rank and then of each of the node's
-        switches, which are numbered from ``local_size`` on; -1 for the last one. Empty if no switch
-        inside a node can add.
+        switches, numbered from ``local_size`` on; -1 for the last one. Empty if no switch inside a
+        node can add.
     across : tuple of int
-        The same between nodes: the parent of every rank and then of each switch, which are
-        numbered from ``world_size`` on. Empty where no switch between nodes can add.
+        The same between nodes: the parent of every rank and then of each switch, numbered from
+        ``world_size`` on. Empty if no switch between nodes can add.
     """
 
     world_size: int
@@ -98,7 +94,7 @@ class Layout:
 
     @property
     def num_switches(self) -> int:
-        """Switches that can add: those of node 0, 1, ..., and then those between nodes.
+        """Switches that can add: those of node 0, 1, ..., then those between nodes.
 
         Their vertices are numbered from ``world_size`` on.
         """
@@ -110,21 +106,20 @@ class Layout:
         return Layout(self.per_node, self.per_node, self.inside)
 
     def vertices_of_nodes(self) -> Ints:
-        """Ranks and then switches of each node, shape `(num_nodes, per_node + num_inside)`."""
+        """Return ranks and switches of each node, shape `(num_nodes, per_node + num_inside)`."""
         nodes = np.arange(self.num_nodes)[:, None]
         ranks = nodes * self.per_node + np.arange(self.per_node)
         switches = self.world_size + nodes * self.num_inside + np.arange(self.num_inside)
         return np.concatenate([ranks, switches], axis=1)
 
     def rails(self) -> tuple[Ints, Layout]:
-        """Ranks with the same place in their nodes, which talk to each other across nodes.
+        """Return ranks with the same place in their nodes, and their layout.
 
         Returns
         -------
         (ndarray, Layout)
-            Ranks and then the switches between nodes that add for them, shape
-            `(per_node, num_nodes + switches of a rail)`; and the layout that every rail sees, with
-            one rank to a node.
+            Ranks and then the switches between nodes that add for them, shape `(per_node, num_nodes
+            + switches of a rail)`; and the layout of every rail, with one rank to a node.
 
         Raises
         ------
@@ -143,7 +138,7 @@ class Layout:
         return np.concatenate([ranks, switches + first], axis=1), Layout(nodes, 1, (), trees[0][1])
 
     def _rail_tree(self, rail: list[int]) -> tuple[list[int], tuple[int, ...]]:
-        """The switches above some ranks, in the order in which they are met, and the tree."""
+        """Return the switches above some ranks, in the order they are met, and the tree."""
         found: dict[int, int] = {}
         parents = [0] * len(rail)
         for number, rank in enumerate(rail):
@@ -159,7 +154,7 @@ class Layout:
 
 
 def layout_of(layout: Layout | int) -> Layout:
-    """Take a number of ranks for a layout of one node."""
+    """Return the layout; a number of ranks means one node."""
     return layout if isinstance(layout, Layout) else Layout(layout)
 
 
@@ -178,17 +173,17 @@ class Round(NamedTuple):
     src, dst : ndarray, int64
         Vertices: ranks, and switches that add.
     chunk : ndarray, int64
-        Which chunk moves; the first of them where several do.
+        The chunk sent, or the first of several.
     reduce : bool or ndarray of bool
         Whether the receiver adds (True) or replaces (False).
     to : ndarray, int64, or None
         Destination chunk at the receiver; None: ``chunk``.
     num_chunks : int or ndarray, int64
-        How many chunks move.
+        Number of chunks sent.
     stride : int
         Distance between the chunks of a transfer.
     channel : int or ndarray, int64
-        Which of the connections from ``src`` to ``dst`` the transfer takes.
+        Connection from ``src`` to ``dst`` that the transfer uses.
     """
 
     src: Ints
@@ -202,15 +197,7 @@ class Round(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Chunks that move in one round, one by one, as arrays of equal length.
-
-    Attributes
-    ----------
-    src, dst, chunk, to : ndarray, int64
-        As in `Round`.
-    reduce : ndarray of bool
-        As in `Round`.
-    """
+    """Single chunks that move in one round, as arrays of equal length; fields as in `Round`."""
 
     src: Ints
     dst: Ints
@@ -220,7 +207,7 @@ class Moves(NamedTuple):
 
 
 def expand(transfers: Round) -> Moves:
-    """List every chunk of every transfer of a round."""
+    """Return every chunk of every transfer of a round."""
     src, dst, chunk, reduce, to, count, stride, _ = transfers
     reduce = np.broadcast_to(reduce, src.shape)
     to = chunk if to is None else to
@@ -235,22 +222,22 @@ def expand(transfers: Round) -> Moves:
 
 @dataclass(frozen=True, eq=False)
 class SubPlan:
-    """A plan inside a plan, carried out by several groups of ranks side by side.
+    """A plan inside a plan, run by several groups of ranks in parallel.
 
     Attributes
     ----------
     plan : Plan
         Without parts of its own.
     members : ndarray, int64, shape `(num_groups, plan.num_vertices)`
-        Which vertices of the whole take the places 0, 1, ... in each group.
+        Vertices of the whole at the places 0, 1, ... of each group.
     first : ndarray, int64, shape `(num_groups,)`
-        Where each group's chunk 0 lies among the chunks of the whole.
+        Each group's chunk 0, as a chunk of the whole.
     step : int
         Distance between the chunks of a group.
     spread : ndarray, int64, shape `(chunks of the whole in one of the part,)`
-        Where these lie, from the first one.
+        Their offsets from the first one.
     after : tuple of int
-        The parts that a rank must have left before it enters this one.
+        Parts that a rank must have left before it enters this one.
     """
 
     plan: Plan
@@ -261,7 +248,7 @@ class SubPlan:
     after: tuple[int, ...]
 
     def moves(self) -> Iterator[Moves]:
-        """Chunks that move, round by round, as vertices and chunks of the whole."""
+        """Yield moves round by round, as vertices and chunks of the whole."""
         for m in self.plan.moves():
             src, dst = self.members[:, m.src], self.members[:, m.dst]
 
@@ -283,21 +270,21 @@ class SubPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One collective on a number of ranks: its transfers, round by round.
+    """The transfers of one collective, round by round.
 
     Attributes
     ----------
     collective : str
         Its collective, a key of `simdp.collectives.FAMILIES`.
     world_size, num_chunks : int
-        Ranks, and pieces that the buffer is cut into.
+        Ranks, and chunks of the buffer.
     root : int
-        The rank that gives or gets everything, where there is one.
+        Root rank, if the collective has one.
     rounds : callable
-        Starts the rounds from the beginning; there are none in a plan of parts.
+        Starts the rounds from the beginning; a plan of parts has none.
     offsets : callable
-        ``offsets(num_elements, itemsize)``: where each chunk begins in a buffer, and where the
-        last one ends, shape `(num_chunks + 1,)`.
+        ``offsets(num_elements, itemsize)``: the begin of each chunk in a buffer, and the end of the
+        last one, shape `(num_chunks + 1,)`.
     order : {"chunk", "rank", "ring", "chain"}
         Dependencies of a transfer. ``chunk``: all earlier arrivals in the chunk at its source.
         ``rank``: every rank takes part in one round after the other, as with MPI's sendrecv; both
@@ -306,16 +293,16 @@ class Plan:
         ``slices`` rounds ago. ``chain``: as ``chunk``, and every chunk goes from the first vertex
         of ``route`` to the last one, all in the same order.
     slices : int
-        Pieces that every chunk of a ring is cut into, which follow each other.
+        Pieces of every chunk of a ring, which follow each other.
     route : ndarray, int64, or None
         The vertices of a chain, or of a ring, in the order of the chunks' path. None without such
         an order, or if a ring's first round gives it.
     num_scratch : int
-        Chunks beyond ``num_chunks`` that every rank holds for a while. Of an all_to_all, which
-        leaves its input as it is, the first ``num_chunks`` of them are the result.
+        Temporary chunks of every rank beyond ``num_chunks``. The first ``num_chunks`` of them are
+        the result of an all_to_all, which keeps its input.
     num_switches : int
         Vertices beyond the ranks.
-    parts : tuple of Part
+    parts : tuple of SubPlan
         Its component plans, if composed.
     """
 
@@ -339,7 +326,7 @@ class Plan:
 
     @property
     def num_slots(self) -> int:
-        """Chunks that a rank can hold."""
+        """Chunks of a rank, with scratch."""
         return self.num_chunks + self.num_scratch
 
     @cached_property
@@ -349,14 +336,14 @@ class Plan:
 
     @cached_property
     def everything(self) -> tuple[SubPlan, ...]:
-        """The parts; of a plan without any, itself as the only one."""
+        """The parts, or the plan itself as the only one."""
         one = np.zeros(1, dtype=np.int64)
         return self.parts or (
             SubPlan(self, np.arange(self.num_vertices)[None, :], one, 1, one, ()),
         )
 
     def moves(self) -> Iterator[Moves]:
-        """Chunks that move, round by round, part by part."""
+        """Yield moves round by round, part by part."""
         for part in self.parts:
             yield from part.moves()
         for transfers in self.rounds():
@@ -364,7 +351,7 @@ class Plan:
 
     @cached_property
     def sends_per_rank(self) -> Ints:
-        """How many chunks each rank sends, shape `(world_size,)`."""
+        """Chunks sent by each rank, shape `(world_size,)`."""
         return self._per_vertex(np.ones(1, dtype=np.int64))[: self.world_size]
 
     @cached_property
@@ -397,7 +384,7 @@ class Plan:
 
 
 def even_offsets(num_chunks: int) -> Offsets:
-    """Cut a buffer into chunks whose numbers of elements differ by one at most."""
+    """Return offsets of chunks with numbers of elements that differ by at most one."""
 
     def offsets(num_elements: int, itemsize: int) -> Ints:
         return np.arange(num_chunks + 1, dtype=np.int64) * num_elements // num_chunks
@@ -411,7 +398,7 @@ NO_SPREAD = np.zeros(1, dtype=np.int64)
 
 
 class Assembly:
-    """Parts of a plan in the making; a plan that is added with parts of its own is taken apart."""
+    """Collects the parts of a plan; parts of added plans are added one by one."""
 
     def __init__(self) -> None:
         self.parts: list[SubPlan] = []
@@ -425,17 +412,12 @@ class Assembly:
         spread: Ints = NO_SPREAD,
         after: tuple[int, ...] = (),
     ) -> tuple[int, ...]:
-        """Add a plan for groups of ranks.
-
-        Parameters
-        ----------
-        plan, members, first, step, spread, after
-            As in `Part`.
+        """Add a plan for groups of ranks; arguments as in `SubPlan`.
 
         Returns
         -------
         tuple of int
-            The last parts of the plan; later parts come ``after`` them.
+            The last parts of the plan, for ``after`` of later parts.
         """
         begin = len(self.parts)
         for part in plan.everything:
@@ -449,7 +431,7 @@ class Assembly:
 
 
 def in_slices(stages: list[SubPlan], slices: int) -> tuple[SubPlan, ...]:
-    """Let slices run through parts one behind the other."""
+    """Cut parts into slices that follow each other."""
     if slices == 1:
         return tuple(stages)
     count = len(stages)
@@ -468,16 +450,16 @@ def in_slices(stages: list[SubPlan], slices: int) -> tuple[SubPlan, ...]:
 
 
 def in_groups(plan: Plan, groups: Ints, world_size: int | None = None) -> Plan:
-    """The plan of several process groups that do the same at the same time.
+    """Return the plan of several process groups that run the same plan at the same time.
 
     Parameters
     ----------
     plan : Plan
         Of one group; without switches.
     groups : ndarray, shape `(num_groups, plan.world_size)`, int64
-        The ranks of each group; none is in two.
+        The ranks of each group; disjoint.
     world_size : int, optional
-        Ranks in all, where some are in no group: these do nothing. Left out, every rank is in one.
+        Number of ranks, if some are in no group and idle. Default: all are in groups.
     """
     assert not plan.num_switches
     parts = Assembly()
@@ -498,21 +480,21 @@ def in_groups(plan: Plan, groups: Ints, world_size: int | None = None) -> Plan:
 
 
 def _slice(transfers: Round, number: int, slices: int) -> Round:
-    """Transfers of a round for one slice of every chunk."""
+    """Return the transfers of a round for one slice of every chunk."""
     chunk = transfers.chunk * slices + number
     to = None if transfers.to is None else transfers.to * slices + number
     return transfers._replace(chunk=chunk, to=to, stride=transfers.stride * slices)
 
 
 def in_turn(rounds: Iterator[Round], slices: int) -> Iterator[Round]:
-    """Every round slice by slice."""
+    """Yield every round slice by slice."""
     for transfers in rounds:
         for number in range(slices):
             yield _slice(transfers, number, slices)
 
 
 def behind(rounds: Iterator[Round], slices: int) -> Iterator[Round]:
-    """Every slice one round behind the slice before it."""
+    """Yield rounds in which every slice is one round behind the previous one."""
     under_way: list[tuple[int, Round]] = []
     ahead = iter(rounds)
     while True:
@@ -526,7 +508,7 @@ def behind(rounds: Iterator[Round], slices: int) -> Iterator[Round]:
 
 
 def _join(rounds: list[Round]) -> Round:
-    """Merge the transfers of several into one round; their strides are equal."""
+    """Merge rounds of equal strides into one."""
     if len(rounds) == 1:
         return rounds[0]
     strides = {
@@ -550,16 +532,13 @@ def _join(rounds: list[Round]) -> Round:
 Bits = NDArray[np.uint64]
 
 NOTHING = -1
-"""The piece that an empty chunk holds."""
+"""The piece of an empty chunk."""
 
 
 def prove(plan: Plan) -> None:
     """Prove that a plan computes its collective.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of any size; memory is `num_vertices * num_slots * world_size` bits.
+    Memory is `num_vertices * num_slots * world_size` bits.
 
     Raises
     ------
@@ -581,12 +560,12 @@ def _token(plan: Plan, rank: int) -> Bits:
 
 
 def _tokens(plan: Plan) -> Bits:
-    """One token of every rank, shape `(world_size, words)`."""
+    """Return one token per rank, shape `(world_size, words)`."""
     return np.stack([_token(plan, rank) for rank in range(plan.world_size)])
 
 
 def _pieces(plan: Plan) -> Ints:
-    """Which rank's piece each chunk of the buffer is, where every rank has one."""
+    """Return the owner of each chunk of the buffer."""
     return np.arange(plan.num_chunks) * plan.world_size // plan.num_chunks
 
 
@@ -610,7 +589,7 @@ def _initial(plan: Plan) -> tuple[Bits, Ints]:
 def _apply(plan: Plan, held: Bits, piece: Ints, number: int, moves: Moves) -> None:
     src, dst, chunk, to, reduce = moves
     _check_places(plan, number, moves)
-    sent, what = held[src, chunk], piece[src, chunk]  # as they were before the round
+    sent, sent_piece = held[src, chunk], piece[src, chunk]  # as they were before the round
     for i in np.flatnonzero(~sent.any(axis=1)):
         raise PlanError(
             f"{plan.collective}: in round {number} rank {src[i]} sends chunk {chunk[i]} to rank "
@@ -628,14 +607,15 @@ def _apply(plan: Plan, held: Bits, piece: Ints, number: int, moves: Moves) -> No
                 "contribution that it holds already; it would be counted twice."
             )
         mine = piece[rank, slot]
-        mixed = adds & (mine != what[group]) & (mine != NOTHING)
+        mixed = adds & (mine != sent_piece[group]) & (mine != NOTHING)
         for i in np.flatnonzero(mixed):
             raise PlanError(
                 f"{plan.collective}: in round {number} rank {rank[i]} adds piece "
-                f"{what[group][i]} of the buffer to chunk {slot[i]}, which holds piece {mine[i]}."
+                f"{sent_piece[group][i]} of the buffer to chunk {slot[i]}, which holds piece "
+                f"{mine[i]}."
             )
         kept = np.where(adds[:, None], held[rank, slot], np.uint64(0))
-        held[rank, slot], piece[rank, slot] = kept | sent[group], what[group]
+        held[rank, slot], piece[rank, slot] = kept | sent[group], sent_piece[group]
 
 
 def _check_places(plan: Plan, number: int, moves: Moves) -> None:
@@ -661,7 +641,7 @@ def _check_final(plan: Plan, held: Bits, piece: Ints, rank: int) -> None:
         missing = int(np.bitwise_count(tokens[i] & ~held[slots[i]]).sum())
         count = int(np.bitwise_count(tokens[i]).sum())
         raise PlanError(
-            f"{plan.collective}: rank {rank} ends without what it should have of chunk "
+            f"{plan.collective}: rank {rank} ends with an incomplete chunk "
             f"{slots[i]}: {missing} of {count} contributions are missing."
         )
     for i in np.flatnonzero(piece[slots] != pieces):
@@ -672,7 +652,7 @@ def _check_final(plan: Plan, held: Bits, piece: Ints, rank: int) -> None:
 
 
 def _due(plan: Plan, rank: int) -> tuple[Ints, Bits, Ints]:
-    """Chunks that a rank must end with, the tokens in each, and the piece that each is."""
+    """Return a rank's final chunks, their tokens, and their pieces."""
     chunks, owner, token = np.arange(plan.num_chunks), _pieces(plan), _tokens(plan)
     everyone = np.bitwise_or.reduce(token, axis=0)
     collective, mine = plan.collective, chunks[owner == rank]

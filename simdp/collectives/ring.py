@@ -1,8 +1,7 @@
 """Ring algorithms: one ring, several, both directions.
 
-In one node, or with one rank to a node, ring c goes round in steps of the c-th number that has no
-divisor in common with n: 1, n - 1, 3, n - 3, ... No two of them use a link of a full mesh in the
-same direction.
+In one node, or with one rank per node, ring c has steps of the c-th number coprime to n: 1, n - 1,
+3, n - 3, ... No two of them use a link of a full mesh in the same direction.
 
 On several nodes of m ranks all rings visit the nodes in the same order, but each enters and leaves
 a node at another local rank, so that the rings use different network cards; and inside a node no
@@ -11,13 +10,13 @@ two use a link in the same direction. For even m ring c visits the local ranks `
 such rings. For odd m ring c goes in steps of the c-th number s coprime to m, from local rank ``2
 s`` to ``s``.
 
+Rings in both directions use full-duplex links, which one ring leaves half idle; two ranks have only
+one ring.
+
 References
 ----------
 E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 treatments", Australian Journal of Scientific Research A 2(2), 1949.
-
-Uses both directions of full-duplex links, which one ring leaves half idle. Two ranks have only one
-way to each other, so that one ring takes everything.
 """
 
 from __future__ import annotations
@@ -48,21 +47,21 @@ Rank = Annotated[Int, Field(ge=0)]
 Pair = Annotated[tuple[Rank, Rank], Field()]
 
 MAX_AVOIDED = 64
-"""Pairs that may be kept apart."""
+"""Limit of pairs in ``avoid``."""
 
 MAX_SWAPS = 256
-"""Ranks next to one, in the order so far, with which it may change places."""
+"""Distance in the order up to which a rank may be swapped."""
 
 
 class Around(Spec):
-    """Common option of rings: the ranks that must not be neighbours.
+    """Common option of rings: pairs of ranks that must not be neighbours.
 
     Attributes
     ----------
     avoid : tuple of (int, int)
-        Pairs of ranks that are no neighbours in the ring, such as those at the ends of a degraded
-        link; of process groups, places in the group. Other ranks change places, those of one node
-        as long as that is enough.
+        Pairs of ranks that are no neighbours in the ring, such as the ends of a degraded link; of
+        process groups, places in the group. Other ranks are swapped, those of one node if that
+        suffices.
     """
 
     avoid: tuple[Pair, ...] = Field((), max_length=MAX_AVOIDED)
@@ -80,24 +79,24 @@ class Around(Spec):
         return None
 
     def around(self, layout: Layout) -> Ints:
-        """The ranks in the order in which the ring passes them, from rank 0 on."""
+        """Return the ranks in ring order, from rank 0 on."""
         return ring_order(layout.world_size, layout.per_node, self.avoid)
 
 
 @lru_cache(maxsize=64)
 def ring_order(world_size: int, per_node: int, avoid: tuple[Pair, ...]) -> Ints:
-    """Order ranks around a ring: as they are numbered, but for pairs that are kept apart.
+    """Order ranks around a ring by number, with pairs kept apart.
 
-    Ranks change places two by two as long as that parts a pair; of several changes, the one that
-    leads over the fewest ways between nodes and, of these, the nearest. Where no order is found,
-    the best one comes back.
+    Ranks are swapped two by two while that separates a pair; of several swaps, the one with the
+    fewest crossings between nodes and, of these, the nearest. If no order is found, the best one is
+    returned.
 
     Parameters
     ----------
     world_size, per_node : int
         Ranks, and ranks of a node.
     avoid : tuple of (int, int)
-        Pairs of ranks that should be no neighbours; those that are not there do not count.
+        Pairs of ranks that should not be neighbours; ranks beyond ``world_size`` are ignored.
 
     Returns
     -------
@@ -129,13 +128,13 @@ def _met(order: Ints, avoid: Sequence[Pair]) -> int:
 
 
 def _crossings(order: Ints, per_node: int) -> int:
-    """Count the ways between nodes."""
+    """Count the steps between nodes."""
     node = order // per_node
     return int((node != np.roll(node, -1)).sum())
 
 
 def _swaps(order: Ints, avoid: Sequence[Pair]) -> Iterator[tuple[int, Ints]]:
-    """Orders in which a rank of such a pair has changed places, with how far it went."""
+    """Yield orders with a rank of such a pair swapped, and the distance of the swap."""
     n, place = len(order), {rank: at for at, rank in enumerate(order.tolist())}
     for at in sorted({place[rank] for pair in avoid for rank in pair if rank < n}):
         for far in range(1, min(n, MAX_SWAPS)):
@@ -151,7 +150,7 @@ def _swaps(order: Ints, avoid: Sequence[Pair]) -> Iterator[tuple[int, Ints]]:
 def ring_rounds(
     order: Ints, first_chunk: int, num_reducing: int, num_rounds: int
 ) -> Iterator[Round]:
-    """Rounds of a ring in which every rank of ``order`` sends to the next one.
+    """Yield rounds of a ring in which every rank of ``order`` sends to the next one.
 
     The rank at place p sends the chunk of the rank at place ``p + first_chunk - step``, which the
     receiver adds in the first ``num_reducing`` rounds.
@@ -169,17 +168,17 @@ class RingAllReduce(Around, Simple, AllReduceAlgorithm):
     Attributes
     ----------
     chunking : {"even", "gloo"}
-        How the payload is cut, and so the order of every sum: ``even`` splits whole elements
-        evenly and sends upwards; ``gloo`` cuts, sends and adds exactly as gloo's ring does, so that
-        float32 bits equal those of torch with the gloo backend. The time is the same.
+        How the payload is cut, and so the order of every sum: ``even`` splits whole elements evenly
+        and sends upwards; ``gloo`` cuts, sends and adds exactly as gloo's ring, so that float32
+        bits equal those of torch with the gloo backend. The time is the same.
     avoid : tuple of (int, int)
         Pairs of ranks that are no neighbours in the ring (`Around`); not with ``gloo``, whose ring
-        goes by the ranks' numbers.
+        follows rank numbers.
 
     References
     ----------
-    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    JPDC 69(2), 2009.
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC
+    69(2), 2009.
     """
 
     order: ClassVar[Order] = "ring"
@@ -206,7 +205,7 @@ class RingAllReduce(Around, Simple, AllReduceAlgorithm):
 
 
 def gloo_rounds(world_size: int, num_rounds: int) -> Iterator[Round]:
-    """Rounds of gloo's ring, which goes down: chunk c starts at rank c - 1, is complete at c."""
+    """Yield rounds of gloo's ring, downwards: chunk c starts at rank c - 1, is complete at c."""
     src = np.arange(world_size)
     for step in range(num_rounds):
         yield Round(
@@ -219,7 +218,7 @@ def _quotient_up(dividend: int, divisor: int) -> int:
 
 
 def gloo_offsets(world_size: int) -> Offsets:
-    """Cut a buffer as gloo's ring does.
+    """Return the offsets of gloo's ring.
 
     Segments of at most 1 MiB, at least two per rank, in a multiple of the number of ranks; a chunk
     is that number of segments, so that the last chunks can be short or empty.
@@ -273,7 +272,7 @@ class RingBroadcast(Pipelined, Around, BroadcastAlgorithm):
 
 
 class RingReduce(Pipelined, Around, ReduceAlgorithm):
-    """A pipelined chain around the ring that ends at the root: every rank adds and passes on."""
+    """A pipelined chain around the ring that ends at the root: every rank adds and forwards."""
 
     order: ClassVar[Order] = "chain"
 
@@ -287,12 +286,12 @@ class RingReduce(Pipelined, Around, ReduceAlgorithm):
 
 
 def _from(order: Ints, root: int) -> Ints:
-    """A ring's order, beginning with the root."""
+    """Return a ring's order from the root on."""
     return np.roll(order, -int(np.flatnonzero(order == root)[0]))
 
 
 def _chain_rounds(route: Ints, num_chunks: int, reduce: bool) -> Iterator[Round]:
-    """Position p on a chain sends chunk ``step - p`` to the next one, where there is one."""
+    """Yield rounds of a chain, in which position p sends chunk ``step - p`` to the next one."""
     last_position = len(route) - 2
     for step in range(num_chunks + last_position):
         position = np.arange(max(0, step - num_chunks + 1), min(last_position, step) + 1)
@@ -302,18 +301,18 @@ def _chain_rounds(route: Ints, num_chunks: int, reduce: bool) -> Iterator[Round]
 # Multi ring ---------------------------------------------------------------------------------------
 
 MAX_CHANNELS = 64
-"""As many as NCCL has (MAXCHANNELS)."""
+"""NCCL's limit (MAXCHANNELS)."""
 
 
 def add_rings(collective: str, orders: list[Ints], parts: Assembly) -> int:
-    """Add rings that run at the same time; every rank's piece is one chunk of each ring.
+    """Add simultaneous rings; every rank's piece is one chunk of each ring.
 
     Parameters
     ----------
     collective : str
         all_reduce, reduce_scatter or all_gather.
     orders : list of ndarray, each shape `(world_size,)`
-        The ranks of each ring, every one sending to the next.
+        The ranks of each ring, each sending to the next.
     parts : Assembly
         Takes one part per ring.
 
@@ -336,7 +335,7 @@ def add_rings(collective: str, orders: list[Ints], parts: Assembly) -> int:
 
 
 def _strides(size: int) -> list[int]:
-    """Numbers below ``size`` without a divisor in common with it, shortest way round first."""
+    """Return numbers below ``size`` coprime to it, the shortest way round first."""
     small = np.arange(1, size // 2 + 1)
     small = small[np.gcd(small, size) == 1]
     return list(dict.fromkeys(np.stack([small, size - small], axis=1).reshape(-1).tolist()))
@@ -347,7 +346,7 @@ def _is_flat(layout: Layout) -> bool:
 
 
 def num_rings(layout: Layout) -> int:
-    """How many rings there are that share no link."""
+    """Return the number of rings that share no link."""
     size = layout.world_size if _is_flat(layout) else layout.per_node
     if not _is_flat(layout) and size % 2 == 0:
         return size
@@ -355,7 +354,7 @@ def num_rings(layout: Layout) -> int:
 
 
 def ring_orders(layout: Layout, channels: int) -> list[Ints]:
-    """The ranks of the first ``channels`` rings in the order in which they visit them."""
+    """Return the visiting order of each of the first ``channels`` rings."""
     n, m = layout.world_size, layout.per_node
     if _is_flat(layout):
         return [np.arange(n) * stride % n for stride in _strides(n)[:channels]]
@@ -370,7 +369,7 @@ def ring_orders(layout: Layout, channels: int) -> list[Ints]:
 
 
 class _MultiRing(Composed):
-    """Common parts of the three families.
+    """Base of algorithms on several rings.
 
     Attributes
     ----------
@@ -401,28 +400,28 @@ class _MultiRing(Composed):
 
 
 class MultiRingAllReduce(_MultiRing, AllReduceAlgorithm):
-    """Rings over different links at once: 2 (n - 1) rounds of 1/(n channels) of the buffer."""
+    """Simultaneous rings over different links: 2 (n - 1) rounds of 1/(n channels) of the buffer."""
 
 
 class MultiRingReduceScatter(_MultiRing, ReduceScatterAlgorithm):
-    """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
+    """Simultaneous rings over different links: n - 1 rounds of 1/(n channels) of the buffer."""
 
 
 class MultiRingAllGather(_MultiRing, AllGatherAlgorithm):
-    """Rings over different links at once: n - 1 rounds of 1/(n channels) of the buffer."""
+    """Simultaneous rings over different links: n - 1 rounds of 1/(n channels) of the buffer."""
 
 
 # Bidirectional ring -------------------------------------------------------------------------------
 
 
 def _ways(world_size: int) -> list[Ints]:
-    """The ranks upwards and downwards, from rank 0."""
+    """Return the ranks upwards and downwards, from rank 0."""
     up = np.arange(world_size)
     return [up, -up % world_size][: world_size - 1]
 
 
 class _BidirectionalRing(Composed):
-    """Common parts of the families in which every rank has a piece."""
+    """Base of the families in which every rank has a piece."""
 
     kind: Literal["bidirectional_ring"] = "bidirectional_ring"
 
@@ -436,19 +435,19 @@ class _BidirectionalRing(Composed):
 
 
 class BidirectionalRingAllReduce(_BidirectionalRing, AllReduceAlgorithm):
-    """Two rings, one each way: 2 (n - 1) rounds of 1/(2n) of the buffer."""
+    """Two rings in opposite directions: 2 (n - 1) rounds of 1/(2n) of the buffer."""
 
 
 class BidirectionalRingReduceScatter(_BidirectionalRing, ReduceScatterAlgorithm):
-    """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
+    """Two rings in opposite directions: n - 1 rounds of 1/(2n) of the buffer."""
 
 
 class BidirectionalRingAllGather(_BidirectionalRing, AllGatherAlgorithm):
-    """Two rings, one each way: n - 1 rounds of 1/(2n) of the buffer."""
+    """Two rings in opposite directions: n - 1 rounds of 1/(2n) of the buffer."""
 
 
 class BidirectionalRingBroadcast(Composed, BroadcastAlgorithm):
-    """Two pipelined chains from the root, one each way, each with half of the buffer.
+    """Two pipelined chains from the root in opposite directions, each with half of the buffer.
 
     Attributes
     ----------

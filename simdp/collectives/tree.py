@@ -1,25 +1,18 @@
 """Tree algorithms: binary, binomial, double binary.
 
-Ranks lie on the tree in heap order, counted from the root: position p has the children 2p + 1 and
-2p + 2, and position p is rank ``(root + p) % world_size``. A chunk climbs one level per round, from
-the deepest level, and descends one level per round; chunk c follows chunk c - 1 by one round.
+Binary: ranks are in heap order, counted from the root: position p has the children 2p + 1 and 2p +
+2, and position p is rank ``(root + p) % world_size``. A chunk climbs one level per round, from the
+deepest level, and descends one level per round; chunk c follows chunk c - 1 by one round.
 
-The whole buffer in each of ceil(log2 n) rounds: MPI's way for short messages.
+Binomial: the whole buffer in each of ceil(log2 n) rounds, for short messages.
 
-References
-----------
-Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-IJHPCA 19(1), 2005.
-
-An inner node of a binary tree sends and receives more than a leaf. Here half of the ranks are
-inner nodes of the first tree and leaves of the second one, and the others the other way round, so
-that all ports carry the same. Places on a tree are numbered in order, so that odd places are
-leaves; the second tree is the first one seen from the other end (even numbers of places) or moved
-by one place (odd numbers), as in NCCL.
-
-An all_reduce has a root of its own in each tree, as in NCCL; where the number of places is odd, the
+Double binary: an inner node of a binary tree sends and receives more than a leaf. Half of the ranks
+are inner nodes of the first tree and leaves of the second one, and vice versa, so that all ports
+carry the same. Places on a tree are numbered in order, so that odd places are leaves; the second
+tree is the first one mirrored (even numbers of places) or shifted by one place (odd numbers), as in
+NCCL. An all_reduce has a separate root in each tree, as in NCCL; with an odd number of places the
 first tree's root, which has one child there, is an inner node of the second one too. A broadcast
-and a reduce have their root above both trees, which hold the others, as in the paper.
+and a reduce have their root above both trees, as in the paper.
 
 On several nodes the trees join the nodes, and inside a node is a chain: in the first tree from
 local rank 0 upwards, in the second one from the last local rank downwards (of a broadcast or
@@ -27,9 +20,10 @@ reduce: from the root's local rank, upwards and downwards).
 
 References
 ----------
-Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-Parallel Computing 35(12), 2009; S. Jeaugey, "Massively scale your deep learning training with NCCL
-2.4", NVIDIA developer blog, 2019.
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+IJHPCA 19(1), 2005; Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", Parallel Computing 35(12), 2009; S. Jeaugey, "Massively scale your deep
+learning training with NCCL 2.4", NVIDIA developer blog, 2019.
 """
 
 from __future__ import annotations
@@ -58,7 +52,7 @@ from simdp.spec import PositiveBytes
 
 
 def depth(world_size: int) -> int:
-    """Levels below the root, ``floor(log2 world_size)``."""
+    """Return the levels below the root, ``floor(log2 world_size)``."""
     return world_size.bit_length() - 1
 
 
@@ -136,7 +130,7 @@ class TreeBarrier(Whole, BarrierAlgorithm):
 
 
 def _edges(world_size: int, root: int) -> list[tuple[Ints, Ints]]:
-    """Parents and children of each round of a broadcast, the farthest first."""
+    """Return parents and children of each round of a broadcast, the farthest first."""
     rounds = []
     for bit in reversed(range((world_size - 1).bit_length())):
         child = np.arange(1 << bit, world_size, 2 << bit)
@@ -145,7 +139,7 @@ def _edges(world_size: int, root: int) -> list[tuple[Ints, Ints]]:
 
 
 class BinomialBroadcast(Whole, BroadcastAlgorithm):
-    """Every rank that has the buffer sends it to one that has not: ceil(log2 n) rounds."""
+    """Every rank with the buffer sends it to one without: ceil(log2 n) rounds."""
 
     order: ClassVar[Order] = "rank"
 
@@ -157,7 +151,7 @@ class BinomialBroadcast(Whole, BroadcastAlgorithm):
 
 
 class BinomialReduce(Whole, ReduceAlgorithm):
-    """The way of the broadcast back: every second rank hands its sum on: ceil(log2 n) rounds."""
+    """The reverse of the broadcast: every second rank sends its sum: ceil(log2 n) rounds."""
 
     order: ClassVar[Order] = "rank"
 
@@ -172,7 +166,7 @@ class BinomialReduce(Whole, ReduceAlgorithm):
 
 
 def parents_in_order(num_places: int) -> Ints:
-    """The parent of places 1, 2, ... on a binary tree whose places are numbered in order.
+    """Return the parents of places 1, 2, ... on a binary tree numbered in order.
 
     A place's lowest set bit gives its height; its parent is the nearest place one level higher, or
     the nearest existing one below it. Place 0 is the root.
@@ -185,18 +179,16 @@ def parents_in_order(num_places: int) -> Ints:
 
 
 def complement(num_places: int) -> Ints:
-    """Mapping of places to the second tree, for this number of places."""
+    """Return the mapping of places to the second tree."""
     places = np.arange(num_places)
     return places[::-1] if num_places % 2 == 0 else np.roll(places, -1)
 
 
 def _by_depth(num_nodes: int, per_node: int) -> tuple[Ints, Ints, Ints]:
-    """Edges of a tree of chains, place ``v * per_node + i`` being the i-th of chain v.
+    """Return the edges of a tree of chains as (child, parent, begins).
 
-    Returns
-    -------
-    (child, parent, begins)
-        Sorted by the child's depth; those of depth d begin at ``begins[d]``.
+    Place ``v * per_node + i`` is the i-th of chain v. Edges are sorted by the child's depth; those
+    of depth d begin at ``begins[d]``.
     """
     places = np.arange(num_nodes * per_node).reshape(num_nodes, per_node)
     parents = places - 1
@@ -215,7 +207,7 @@ def _by_depth(num_nodes: int, per_node: int) -> tuple[Ints, Ints, Ints]:
 def tree_rounds(
     num_nodes: int, per_node: int, num_chunks: int, up: bool, down: bool
 ) -> Iterator[Round]:
-    """Chunk c climbs one level per round from the deepest, then descends, a round behind c - 1."""
+    """Yield rounds in which chunk c climbs and then descends, a round behind c - 1."""
     child, parent, begins = _by_depth(num_nodes, per_node)
     height = len(begins) - 2
     depth = np.repeat(np.arange(height + 1), np.diff(begins))
@@ -238,14 +230,14 @@ def tree_rounds(
 
 
 def _on_nodes(layout: Layout) -> tuple[int, int]:
-    """Places on the trees, and ranks on the chain at each; in one node every rank is a place."""
+    """Return places on the trees and ranks on the chain at each; one node has chains of one."""
     if layout.num_nodes == 1:
         return layout.world_size, 1
     return layout.num_nodes, layout.per_node
 
 
 def _for_everyone(layout: Layout) -> list[Ints]:
-    """The rank at each place of both trees, each with a root of its own."""
+    """Return the rank at each place of both trees, each with a separate root."""
     nodes, m = _on_nodes(layout)
     local = np.arange(m)
     first = np.arange(nodes)[:, None] * m + local
@@ -254,7 +246,7 @@ def _for_everyone(layout: Layout) -> list[Ints]:
 
 
 def _below(layout: Layout, root: int) -> list[Ints]:
-    """The rank at each place of both trees, with the same root; with one other rank, of one."""
+    """Return the rank at each place of both trees with the same root; of one tree for two ranks."""
     nodes, m = _on_nodes(layout)
     top, head = divmod(root, m)
     local = np.arange(m)
@@ -265,7 +257,7 @@ def _below(layout: Layout, root: int) -> list[Ints]:
 
 
 class _DoubleBinaryTree(Composed):
-    """Common parts of the families.
+    """Base of the double binary trees.
 
     Attributes
     ----------

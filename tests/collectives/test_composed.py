@@ -254,7 +254,7 @@ def test_slices_overlap_stages():
         (
             Torus2dAllReduce(dims=(2, 3)),
             Layout(8),
-            "all_reduce torus2d: needs dims whose product is the world_size 8, got 2 x 3; "
+            "all_reduce torus2d: needs dims with the product world_size 8, got 2 x 3; "
             "leave dims out for the most square grid",
         ),
         (

@@ -42,7 +42,7 @@ def refused(tmp_path, text, collective="all_reduce"):
             '<!DOCTYPE a [<!ENTITY b "c">]>' + HEAD,
             "1: declares a document type; leave <!DOCTYPE out.",
         ),
-        ("algo", "topo", "1: <topo> is no MSCCL algorithm; it begins with <algo>."),
+        ("algo", "topo", "1: <topo> is not an MSCCL algorithm, which begins with <algo>."),
         (
             'coll="allreduce"',
             'coll="allredoos"',
@@ -52,7 +52,7 @@ def refused(tmp_path, text, collective="all_reduce"):
         (
             'coll="allreduce"',
             'coll="allgather"',
-            "1: is for all_gather, but stands where all_reduce is due.",
+            "1: is for all_gather, not for all_reduce.",
         ),
         # Attributes
         (' coll="allreduce"', "", "1: <algo> has no attribute 'coll'; add it."),
@@ -63,7 +63,7 @@ def refused(tmp_path, text, collective="all_reduce"):
         ('ngpus="3"', 'ngpus="0"', "1: <algo> ngpus 0 is out of range; it must be 1 ... 65536."),
         ('ngpus="3"', 'ngpus="4"', "1: has no <gpu> 3, but ngpus 4."),
         ('ngpus="3"', 'ngpus="2"', "20: <gpu> id 2 is out of range; it must be 0 ... 1."),
-        ('<gpu id="1"', '<gpu id="0"', "11: <gpu> 0 stands in line 2 already."),
+        ('<gpu id="1"', '<gpu id="0"', "11: <gpu> 0 is already in line 2."),
         (' i_chunks="3"', "", "2: <gpu> has no attribute 'i_chunks'; add it."),
         (
             'i_chunks="3"',
@@ -81,7 +81,7 @@ def refused(tmp_path, text, collective="all_reduce"):
             "5: unknown step type 'rrx'; known: s, rcs, rrs, rrcs, r, rrc, cpy, re, nop. "
             "Did you mean 'rrs'?",
         ),
-        ('s="1" type', 's="2" type', "5: <step> s 2 stands where step 1 is due."),
+        ('s="1" type', 's="2" type', "5: <step> s is 2, but this is step 1."),
         (' srcbuf="i"', "", "4: <step> has no attribute 'srcbuf'; add it."),
         ('srcbuf="i"', 'srcbuf="j"', "4: unknown srcbuf 'j'; known: i, o, s."),
         (
@@ -109,13 +109,13 @@ def refused(tmp_path, text, collective="all_reduce"):
         (
             'depid="-1" deps="-1"',
             'depid="0" deps="1"',
-            "4: waits for step 1 of <tb> 0 (line 5), which has hasdep 0 and never tells.",
+            "4: waits for step 1 of <tb> 0 (line 5), which has hasdep 0.",
         ),
         # What the proof finds
         (
             'type="rrs"',
             'type="rcs"',
-            " all_reduce: rank 0 ends without what it should have of chunk 2: "
+            " all_reduce: rank 0 ends with an incomplete chunk 2: "
             "1 of 3 contributions are missing.",
         ),
     ],
@@ -132,12 +132,12 @@ def test_a_wrong_file_is_refused_with_line_and_reason(tmp_path, old, new, said):
         (
             "all_reduce",
             GOOD.replace("  <gpu", "  <cpu", 1).replace("  </gpu", "  </cpu", 1),
-            "2: <cpu> stands in <algo>, which takes <gpu> only.",
+            "2: <cpu> is in <algo>, which may only hold <gpu>.",
         ),
         (
             "all_gather",
             ring_all_gather(4).replace('nchunksperloop="4"', 'nchunksperloop="6"'),
-            "1: nchunksperloop 6 is no multiple of ngpus 4, as all_gather needs.",
+            "1: nchunksperloop 6 is not a multiple of ngpus 4, as all_gather needs.",
         ),
         (
             "all_gather",
@@ -268,8 +268,8 @@ def test_collectives_name_every_key_whose_file_is_wrong(tmp_path):
     made = Collectives.model_validate({"all_reduce": file, "broadcast": file, "all_gather": file})
     with pytest.raises(ScenarioError) as caught:
         made.settled(tmp_path)
-    wrong = f"{tmp_path / 'x.xml'}:1: is for all_reduce, but stands where"
+    wrong = f"{tmp_path / 'x.xml'}:1: is for all_reduce, not for"
     assert caught.value.problems == [
-        f"collectives.all_gather: {wrong} all_gather is due.",
-        f"collectives.broadcast: {wrong} broadcast is due.",
+        f"collectives.all_gather: {wrong} all_gather.",
+        f"collectives.broadcast: {wrong} broadcast.",
     ]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simdp.collectives import FAMILIES, Layout, Round
-from simdp.collectives.plans import expand, prove
 from simdp.collectives.base import pipeline_chunks
+from simdp.collectives.plans import expand, prove
 from simdp.errors import PlanError
 from simdp.phrases import problems
 
@@ -213,8 +213,7 @@ def test_what_is_missing_at_the_end_is_named():
     plan = ALGORITHMS["all_reduce ring"].plan(4, 1.0)
     short = doctored(plan, lambda r: r[:-1])
     assert complaint(short) == (
-        "all_reduce: rank 0 ends without what it should have of chunk 2: "
-        "1 of 4 contributions are missing."
+        "all_reduce: rank 0 ends with an incomplete chunk 2: 1 of 4 contributions are missing."
     )
 
 
@@ -222,7 +221,7 @@ def test_a_broadcast_misses_one_contribution_only():
     plan = ALGORITHMS["broadcast naive"].plan(4, 1.0)
     short = doctored(plan, lambda r: [without(r[0], 2)])
     said = complaint(short)
-    assert said.startswith("broadcast: rank 3 ends without what it should have of chunk 0: ")
+    assert said.startswith("broadcast: rank 3 ends with an incomplete chunk 0: ")
     assert "1 of 1 " in said
 
 

@@ -165,7 +165,7 @@ def test_an_algorithm_that_cannot_serve_the_cluster_is_refused():
     torus = make_algorithm("all_reduce", {"kind": "torus2d", "dims": [2, 3]})
     (line,) = problems(sweep_collective, "all_reduce", [torus], [ring_of(8)], [1])
     assert line == (
-        "--algorithm torus2d: with 8 ranks: needs dims whose product is the world_size 8, "
+        "--algorithm torus2d: with 8 ranks: needs dims with the product world_size 8, "
         "got 2 x 3; leave dims out for the most square grid."
     )
 

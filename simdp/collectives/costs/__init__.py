@@ -1,6 +1,6 @@
 """Costs of collectives without simulated transfers: base class and table of kinds.
 
-The family of costs: the transfers over the links, NCCL's formula, or a measured table.
+The kinds are: transfers over the links, NCCL's formula, or a measured table.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class Wiring(NamedTuple):
     Attributes
     ----------
     world_size, num_nodes, local_size : int
-        Ranks, the nodes that hold them, and ranks of each node.
+        Ranks, their nodes, and ranks of each node.
     intra_alpha : float
-        Latency of a link inside a node [s]; 0 where nodes hold one rank.
+        Latency of a link inside a node [s]; 0 with one rank per node.
     intra_bandwidth : float
-        Send bandwidth of one device inside its node, over all its links [bytes/s]; infinite for
-        nodes with one rank.
+        Send bandwidth of one device inside its node, over all its links [bytes/s]; infinite with
+        one rank per node.
     inter_alpha : float
         Latency of a link between nodes [s]; 0 with one node.
     inter_bandwidth : float
         Send bandwidth of one node, over all the network cards of its ranks [bytes/s]; infinite with
         one node.
     cards : int
-        Network cards that the ranks of a node use; 0 with one node.
+        Network cards of the ranks of a node; 0 with one node.
     peer, network : str
         Link classes inside a node and between nodes; of `simdp.collectives.costs.nccl`.
     """
@@ -49,26 +49,26 @@ class Wiring(NamedTuple):
 
     @property
     def joined(self) -> str:
-        """Class of the slowest network that the ranks cross; empty for one rank."""
+        """Class of the slowest network between the ranks; empty for one rank."""
         if self.num_nodes > 1:
             return self.network
         return self.peer if self.local_size > 1 else ""
 
 
 class Cost(Spec):
-    """Where the time of a collective comes from: from its transfers, or from a formula.
+    """Base of the costs: times of collectives from their transfers or from a formula.
 
-    A timed collective begins when the last rank has entered it, and ends on every rank at once.
+    A timed collective begins when the last rank has entered it, and ends on all ranks at once.
     """
 
     kind: str
 
     timed: ClassVar[bool] = True
-    """Whether `seconds` tells the time; otherwise the transfers of the algorithm's plan do."""
+    """Whether times come from `seconds`; otherwise from the plan's transfers."""
 
     @abstractmethod
     def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
-        """Time of a collective, from when the last rank has entered it.
+        """Return the time of a collective after the last rank has entered it [s]; 0 for one rank.
 
         Parameters
         ----------
@@ -77,21 +77,16 @@ class Cost(Spec):
         nbytes : float
             Bytes of the whole buffer, as `simdp.collectives.Algorithm.plan` and nccl-tests count.
         wiring : Wiring
-            Between which ranks.
-
-        Returns
-        -------
-        float
-            In seconds; 0 for a single rank.
+            Links between the ranks.
 
         Raises
         ------
         ValueError
-            If the cost is not timed, or knows nothing of the collective.
+            If the cost is not timed, or does not cover the collective.
         """
 
     def problem_with(self, collective: str, wiring: Wiring) -> str | None:
-        """Say why it cannot tell the time of a collective, or None."""
+        """Explain why it has no time for a collective, or None."""
         return None
 
     def served_by(self, collective: str, nbytes: float, wiring: Wiring) -> str:
@@ -99,12 +94,12 @@ class Cost(Spec):
         return self.kind
 
     def settled(self, base: Path) -> Self:
-        """The same cost with its file read; a relative path starts from ``base``.
+        """Return the same cost with its file read; a relative path starts from ``base``.
 
         Raises
         ------
         ScenarioError
-            If a file cannot be read, or holds something else.
+            If a file is unreadable or invalid.
         """
         return self
 
@@ -124,14 +119,14 @@ AnyCost = Annotated[Cost, one_of("cost", COSTS)]
 
 
 class LinksCost(Cost):
-    """Transfer by transfer over the cluster's links, by the algorithm's plan."""
+    """Transfers over the cluster's links, by the algorithm's plan."""
 
     kind: Literal["links"] = "links"
 
     timed: ClassVar[bool] = False
 
     def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
-        raise ValueError(f"cost links has no time of its own for {collective}; play its transfers")
+        raise ValueError(f"cost links has no time of {collective}; simulate its transfers")
 
 
 __all__ = ["COSTS", "AnyCost", "Cost", "Wiring"]

@@ -1,11 +1,11 @@
 """NCCL's cost model, and its constants for clusters without measurements.
 
-``pool.yaml`` holds NCCL's planning figures and the share measured at each site. A class takes the
+``pool.yaml`` holds NCCL's planning figures and the measured share of each site. A class takes the
 geometric mean of its sites if that has the smaller error than the published figure, in
 leave-one-site-out validation; else the published figure. Its spread bounds the error at another
 site.
 
-Of every algorithm and protocol that may serve it, the fastest counts. Each takes::
+The fastest algorithm and protocol of the candidates counts. Each takes::
 
     launch + base + hypot(latency, wire) + 2 sqrt(ramp wire)
 
@@ -17,8 +17,7 @@ channels nor their pipelines. With ``stages: summed`` one host thread copies for
 turn, so that wires and latencies add up.
 
 The constants are those of NCCL 2.30.7 (github.com/NVIDIA/nccl, src/graph/tuning.cc); others state
-their source, and shares of a bandwidth come from the pool (`simdp.collectives.costs.nccl`). A
-calibration replaces them.
+their source, and shares of a bandwidth come from the pool. A calibration replaces them.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from simdp.units import parse
 
 PEERS = ("nvlink", "pcie", "host")
 NETWORKS = ("rdma", "roce", "libfabric", "staged", "tcp")
-"""Classes of what joins the devices of a node, and the nodes; keys of ``pool.yaml``."""
+"""Classes of links between the devices of a node, and between nodes; keys of ``pool.yaml``."""
 
 PAYLOAD = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
-"""What a protocol carries at most: the rest are flags."""
+"""Largest payload of a protocol; the rest are flags."""
 
 BEFORE, WEIGHT = 0.3, 2
-"""Spread of a class of which nothing is known, and the sites that this counts for: shares of a
-bandwidth spread by 0.17 to 0.35 over sites."""
+"""Prior spread of a class, and its weight in sites: shares of a bandwidth spread by 0.17 to 0.35
+over sites."""
 
 
 class Pooled(NamedTuple):
@@ -77,7 +76,7 @@ class Pooled(NamedTuple):
 
 
 def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) -> Pooled:
-    """Pooled estimate of a class.
+    """Return the pooled estimate of a class.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) 
     constant : {"share", "flow"}
         Share of a bandwidth; or for ``tcp`` the largest rate of a node [bytes/s].
     without : collection of str
-        Machines that are left out, each with its whole site.
+        Machines to leave out, each with its whole site.
     """
     return _pooled(place, name, constant, frozenset(without))
 
@@ -113,7 +112,7 @@ def _pooled(place: str, name: str, constant: str, without: frozenset[str]) -> Po
 
 
 def _taken(logs: Floats, published: float | None) -> tuple[float, bool]:
-    """The value of a class, and whether it is the published one."""
+    """Return the value of a class, and whether it is the published one."""
     mean = exp(float(logs.mean())) if len(logs) else inf
     if published is None:
         return mean, False
@@ -127,7 +126,7 @@ def _taken(logs: Floats, published: float | None) -> tuple[float, bool]:
 def share_of(
     place: str, name: str, protocol: str, bandwidth: float, without: Collection[str] = ()
 ) -> float:
-    """Share of a bandwidth that a protocol's payload gets in a class.
+    """Return the share of a bandwidth for a protocol's payload in a class.
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ class AlgorithmTraffic(NamedTuple):
     Attributes
     ----------
     intra_hops, inter_hops : float
-        Transfers that wait for one another, inside nodes and between nodes.
+        Dependent transfers inside nodes and between nodes.
     intra_sent : float
         Bytes that the busiest device sends inside its node, as a multiple of the buffer.
     inter_sent : float
@@ -182,7 +181,7 @@ class AlgorithmTraffic(NamedTuple):
 
 
 def _ring(w: Wiring, rounds: int) -> AlgorithmTraffic:
-    """``rounds`` times around: two for an all_reduce, one for each of its halves."""
+    """Ring with ``rounds`` of n - 1 steps: two for an all_reduce, one for each of its halves."""
     steps, inter = rounds * (w.world_size - 1), rounds * (w.num_nodes - 1)
     sent = steps / w.world_size
     return AlgorithmTraffic(
@@ -191,7 +190,7 @@ def _ring(w: Wiring, rounds: int) -> AlgorithmTraffic:
 
 
 def _chain(w: Wiring) -> AlgorithmTraffic:
-    """A pipeline through every rank, as NCCL's rings serve broadcast and reduce."""
+    """A pipeline through every rank, as NCCL's rings for broadcast and reduce."""
     inter = w.num_nodes - 1
     return AlgorithmTraffic(w.world_size - 1 - inter, inter, w.local_size > 1, w.num_nodes > 1)
 
@@ -199,8 +198,8 @@ def _chain(w: Wiring) -> AlgorithmTraffic:
 def _across_trees(w: Wiring) -> float:
     """Bytes of a node up and down the double binary tree, as a multiple of the buffer.
 
-    Every node is a leaf of one tree and inside the other: up half the buffer in each, and down
-    half to each of two children. Two nodes have one child between them.
+    Every node is a leaf of one tree and inside the other: up half the buffer in each, and down half
+    to each of two children. Two nodes have one child between them.
     """
     return {1: 0.0, 2: 1.0}.get(w.num_nodes, 2.0)
 
@@ -214,7 +213,7 @@ def _tree(w: Wiring) -> AlgorithmTraffic:
 
 
 def _nvls_all_reduce(w: Wiring) -> AlgorithmTraffic | None:
-    """The switch adds: a device hands in the buffer, and gives out its share of the sums."""
+    """The switch adds: a device sends the buffer, and its share of the sums."""
     if w.local_size == 1:
         return None
     sent = (w.local_size + 1) / w.local_size
@@ -264,9 +263,9 @@ WAYS: dict[str, dict[str, Making]] = {
     "scatter": {"p2p": _rooted},
     "sendrecv": {"p2p": _neighbours},
 }
-"""Which algorithms serve a collective; ``p2p`` is what NCCL does with grouped sends.
+"""Candidate algorithms of each collective; ``p2p`` are NCCL's grouped sends.
 
-One that cannot serve a wiring makes no way for it.
+None is returned for a wiring without support.
 """
 
 
@@ -279,13 +278,13 @@ Efficiency = Annotated[Float, Field(gt=0, le=4)]
 PROTOCOLS: tuple[Protocol, ...] = ("ll", "ll128", "simple")
 
 MAX_KNOWN = 4096
-"""Choices that a cost remembers: far more than a run has sizes, and a megabyte."""
+"""Limit of cached choices: far more than the sizes of a run, and a megabyte."""
 
 HOP_OVER_ALPHA = {
     "intra": {"ll": 0.6 / 3.4, "ll128": 1.9 / 3.4, "simple": 1.0},
     "inter": {"ll": 2.7 / 14, "ll128": 4.0 / 14, "simple": 1.0},
 }
-"""Published hops of rings over those of Simple, which catalogue links have as their alpha."""
+"""Published hops of rings over those of Simple, which are the alpha of catalogue links."""
 
 TREE_OVER_RING = {
     "intra": {"ll": 1.0, "ll128": 1.25 / 1.9, "simple": 4.0 / 3.4},
@@ -302,7 +301,7 @@ class ProtocolChoice(NamedTuple):
     algorithm, protocol : str
         NCCL's names; ``p2p`` for grouped sends, ``none`` for a single rank.
     seconds : float
-        How long it takes [s].
+        Its time [s].
     """
 
     algorithm: str
@@ -311,7 +310,7 @@ class ProtocolChoice(NamedTuple):
 
 
 def _one_for_all(value: Any) -> Any:
-    """``0.4 ms``, written without protocols, is the value of every protocol."""
+    """Use a value without protocols, such as ``0.4 ms``, for every protocol."""
     plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     return dict.fromkeys(PROTOCOLS, value) if plain else value
 
@@ -348,7 +347,7 @@ AnyHopTimes = Annotated[HopTimes, BeforeValidator(_one_for_all, Seconds | HopTim
 
 
 class Hops(Spec):
-    """Time of a hop; one value serves every protocol.
+    """Time of a hop; one value applies to every protocol.
 
     Attributes
     ----------
@@ -361,7 +360,7 @@ class Hops(Spec):
 
 
 class BandwidthShares(Spec):
-    """Share of a bandwidth that payload gets, by protocol.
+    """Share of a bandwidth for payload, by protocol.
 
     Attributes
     ----------
@@ -380,7 +379,7 @@ AnyShares = Annotated[BandwidthShares, BeforeValidator(_one_for_all, Efficiency 
 
 
 class Efficiencies(Spec):
-    """Share of the bandwidth that payload gets; one value serves every protocol.
+    """Share of the bandwidth for payload; one value applies to every protocol.
 
     Attributes
     ----------
@@ -403,14 +402,14 @@ class NcclCost(Cost):
         Link classes inside a node and between nodes; they give the shares missing in
         ``efficiency``. None: derived from the links (`Wiring`).
     launch : float
-        Before everything else [s]. NCCL's constants lack 5 to 15 us against nccl-tests with one
-        process per GPU: 10 us.
+        Time of a launch, before everything else [s]. NCCL's constants lack 5 to 15 us against
+        nccl-tests with one process per GPU: 10 us.
     devices_per_process : int
         Devices that one process launches for, one after the other: nccl-tests' ``-g``.
     launch_per_device : float
-        For each of them but the first [s]; 13 tables of nccl-tests with 2 to 8 have 2.8 us.
+        Time for each of them but the first [s]; 13 tables of nccl-tests with 2 to 8 have 2.8 us.
     base : Base
-        Before the first hop, by protocol [s].
+        Time before the first hop, by protocol [s].
     hop : Hops
         Time of a hop, by place and protocol [s].
     efficiency : Efficiencies
@@ -428,15 +427,15 @@ class NcclCost(Cost):
         Latency of NVLS inside a node [s], and its share of a device's bandwidth: NCCL plans with
         476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each.
     stages : {"overlapped", "summed"}
-        Whether the way through a node and the way between nodes are used at once (GPUDirect,
-        peer-to-peer), or one host thread copies for both (sockets): 1/B = 1/B_intra + 1/B_inter.
+        Whether links inside and between nodes are used at once (GPUDirect, peer-to-peer), or one
+        host thread copies for both (sockets): 1/B = 1/B_intra + 1/B_inter.
     flow_bandwidth : float or None
         Bandwidth of one TCP flow [bytes/s]; with ``flows_per_pair`` of them between two nodes.
     flows_per_pair : int
         NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD, over all channels.
     two_nodes : float
-        Share of these flows that two nodes have which are each other's only neighbour: both
-        directions of a ring lie between them.
+        Share of these flows between two nodes that are each other's only neighbour: both
+        directions of a ring use them.
     host_bandwidth : float or None
         Total bandwidth of a node's devices through host memory or a shared PCIe root [bytes/s],
         shared equally.
@@ -466,7 +465,7 @@ class NcclCost(Cost):
 
     @cached_property
     def known(self) -> dict[tuple[str, float, Wiring], ProtocolChoice]:
-        """Cache of choices, up to `MAX_KNOWN`; no part of the value."""
+        """Cache of choices, up to `MAX_KNOWN`; not part of the value."""
         return {}
 
     def seconds(self, collective: str, nbytes: float, wiring: Wiring) -> float:
@@ -478,14 +477,12 @@ class NcclCost(Cost):
         return f"cost nccl has no algorithm for {collective}; add ring to its algorithms"
 
     def choice(self, collective: str, nbytes: float, wiring: Wiring) -> ProtocolChoice:
-        """Tell which algorithm and protocol serve a collective, and its time.
-
-        Arguments as for `seconds`.
+        """Return the chosen algorithm and protocol, and the time; arguments as for `seconds`.
 
         Raises
         ------
         ValueError
-            If none of the algorithms serves it.
+            If no algorithm supports it.
         """
         key = (collective, nbytes, wiring)
         found = self.known.get(key)
@@ -499,7 +496,7 @@ class NcclCost(Cost):
         return found
 
     def choices(self, collective: str, nbytes: float, wiring: Wiring) -> Iterator[ProtocolChoice]:
-        """Everything that could serve a collective, and how long each would take."""
+        """Yield all candidates of a collective, and their times."""
         if wiring.world_size == 1:
             yield ProtocolChoice("none", "none", 0.0)
             return
@@ -508,7 +505,7 @@ class NcclCost(Cost):
             yield ProtocolChoice(algorithm, protocol, seconds)
 
     def ways(self, collective: str, wiring: Wiring) -> Iterator[tuple[str, str, AlgorithmTraffic]]:
-        """Candidate algorithms and protocols of a collective, with their traffic."""
+        """Yield candidate algorithms and protocols of a collective, with their traffic."""
         for algorithm, making in WAYS[collective].items():
             if algorithm != "p2p" and algorithm not in self.algorithms:
                 continue
@@ -518,12 +515,12 @@ class NcclCost(Cost):
                     yield algorithm, protocol, way
 
     def way(self, collective: str, nbytes: float, wiring: Wiring) -> AlgorithmTraffic:
-        """Traffic of the chosen algorithm; arguments and errors as `choice`."""
+        """Return the traffic of the chosen algorithm; arguments and errors as of `choice`."""
         chosen = self.choice(collective, nbytes, wiring).algorithm
         return next(way for name, _, way in self.ways(collective, wiring) if name == chosen)
 
     def hop_time(self, where: str, algorithm: str, protocol: str, alpha: float) -> float:
-        """Time of a hop, ``intra`` or ``inter``, over a link of latency ``alpha`` [s]."""
+        """Return the time of a hop, ``intra`` or ``inter``, over a link with this ``alpha`` [s]."""
         if algorithm == "nvls" and where == "intra":
             return self.nvls_hop
         given = getattr(getattr(self.hop, where), protocol)
@@ -531,7 +528,7 @@ class NcclCost(Cost):
         return float(hop * TREE_OVER_RING[where][protocol] if algorithm == "tree" else hop)
 
     def share(self, place: str, protocol: str, w: Wiring) -> float:
-        """Share of the bandwidth, ``intra`` or ``inter``, that rings get for payload."""
+        """Return the share of the bandwidth, ``intra`` or ``inter``, for payload of rings."""
         given = getattr(getattr(self.efficiency, place), protocol)
         if given is not None:
             return float(given)
@@ -540,15 +537,15 @@ class NcclCost(Cost):
         return share_of("network", self.network or w.network, protocol, w.inter_bandwidth)
 
     def before(self) -> float:
-        """Time before everything else [s]: of all launches of a process."""
+        """Return the time of all launches of a process [s]."""
         return self.launch + (self.devices_per_process - 1) * self.launch_per_device
 
     def host_share(self, wiring: Wiring) -> float:
-        """Host bandwidth of each device of a node [bytes/s]; infinite without a limit."""
+        """Return the host bandwidth of each device of a node [bytes/s]; infinite if unlimited."""
         return inf if self.host_bandwidth is None else self.host_bandwidth / wiring.local_size
 
     def flow_share(self, wiring: Wiring, protocol: str = "simple") -> float:
-        """Payload bandwidth of a node's flows [bytes/s]; infinite without a limit."""
+        """Return the payload bandwidth of a node's flows [bytes/s]; infinite without a limit."""
         if self.flow_bandwidth is None:
             return inf
         shared = self.two_nodes if wiring.num_nodes == 2 else 1.0

@@ -1,4 +1,4 @@
-"""Table: times that nccl-tests measured, interpolated, and scaled to other numbers of ranks."""
+"""Table: measured times of nccl-tests, interpolated and scaled to other numbers of ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STANDS_FOR = (
     "gather",
     "sendrecv",
 )
-"""Whose times serve a collective that the log has not: the first of these that it has."""
+"""Substitutes of a collective that is not in the log: the first of these that is."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CollectiveTable:
         return min(self.seconds)
 
     def at(self, nbytes: float) -> float:
-        """Time of a size [s]: straight lines between logarithms.
+        """Return the time of a size [s], with linear interpolation of logarithms.
 
         Below the table its first time holds; above, the bandwidth of its last row.
         """
@@ -65,11 +65,11 @@ class CollectiveTable:
 
 
 class TableCost(Cost):
-    """Times of a log of nccl-tests, between its sizes, and scaled to other world sizes.
+    """Times of a log of nccl-tests, interpolated and scaled to other world sizes.
 
-    With n ranks in place of the log's m, a buffer costs as much as the logged buffer with equal
-    bytes on the links, by the factors of the bus bandwidth; the floor, which trees decide, grows as
-    log2(n) / log2(m).
+    With n ranks instead of the log's m, a buffer costs as much as the logged buffer with equal
+    bytes on the links, by the factors of the bus bandwidth; the floor, which trees determine, grows
+    as log2(n) / log2(m).
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class TableCost(Cost):
 
 
 def _sent(collective: str, world_size: int) -> float:
-    """Bytes that pass a rank's link, over those of the buffer."""
+    """Return bytes that pass a rank's link, over those of the buffer."""
     factor = bus_bandwidth_factor(collective, world_size)
     assert factor is not None, "a barrier has no bytes"
     return factor
@@ -124,12 +124,10 @@ def _sent(collective: str, world_size: int) -> float:
 def _measured(log: NcclLog) -> CollectiveTable:
     if log.world_size is None:
         raise ScenarioError(
-            [f"{log.path}: does not tell its number of ranks; add a line such as # nranks: 8."]
+            [f"{log.path}: has no number of ranks; add a line such as # nranks: 8."]
         )
     if log.world_size < 2:
-        raise ScenarioError(
-            [f"{log.path}: is a log of one rank, which sends nothing; give one of two or more."]
-        )
+        raise ScenarioError([f"{log.path}: is a log of a single rank; give one of two or more."])
     rows = log.rows
     return CollectiveTable(
         log.world_size, tuple(float(r.nbytes) for r in rows), tuple(r.seconds for r in rows)

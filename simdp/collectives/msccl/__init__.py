@@ -1,14 +1,14 @@
 """MSCCL XML programs as collective algorithms.
 
-A send reads at the beginning of its turn, a receive stores at the end of its own. Both become one
-transfer, in the turn of the receive. Where the source changes in between, the transfer lands in
-scratch when it is sent, and is stored when it is received. Copies and sums at home are transfers
-from a rank to itself, which take no time.
+A send reads at the beginning of its turn, a receive stores at the end of its turn. Both become one
+transfer, in the turn of the receive. If the source changes in between, the transfer lands in
+scratch when it is sent, and is stored when it is received. Local copies and sums are transfers from
+a rank to itself, which take no time.
 
-The file is read, put into rounds and proved before anything runs, so that one that drops or
-doubles a contribution is refused. It is written for one world_size. A broadcast or reduce serves
-every root, its ranks counted from there. On the clock a transfer waits for the data that it sends,
-not for the thread block that carries it.
+The file is read, put into rounds and proved before anything runs, so that a program that drops or
+doubles a contribution is refused. It is written for one world_size. A broadcast or reduce supports
+every root, with ranks counted from there. In time a transfer waits for the data that it sends, not
+for the thread block that carries it.
 
 References
 ----------
@@ -59,7 +59,7 @@ from simdp.files import read_text
 
 
 class Move(NamedTuple):
-    """Chunks that go from rank to rank over a channel, or at home by the hand of a thread block."""
+    """Chunks sent from rank to rank over a channel, or moved locally by a thread block."""
 
     turn: int
     src: int
@@ -73,17 +73,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MscclAlgorithm:
-    """An algorithm in rounds.
-
-    Attributes
-    ----------
-    root : int
-        The rank that gives or gets everything, where there is one.
-    num_scratch : int
-        Chunks of scratch per rank, in addition to the buffer's.
-    rounds : list of Round
-        In order.
-    """
+    """An algorithm in rounds, with its root and its chunks of scratch per rank."""
 
     root: int
     num_scratch: int
@@ -96,8 +86,8 @@ def schedule(program: MscclProgram, where: str) -> MscclAlgorithm:
     Raises
     ------
     ScenarioError
-        With the file, the line and the reason: a send without a receive or the other way round,
-        thread blocks that share a connection, steps that wait for each other in a circle.
+        With the file, the line and the reason: an unmatched send or receive, thread blocks that
+        share a connection, steps that wait for each other in a circle.
     """
     acts = acts_of(program)
     pairs = pairs_of(program, acts, where)
@@ -106,17 +96,7 @@ def schedule(program: MscclProgram, where: str) -> MscclAlgorithm:
 
 
 class _Scheduler:
-    """Turns acts into moves.
-
-    Parameters
-    ----------
-    program : Program
-        The algorithm.
-    acts : dict
-        The acts of every step, with their turns.
-    pairs : list of (Act, Act)
-        Sends and the receives that take them.
-    """
+    """Turns acts, and pairs of sends and receives, into moves."""
 
     def __init__(self, program: MscclProgram, acts: Acts, pairs: list[tuple[Act, Act]]) -> None:
         self.program, self.acts, self.pairs = program, acts, pairs
@@ -129,7 +109,7 @@ class _Scheduler:
         self.moves: list[Move] = []
 
     def _find_root(self) -> int:
-        """The rank that receives nothing (broadcast, scatter), or sends nothing."""
+        """Return the rank that receives nothing (broadcast, scatter), or sends nothing."""
         gives = self.program.collective in ("broadcast", "scatter")
         busy = {(receive if gives else send).rank for send, receive in self.pairs}
         if gives or self.program.collective in ("reduce", "gather"):
@@ -137,7 +117,7 @@ class _Scheduler:
         return 0
 
     def _lay_out(self) -> tuple[int, int, int]:
-        """Offsets of the output, the scratch, and the free space after it."""
+        """Return the offsets of the output, the scratch, and the free space after it."""
         program = self.program
         chunks = program.num_chunks
         behind = 2 * chunks if program.collective == "all_to_all" else chunks
@@ -147,7 +127,7 @@ class _Scheduler:
         return (0 if program.in_place else chunks), behind, behind + most
 
     def slot(self, rank: int, place: BufferPlace) -> int:
-        """The plan's chunk of a place."""
+        """Return the plan's chunk of a place."""
         program, (buffer, offset) = self.program, place
         if buffer == "s":
             return self.scratch + offset
@@ -201,7 +181,7 @@ class _Scheduler:
                 self.writes[act.rank, slot].append((turn, adds))
 
     def _choose_carrier(self, act: Act) -> None:
-        """Let a sum that is only sent on take the place of the local part, if that is done for."""
+        """Let a sum that is only forwarded replace the local part, if that is no longer needed."""
         slots = self._slots(act, act.step.source)
         if all(self._done_for(act.rank, slot, act.turn) for slot in slots):
             self.carrier[act.key] = slots[0]
@@ -211,7 +191,7 @@ class _Scheduler:
             self.carrier[act.key] = self._spare(act.rank, act.step.count)
 
     def _done_for(self, rank: int, slot: int, turn: int) -> bool:
-        """Whether nothing reads a chunk after a turn before it is replaced, the result included."""
+        """Return whether a chunk is not read after a turn before it is replaced."""
         reads, writes = self.reads[rank, slot], self.writes[rank, slot]
         if any(when == turn for when, _ in writes):
             return False
@@ -231,7 +211,7 @@ class _Scheduler:
         return program.collective not in ("reduce", "gather") or rank == self.root
 
     def _spare(self, rank: int, count: int) -> int:
-        """Chunks that nothing else uses."""
+        """Return unused chunks."""
         first = self.used[rank]
         self.used[rank] += count
         return first
@@ -277,7 +257,7 @@ class _Scheduler:
         self.moves.append(Move(turn, src, rank, chunk, target, adds, count, channel))
 
     def _bring_home(self, turn: int) -> None:
-        """Copy the output to where the buffer's chunks are, where it lies apart."""
+        """Copy the output to the buffer's chunks, if it is elsewhere."""
         program = self.program
         exchange = program.collective == "all_to_all"
         if program.in_place != exchange:
@@ -296,7 +276,7 @@ class _Scheduler:
                     )
 
     def _rounds(self) -> Iterator[Round]:
-        """The moves by turn; in a round, replacements of a place come before additions to it."""
+        """Yield the moves by turn; in a round, replacements of a place come before additions."""
         by_turn: dict[int, list[Move]] = defaultdict(list)
         for move in self.moves:
             by_turn[move.turn].append(move)
@@ -325,20 +305,13 @@ class Loaded:
 
 @lru_cache(maxsize=16)
 def load(text: str, where: str, collective: str) -> Loaded:
-    """Read an algorithm from the text of its file, and prove it.
-
-    Parameters
-    ----------
-    text, where : str
-        Text of the file; and its path, which leads every error.
-    collective : str
-        Its collective, a key of `simdp.collectives.FAMILIES`.
+    """Read an algorithm from the text of its file, and prove it; ``where``, the path, leads errors.
 
     Raises
     ------
     ScenarioError
-        With the file, the line and the reason; of a contribution that is dropped or doubled, with
-        the round, rank and chunk.
+        With the file, the line and the reason; of a dropped or doubled contribution, with the
+        round, rank and chunk.
     """
     program = read_program(text, where, collective)
     found = schedule(program, where)
@@ -359,7 +332,7 @@ def load(text: str, where: str, collective: str) -> Loaded:
 
 
 class Msccl(Simple):
-    """Base of the members: the file, and its content once read.
+    """Base of the algorithms from files.
 
     Attributes
     ----------

@@ -40,13 +40,13 @@ COLLECTIVES = {
     "reducescatter": "reduce_scatter",
     "scatter": "scatter",
 }
-"""What MSCCL calls each collective."""
+"""Collectives by MSCCL's name."""
 
 TAKES_APART = ("reduce_scatter", "scatter")
 PUTS_TOGETHER = ("all_gather", "gather")
 
 MAX_CHUNKS = 2**16
-"""Far above any algorithm's, so that a slip of the pen does not fill the memory."""
+"""Far above any algorithm's, so that a typing error does not fill the memory."""
 
 
 class BufferPlace(NamedTuple):
@@ -60,20 +60,10 @@ class BufferPlace(NamedTuple):
 class ThreadStep:
     """One step of a thread block.
 
-    Attributes
-    ----------
-    line : int
-        Line in the file.
-    kind : str
-        ``s`` sends, ``r`` receives, ``rcs`` receives and sends on, ``rrc`` adds the received chunk
-        to the source and stores the sum at the target, ``rrcs`` also sends it on, ``rrs`` only
-        sends it on; ``cpy`` and ``re`` copy and add locally; ``nop`` waits.
-    source, target : Place
-        Chunks read and written.
-    count : int
-        Chunks.
-    after : (int, int) or None
-        Thread block of the same GPU, and its step, that must be done.
+    ``kind``: ``s`` sends, ``r`` receives, ``rcs`` receives and forwards, ``rrc`` adds the received
+    chunk to the source and stores the sum at the target, ``rrcs`` also forwards it, ``rrs`` only
+    forwards it; ``cpy`` and ``re`` copy and add locally; ``nop`` waits. ``after`` is a thread block
+    of the same GPU, and its step, that must be done.
     """
 
     line: int
@@ -97,7 +87,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The thread blocks of a rank by their numbers, and how many scratch chunks they need."""
+    """The thread blocks of a rank by number, and its scratch chunks."""
 
     blocks: dict[int, ThreadBlock]
     num_scratch: int
@@ -105,19 +95,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class MscclProgram:
-    """A whole algorithm.
-
-    Attributes
-    ----------
-    collective : str
-        A key of `simdp.collectives.FAMILIES`.
-    num_chunks : int
-        Chunks of the whole buffer.
-    in_place : bool
-        Whether input and output are one buffer.
-    gpus : list of Gpu
-        By rank.
-    """
+    """A whole algorithm: number of chunks of the buffer, GPUs by rank."""
 
     collective: str
     num_chunks: int
@@ -126,11 +104,11 @@ class MscclProgram:
 
     @property
     def num_pieces(self) -> int:
-        """Chunks of one rank's piece, where every rank has one."""
+        """Chunks of one rank's piece."""
         return self.num_chunks // len(self.gpus)
 
     def steps(self) -> Iterator[tuple[int, int, int, ThreadStep]]:
-        """Every step, with its rank, thread block and number."""
+        """Yield every step, with its rank, thread block and number."""
         for rank, gpu in enumerate(self.gpus):
             for block in sorted(gpu.blocks):
                 for number, step in enumerate(gpu.blocks[block].steps):
@@ -138,14 +116,7 @@ class MscclProgram:
 
 
 def read_program(text: str, where: str, collective: str) -> MscclProgram:
-    """Read an algorithm from the text of its file.
-
-    Parameters
-    ----------
-    text, where : str
-        Text of the file; and its path, which leads every error.
-    collective : str
-        Its collective, a key of `simdp.collectives.FAMILIES`.
+    """Read an algorithm from the text of its file; ``where``, the path, leads errors.
 
     Raises
     ------
@@ -171,7 +142,7 @@ class _Reader:
         return element.attributes[key]
 
     def number(self, element: XmlElement, key: str, least: int, most: int) -> int:
-        """A whole number from ``least`` to ``most``."""
+        """Return a whole number from ``least`` to ``most``."""
         given = self.text(element, key)
         try:
             value = int(given)
@@ -186,39 +157,39 @@ class _Reader:
         return value
 
     def numbered(self, parent: XmlElement, name: str, most: int) -> dict[int, XmlElement]:
-        """Elements by their unique ``id``."""
+        """Return elements by their unique ``id``."""
         found: dict[int, XmlElement] = {}
         for element in self.children(parent, name):
             number = self.number(element, "id", 0, most)
             if number in found:
                 first = found[number].line
-                raise self.wrong(element.line, f"<{name}> {number} stands in line {first} already.")
+                raise self.wrong(element.line, f"<{name}> {number} is already in line {first}.")
             found[number] = element
         return found
 
     def children(self, parent: XmlElement, name: str) -> list[XmlElement]:
         for element in parent.children:
             if element.name != name:
-                reason = f"<{element.name}> stands in <{parent.name}>, which takes <{name}> only."
+                reason = f"<{element.name}> is in <{parent.name}>, which may only hold <{name}>."
                 raise self.wrong(element.line, reason)
         return parent.children
 
     def program(self, top: XmlElement) -> MscclProgram:
         if top.name != "algo":
             raise self.wrong(
-                top.line, f"<{top.name}> is no MSCCL algorithm; it begins with <algo>."
+                top.line, f"<{top.name}> is not an MSCCL algorithm, which begins with <algo>."
             )
         name = self.text(top, "coll")
         if name not in COLLECTIVES:
             raise self.wrong(top.line, unknown_name("coll", name, sorted(COLLECTIVES)))
         if COLLECTIVES[name] != self.collective:
-            reason = f"is for {COLLECTIVES[name]}, but stands where {self.collective} is due."
+            reason = f"is for {COLLECTIVES[name]}, not for {self.collective}."
             raise self.wrong(top.line, reason)
         self.num_ranks = self.number(top, "ngpus", 1, MAX_CHUNKS)
         self.num_chunks = self.number(top, "nchunksperloop", 1, MAX_CHUNKS)
         if self._cut_by_rank() and self.num_chunks % self.num_ranks:
             reason = (
-                f"nchunksperloop {self.num_chunks} is no multiple of ngpus {self.num_ranks}, "
+                f"nchunksperloop {self.num_chunks} is not a multiple of ngpus {self.num_ranks}, "
                 f"as {self.collective} needs."
             )
             raise self.wrong(top.line, reason)
@@ -270,8 +241,8 @@ class _Reader:
             raise self.wrong(element.line, unknown_name("step type", given, KINDS))
         kind = given
         if self.number(element, "s", 0, MAX_CHUNKS) != number:
-            said = element.attributes["s"]
-            raise self.wrong(element.line, f"<step> s {said} stands where step {number} is due.")
+            given = element.attributes["s"]
+            raise self.wrong(element.line, f"<step> s is {given}, but this is step {number}.")
         for key, peer, kinds in zip(("send", "recv"), peers, (SENDS, RECEIVES), strict=True):
             if kind in kinds and peer < 0:
                 reason = f"step type {kind!r} needs a peer, but its <tb> has {key} -1."
@@ -301,7 +272,7 @@ class _Reader:
         return BufferPlace(buffer, offset)
 
     def _check_waits(self, gpu: XmlElement, blocks: dict[int, ThreadBlock]) -> None:
-        """Steps that are waited for exist, and announce that they are done."""
+        """Check that awaited steps exist and announce that they are done."""
         announced = {
             int(block.attributes["id"]): [
                 number
@@ -322,7 +293,7 @@ class _Reader:
                 if max(announced[other], default=-1) < number:
                     reason = (
                         f"waits for step {number} of <tb> {other} (line "
-                        f"{there.steps[number].line}), which has hasdep 0 and never tells."
+                        f"{there.steps[number].line}), which has hasdep 0."
                     )
                     raise self.wrong(step.line, reason)
 
@@ -332,17 +303,7 @@ class _Reader:
 
 @dataclass(eq=False)
 class Act:
-    """Half of a step: the work of a rank in one turn.
-
-    Attributes
-    ----------
-    rank, block, number : int
-        Its step: rank, thread block, number of the step.
-    step : Step
-        The step.
-    role : {"in", "out", "home"}
-        Receiving, sending, or neither.
-    """
+    """The work of a rank in one turn: a step's receive, its send, or a local operation."""
 
     rank: int
     block: int
@@ -367,7 +328,7 @@ Acts = dict[tuple[int, int, int], list[Act]]
 
 
 def acts_of(program: MscclProgram) -> Acts:
-    """Take every step apart."""
+    """Split every step into acts."""
     found: Acts = {}
     for rank, block, number, step in program.steps():
         acts = []
@@ -438,7 +399,7 @@ def _mismatch(
 
 
 def take_turns(acts: Acts, pairs: list[tuple[Act, Act]], where: str) -> None:
-    """Give every act its turn: the longest way to it.
+    """Set the turn of every act: the longest path to it.
 
     Raises
     ------
@@ -477,7 +438,7 @@ def take_turns(acts: Acts, pairs: list[tuple[Act, Act]], where: str) -> None:
 def _circle(
     act: Act, before: dict[Act, list[tuple[Act, int]]], waiting: dict[Act, int], where: str
 ) -> str:
-    """Say which steps wait for each other: walk back from one that is stuck until one repeats."""
+    """Describe steps that wait for each other: walk back from a stuck one until one repeats."""
     walked = [act]
     while act not in walked[:-1]:
         act = next(first for first, _ in before[act] if waiting[first])

@@ -95,8 +95,8 @@ def test_a_table_must_be_read_first():
     ("text", "said"),
     [
         ("hello\n", "has no table of nccl-tests"),
-        (TABLE.replace("# nranks: 4\n", ""), "does not tell its number of ranks; add"),
-        (TABLE.replace("nranks: 4", "nranks: 1"), "is a log of one rank, which sends nothing"),
+        (TABLE.replace("# nranks: 4\n", ""), "has no number of ranks; add"),
+        (TABLE.replace("nranks: 4", "nranks: 1"), "is a log of a single rank; give"),
         (TABLE.replace("all_reduce", "hypercube"), "has hypercube only; give a log of all_reduce"),
         (TABLE.replace("# collective: all_reduce\n", ""), "does not tell its collective; add"),
         (TABLE + "12,x\n", "job.csv:8: size 12 with time x"),
