@@ -10,33 +10,17 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True)
 class FittedPoint:
-    """A measured time and the fitted one.
+    """A measured time and the fitted one."""
 
-    Attributes
-    ----------
-    source : str
-        The file.
-    collective : str
-        A key of `simdp.collectives.FAMILIES`, or ``sendrecv``.
-    num_nodes, world_size : int
-        Between how many nodes and ranks.
-    nbytes : float
-        Size of the buffer [bytes].
-    measured, fitted : float
-        Times [s].
-    algorithm, protocol : str
-        Predicted fastest choice of the fit.
-    """
-
-    source: str
-    collective: str
+    source: str  # the file
+    collective: str  # a key of `simdp.collectives.FAMILIES`, or ``sendrecv``
     num_nodes: int
     world_size: int
-    nbytes: float
-    measured: float
-    fitted: float
-    algorithm: str
-    protocol: str
+    nbytes: float  # size of the buffer [bytes]
+    measured: float  # times [s]
+    fitted: float  # times [s]
+    algorithm: str  # predicted fastest choice of the fit
+    protocol: str  # predicted fastest choice of the fit
 
     @property
     def error(self) -> float:
@@ -46,161 +30,89 @@ class FittedPoint:
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A constant, its fitted value and its interval.
+    """A constant, its fitted value and its interval."""
 
-    Attributes
-    ----------
-    key : str
-        Dotted, as in a scenario.
-    value, low, high : str
-        The constant and the ends of its 90 % interval, as they are written in YAML.
-    is_determined : bool
-        Whether the data narrow it down.
-    """
-
-    key: str
+    key: str  # dotted, as in a scenario
+    # value, low, high: the constant and the ends of its 90 % interval, as they are written in YAML
     value: str
     low: str
     high: str
-    is_determined: bool
+    is_determined: bool  # whether the data narrow it down
 
 
 @dataclass(frozen=True)
 class NextPoint:
-    """The further measurement that would narrow a prediction most.
+    """The further measurement that reduces the uncertainty of a prediction most."""
 
-    Attributes
-    ----------
-    collective, num_nodes, world_size, nbytes
-        Quantity to measure.
-    target : str
-        Quantity to predict.
-    before, after : float
-        Half of the 90 % interval of the prediction, as a share of it, without and with it.
-    """
-
-    collective: str
-    num_nodes: int
-    world_size: int
-    nbytes: float
-    target: str
+    collective: str  # quantity to measure
+    num_nodes: int  # quantity to measure
+    world_size: int  # quantity to measure
+    nbytes: float  # quantity to measure
+    target: str  # quantity to predict
+    # before, after: half of the 90 % interval of the prediction, relative to it, without and with
+    # the measurement
     before: float
     after: float
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A measurement that would narrow a prediction.
+    """A measurement that reduces the uncertainty of a prediction."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"table"`` of a collective, or ``"step"``.
-    title : str
-        Quantity to measure.
-    world_size : int
-        On how many ranks.
-    sizes : tuple of int
-        Of a table [bytes].
-    after : float
-        Half of the prediction's 90 % interval with it, as a share of the prediction.
-    """
-
-    kind: str
-    title: str
+    kind: str  # ``"table"`` of a collective, or ``"step"``
+    title: str  # quantity to measure
     world_size: int
-    sizes: tuple[int, ...]
-    after: float
+    sizes: tuple[int, ...]  # of a table [bytes]
+    after: float  # half of the prediction's 90 % interval with it, as a share of the prediction
 
 
 @dataclass(frozen=True)
 class WantedStep:
-    """The step of a scenario, and measurements that would reduce its uncertainty.
+    """The step of a scenario, and measurements that would reduce its uncertainty."""
 
-    Attributes
-    ----------
-    target : str
-        The scenario, and its ranks.
-    before : float
-        Half of the 90 % interval that the fitted constants leave, as a share of the prediction.
-    proposals : tuple of Proposal
-        The best table and the best step, the better one first.
-    """
-
-    target: str
+    target: str  # the scenario, and its ranks
+    # half of the 90 % interval from the fitted constants, relative to the prediction
     before: float
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[Proposal, ...]  # the best table and the best step, the better one first
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Common parts of all calibrations.
+    """Base of all calibrations."""
 
-    Attributes
-    ----------
-    name : str
-        Of the machine.
-    constants : tuple of FittedConstant
-        Fitted constants.
-    residual : float
-        Root mean square of the relative errors.
-    entry : str
-        The machine, in YAML.
-    version : str
-        Of simdp.
-    wanted : WantedStep or None
-        Requested settings.
-    """
-
-    name: str
+    name: str  # of the machine
     constants: tuple[FittedConstant, ...]
-    residual: float
-    entry: str
-    version: str
+    residual: float  # root mean square of the relative errors
+    entry: str  # the machine's entry, in YAML
+    version: str  # of simdp
     wanted: WantedStep | None = field(default=None, kw_only=True)
 
     def to_json(self) -> str:
-        """Write it as JSON, for machines that read it; without the entry, which is YAML."""
-        said = {key: value for key, value in asdict(self).items() if key != "entry"}
-        return json.dumps(said, indent=1) + "\n"
+        """Write it as JSON without the entry, which is YAML."""
+        found = {key: value for key, value in asdict(self).items() if key != "entry"}
+        return json.dumps(found, indent=1) + "\n"
 
     @property
     def undetermined(self) -> list[str]:
-        """Keys of the constants that the data leave open."""
+        """Keys of the constants that the data do not determine."""
         return [constant.key for constant in self.constants if not constant.is_determined]
 
 
 @dataclass(frozen=True)
 class CalibrationStudy(Calibrated):
-    """A calibration of collectives; its constants are sorted, the weightiest first.
+    """A calibration of collectives; constants are sorted by weight, the largest first."""
 
-    Attributes
-    ----------
-    points : tuple of FittedPoint
-        By file, collective and size.
-    next_point : NextPoint
-        Next measurements.
-    """
-
-    points: tuple[FittedPoint, ...]
-    next_point: NextPoint
+    points: tuple[FittedPoint, ...]  # by file, collective and size
+    next_point: NextPoint  # next measurements
 
 
 @dataclass(frozen=True)
 class FittedStep:
-    """A measured step time and the fitted one.
+    """A measured step time and the fitted one."""
 
-    Attributes
-    ----------
-    title : str
-        The scenario, and the point's settings.
-    measured, fitted : float
-        Times [s].
-    """
-
-    title: str
-    measured: float
-    fitted: float
+    title: str  # the scenario, and the point's settings
+    measured: float  # times [s]
+    fitted: float  # times [s]
 
     @property
     def error(self) -> float:
@@ -210,33 +122,18 @@ class FittedStep:
 
 @dataclass(frozen=True)
 class NextStep:
-    """The further measurement that would narrow the predictions most.
+    """The further measurement that reduces the uncertainty of the predictions most."""
 
-    Attributes
-    ----------
-    title : str
-        Which of the points that are predicted so far.
-    before, after : float
-        Root mean square, over these points, of half the 90 % interval that the constants leave, as
-        a share of the prediction; without and with it.
-    """
-
-    title: str
+    title: str  # one of the predicted points
+    # before, after: root mean square, over these points, of half the 90 % interval from the
+    # constants, relative to the prediction; without and with it
     before: float
     after: float
 
 
 @dataclass(frozen=True)
 class StepCalibration(Calibrated):
-    """A calibration by step times.
+    """A calibration by step times."""
 
-    Attributes
-    ----------
-    points : tuple of FittedStep
-        Those that the constants bear on.
-    next_point : NextStep or None
-        None where the scenarios predict nothing.
-    """
-
-    points: tuple[FittedStep, ...]
-    next_point: NextStep | None
+    points: tuple[FittedStep, ...]  # steps that depend on the constants
+    next_point: NextStep | None  # None if the scenarios predict nothing

@@ -1,12 +1,12 @@
 """Typed results of collectives, nccl-tests logs, and bus bandwidth.
 
+Two formats are read: the text output of ``all_reduce_perf`` and its siblings, with any output of a
+job around it, and CSV with the columns ``size_bytes`` and ``time_us``. Times are those of the
+out-of-place operation.
+
 References
 ----------
 NVIDIA, nccl-tests, doc/PERFORMANCE.md and, for the counts and gather and scatter, src/*.cu.
-
-Two forms are read: the text that ``all_reduce_perf`` and its siblings print, with whatever a job
-prints around it, and CSV with the columns ``size_bytes`` and ``time_us``. Times are those of the
-out-of-place operation.
 """
 
 from __future__ import annotations
@@ -38,30 +38,20 @@ ITEMSIZE = {
     "uint64": 8,
     "double": 8,
 }
-"""Bytes per element of each type that nccl-tests prints."""
+"""Bytes per element of each type of nccl-tests."""
 
 IN_PIECES = ("all_gather", "all_to_all", "gather", "reduce_scatter", "scatter")
-"""Collectives whose buffer has a piece for every rank; their count is that of one piece."""
+"""Collectives with one piece of the buffer per rank; their count is that of one piece."""
 
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("broadcast", "gather", "reduce", "scatter")
 
 
 def bus_bandwidth_factor(collective: str, world_size: int) -> float | None:
-    """Factor from algbw to the bandwidth of the links (busbw).
+    """Return the factor from algbw to the bandwidth of the links (busbw).
 
-    Parameters
-    ----------
-    collective : str
-        A key of `simdp.collectives.FAMILIES`.
-    world_size : int
-        Number of ranks, n.
-
-    Returns
-    -------
-    float or None
-        ``2 (n - 1) / n`` for an all_reduce, ``(n - 1) / n`` where there is a piece per rank, 1 for
-        broadcast and reduce; None for a barrier, which has no bandwidth.
+    ``2 (n - 1) / n`` for an all_reduce, ``(n - 1) / n`` with a piece per rank, 1 for broadcast and
+    reduce; None for a barrier, which has no bandwidth.
 
     Raises
     ------
@@ -78,18 +68,18 @@ def bus_bandwidth_factor(collective: str, world_size: int) -> float | None:
 
 
 def count(collective: str, nbytes: int, world_size: int, dtype: str) -> int:
-    """Elements of a buffer, or of one rank's piece of it, rounded down."""
+    """Return the elements of a buffer, or of one rank's piece of it, rounded down."""
     pieces = world_size if collective in IN_PIECES else 1
     return nbytes // (ITEMSIZE[dtype] * pieces)
 
 
 def redop(collective: str) -> str:
-    """Reduction over the ranks: ``"sum"`` or ``"none"``."""
+    """Return the reduction over the ranks: ``"sum"`` or ``"none"``."""
     return "sum" if collective in REDUCING else "none"
 
 
 def shown_root(collective: str, root: int) -> int:
-    """The root as nccl-tests shows it: -1 where there is none."""
+    """Return the root in nccl-tests' notation: -1 without a root."""
     return root if collective in ROOTED else -1
 
 
@@ -107,10 +97,10 @@ NAMES = {
     "sendrecv": "sendrecv",
     "hypercube": "hypercube",
 }
-"""The collectives of nccl-tests, and what they are called here, if they are known here."""
+"""The collectives of nccl-tests, and their names in simdp, if known."""
 
 MAX_NBYTES = 2**53
-"""Beyond this, floats do not tell a byte from the next."""
+"""Largest exact float [bytes]."""
 
 _LOG_KEYS, _CSV_KEYS = ("size", "time"), ("size_bytes", "time_us")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -129,58 +119,33 @@ _ROW = re.compile(r"^\s*\d+\s+\d+\s+[A-Za-z]\w*\s")
 
 @dataclass(frozen=True)
 class NcclRow:
-    """One size of a table.
+    """One size of a table."""
 
-    Attributes
-    ----------
-    nbytes : int
-        The size [bytes].
-    seconds : float
-        Out of place; the mean where the table has the size several times [s].
-    spread : float
-        The slowest of these times over the fastest.
-    """
-
-    nbytes: int
-    seconds: float
-    spread: float = 1.0
+    nbytes: int  # the size [bytes]
+    seconds: float  # out of place; mean of repeated sizes [s]
+    spread: float = 1.0  # the slowest of these times over the fastest
 
 
 @dataclass(frozen=True)
 class NcclLog:
-    """A log's tables of one collective.
+    """A log's tables of one collective."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    collective : str or None
-        Our name of it, if the log or the file's name gives it.
-    world_size : int or None
-        Ranks, where the log lists them.
-    dtype, redop : str or None
-        As printed; None in a CSV. A log without the column redop adds nothing up: ``"none"``.
-    root : int or None
-        As printed: -1 where there is none; None in a CSV, and in logs without that column.
-    rows : tuple of NcclRow
-        By size, without empty ones; at least one.
-    num_nodes : int or None
-        Hosts that the log's ranks run on; None in a CSV, and in logs that do not list their ranks.
-    """
-
-    path: str
-    collective: str | None
-    world_size: int | None
+    path: str  # the file
+    collective: str | None  # simdp's name of it, if the log or the file's name has one
+    world_size: int | None  # ranks, where the log lists them
+    # dtype, redop: as printed; None in a CSV; redop is ``"none"`` in a log without that column.
     dtype: str | None
     redop: str | None
+    # as printed: -1 without a root; None in a CSV, and in logs without that column
     root: int | None
-    rows: tuple[NcclRow, ...]
+    rows: tuple[NcclRow, ...]  # by size, without empty ones; at least one
+    # hosts that the log's ranks run on; None in a CSV, and in logs that do not list their ranks
     num_nodes: int | None = None
 
 
 @dataclass
 class _Table:
-    """A table while it is read; ``columns`` are the words of its head."""
+    """A table being read; ``columns`` are the words of its head."""
 
     collective: str | None
     columns: list[str]
@@ -193,7 +158,7 @@ class _Table:
     times: dict[int, list[float]] = field(default_factory=dict)
 
     def add(self, nbytes: float, seconds: float) -> None:
-        """Take a row; sizes of 0 say nothing of a network."""
+        """Add a row; sizes of 0 are ignored."""
         if not 0 <= nbytes <= MAX_NBYTES or nbytes != int(nbytes) or not 0 < seconds < inf:
             raise ValueError(nbytes, seconds)
         if nbytes:
@@ -201,20 +166,12 @@ class _Table:
 
 
 def read_nccl_tests(path: Path, collective: str) -> NcclLog:
-    """Read a log.
-
-    Parameters
-    ----------
-    path : Path
-        Text as nccl-tests prints it, or CSV.
-    collective : str
-        Which collective is looked for, a key of `simdp.collectives.FAMILIES`; of a log that holds
-        several, its tables are taken.
+    """Read a log of one collective; of a log with several, only its tables.
 
     Raises
     ------
     ScenarioError
-        If there is no table, or a broken one, or only those of other collectives.
+        If there is no table, an invalid one, or only those of other collectives.
     """
     tables = _read_tables(path)
     named = {table.collective for table in tables} or {None}
@@ -231,12 +188,12 @@ def read_nccl_tests(path: Path, collective: str) -> NcclLog:
 
 
 def read_nccl_tables(path: Path) -> list[NcclLog]:
-    """Read a log of any collectives, one `NcclLog` for each that it holds, by name.
+    """Read a log of any collectives, one `NcclLog` for each, by name.
 
     Raises
     ------
     ScenarioError
-        If there is no table, a broken one, or one of an unknown collective.
+        If there is no table, an invalid one, or one of an unknown collective.
     """
     tables = _read_tables(path)
     by_name: dict[str, list[_Table]] = {}
@@ -245,7 +202,7 @@ def read_nccl_tables(path: Path) -> list[NcclLog]:
         if name is None:
             raise ScenarioError(
                 [
-                    f"{path}: does not tell its collective; add a line such as "
+                    f"{path}: has no name of its collective; add a line such as "
                     "# collective: all_reduce, or name the file so."
                 ]
             )
@@ -260,14 +217,14 @@ def _read_tables(path: Path) -> list[_Table]:
         raise ScenarioError(
             [
                 f"{path}: has no table of nccl-tests: no line that begins with # and names the "
-                "columns size, time and busbw, with rows below; give what all_reduce_perf prints."
+                "columns size, time and busbw, with rows below; give the output of all_reduce_perf."
             ]
         )
     return tables
 
 
 def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog:
-    """One log of several tables of a collective, such as repeated runs."""
+    """Merge several tables of a collective, such as repeated runs."""
     first = tables[0]
     for table in tables:
         if table.ranks and first.ranks and table.ranks != first.ranks:
@@ -282,12 +239,12 @@ def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog
         NcclRow(nbytes, sum(t) / len(t), max(t) / min(t)) for nbytes, t in sorted(times.items())
     )
     ranks, hosts = (max(getattr(table, key) for table in tables) for key in ("ranks", "hosts"))
-    said = (first.dtype, first.redop, first.root)
-    return NcclLog(str(path), collective, ranks or None, *said, rows, hosts or None)
+    printed = (first.dtype, first.redop, first.root)
+    return NcclLog(str(path), collective, ranks or None, *printed, rows, hosts or None)
 
 
 def _refuse_another(log: NcclLog, collective: str) -> None:
-    """A log without a name of its collective still shows whether it reduces, and has a root."""
+    """Refuse a log without a name whose reduction or root contradicts the collective."""
     if log.collective is not None:
         return
     adds, rooted = collective in REDUCING, collective in ROOTED
@@ -301,7 +258,7 @@ def _refuse_another(log: NcclLog, collective: str) -> None:
 
 
 def _in_name(stem: str) -> str | None:
-    """The collective in a file's name: ``nccl_allreduce_2x8`` is an all_reduce."""
+    """Return the collective in a file's name: ``nccl_allreduce_2x8`` is an all_reduce."""
     plain = re.sub(r"[^a-z]", "", stem.lower())
     return next((ours for spelled, ours in _SPELLED if spelled in plain), None)
 
@@ -310,7 +267,7 @@ def _in_name(stem: str) -> str | None:
 
 
 def _tables(path: Path, lines: list[str]) -> list[_Table]:
-    """Find every table, with the settings in the lines before it."""
+    """Return every table, with the settings in the lines before it."""
     found: list[_Table] = []
     name: str | None = None
     ranks = 0
@@ -319,16 +276,16 @@ def _tables(path: Path, lines: list[str]) -> list[_Table]:
     for number, tagged in enumerate(lines, 1):
         line = _TAG.sub("", tagged).strip()
         where = f"{path}:{number}"
-        if said := _PERF.search(line) or _COLLECTIVE.match(line):
-            name = NAMES.get(said[1], name)
-        if said := _RANK.match(line):
+        if match := _PERF.search(line) or _COLLECTIVE.match(line):
+            name = NAMES.get(match[1], name)
+        if match := _RANK.match(line):
             # A list after a table is that of the next test; ranks may come in any order.
-            ranks = max(0 if begun else ranks, int(said[1]) + 1)
+            ranks = max(0 if begun else ranks, int(match[1]) + 1)
             hosts = [] if begun else hosts
-            hosts += [said[2]] if said[2] and said[2] not in hosts else []
+            hosts += [match[2]] if match[2] and match[2] not in hosts else []
             begun = False
-        elif said := _RANKS.match(line):
-            ranks = int(said[1])
+        elif match := _RANKS.match(line):
+            ranks = int(match[1])
         elif _is_head(line):
             head = line.lstrip("# ").split()
             found.append(_Table(name, head, ranks=ranks, hosts=len(hosts)))
@@ -349,7 +306,7 @@ def _is_csv_head(line: str) -> bool:
 
 
 def _take(table: _Table, line: str, where: str) -> None:
-    """Take a line below a table's head, if it belongs to the table."""
+    """Add a line below a table's head, if it belongs to the table."""
     if line.startswith("#"):
         units = re.findall(r"\((\w+)\)", line)
         if units[:2] == ["B", "elements"]:
@@ -390,67 +347,33 @@ def _take_unit(table: _Table, units: list[str], where: str) -> None:
 
 
 class Bottleneck(NamedTuple):
-    """The busiest link.
-
-    Attributes
-    ----------
-    name : str
-        Which.
-    utilization : float
-        Part of the time for which it would be busy at its full bandwidth; 0 ... 1.
-    """
+    """The busiest link."""
 
     name: str
+    # fraction of the time that it would be busy at its full bandwidth
     utilization: float
 
 
 class Crossover(NamedTuple):
-    """Where ``auto`` turns to another algorithm.
+    """A size at which ``auto`` changes its algorithm."""
 
-    Attributes
-    ----------
-    nbytes : int
-        The first size that the new one serves [bytes].
-    now, before : str
-        The algorithms.
-    """
-
-    nbytes: int
-    now: str
-    before: str
+    nbytes: int  # first size of the new algorithm [bytes]
+    now: str  # new algorithm
+    before: str  # previous one
 
 
 @dataclass(frozen=True)
 class CollectivePoint:
-    """One collective of one size.
+    """One collective of one size."""
 
-    Attributes
-    ----------
-    nbytes : int
-        The whole buffer, as nccl-tests counts it [bytes].
-    seconds : float
-        Until the last rank was done [s].
-    algorithm : str
-        Algorithm used; of ``auto``, the choice.
-    fabric : str
-        Clock used, and the reason.
-    bottleneck : Bottleneck or None
-        None where nothing crossed any link.
-    candidates : dict of str to float
-        Predicted time of each candidate of ``auto`` [s].
-    measured : float or None
-        Measured time of a real machine [s].
-    low, high : float or None
-        Ends of the 90 % interval [s]; None where nothing is known of the constants behind it.
-    """
-
-    nbytes: int
-    seconds: float
-    algorithm: str
-    fabric: str
-    bottleneck: Bottleneck | None
-    candidates: dict[str, float]
-    measured: float | None = None
+    nbytes: int  # the whole buffer, as nccl-tests counts it [bytes]
+    seconds: float  # until the last rank was done [s]
+    algorithm: str  # algorithm used; of ``auto``, the choice
+    fabric: str  # clock used, and the reason
+    bottleneck: Bottleneck | None  # None if no link is used
+    candidates: dict[str, float]  # predicted time of each candidate of ``auto`` [s]
+    measured: float | None = None  # measured time of a real machine [s]
+    # low, high: ends of the 90 % interval [s]; None if unknown
     low: float | None = None
     high: float | None = None
 
@@ -462,24 +385,14 @@ class CollectivePoint:
 
 @dataclass(frozen=True)
 class CollectiveCurve:
-    """One algorithm on one number of ranks.
+    """One algorithm on one number of ranks."""
 
-    Attributes
-    ----------
-    algorithm : str
-        Requested algorithm, ``auto`` for example.
-    world_size : int
-        Number of ranks.
-    points : tuple of CollectivePoint
-        By size; at least one.
-    """
-
-    algorithm: str
+    algorithm: str  # requested algorithm, ``auto`` for example
     world_size: int
-    points: tuple[CollectivePoint, ...]
+    points: tuple[CollectivePoint, ...]  # by size; at least one
 
     def crossovers(self) -> list[Crossover]:
-        """Where the algorithm changes from one size to the next."""
+        """Return the sizes at which the algorithm changes."""
         return [
             Crossover(after.nbytes, after.algorithm, before.algorithm)
             for before, after in pairwise(self.points)
@@ -487,7 +400,7 @@ class CollectiveCurve:
         ]
 
     def held(self) -> list[bool]:
-        """Whether the interval contains the measured time, for points with both."""
+        """Return whether the interval contains the measured time, for points with both."""
         return [
             p.low <= p.measured <= p.high
             for p in self.points
@@ -495,52 +408,34 @@ class CollectiveCurve:
         ]
 
     def errors(self) -> dict[int, float]:
-        """Error of the time at each size that was measured."""
+        """Return the error of the time at each measured size."""
         return {p.nbytes: p.error for p in self.points if p.error is not None}
 
 
 @dataclass(frozen=True)
 class CollectiveStudy:
-    """Everything that ``python -m simdp collective`` found.
+    """Result of ``python -m simdp collective``."""
 
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    collective : str
-        A key of `simdp.collectives.FAMILIES`.
-    cluster : str
-        Its name.
-    dtype : str
-        As nccl-tests calls it.
-    root : int
-        For collectives that have one.
-    curves : tuple of CollectiveCurve
-        World sizes of the first algorithm, then of the second, ...
-    against : str or None
-        The measured log's file name.
-    """
-
-    version: str
-    collective: str
+    version: str  # of simdp
+    collective: str  # a key of `simdp.collectives.FAMILIES`
     cluster: str
-    dtype: str
-    root: int
-    curves: tuple[CollectiveCurve, ...]
-    against: str | None = None
+    dtype: str  # as nccl-tests calls it
+    root: int  # for collectives that have one
+    curves: tuple[CollectiveCurve, ...]  # world sizes of the first algorithm, then of the second,
+    against: str | None = None  # the measured log's file name
 
     def algbw(self, nbytes: int, seconds: float) -> float | None:
-        """Size over time [bytes/s]; None where nothing is moved or it takes no time."""
+        """Return size over time [bytes/s]; None without bytes or time."""
         return nbytes / seconds if nbytes and seconds else None
 
     def busbw(self, nbytes: int, seconds: float, world_size: int) -> float | None:
-        """Bus bandwidth [bytes/s]; see `bus_bandwidth_factor`."""
+        """Return the bus bandwidth [bytes/s]; see `bus_bandwidth_factor`."""
         algbw = self.algbw(nbytes, seconds)
         factor = bus_bandwidth_factor(self.collective, world_size)
         return None if algbw is None or factor is None else algbw * factor
 
     def columns(self, nbytes: int, world_size: int) -> dict[str, Any]:
-        """Columns of nccl-tests in addition to times: count, type, redop, root."""
+        """Return columns of nccl-tests in addition to times: count, type, redop, root."""
         return {
             "count": count(self.collective, nbytes, world_size, self.dtype),
             "type": self.dtype,

@@ -21,70 +21,51 @@ from simdp.results.result import (
 # Comparison ---------------------------------------------------------------------------------------
 
 PLAIN_KEYS = ("strategy", "strategy.kind")
-"""Keys whose values say by themselves what they are."""
+"""Keys whose values need no key in a label."""
 
 
 NOISE = 2.0
 """Standard errors of a difference up to which two means are a tie."""
 
 ROUNDING = 1e-9
-"""Of throughputs that are equal but for rounding."""
+"""Relative rounding difference of equal throughputs."""
 
 
 @dataclass
 class ComparedPoint:
-    """One point: its settings and its figures.
+    """One point: its settings and its figures."""
 
-    Attributes
-    ----------
-    set : dict
-        Dotted keys and values, as requested.
-    changed : dict
-        Further settings, so that every point trains on the same samples.
-    world_size : int or None
-        Number of ranks; None if it could not run, as for all that follows but ``problems``.
-    metrics : dict or None
-        The metrics of result.json.
-    device_bytes, capacity_bytes : float or None
-        Of the device with the least relative headroom: peak memory of its ranks, and its memory
-        [bytes].
-    weights_difference : float or None
-        Largest difference of a weight of rank 0 from that of the first point that has weights,
-        over the largest weight of the same parameter; whether other ranks have the same is
-        ``replicas_identical``. None without numbers, where the two models differ, and where a
-        difference is not finite.
-    same_weights : bool or None
-        Whether that is no more than rounding; None where models cannot be compared.
-    differing : list of str
-        The parameters in which it is more.
-    num_parameters : int or None
-        How many there are to compare; None where models cannot be compared.
-    cost : str or None
-        How its collectives were timed.
-    step_error_s : float
-        Standard error of ``step_time_s``, over the steady steps, where stragglers make them differ
-        by chance [s]; else 0.
-    bill, target : dict
-        Cost, and time to the target, as ``cost`` and ``target`` of a result; None if not requested.
-    problems : list of str
-        Why it could not run; empty where it did.
-    """
-
-    set: dict[str, Any]
+    set: dict[str, Any]  # dotted keys and values, as requested
+    # further settings, so that every point trains on the same samples
     changed: dict[str, Any] = field(default_factory=dict)
+    # None if it could not run, as all following fields but ``problems``
     world_size: int | None = None
-    metrics: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None  # the metrics of result.json
+    # device_bytes, capacity_bytes: of the device with the least relative headroom: peak memory of
+    # its ranks, and its memory [bytes]
     device_bytes: float | None = None
     capacity_bytes: float | None = None
+    # largest difference of a weight of rank 0 from that of the first point that has weights, over
+    # the largest weight of the same parameter; whether other ranks have the same is
+    # ``replicas_identical``. None without numbers, where the two models differ, and where a
+    # difference is not finite.
     weights_difference: float | None = None
+    # whether that is at most rounding; None if models cannot be compared
     same_weights: bool | None = None
-    differing: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)  # parameters with larger differences
+    # compared parameters; None if models cannot be compared
     num_parameters: int | None = None
-    cost: str | None = None
+    cost: str | None = None  # cost of its collectives
+    # standard error of ``step_time_s``, over the steady steps, where stragglers make them differ by
+    # chance [s]; else 0
     step_error_s: float = 0.0
+    # bill, target: cost, and time to the target, as ``cost`` and ``target`` of a result; None if
+    # not requested
     bill: dict[str, Any] | None = None
     target: dict[str, Any] | None = None
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(
+        default_factory=list
+    )  # reasons why it could not run; empty if it ran
 
     @property
     def label(self) -> str:
@@ -95,7 +76,7 @@ class ComparedPoint:
         )
 
     def is_tie(self, other: ComparedPoint) -> bool:
-        """Whether two points that ran train samples equally fast, but for noise.
+        """Return whether the throughputs of two points differ by at most the noise.
 
         Noise is twice the standard error of the difference.
         """
@@ -111,20 +92,20 @@ class ComparedPoint:
 
     @property
     def nbytes_sent(self) -> float:
-        """Largest number of bytes that a rank sends in a step; of a point that ran."""
+        """Largest number of bytes that a rank sends in a step, for a point that ran."""
         assert self.metrics is not None
         return float(max(self.metrics["bytes_sent_per_rank"]))
 
     @property
     def last_loss(self) -> float | None:
-        """The last step's loss; None without numbers. Of a point that ran."""
+        """The last step's loss, for a point that ran; None without numbers."""
         assert self.metrics is not None
         return self.metrics["loss"][-1] if self.metrics["loss"] else None
 
 
 @dataclass
 class Comparison(Inline):
-    """Everything that ``python -m simdp compare`` found.
+    """Result of ``python -m simdp compare``.
 
     Attributes
     ----------
@@ -133,7 +114,7 @@ class Comparison(Inline):
     scenario : dict
         As written in the file, with the settings of all points; loads again.
     over : dict of str to list
-        Dotted keys and the values that are compared.
+        Dotted keys and the compared values.
     points : list of ComparedPoint
         In the order of the grid, the last key running fastest.
     notes : list of str
@@ -152,7 +133,7 @@ class Comparison(Inline):
         return [point for point in self.points if point.metrics is not None]
 
     def columns(self) -> Columns:
-        """A row for each point: settings, figures, and ``failed``, the reason for no result."""
+        """Return a row for each point: settings, figures, and ``failed``, the reason for none."""
         return columns_of(
             point.set | {FAILED: one_line("; ".join(point.problems))}
             if point.metrics is None
@@ -163,7 +144,7 @@ class Comparison(Inline):
         )
 
     def to_dataframe(self) -> Any:
-        """The same as a pandas DataFrame; errors as in `Study.to_dataframe`."""
+        """Return the columns as a pandas DataFrame; errors as in `Study.to_dataframe`."""
         return as_dataframe(self.columns())
 
     def to_json(self) -> str:
@@ -185,11 +166,11 @@ def short_key(key: str) -> str:
 
 
 MAX_WRITTEN = 16
-"""Entries of a list that a label shows."""
+"""Entries of a list shown in a label."""
 
 
 def written(value: Any) -> str:
-    """Write a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
+    """Format a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]
     if isinstance(value, dict):
@@ -209,9 +190,9 @@ def said_of(chosen: Mapping[str, Any]) -> str:
 
 
 def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
-    """Points that ran, fit as the best one does, and differ from it only by noise; it comes first.
+    """Return the best point, and the points that differ from it only by noise.
 
-    Empty where no point has a throughput.
+    They ran, and fit like the best one; empty without any throughput.
     """
     best = best_of([point.metrics for point in points])
     if best is None:
@@ -233,17 +214,10 @@ def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
 
 
 def best_of(points: Sequence[Mapping[str, Any] | None]) -> int | None:
-    """Find the point with the most samples per second, of those that fit if there are any.
+    """Return the number of the point with the most samples per second, preferring those that fit.
 
-    Parameters
-    ----------
-    points : sequence of mapping or None
-        Metrics; None of a point that could not run.
-
-    Returns
-    -------
-    int or None
-        Its number; of equals the first. None without a throughput.
+    ``points`` are metrics, None for a point that could not run; of equal points the first. None
+    without a throughput.
     """
     rated = [
         (number, metrics)
@@ -263,150 +237,88 @@ Unit = Literal["s", "bytes", "USD", "kWh", "per_s", "share", "number"]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared.
+    """One of the two compared results."""
 
-    Attributes
-    ----------
-    name : str
-        File or folder, or the scenario's name.
-    source : str
-        ``"result"``; of traces ``"kineto"`` or ``"simdp"``.
-    version : str or None
-        Of simdp that wrote it; None of a trace.
-    num_points : int
-        Of a sweep; of a trace 1.
-    world_size : int or None
-        Ranks, where all its points have as many.
-    """
-
-    name: str
-    source: str
-    version: str | None
-    num_points: int
-    world_size: int | None
+    name: str  # file or folder, or the scenario's name
+    source: str  # ``"result"``; of traces ``"kineto"`` or ``"simdp"``
+    version: str | None  # simdp's version that wrote it; None for a trace
+    num_points: int  # of a sweep; 1 for a trace
+    world_size: int | None  # number of ranks, if equal for all points
 
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key of the scenario that differs, and its own effect on a step.
+    """A key of the scenario that differs, and its effect on a step."""
 
-    Attributes
-    ----------
-    key : str
-        Dotted; for a kind with other options, or a machine with its values, its own.
-    a, b : value
-        As resolved; None where a scenario has none.
-    seconds : float or None
-        Its effect on a step, mean of both directions [s]; None if not simulated.
-    from_a, to_b : float or None
-        A with the value of B less A; B less B with the value of A [s].
-    parts : dict of str to float
-        ``seconds`` by the part of the step [s].
-    together : tuple of str
-        Keys that must change with it: ``seconds`` is of all, and given for the first.
-    """
-
-    key: str
+    key: str  # dotted; for a kind with other options, or a machine with its values, its own
+    # a, b: as resolved; None where a scenario has none
     a: Any
     b: Any
+    # its effect on a step, mean of both directions [s]; None if not simulated
     seconds: float | None = None
+    # from_a, to_b: A with the value of B less A; B less B with the value of A [s]
     from_a: float | None = None
     to_b: float | None = None
-    parts: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)  # ``seconds`` by the part of the step [s]
+    # keys that must change with it: ``seconds`` is of all, and given for the first
     together: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class PartChange:
-    """A part of a step's time; those of a point sum to its step.
+    """A part of a step's time; those of a point sum to its step."""
 
-    Attributes
-    ----------
-    part : str
-        ``compute_s``, ``update_s``, ``exposed_comm_s``, ``wait_s`` or ``other_s``; compared with a
-        trace, which does not distinguish the optimizer's kernels, ``compute_and_update_s`` in place
-        of the first two.
-    a, b : float
-        A steady step, mean over ranks [s].
-    keys : tuple of str
-        The keys that change it most, by simulation; the only one that differs.
-    evidence : tuple of str
-        Value from a trace.
-    """
-
+    # ``compute_s``, ``update_s``, ``exposed_comm_s``, ``wait_s`` or ``other_s``; compared with a
+    # trace, which does not distinguish the optimizer's kernels, ``compute_and_update_s`` in place
+    # of the first two
     part: str
-    a: float
-    b: float
+    a: float  # a steady step, mean over ranks [s]
+    b: float  # a steady step, mean over ranks [s]
+    # keys with the largest effect, by simulation; or the only one that differs
     keys: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()  # value from a trace
 
     @property
     def seconds(self) -> float:
-        """By how much it is longer in B [s]."""
+        """Increase in B [s]."""
         return self.b - self.a
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Any other figure of both; None where one does not say.
-
-    Attributes
-    ----------
-    name : str
-        In words.
-    unit : str
-        One of `Unit`.
-    a, b : float or None
-        SI units; sizes in bytes.
-    """
+    """Any other figure of both; None if unknown."""
 
     name: str
     unit: Unit
-    a: float | None
-    b: float | None
+    a: float | None  # SI units; sizes in bytes
+    b: float | None  # SI units; sizes in bytes
 
 
 @dataclass(frozen=True)
 class PointDifference:
-    """Changes at one point.
+    """Changes at one point."""
 
-    Attributes
-    ----------
-    set : dict
-        The point's settings of swept keys.
-    a_s, b_s : float
-        A steady step [s].
-    interval_s : list of float or None
-        The 90 % interval of A's step, where it is simulated, B is measured and A has one [s].
-    parts : tuple of PartChange
-        That which changed most first.
-    figures : tuple of Figure
-        Throughput, memory, bytes, money.
-    keys : tuple of KeyChange
-        That which changes a step most first.
-    rest_s : float or None
-        Remainder that no single key explains: interactions, and versions [s]; None if keys were not
-        simulated.
-    """
-
-    set: dict[str, Any]
-    a_s: float
-    b_s: float
+    set: dict[str, Any]  # the point's settings of swept keys
+    a_s: float  # a steady step [s]
+    b_s: float  # a steady step [s]
+    # the 90 % interval of A's step, where it is simulated, B is measured and A has one [s]
     interval_s: list[float] | None
-    parts: tuple[PartChange, ...]
-    figures: tuple[Figure, ...]
-    keys: tuple[KeyChange, ...]
+    parts: tuple[PartChange, ...]  # largest change first
+    figures: tuple[Figure, ...]  # throughput, memory, bytes, money
+    keys: tuple[KeyChange, ...]  # largest effect on a step first
+    # remainder that no single key explains: interactions, and versions [s]; None if keys were not
+    # simulated
     rest_s: float | None = None
 
     @property
     def seconds(self) -> float:
-        """By how much a step is longer in B [s]."""
+        """Increase of the step time in B [s]."""
         return self.b_s - self.a_s
 
 
 @dataclass(frozen=True)
 class Difference(Inline):
-    """Everything that ``python -m simdp compare-results`` found.
+    """Result of ``python -m simdp compare-results``.
 
     Attributes
     ----------
@@ -415,7 +327,7 @@ class Difference(Inline):
     a, b : Side
         Before and after, or simulated and measured.
     points : tuple of PointDifference
-        Points that both have, in A's order.
+        Points of both, in A's order.
     only_a, only_b : tuple of dict
         Settings of points that the other lacks.
     notes : tuple of str
@@ -431,7 +343,7 @@ class Difference(Inline):
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """One JSON document; the same input, the same bytes."""
+        """Return one JSON document; the same input, the same bytes."""
         document: dict[str, Any] = {"simdp": self.version, **asdict(self)}
         del document["version"]
         return as_json(document) + "\n"

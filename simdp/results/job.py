@@ -22,35 +22,23 @@ BADPUT = (
     "straggler",
     "other",
 )
-"""What a job's time goes to beside productive steps."""
+"""Parts of a job's time other than productive steps."""
 
 
 class JobStretch(NamedTuple):
-    """A stretch of a run, for pictures.
+    """A part of a run, for plots."""
 
-    Attributes
-    ----------
-    what : str
-        ``training``, ``lost`` (training, too), or a part of `BADPUT`.
-    start, end : float
-        On the job's clock [s].
-    """
-
-    what: str
-    start: float
-    end: float
+    what: str  # ``training``, ``lost`` (training, too), or a part of `BADPUT`
+    start: float  # on the job's clock [s]
+    end: float  # on the job's clock [s]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over all runs.
+    """A figure over all runs."""
 
-    Attributes
-    ----------
-    mean, p50, p90, p99 : float
-        Mean and quantiles; of goodput and ettr, as of all others, the larger the higher.
-    """
-
+    # mean, p50, p90, p99: mean and quantiles; of goodput and ettr, as of all others, the larger the
+    # higher
     mean: float
     p50: float
     p90: float
@@ -58,7 +46,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of the value of every run."""
+        """Return the statistics of the values of all runs."""
         p50, p90, p99 = np.quantile(values, [0.5, 0.9, 0.99]).tolist()
         return cls(float(np.mean(values)), p50, p90, p99)
 
@@ -121,13 +109,13 @@ class JobRuns:
 
     @property
     def mean_error_s(self) -> float:
-        """Standard error of the mean of `finish_s`, over runs [s]; 0 of one run."""
+        """Standard error of the mean of `finish_s`, over runs [s]; 0 for one run."""
         if len(self.finishes) < 2:
             return 0.0
         return float(np.std(self.finishes, ddof=1) / len(self.finishes) ** 0.5)
 
     def is_tie(self, other: JobRuns) -> bool:
-        """Whether the means of two jobs differ by no more than their noise.
+        """Return whether the means of two jobs differ by at most their noise.
 
         That is twice the standard error of their difference.
         """
@@ -135,7 +123,7 @@ class JobRuns:
         return abs(self.finish_s.mean - other.finish_s.mean) <= noise
 
     def to_dict(self) -> dict[str, Any]:
-        """All but plot data and arrays, as plain data."""
+        """Return all but plot data and arrays, as plain data."""
         document = asdict(replace(self, trained=None))
         for name in ("finishes", "strip", "trained"):
             del document[name]
@@ -167,7 +155,7 @@ class JobStudy(Inline):
     points: list[JobRuns] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """One JSON document; the same input, the same bytes.
+        """Return one JSON document; the same input, the same bytes.
 
         The job's figures next to the scenario; those of a sweep in ``points``.
         """

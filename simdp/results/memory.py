@@ -24,66 +24,42 @@ MEMORY_PARTS = (
     "buffers",
     "temporary",
 )
-"""What memory is taken for.
+"""Parts of memory.
 
-``optimizer_state`` holds master weights too; ``buckets`` are flat buffers of gradients; what is
-``gathered`` are parameters of other ranks, for a while, or copies of a root's; ``outputs`` are
-what the model makes, with gradients, also where those of all ranks are in one place; ``inputs`` is
-the micro-batch; ``buffers`` are tensors of the model that are not learned; ``temporary`` is what a
-computation needs beside all this.
+``optimizer_state`` holds master weights too; ``buckets`` are flat buffers of gradients;
+``gathered`` are temporary parameters of other ranks, or copies of a root's; ``outputs`` are the
+model's outputs, with gradients, also where those of all ranks are gathered; ``inputs`` is the
+micro-batch; ``buffers`` are tensors of the model that are not trained; ``temporary`` is scratch
+memory of a computation.
 """
 
 NAMED = ("parameters", "gradients", "optimizer_state", "buckets", "activations")
-"""Parts with a name of their own in ``memory_bytes`` of result.json; the rest is ``other``."""
+"""Parts with their own name in ``memory_bytes`` of result.json; the rest is ``other``."""
 
 
 class Holding(NamedTuple):
-    """Ranks take memory, or give it back.
-
-    Attributes
-    ----------
-    ranks : ndarray, int64
-        Ranks.
-    step : int
-        In which step; -1 is the setup.
-    part : int
-        Place in `PARTS`.
-    at : ndarray, float64
-        When [s].
-    nbytes : float or ndarray, float64
-        How much each takes; negative gives back.
-    """
+    """An allocation or a release of memory by ranks."""
 
     ranks: Ints
-    step: int
-    part: int
-    at: Floats
-    nbytes: float | Floats
+    step: int  # -1 is the setup
+    part: int  # index in `MEMORY_PARTS`
+    at: Floats  # instant [s]
+    nbytes: float | Floats  # allocated by each rank; negative if released
 
 
 def summed(parts: Floats) -> dict[str, int]:
-    """``memory_bytes`` of result.json, from the bytes of each of `PARTS`."""
+    """Return ``memory_bytes`` of result.json, from the bytes of each of `MEMORY_PARTS`."""
     found = {name: int(parts[MEMORY_PARTS.index(name)]) for name in NAMED}
     rest = [i for i, name in enumerate(MEMORY_PARTS) if name not in NAMED]
     return {**found, "other": int(parts[rest].sum())}
 
 
 class MemoryUsage(NamedTuple):
-    """Memory of one or several ranks together, after each allocation or release.
+    """Memory of one or several ranks together, after each allocation or release."""
 
-    Attributes
-    ----------
-    step : ndarray, shape `(num_changes,)`, int64
-        -1 is the setup.
-    at : ndarray, shape `(num_changes,)`, float64
-        Instants, rising [s].
-    kept : ndarray, shape `(num_changes, len(PARTS))`, float64
-        Memory from then on, part by part [bytes].
-    """
-
-    step: Ints
-    at: Floats
-    kept: Floats
+    step: Ints  # shape `(num_changes,)`: -1 is the setup
+    at: Floats  # shape `(num_changes,)`: instants, rising [s]
+    kept: Floats  # shape `(num_changes, len(MEMORY_PARTS))`: memory by part [bytes]
 
     @property
     def total(self) -> Floats:
@@ -92,14 +68,14 @@ class MemoryUsage(NamedTuple):
         return found
 
     def peak(self) -> int:
-        """Place of the largest total; of equal ones in the last step that has one, the first."""
+        """Return the place of the largest total: of equal ones the first in the last such step."""
         total = self.total
         highest = np.flatnonzero(total >= total.max() * (1 - ROUNDING))
         return int(highest[self.step[highest] == self.step[highest].max()][0])
 
 
 ROUNDING = 1e-12
-"""Sums of the same sizes in another order differ by no more than this part."""
+"""Relative rounding difference of sums of the same sizes in different orders."""
 
 
 def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:
@@ -111,19 +87,14 @@ def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:
         In the order of the script on each rank.
     ranks : sequence of int
         Ranks that share a device, or a single one.
-
-    Returns
-    -------
-    Usage
-        Without changes where nothing is known of the ranks.
     """
-    asked = np.array(ranks, dtype=np.int64)
+    chosen = np.array(ranks, dtype=np.int64)
     rows: list[tuple[int, float, int, float]] = []
     known: dict[int, list[int]] = {}  # by the array of ranks, which many holdings share
     for held in holdings:
         key = id(held.ranks)
         if key not in known:
-            known[key] = np.flatnonzero(np.isin(held.ranks, asked)).tolist()
+            known[key] = np.flatnonzero(np.isin(held.ranks, chosen)).tolist()
         for place in known[key]:
             nbytes = held.nbytes[place] if isinstance(held.nbytes, np.ndarray) else held.nbytes
             rows.append((held.step, float(held.at[place]), held.part, float(nbytes)))
@@ -141,23 +112,16 @@ def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:
 
 
 class KernelSequence(NamedTuple):
-    """Kernels of a piece of work, one behind the other, as parts of its time.
+    """Consecutive kernels of a piece of work, as fractions of its time."""
 
-    Attributes
-    ----------
-    edges : tuple of float
-        Where the wait for the launch of the first kernel ends, where that kernel does, and so on:
-        parts of the work's time, rising to 1.
-    has_idle : bool
-        Whether the device waits for any launch.
-    """
-
+    # ends of the launch delay of the first kernel, of that kernel, and so on, as fractions of the
+    # work's time, ascending to 1
     edges: tuple[float, ...]
-    has_idle: bool
+    has_idle: bool  # whether the device waits for any launch
 
 
 WHOLE = KernelSequence((0.0, 1.0), False)
-"""Work of which nobody knows the kernels: it is a single one, which waits for nothing."""
+"""Work with unknown kernels: a single one without launch delay."""
 
 
 def kernels_of(idle: Floats, busy: Floats) -> KernelSequence:
@@ -171,70 +135,40 @@ def kernels_of(idle: Floats, busy: Floats) -> KernelSequence:
 
 
 class CollectiveTraffic(NamedTuple):
-    """How a collective is carried out.
+    """Algorithm, protocol, group and dtype of a collective."""
 
-    Attributes
-    ----------
-    algorithm, protocol : str
-        Algorithms, as simdp's kinds; empty if unknown.
-    group : str
-        Name of the process groups that it is of; empty for all ranks.
-    dtype : str
-        Data type, such as ``"float32"``; empty if unknown.
-    """
-
+    # algorithm, protocol: kinds of simdp; empty if unknown
     algorithm: str = ""
     protocol: str = ""
-    group: str = ""
+    group: str = ""  # name of its process groups; empty for all ranks
     dtype: str = ""
 
 
 @dataclass(frozen=True)
 class LaunchedKernels:
-    """Kernels that the spans of a run consist of.
+    """Kernels that the spans of a run consist of."""
 
-    Attributes
-    ----------
-    kernels : dict of (str, str) to (list of Kernels, ndarray)
-        By activity and name: those that differ, and which of them each rank has. They are those of
-        a full micro-batch; shorter ones, and slower ranks, take their part of each.
-    layers : dict of str to str
-        The kind of layer behind each name, or of the loss; names in the order of forward.
-    sent : dict of (str, float) to Sent
-        By name and size [bytes] of a collective.
-    groups : dict of str to ndarray, shape `(num_groups, group size)`, int64
-        Process groups of less than all ranks, by name.
-    launch : ndarray, shape `(world_size,)`
-        Host time of a launch [s].
-    memory : ndarray, shape `(world_size,)`
-        Of the devices [bytes].
-    local_size : int
-        Ranks of a node.
-    runs_ahead : bool
-        Whether the host launches kernels while the device works on earlier ones.
-    is_graph : bool
-        Whether one launch starts all kernels of a step's compute.
-    host_copies : frozenset of str
-        Names of copies between a device and its host.
-    updates_on_host : bool
-        Whether the optimizer runs there.
-    """
-
+    # by activity and name: different sequences, and the one of each rank. They are those of a full
+    # micro-batch; shorter ones, and slower ranks, scale them.
     kernels: Mapping[tuple[str, str], tuple[list[KernelSequence], Ints]] = field(
         default_factory=dict
     )
+    # kind of the layer, or of the loss, by name, in the order of forward
     layers: Mapping[str, str] = field(default_factory=dict)
+    # by name and size [bytes] of a collective
     sent: Mapping[tuple[str, float], CollectiveTraffic] = field(default_factory=dict)
+    # shape `(num_groups, group size)`: process groups of less than all ranks, by name
     groups: Mapping[str, Ints] = field(default_factory=dict)
-    launch: Floats | None = None
-    memory: Floats | None = None
+    launch: Floats | None = None  # shape `(world_size,)`: host time of a launch [s]
+    memory: Floats | None = None  # shape `(world_size,)`: of the devices [bytes]
     local_size: int = 1
+    # whether the host launches kernels ahead of the device
     runs_ahead: bool = False
-    is_graph: bool = False
-    host_copies: frozenset[str] = frozenset()
-    updates_on_host: bool = False
+    is_graph: bool = False  # whether one launch starts all kernels of a step's compute
+    host_copies: frozenset[str] = frozenset()  # names of copies between a device and its host
+    updates_on_host: bool = False  # whether the optimizer runs there
 
     def of(self, rank: int, activity: str, name: str) -> KernelSequence:
-        """Kernels of a rank's span; a single one if unknown."""
+        """Return the kernels of a rank's span; a single one if unknown."""
         found = self.kernels.get((activity, name))
         return WHOLE if found is None else found[0][found[1][rank]]

@@ -1,16 +1,16 @@
 """Metrics of a run, derived from its spans.
 
-A compute stream is busy nearly always, and the gaps in between are the same for all ranks: they
-lie where a script waits. So gaps are kept, not spans of work: few arrays over all ranks.
+A compute stream is nearly always busy, and its gaps are the same for all ranks: where a script
+waits. Therefore gaps are stored, not spans of work: few arrays over all ranks.
 
-A step's window on a rank reaches from the end of its previous step (or of the setup) to its own
-end. Time without compute is split by the activity of the communication stream::
+A step's window on a rank is from the end of its previous step (or of the setup) to its end. Time
+without compute is split by the activity of the communication stream::
 
     step_time = compute + update + exposed_comm + wait + other
 
 * ``compute``: forward and backward; ``update``: the optimizer;
-* ``exposed_comm``: communication that no compute hides;
-* ``wait``: time lost to slower ranks before a collective could begin, that no compute hides;
+* ``exposed_comm``: communication not overlapped with compute;
+* ``wait``: time lost to slower ranks before a collective could begin, not overlapped with compute;
 * ``other``: the rest: copies into buckets, time of the host, and waiting for a batch.
 
 A gradient over b samples has noise with a mean square of ``S / b``, where S is the trace of the
@@ -25,10 +25,10 @@ McCandlish, Kaplan, Amodei et al., "An empirical model of large-batch training",
 section 2.2 and appendix A.1: B_simple.
 
 The work of a step is the busy time of a rank's compute stream. The excess of the slowest rank over
-the median is the least that half of the others wait for it, if ranks synchronise in each step.
+the median is the minimum wait of half of the others, if ranks synchronise in each step.
 
-A device is busy, waits in a collective (its kernel spins), or rests; its node draws the same all
-the time. So in a time of each::
+A device is busy, waits in a collective (its kernel spins), or is idle; its node has constant
+power::
 
     energy = busy W x busy s + waiting W x waiting s + rest W x rest s + node W x all of them
     cost   = price x all of them
@@ -62,16 +62,9 @@ from simdp.results.trace import (
 
 
 class Idle:
-    """The gaps between the spans of work of each rank, with those before and after all of them.
+    """The gaps between the spans of work of each rank, including those before and after.
 
-    Parameters
-    ----------
-    trace : Trace
-        Every span of the run.
-    world_size : int
-        Number of ranks.
-    beside : sequence of int
-        Lanes on which a rank does not rest either, numbered as in the trace.
+    A rank is also busy on the lanes ``beside``.
     """
 
     def __init__(self, trace: Trace, world_size: int, beside: Sequence[int] = ()) -> None:
@@ -82,10 +75,10 @@ class Idle:
         self._bound()
 
     def _bound(self) -> None:
-        """Find bounds by which most gaps need no look.
+        """Compute bounds that exclude most gaps.
 
-        No gap before the i-th ends after the i-th latest end; none after it begins before the
-        i-th earliest begin.
+        No gap before the i-th ends after the i-th latest end; none after it begins before the i-th
+        earliest begin.
         """
         begins, ends = [], []
         for begin, end in self._gaps:
@@ -96,19 +89,9 @@ class Idle:
         self._earliest_begin = list(accumulate(reversed(begins), min))[::-1]
 
     def within(self, ranks: Ints, start: Floats, end: Floats) -> Floats:
-        """How long the compute streams of some ranks rest in some intervals.
+        """Return idle seconds of the compute streams of some ranks in intervals [s].
 
-        Parameters
-        ----------
-        ranks : ndarray, shape `(num_ranks,)`, int64
-            Ranks.
-        start, end : ndarray, shape `(..., num_ranks)`
-            The intervals [s].
-
-        Returns
-        -------
-        ndarray, shape `(..., num_ranks)`
-            Seconds.
+        ``start`` and ``end`` have the shape `(..., num_ranks)`, like the result.
         """
         found = np.zeros(start.shape)
         first = bisect_right(self._latest_end, float(start.min()))
@@ -122,7 +105,7 @@ class Idle:
 
 
 def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, Floats]]:
-    """Gaps of ranks whose work comes in any order, and may overlap.
+    """Return gaps of ranks with spans of work in any order, which may overlap.
 
     The first of each rank, then the second of each, and so on; ranks without further gaps get an
     empty one after all others.
@@ -144,7 +127,7 @@ def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, 
 
 
 def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:
-    """Set the values of some ranks, which ascend, and keep those of all others."""
+    """Set the values of some ranks, in ascending order, and keep those of all others."""
     if len(ranks) == len(others):
         return values
     spread = others.copy()
@@ -153,9 +136,9 @@ def _spread(values: Floats, ranks: Ints, others: Floats) -> Floats:
 
 
 def _gaps(work: list[SpanBlock], world_size: int) -> tuple[list[tuple[Floats, Floats]], bool]:
-    """Walk along blocks of work; tell the gaps, and whether the blocks allow such a walk.
+    """Return the gaps between blocks of work, and whether they are valid.
 
-    Valid if the blocks are in order of time and the ranks of each ascend. A gap of zero length
+    They are if the blocks are in order of time and the ranks of each ascend. A gap of zero length
     means that a rank has none there.
     """
     gaps, in_turn = [], True
@@ -175,7 +158,7 @@ def _gaps(work: list[SpanBlock], world_size: int) -> tuple[list[tuple[Floats, Fl
 # Metrics ------------------------------------------------------------------------------------------
 
 MANY_SPANS = 2**15
-"""Spans looked at together where nothing is summed."""
+"""Spans processed together if nothing is summed."""
 
 ORDER = (
     "step_time_s",
@@ -209,7 +192,7 @@ ORDER = (
     "skipped_steps",
     "replicas_identical",
 )
-"""The metrics of result.json, in its order; one that does not apply is None."""
+"""The metrics of result.json, in its order; None if one does not apply."""
 
 
 SUMS = {
@@ -219,7 +202,7 @@ SUMS = {
     "comm": "exposed_comm_s",
     "wait": "wait_s",
 }
-"""The part of a step's time that an activity is counted in; what is in none is ``other_s``."""
+"""The part of a step's time of each activity; all others are ``other_s``."""
 
 
 class StepNumbers(Protocol):
@@ -227,7 +210,7 @@ class StepNumbers(Protocol):
 
     @property
     def loss(self) -> float | None:
-        """Mean over all that the ranks' losses average."""
+        """Mean over all terms of the ranks' losses."""
 
     @property
     def loss_per_rank(self) -> list[float | None] | None:
@@ -235,11 +218,11 @@ class StepNumbers(Protocol):
 
     @property
     def lr(self) -> float | None:
-        """Learning rate; None where nothing is learned."""
+        """Learning rate; None without training."""
 
     @property
     def grad_norm(self) -> float | None:
-        """Of rank 0's gradient."""
+        """Norm of rank 0's gradient."""
 
     @property
     def loss_scale(self) -> float | None:
@@ -247,17 +230,17 @@ class StepNumbers(Protocol):
 
     @property
     def skipped(self) -> bool | None:
-        """Whether the weights were left as they were; None without a loss scale."""
+        """Whether the update was skipped; None without a loss scale."""
 
 
 def ordered(found: dict[str, Any]) -> dict[str, Any]:
-    """Put metrics in the order of result.json; None for those that do not apply."""
+    """Sort metrics in the order of result.json; None for those that do not apply."""
     assert set(found) <= set(ORDER), f"not in the contract: {set(found) - set(ORDER)}"
     return {name: found.get(name) for name in ORDER}
 
 
 def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
-    """Metrics of the numbers: a list over steps each, or None without numerics."""
+    """Return the numeric metrics: a list over steps each, or None without numerics."""
     found: dict[str, Any] = {}
     if not records or records[0].lr is not None:
         found["lr"] = [record.lr for record in records]
@@ -282,7 +265,7 @@ def times(
     samples: Sequence[int],
     ends: Floats | None = None,
 ) -> dict[str, Any]:
-    """Metrics of time: seconds per steady step, averaged over ranks.
+    """Return metrics of time: seconds per steady step, averaged over ranks.
 
     Parameters
     ----------
@@ -293,7 +276,7 @@ def times(
     samples : sequence of int
         Samples of all ranks in each step.
     ends : ndarray, optional
-        As from `step_ends`, where it is known.
+        As from `step_ends`, if known.
 
     Returns
     -------
@@ -316,7 +299,7 @@ def times(
 
 
 def steady_step_time(ends: Floats) -> float:
-    """Only ``step_time_s`` [s]; ``ends`` as from `step_ends`."""
+    """Return only ``step_time_s`` [s]; ``ends`` as from `step_ends`."""
     num_steps = ends.shape[1] - 1
     first = num_warm_up(num_steps)
     steady: Floats = (ends[:, -1] - ends[:, first]) / (num_steps - first)
@@ -324,23 +307,20 @@ def steady_step_time(ends: Floats) -> float:
 
 
 def num_warm_up(num_steps: int) -> int:
-    """Count the first steps that a steady step's metrics leave out."""
+    """Return the number of first steps that are left out of a steady step's metrics."""
     return 1 if num_steps > 1 else 0
 
 
 def per_rank(trace: Trace, world_size: int, num_steps: int) -> dict[str, Floats]:
-    """Parts of a steady step on each rank.
+    """Return parts of a steady step on each rank, by name, shape `(world_size,)`.
 
-    Returns
-    -------
-    dict of str to ndarray, shape `(world_size,)`
-        The metrics in seconds from ``step_time_s`` to ``other_s``, and ``bytes_sent``.
+    The metrics in seconds from ``step_time_s`` to ``other_s``, and ``bytes_sent``.
     """
     return _parts(trace, step_ends(trace, world_size, num_steps))
 
 
 def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
-    """Go through the spans; ``ends`` as from `step_ends`."""
+    """Sum the parts of steps over the spans; ``ends`` as from `step_ends`."""
     world_size, num_steps = ends.shape[0], ends.shape[1] - 1
     first = num_warm_up(num_steps)
     step_time = ends[:, -1] - ends[:, first]  # column s is the end of step s - 1
@@ -366,18 +346,8 @@ def exposed_by_collective(
 ) -> dict[tuple[str, int], float]:
     """Split the exposed communication of a steady step by collective.
 
-    Parameters
-    ----------
-    trace : Trace
-        Every span of the run.
-    world_size, num_steps : int
-        Ranks and steps.
-
-    Returns
-    -------
-    dict of (str, int) to float
-        Seconds, mean over ranks, by collective and number of ranks of its group, the longest first.
-        They add up to ``exposed_comm_s`` on one communication stream.
+    Returns seconds, mean over ranks, by collective and group size, the longest first. They add up
+    to ``exposed_comm_s`` on one communication stream.
     """
     first = num_warm_up(num_steps)
     groups: dict[tuple[str, int], list[SpanBlock]] = {}
@@ -398,7 +368,7 @@ def exposed_by_collective(
 def _with_rests(
     trace: Trace, world_size: int, blocks: list[SpanBlock]
 ) -> Iterator[tuple[Stack, Idle]]:
-    """Parts of a step's time, and the idle gaps of the ranks.
+    """Yield parts of a step's time, and the idle gaps of the ranks.
 
     Work of a second communication stream while the first is busy counts once.
     """
@@ -414,13 +384,13 @@ def _with_rests(
 
 
 def _counted(trace: Trace, first: int) -> list[SpanBlock]:
-    """Blocks of the steps from the first one on that make up a part of a step's time."""
-    asked = [ACTIVITIES.index(name) for name in SUMS]
-    return [block for block in trace.blocks if block.step >= first and block.activity in asked]
+    """Return blocks from step ``first`` on that count as a part of a step's time."""
+    chosen = [ACTIVITIES.index(name) for name in SUMS]
+    return [block for block in trace.blocks if block.step >= first and block.activity in chosen]
 
 
 def _add(total: Floats, ranks: Ints, values: Floats) -> None:
-    """Add the values of some ranks, which may repeat, to everyone's."""
+    """Add the values of some ranks, which may repeat, to the totals."""
     if is_everyone(ranks, len(total)):
         total += values
     else:
@@ -441,12 +411,9 @@ def _whole(values: Floats) -> list[int | float]:
 
 
 def step_ends(trace: Trace, world_size: int, num_steps: int) -> Floats:
-    """When each rank is done with the setup and with each step.
+    """Return when each rank ends the setup and each step [s], shape `(world_size, num_steps + 1)`.
 
-    Returns
-    -------
-    ndarray, shape `(world_size, num_steps + 1)`
-        Column 0 is the end of the setup [s].
+    Column 0 is the end of the setup.
     """
     ends = np.zeros((num_steps + 1, world_size))
     for stack in stacks(trace.blocks, MANY_SPANS):
@@ -464,17 +431,10 @@ def step_ends(trace: Trace, world_size: int, num_steps: int) -> Floats:
 def scaling_efficiency(
     points: Sequence[tuple[int, dict[str, Any]]],
 ) -> list[float | None]:
-    """Throughput per rank over that of the smallest world size.
+    """Return the throughput per rank relative to the smallest world size, one value per point.
 
-    Parameters
-    ----------
-    points : sequence of (int, dict)
-        World size and metrics of each point of a sweep over nothing else.
-
-    Returns
-    -------
-    list of float or None
-        One per point; None where there is no throughput.
+    ``points`` are world size and metrics of each point of a sweep of the world size; the result is
+    None without throughput.
     """
     per_rank = [
         metrics["throughput_samples_per_s"] / n if metrics["throughput_samples_per_s"] else None
@@ -485,20 +445,13 @@ def scaling_efficiency(
 
 
 class Squares(NamedTuple):
-    """Squared norms of the gradients of a step.
+    """Squared norms of the gradients of a step."""
 
-    Attributes
-    ----------
-    small, large : float
-        Of a rank's own gradient, mean over ranks; and of the mean of all.
-    batch, global_batch : int
-        Samples that each is of.
-    """
-
+    # small, large: of a rank's own gradient, mean over ranks; and of the mean of all
     small: float
     large: float
-    batch: int
-    global_batch: int
+    batch: int  # samples of each
+    global_batch: int  # samples of each
 
     @property
     def signal(self) -> float:
@@ -508,12 +461,12 @@ class Squares(NamedTuple):
 
     @property
     def noise(self) -> float:
-        """Trace of the covariance of single samples' gradients, S; may be below 0 by chance."""
+        """Trace of the covariance of single samples' gradients, S; may be negative by chance."""
         return (self.small - self.large) / (1 / self.batch - 1 / self.global_batch)
 
 
 def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
-    """Average over steps, since those of a single one are mostly chance.
+    """Return the gradient noise scale, averaged over steps, since single steps are mostly chance.
 
     Returns
     -------
@@ -538,11 +491,11 @@ def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
 WAIT = ACTIVITIES.index("wait")
 
 ALIKE = 1e-9
-"""A rank is beyond the median that takes longer by more than this part of it."""
+"""Relative excess over the median above which a rank counts as slow."""
 
 
 def busy_times(blocks: Iterable[SpanBlock], world_size: int, num_steps: int) -> Floats:
-    """How long each rank's compute stream works in a step, `(num_steps, world_size)` [s]."""
+    """Return busy times of each rank's compute stream, shape `(num_steps, world_size)` [s]."""
     busy = np.zeros((num_steps, world_size))
     for block in blocks:
         on_compute = isinstance(block.lane, int) and block.lane == COMPUTE_LANE
@@ -553,35 +506,26 @@ def busy_times(blocks: Iterable[SpanBlock], world_size: int, num_steps: int) -> 
 
 
 def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
-    """Name the ranks that were the slowest of a steady step.
+    """Return the slowest ranks of steady steps, the most expensive one first.
 
-    Parameters
-    ----------
-    busy : ndarray, shape `(num_steps, world_size)`
-        As from `busy_times`.
-    local_size : int
-        Ranks of a node.
-
-    Returns
-    -------
-    list of dict
-        The one first that cost most: ``rank``, ``node``, ``steps``, in how many it was, and
-        ``seconds``, by how much it was beyond the median, as a mean over all steady steps [s].
+    ``busy`` is as from `busy_times`. Each has ``rank``, ``node``, ``steps``, the number of steps in
+    which it was the slowest, and ``seconds``, its excess over the median, as a mean over all steady
+    steps [s].
     """
     steady = busy[num_warm_up(len(busy)) :]
     if not steady.size:
         return []
-    who, median = steady.argmax(axis=1), np.median(steady, axis=1)
+    worst, median = steady.argmax(axis=1), np.median(steady, axis=1)
     beyond = steady.max(axis=1) - median
     counts = beyond > ALIKE * median
     found = [
         {
             "rank": rank,
             "node": rank // local_size,
-            "steps": int((who[counts] == rank).sum()),
-            "seconds": float(beyond[counts & (who == rank)].sum()) / len(steady),
+            "steps": int((worst[counts] == rank).sum()),
+            "seconds": float(beyond[counts & (worst == rank)].sum()) / len(steady),
         }
-        for rank in np.unique(who[counts]).tolist()
+        for rank in np.unique(worst[counts]).tolist()
     ]
     return sorted(found, key=lambda one: (-one["seconds"], one["rank"]))
 
@@ -591,7 +535,7 @@ def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
 N = TypeVar("N", float, Floats)
 
 JOULES = 3.6e6
-"""Of a kWh."""
+"""Joules per kWh."""
 
 MILLION = 1e6
 
@@ -602,29 +546,20 @@ REST = ("other_s",)
 
 
 class Rates(NamedTuple):
-    """Price and power of a whole running cluster.
+    """Price and power of a whole running cluster."""
 
-    Attributes
-    ----------
-    price : float or None
-        Of all devices [USD/s]; None if unknown.
-    busy, waiting, rest : float or None
-        Power of all devices while computing, waiting in a collective, or idle [W]; None if unknown.
-    node : float
-        Power of the nodes in addition to their devices [W].
-    waiting_between : (float, float) or None
-        The least and the most that `waiting` may be where it was not given [W].
-    """
-
-    price: float | None = None
+    price: float | None = None  # of all devices [USD/s]; None if unknown
+    # busy, waiting, rest: power of all devices while computing, waiting in a collective, or idle
+    # [W]; None if unknown
     busy: float | None = None
     waiting: float | None = None
     rest: float | None = None
-    node: float = 0.0
+    node: float = 0.0  # power of the nodes in addition to their devices [W]
+    # bounds of `waiting` if it was not given [W]
     waiting_between: tuple[float, float] | None = None
 
     def scaled(self, share: float) -> Rates:
-        """Those of a part of the cluster, or of several like it."""
+        """Return the rates of a part of the cluster, or of several like it."""
         each = (None if value is None else share * value for value in self[:4])
         price, busy, waiting, rest = each
         ends = self.waiting_between
@@ -633,7 +568,7 @@ class Rates(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known."""
+        """Whether any rate is known."""
         return self.price is not None or self.has_power
 
     @property
@@ -643,33 +578,23 @@ class Rates(NamedTuple):
 
 
 class Bill(NamedTuple, Generic[N]):
-    """Cost and energy of a time.
+    """Cost and energy of a time."""
 
-    Attributes
-    ----------
-    cost_usd, energy_kwh : float or ndarray or None
-        Money and energy; None where the rates do not say.
-    """
-
+    # cost_usd, energy_kwh: None if the rates are unknown
     cost_usd: N | None
     energy_kwh: N | None
 
 
 def bill(rates: Rates, busy: N, waiting: N, rest: N) -> Bill[N]:
-    """Cost and energy of a time, of which devices spend parts in three states.
+    """Return cost and energy of a time that devices spend in three states.
 
     Parameters
     ----------
     rates : Rates
         Of the devices that are up and paid for.
     busy, waiting, rest : float or ndarray
-        Times that a device is busy, waits in a collective, and rests, mean over devices [s]. Down
-        after a failure, or busy with a checkpoint, it rests.
-
-    Returns
-    -------
-    Bill
-        As floats, or arrays of their shape.
+        Times that a device is busy, waits in a collective, and is idle, mean over devices [s]. It
+        is idle while down after a failure and during a checkpoint.
     """
     total = busy + waiting + rest
     cost = None if rates.price is None else rates.price * total
@@ -680,17 +605,9 @@ def bill(rates: Rates, busy: N, waiting: N, rest: N) -> Bill[N]:
 
 
 def energy_range(rates: Rates, busy: N, waiting: N, rest: N) -> tuple[N, N] | None:
-    """Energy with the least and the most that a waiting device may draw [kWh].
+    """Return energy with the bounds of a waiting device's power [kWh]; arguments as of `bill`.
 
-    Parameters
-    ----------
-    rates, busy, waiting, rest
-        As of `bill`.
-
-    Returns
-    -------
-    (float, float) or None
-        None where the power of waiting was given, or nothing is known of it.
+    None if the power of waiting was given or is unknown.
     """
     if rates.waiting_between is None:
         return None
@@ -702,22 +619,22 @@ def energy_range(rates: Rates, busy: N, waiting: N, rest: N) -> tuple[N, N] | No
 
 
 def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Cost and energy of a steady step, and of as many as a million samples or tokens take.
+    """Return cost and energy of a steady step, and of a million samples or tokens.
 
     Parameters
     ----------
     rates : Rates
         Of the cluster.
     metrics : mapping
-        As of `simdp.results.metrics`; times are means over ranks, so that where devices differ the
-        energy is that of equal shares of each state.
+        As of `simdp.results.metrics`; times are means over ranks, so that with different devices
+        the energy is that of equal shares of each state.
 
     Returns
     -------
     dict of str to dict
         ``step``; ``exposed``, the part of it in which devices wait for communication or for each
-        other; ``million_samples`` and ``million_tokens``, where there are some. Each has
-        ``cost_usd`` and ``energy_kwh``.
+        other; ``million_samples`` and ``million_tokens``, if any. Each has ``cost_usd`` and
+        ``energy_kwh``.
     """
     busy, waiting, rest = (sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST))
     step = bill(rates, busy, waiting, rest)
@@ -736,7 +653,7 @@ def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, f
 
 
 def lasting(rates: Rates, metrics: Mapping[str, Any], seconds: float) -> Bill[float]:
-    """Cost and energy of a time in which steady steps follow each other."""
+    """Return cost and energy of a time of consecutive steady steps."""
     parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
     step_time = metrics["step_time_s"]
     return bill(rates, *(seconds * part / step_time if step_time else 0.0 for part in parts))
@@ -744,30 +661,15 @@ def lasting(rates: Rates, metrics: Mapping[str, Any], seconds: float) -> Bill[fl
 
 @dataclass(frozen=True)
 class Baseline:
-    """A one-device step, solved from one measured step.
+    """A one-device step, solved from one measured step."""
 
-    Attributes
-    ----------
-    scenario : str
-        The point's.
-    microbatch : int
-        Samples.
-    world_size, num_nodes : int
-        Where the step was measured.
-    given : float
-        The one-device step that the scenario has [s].
-    found : float
-        The one with which the simulated step takes the measured time [s].
-    low, high : float
-        Its 90 % interval, by how well the other constants are known [s].
-    """
-
-    scenario: str
+    scenario: str  # of the point
     microbatch: int
-    world_size: int
-    num_nodes: int
-    given: float
-    found: float
+    world_size: int  # where the step was measured
+    num_nodes: int  # where the step was measured
+    given: float  # the scenario's one-device step [s]
+    found: float  # the one-device step that fits the measured step [s]
+    # low, high: its 90 % interval, from the uncertainty of the other constants [s]
     low: float
     high: float
 
@@ -778,7 +680,7 @@ class Baseline:
 
 
 def to_json(baselines: Sequence[Baseline]) -> str:
-    """Write them as one JSON document; times in seconds."""
+    """Write baselines as one JSON document; times in seconds."""
     renamed = [
         {f"{k}_s" if isinstance(v, float) else k: v for k, v in asdict(one).items()}
         for one in baselines

@@ -14,81 +14,51 @@ from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.result import Inline, as_json
 
 GOALS = {"cheapest": "cost_usd", "fastest": "finish_s", "greenest": "energy_kwh"}
-"""What a plan may be for, and the field of an option that is least then."""
+"""Goals of a plan, and the field of an option that each minimises."""
 
 WAYS = ("finish_s", "cost_usd", "peak_memory_bytes")
-"""In which an option of the front is no worse than any other, or better in another one."""
+"""Figures of an option that the front minimises."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way to train, as it was simulated.
+    """One simulated way to train."""
 
-    Attributes
-    ----------
-    set : dict
-        Dotted keys and values, all that differ from the scenario.
-    step_time_s : float
-        Of a steady step [s].
-    finish_s : float
-        Until the target is reached [s]; without a target, until a million samples are trained.
-    cost_usd, energy_kwh : float or None
-        Of that time; None if prices or power are unknown.
-    peak_memory_bytes : float
-        Of the fullest rank [bytes].
-    low_s, high_s : float or None
-        The 90 % interval of a step [s]; None for a machine without measurements.
-    why : str
-        In words: its advantage over the next one, or its place on the front.
-    limit : str
-        Largest part of its step or, if nearly full, ``memory``: ``compute``, ``communication``,
-        ``waiting``, ``other``.
-    shares : dict of str to float
-        Parts of a steady step [s]: ``compute``, ``update``, ``exposed_comm``, ``wait``, ``other``.
-    world_size, global_batch : int
-        Ranks, and samples of all of them in a step.
-    memory_share : float
-        Of the fullest device's memory.
-    file : str or None
-        Its scenario, in the plan's folder.
-    misses : dict of str to float
-        By constraint, the ratio to the limit if above 1; with `Plan.sure`, of the time, money and
-        energy that are not exceeded with that probability.
-    gpu_hours : float
-        GPUs times `finish_s` [h].
-    mean_error : float
-        Standard error of `finish_s` over `finish_s`, where it is the mean of simulated jobs; else
-        0.
-    changes_training : list of str
-        Changes to the training other than its time, as ``"global batch: 512 in place of 256"``;
-        empty if equal to the scenario's.
-    chance_to_meet : float or None
-        The probability that it meets deadline, budget and energy, all that are given: runs differ
-        by luck, and the step may be off by its interval. None where none of them is given.
-    chance_by_luck : float or None
-        The same if a step takes exactly `step_time_s`: the share of runs that meet them.
-    """
-
-    set: dict[str, Any]
-    step_time_s: float
+    set: dict[str, Any]  # dotted keys and values, all that differ from the scenario
+    step_time_s: float  # of a steady step [s]
+    # until the target is reached [s]; without a target, until a million samples are trained
     finish_s: float
+    # cost_usd, energy_kwh: of that time; None if prices or power are unknown
     cost_usd: float | None
     energy_kwh: float | None
-    peak_memory_bytes: float
+    peak_memory_bytes: float  # of the fullest rank [bytes]
+    # low_s, high_s: the 90 % interval of a step [s]; None for a machine without measurements
     low_s: float | None = None
     high_s: float | None = None
-    why: str = ""
+    why: str = ""  # in words: its advantage over the next one, or its place on the front
+    # largest part of its step or, if nearly full, ``memory``: ``compute``, ``communication``,
+    # ``waiting``, ``other``
     limit: str = ""
+    # parts of a steady step [s]: ``compute``, ``update``, ``exposed_comm``, ``wait``, ``other``
     shares: dict[str, float] = field(default_factory=dict)
+    # world_size, global_batch: ranks, and samples of all of them in a step
     world_size: int = 1
     global_batch: int = 1
-    memory_share: float = 0.0
-    file: str | None = None
+    memory_share: float = 0.0  # of the fullest device's memory
+    file: str | None = None  # its scenario, in the plan's folder
+    # by constraint, the ratio to the limit if above 1; with `Plan.sure`, of the time, money and
+    # energy that are not exceeded with that probability
     misses: dict[str, float] = field(default_factory=dict)
-    gpu_hours: float = 0.0
+    gpu_hours: float = 0.0  # GPUs times `finish_s` [h]
+    # standard error of `finish_s` over `finish_s`, where it is the mean of simulated jobs; else 0
     mean_error: float = 0.0
+    # changes to the training other than its time, as ``"global batch: 512 in place of 256"``; empty
+    # if equal to the scenario's
     changes_training: list[str] = field(default_factory=list)
+    # probability that it meets the given ones of deadline, budget and energy, from the variation of
+    # runs and the interval of the step; None without any
     chance_to_meet: float | None = None
+    # the same if a step takes exactly `step_time_s`: the share of runs that meet them
     chance_by_luck: float | None = None
 
     @property
@@ -101,21 +71,21 @@ class Option:
 
     @property
     def finish_interval(self) -> tuple[float, float] | None:
-        """The 90 % interval of `finish_s`, as far as the step decides it [s]."""
+        """The 90 % interval of `finish_s` from that of the step [s]."""
         if self.low_s is None or self.high_s is None or not self.step_time_s:
             return None
         scale = self.finish_s / self.step_time_s
         return scale * self.low_s, scale * self.high_s
 
     def value(self, way: str) -> float | None:
-        """One of its figures: a value of `GOALS`, or of `WAYS`."""
+        """Return one of its figures: a value of `GOALS`, or of `WAYS`."""
         found: float | None = getattr(self, way)
         return found
 
 
 @dataclass(frozen=True)
 class PlanResult(Inline):
-    """Everything that ``python -m simdp plan`` found.
+    """Result of ``python -m simdp plan``.
 
     Attributes
     ----------
@@ -131,32 +101,30 @@ class PlanResult(Inline):
     target : str or None
         Target of `Option.finish_s`, in words; None for a million samples.
     choices : dict of str to list
-        Dotted keys, and the values that were looked at.
+        Dotted keys, and the values considered.
     best : tuple of Option
-        Of those that meet the limits: the best, and the next alternatives, best first. Empty where
-        none does.
+        Of those that meet the limits: the best, and the next alternatives, best first.
     front : tuple of Option
-        Of those that meet the limits all that no other one is better than in time, money and
-        memory at once, the fastest first.
+        The Pareto front in time, money and memory of those that meet the limits, the fastest first.
     nearest : Option or None
-        Where none meets the limits: the one that misses them least.
+        If none meets the limits: the one that misses them least.
     binding : str or None
         The constraint without which there would be a better one, or one at all; see `limits`.
     order : str
-        How sure it is that the best is the best, in words.
+        Certainty that the best is the best, in words.
     num_points, num_simulated : int
-        How many there are, and how many of them were simulated.
+        Number of points, and of simulated ones.
     pruned : dict of str to int
-        Why the others were not: ``impossible``, ``memory``, ``deadline``, ``budget``, ``energy``,
-        ``worse`` than one that was simulated, or not ``sampled``.
+        Points not simulated, by reason: ``impossible``, ``memory``, ``deadline``, ``budget``,
+        ``energy``, ``worse`` than a simulated one, or not ``sampled``.
     infeasible : list of dict
-        Why points cannot be chosen: ``reason``, how many (``count``), and the ``option`` of the
-        command or the scenario with which they might be; it may be None. All that are impossible,
-        or miss a limit by their bounds.
+        Reasons why points are infeasible: ``reason``, their number (``count``), and the ``option``
+        of the command or the scenario that might allow them, or None. All that are impossible, or
+        miss a limit by their bounds.
     sure : float or None
-        With which probability options must meet the limits; None: in the mean.
+        Probability with which options must meet the limits; None: on average.
     is_exact : bool
-        Whether best and front are proved to be those of all points; else a sample was looked at.
+        Whether best and front are proved for all points; else for a sample.
     notes : tuple of str
         Further notes.
     """
@@ -191,7 +159,7 @@ class PlanResult(Inline):
         return tuple(found)
 
     def number(self, option: Option) -> int:
-        """Its place among `options`, from 1; also that of its file."""
+        """Return its place among `options`, from 1; also that of its file."""
         return next(n for n, one in enumerate(self.options, 1) if one.set == option.set)
 
     @property
@@ -211,7 +179,7 @@ class PlanResult(Inline):
         Raises
         ------
         ScenarioError
-            If the file is none.
+            If the file is invalid.
         """
         content = read_json(path)
         try:
@@ -221,7 +189,7 @@ class PlanResult(Inline):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> PlanResult:
-        """Rebuild from the output of `to_json`, read as plain data."""
+        """Rebuild from the plain data of `to_json`."""
         rest = {**content}
         nearest = rest.pop("nearest")
         return cls(
@@ -236,104 +204,61 @@ class PlanResult(Inline):
 
 @dataclass(frozen=True)
 class FittingRow:
-    """One method.
+    """One method."""
 
-    Attributes
-    ----------
-    strategy, recompute : str
-        Method: kinds of ``strategy`` and of ``workload.recompute``.
-    microbatch : int
-        Samples per rank and micro-step: as many as fit.
-    fits : bool
-        Whether the fullest device surely has room: ``state`` is yes.
-    peak_memory_bytes : float
-        Tensors of the fullest rank, as a run's ``peak_memory_bytes`` [bytes].
-    step_time_s, tokens_per_s, mfu : float or None
-        Of a steady step of one micro-step; None where it does not fit, and where it does not apply.
-    settings : dict of str to value
-        Dotted keys of a scenario, in addition to ``workload.microbatch``.
-    method : str
-        ``full``: all weights are trained; ``offload``: all, with states in the host's memory;
-        ``lora``: adapters; ``qlora``: adapters of a model in 4 bits.
-    state : str
-        ``yes``; ``no``; or ``tight``, if it depends on the memory of CUDA, NCCL and fragmentation.
-    gpus : int
-        Number of ranks.
-    precision : str
-        Kind of ``workload.precision``, and its 16-bit type.
-    memory_low_bytes, memory_high_bytes : float
-        The least and the most that is taken of the fullest device, tensors and all else [bytes].
-    samples_per_s : float or None
-        Of all ranks.
-    usd_per_million_tokens, usd_per_million_samples : float or None
-        At the devices' list prices; None where there is none.
-    low_s, high_s : float or None
-        Ends of the step's 90 % interval [s], of the row that is chosen, or the first; None where
-        nothing is known of the hardware.
-    chosen : bool
-        Whether ``init`` writes this one.
-    """
-
+    # strategy, recompute: method: kinds of ``strategy`` and of ``workload.recompute``
     strategy: str
     recompute: str
-    microbatch: int
-    fits: bool
+    microbatch: int  # samples per rank and micro-step: as many as fit
+    fits: bool  # whether the fullest device has enough memory: ``state`` is yes
+    # tensors of the fullest rank, as a run's ``peak_memory_bytes`` [bytes]
     peak_memory_bytes: float
+    # step_time_s, tokens_per_s, mfu: of a steady step of one micro-step; None where it does not
+    # fit, and where it does not apply
     step_time_s: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
+    # dotted keys of a scenario, in addition to ``workload.microbatch``
     settings: dict[str, Any] = field(default_factory=dict)
+    # ``full``: all weights are trained; ``offload``: all, with states in the host's memory;
+    # ``lora``: adapters; ``qlora``: adapters of a model in 4 bits
     method: str = "full"
+    # ``yes``; ``no``; or ``tight``, if it depends on the memory of CUDA, NCCL and fragmentation
     state: str = "yes"
     gpus: int = 1
-    precision: str = "full"
+    precision: str = "full"  # kind of ``workload.precision``, and its 16-bit type
+    # memory_low_bytes, memory_high_bytes: bounds of the memory used on the fullest device [bytes]
     memory_low_bytes: float = 0.0
     memory_high_bytes: float = 0.0
-    samples_per_s: float | None = None
+    samples_per_s: float | None = None  # of all ranks
+    # usd_per_million_tokens, usd_per_million_samples: at the devices' list prices; None without
     usd_per_million_tokens: float | None = None
     usd_per_million_samples: float | None = None
+    # low_s, high_s: ends of the step's 90 % interval [s], of the chosen row, or the first; None
+    # for unknown hardware
     low_s: float | None = None
     high_s: float | None = None
-    chosen: bool = False
+    chosen: bool = False  # whether ``init`` writes this row
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """All methods for one model on one cluster.
+    """All methods for one model on one cluster."""
 
-    Attributes
-    ----------
-    model, machine : str
-        Requested device and machine; the machine of the assumed links, if only a device was given.
-    assumed : str or None
-        Assumption about the links, in words; None if a machine was given.
-    gpus : int
-        Number of ranks; if requested, the least that fits.
-    memory_bytes : float
-        Of a device [bytes].
-    samples_are : str
-        Definition of a sample, in words.
-    rows : list of FittingRow
-        Best first: fitting rows by tokens, or samples, per second, all weights before adapters;
-        then the rest by memory.
-    precision : str
-        That all rows train in.
-    is_least : bool
-        Whether each row is on the least number of ranks that it fits on.
-    price_date : str or None
-        When devices had their list price.
-    """
-
+    # model, machine: requested device and machine; the machine of the assumed links, if only a
+    # device was given
     model: str
     machine: str
-    assumed: str | None
-    gpus: int
-    memory_bytes: float
-    samples_are: str
+    assumed: str | None  # assumption about the links, in words; None if a machine was given
+    gpus: int  # number of ranks; if requested, the least that fits
+    memory_bytes: float  # of a device [bytes]
+    samples_are: str  # definition of a sample, in words
+    # best first: fitting rows by tokens, or samples, per second, all weights before adapters; then
+    # the rest by memory
     rows: list[FittingRow] = field(default_factory=list)
-    precision: str = "full"
-    is_least: bool = False
-    price_date: str | None = None
+    precision: str = "full"  # precision of all rows
+    is_least: bool = False  # whether each row is on the fewest ranks that fit
+    price_date: str | None = None  # date of the list prices
 
     @property
     def chosen(self) -> FittingRow | None:
@@ -341,6 +266,6 @@ class Fitting:
         return next((row for row in self.rows if row.chosen), None)
 
     def to_json(self) -> str:
-        """One JSON document; the same input, the same bytes."""
+        """Return one JSON document; the same input, the same bytes."""
         document: dict[str, Any] = asdict(self)
         return as_json(document)

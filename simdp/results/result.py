@@ -24,7 +24,7 @@ class Inline:
     """Base of objects that display as text in a terminal, and as a page in a notebook."""
 
     def summary(self) -> str:
-        """Output of the command line, in 80 columns."""
+        """Return the output of the command line, in 80 columns."""
         text: str = simdp.as_text(self)
         return text
 
@@ -33,33 +33,29 @@ class Inline:
         return html
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """Both at once: a notebook takes the richest that it can show."""
+        """Return both; a notebook shows the richest supported one."""
         return {"text/plain": self.summary(), "text/html": self._repr_html_()}
 
 
 # Columns ------------------------------------------------------------------------------------------
 
 Columns = dict[str, list[Any]]
-"""Values by column, as many in each; None where one does not apply."""
+"""Values by column, of equal length; None if one does not apply."""
 
 LARGEST = ("bytes_sent_per_rank", "peak_memory_bytes")
-"""Lists over ranks, of which a row has the largest value."""
+"""Lists over ranks; a row has the largest value."""
 
 LAST = ("loss", "lr", "grad_norm", "loss_scale")
-"""Lists over steps, of which a row has the last value, as ``last_loss``."""
+"""Lists over steps; a row has the last value, as ``last_loss``."""
 
 FAILED = "failed"
-"""The column of why a point has no result."""
+"""The column of the reason why a point has no result."""
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """Lay rows out in columns, each of one type; ``failed`` comes last.
+    """Convert rows to columns, each of one type, in order of first use; ``failed`` comes last.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        A point's settings, by dotted key, and its figures, as from `figures_of`; columns are in
-        order of first use.
+    Rows have a point's settings, by dotted key, and its figures, as from `figures_of`.
     """
     listed = list(rows)
     names = dict.fromkeys(name for row in listed for name in row if name != FAILED)
@@ -70,12 +66,9 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
 def figures_of(
     metrics: Mapping[str, Any], cost: Mapping[str, Any] | None, target: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Figures of a point by name: nested ones have a dotted name, lists have one value.
+    """Return figures of a point, of the fields of a `Result`, by name.
 
-    Parameters
-    ----------
-    metrics, cost, target : mapping
-        As of a `Result`.
+    Nested ones have a dotted name, lists have one value.
     """
     found: dict[str, Any] = {}
     for name in ORDER:
@@ -91,7 +84,7 @@ def figures_of(
 
 
 def as_dataframe(columns: Columns) -> Any:
-    """Columns as a pandas DataFrame.
+    """Return columns as a pandas DataFrame.
 
     Raises
     ------
@@ -116,7 +109,7 @@ def _flat(name: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _of_one_type(values: Sequence[Any]) -> list[Any]:
-    """Values as they are, where one type holds all of them; else as text, as JSON has it."""
+    """Return values unchanged if they have one type; else as text in JSON."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) == 1 and kinds <= {bool, int, float, str}:
         return list(values)
@@ -129,20 +122,11 @@ def _of_one_type(values: Sequence[Any]) -> list[Any]:
 
 
 class Advice(NamedTuple):
-    """Single changes that would clearly make a run faster.
+    """Single changes that clearly shorten a run's steps."""
 
-    Attributes
-    ----------
-    lines : list of str
-        A change each, the best first.
-    num_tried : int
-        How many were simulated.
-    changes : list of (str, float)
-        The same changes in words, and by how many times each raises the samples per second.
-    """
-
-    lines: list[str]
-    num_tried: int
+    lines: list[str]  # one per change, the best first
+    num_tried: int  # how many were simulated
+    # the changes in words, and the factor of samples per second of each
     changes: Sequence[tuple[str, float]] = ()
 
 
@@ -241,20 +225,20 @@ class Result(Inline):
     def __repr__(self) -> str:
         n, metrics = self.world_size, self.metrics
         step, rate = metrics.get("step_time_s"), metrics.get("throughput_samples_per_s")
-        said = [f"{n} rank{'s' if n > 1 else ''}"]
-        said += [f"{1e3 * step:.4g} ms per step"] if step is not None else []
-        said += [f"{rate:,.0f} samples/s"] if rate is not None else []
-        return f"<Result {self.scenario.get('name', 'scenario')}: {', '.join(said)}>"
+        parts = [f"{n} rank{'s' if n > 1 else ''}"]
+        parts += [f"{1e3 * step:.4g} ms per step"] if step is not None else []
+        parts += [f"{rate:,.0f} samples/s"] if rate is not None else []
+        return f"<Result {self.scenario.get('name', 'scenario')}: {', '.join(parts)}>"
 
     def summary(self) -> str:
-        """Output of ``python -m simdp run``, in 80 columns."""
+        """Return the output of ``python -m simdp run``, in 80 columns."""
         return self._alone().summary()
 
     def _repr_html_(self) -> str:
         return self._alone()._repr_html_()
 
     def _alone(self) -> Study:
-        """It as the only point of its scenario."""
+        """Return a study with this point only."""
         return Study(simdp.__version__, {**self.scenario, "sweep": {}}, [self])
 
     def save_traces(self, folder: Path | str, ranks: Sequence[int] | None = None) -> list[Path]:
@@ -263,12 +247,9 @@ class Result(Inline):
         return paths
 
     def weights(self) -> dict[str, Array]:
-        """Arrays of ``--save-weights``: rank 0's parameters, and those that differ elsewhere.
+        """Return arrays of ``--save-weights``: rank 0's parameters, and others that differ.
 
-        Returns
-        -------
-        dict of str to ndarray
-            A parameter of another rank that differs is called ``rank1/name``.
+        A parameter of another rank that differs is called ``rank1/name``.
         """
         if self.replicas is None:
             return {}
@@ -282,24 +263,12 @@ class Result(Inline):
 
 
 class FailedPoint(NamedTuple):
-    """A point of a sweep that could not be simulated.
+    """A point of a sweep that could not be simulated."""
 
-    Attributes
-    ----------
-    number : int
-        Its place in the grid, from 0.
-    set : dict
-        Settings.
-    problems : list of str
-        Why, one line each.
-    exit_status : int
-        As on the command line for a single point.
-    """
-
-    number: int
+    number: int  # its place in the grid, from 0
     set: dict[str, Any]
-    problems: list[str]
-    exit_status: int = 2
+    problems: list[str]  # reasons, one line each
+    exit_status: int = 2  # as on the command line for a single point
 
 
 @dataclass(repr=False)
@@ -331,7 +300,7 @@ class Study(Inline):
         return f"<Study {name}: {count}{f' over {over}' if over else ''}>"
 
     def in_order(self) -> list[Result | FailedPoint]:
-        """All points of the grid in its order, with a result or without."""
+        """Return all points of the grid in its order, with or without a result."""
         found: list[Result | FailedPoint] = list(self.points)
         for one in self.failed:  # in rising order, so that each comes to its place
             found.insert(one.number, one)
@@ -359,7 +328,7 @@ class Study(Inline):
         return as_json(content) + "\n"
 
     def columns(self) -> Columns:
-        """A row for each point: settings, figures, and ``failed``, the reason for no result."""
+        """Return a row for each point: settings, figures, and ``failed``, the reason for none."""
         return columns_of(
             point.set | {FAILED: one_line("; ".join(point.problems))}
             if isinstance(point, FailedPoint)
@@ -368,7 +337,7 @@ class Study(Inline):
         )
 
     def to_dataframe(self) -> Any:
-        """The same as a pandas DataFrame.
+        """Return the columns as a pandas DataFrame.
 
         Raises
         ------
@@ -378,7 +347,7 @@ class Study(Inline):
         return as_dataframe(self.columns())
 
     def save(self, path: Path) -> None:
-        """Write result.json, whole or not at all."""
+        """Write result.json atomically."""
         write_whole(path, lambda stream: _write_text(stream, self.to_json()))
 
     @classmethod
@@ -388,7 +357,7 @@ class Study(Inline):
         Raises
         ------
         ScenarioError
-            If the file is none.
+            If the file is invalid.
         """
         content = read_json(path)
         try:
@@ -424,7 +393,7 @@ class Study(Inline):
 
 
 def _with_current_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """A saved result, with current names of all keys in its scenario and settings."""
+    """Return a saved result with current names of all keys in its scenario and settings."""
     points = [
         {**point, "set": with_current_keys(point["set"], advises=False)}
         for point in content["points"]
@@ -434,7 +403,7 @@ def _with_current_keys(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set_in(scenario: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
-    """Give a point's scenario its own world_size, which drawing needs; the rest is the sweep's."""
+    """Set a point's world_size in its scenario, which drawing needs; the rest is the sweep's."""
     size = chosen.get("cluster.world_size", scenario["cluster"].get("world_size"))
     return {**scenario, "cluster": {**scenario["cluster"], "world_size": size}}
 
@@ -450,9 +419,8 @@ PLAIN = frozenset({int, float, bool, str, type(None)})
 def as_json(value: Any, indent: str = "\n") -> str:
     """Write plain data as JSON, with an indent of 1, as ``json.dumps`` does, but faster.
 
-    A rank has a line in several lists. Each of them is written in one call without an indent, with
-    a separator that begins a new line. Values without a JSON form, such as the loss of a diverged
-    run, are null.
+    Lists over ranks are written in one call without an indent, with a separator that begins a new
+    line. Values without a JSON form, such as the loss of a diverged run, are null.
     """
     inner = f"{indent} "
     if isinstance(value, dict) and value:
@@ -470,22 +438,11 @@ def as_json(value: Any, indent: str = "\n") -> str:
 
 
 class MicrobatchPiece(NamedTuple):
-    """A device's part of a micro-step, and its output.
+    """A device's part of a micro-step, and its output."""
 
-    Attributes
-    ----------
-    step, micro_step : int
-        From 1 and from 0.
-    rank : int
-        Rank of the device.
-    inputs : tuple of tuple of int
-        Shapes of the model's inputs, samples first; empty where the device gets nothing.
-    output : tuple of int
-        Shape of the output, samples first.
-    """
-
-    step: int
-    micro_step: int
-    rank: int
+    step: int  # from 1
+    micro_step: int  # from 0
+    rank: int  # rank of the device
+    # shapes of the model's inputs, samples first; empty without samples
     inputs: tuple[tuple[int, ...], ...]
-    output: tuple[int, ...]
+    output: tuple[int, ...]  # shape of the output, samples first

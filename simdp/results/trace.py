@@ -1,7 +1,7 @@
 """Spans of a run, stored as columns.
 
-A run of 16,384 ranks has millions of spans. They are kept in blocks, as recorded: one operation of
-many ranks, whose instants are arrays that neighbours share. `simdp.results.metrics` works block by
+A run of 16,384 ranks has millions of spans. They are stored in blocks, as recorded: one operation
+of many ranks, with instants in arrays shared between blocks. `simdp.results.metrics` works block by
 block; sorted columns of spans are built on request.
 """
 
@@ -23,64 +23,37 @@ from simdp.results.memory import MEMORY_PARTS, Holding
 Columns = dict[str, Array]
 
 COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
-"""What there is to say about a span, in the order of `Block`."""
+"""Fields of a span, in the order of `SpanBlock`."""
 
 
 class CallSize(NamedTuple):
-    """Size of a collective call.
+    """Size of a collective call."""
 
-    Attributes
-    ----------
-    collective : str
-        Such as ``"all_reduce"``.
-    nbytes : float
-        The whole buffer [bytes].
-    group_size : int
-        Ranks that do it together.
-    """
-
-    collective: str
-    nbytes: float
-    group_size: int
+    collective: str  # such as ``"all_reduce"``
+    nbytes: float  # the whole buffer [bytes]
+    group_size: int  # ranks of the collective
 
 
 class SpanBlock(NamedTuple):
-    """One thing that some ranks did: a span for each of them; every array is shaped as ``ranks``.
+    """One operation of some ranks: a span for each; every array is shaped as ``ranks``."""
 
-    Attributes
-    ----------
-    ranks : ndarray, int64
-        Ranks. Equal arrays are mostly the same object.
-    step : int
-        As in `simdp.results.trace.Span`.
-    lane : int or ndarray, int64
-        See `simdp.results.trace.lane_name`; an array for transfers only.
-    activity, name : int
-        Places in `simdp.results.trace.ACTIVITIES` and in the trace's names.
-    start, end : ndarray, float64
-        Instants [s]. Not copies: a start is often the end array of the previous block.
-    nbytes : float or ndarray, float64
-        As in `simdp.results.trace.Span`.
-    asked : float or ndarray, float64
-        When the rank's compute stream issued a collective [s]; nan otherwise.
-    call : Call or None
-        The call that a collective's span belongs to.
-    """
-
-    ranks: Ints
-    step: int
-    lane: int | Ints
+    ranks: Ints  # equal arrays are mostly the same object.
+    step: int  # as in `simdp.results.trace.Span`
+    lane: int | Ints  # see `simdp.results.trace.lane_name`; an array for transfers only
+    # activity, name: places in `simdp.results.trace.ACTIVITIES` and in the trace's names
     activity: int
     name: int
+    # start, end: instants [s]. Not copies: a start is often the end array of the previous block.
     start: Floats
     end: Floats
-    nbytes: float | Floats
+    nbytes: float | Floats  # as in `simdp.results.trace.Span`
+    # when the rank's compute stream issued a collective [s]; nan otherwise
     asked: float | Floats = math.nan
-    call: CallSize | None = None
+    call: CallSize | None = None  # the call that a collective's span belongs to
 
 
 def part(block: SpanBlock, places: Ints) -> SpanBlock:
-    """Take some spans of a block, by their places in it."""
+    """Return some spans of a block, by their places in it."""
     if len(places) == len(block.ranks):
         return block
     lane, nbytes, asked = block.lane, block.nbytes, block.asked
@@ -95,18 +68,7 @@ def part(block: SpanBlock, places: Ints) -> SpanBlock:
 
 
 def columns_of(blocks: Sequence[SpanBlock]) -> Columns:
-    """Lay blocks end to end.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-        In any order.
-
-    Returns
-    -------
-    dict of str to ndarray, shape `(num_spans,)`
-        By the names of a trace's columns, not in their order.
-    """
+    """Concatenate blocks into columns by name, shape `(num_spans,)`, in the blocks' order."""
     lengths = [len(block.ranks) for block in blocks]
     columns: Columns = {}
     for i, key in enumerate(COLUMNS):
@@ -121,24 +83,17 @@ def columns_of(blocks: Sequence[SpanBlock]) -> Columns:
 
 
 def in_order(columns: Columns) -> Columns:
-    """Sort spans by rank, lane, start and end; the rest decides which of two equals is first."""
+    """Sort spans by rank, lane, start and end; ties by activity and name."""
     keys = ("name", "activity", "end", "start", "lane", "rank")
     order = np.lexsort([columns[key] for key in keys])
     return {key: column[order] for key, column in columns.items()}
 
 
 def blocks_by_turn(columns: Columns) -> list[SpanBlock]:
-    """Make blocks of spans: the first of each rank's lane, then the second of each, and so on.
+    """Return blocks of spans: the first of each rank's lane, then the second of each, and so on.
 
-    Parameters
-    ----------
-    columns : dict of str to ndarray, shape `(num_spans,)`
-        As from `columns_of`.
-
-    Returns
-    -------
-    list of Block
-        In each of them the ranks ascend; a rank's spans of a lane come in the order of time.
+    ``columns`` are as from `columns_of`. In each block the ranks ascend; a rank's spans of a lane
+    are in order of time.
     """
     num_spans = len(columns["rank"])
     if not num_spans:
@@ -160,7 +115,7 @@ def blocks_by_turn(columns: Columns) -> list[SpanBlock]:
 
 
 def _changes(columns: Columns, *keys: str) -> Bools:
-    """Mark the rows that differ from the row before in one of some columns."""
+    """Mark the rows that differ from the previous row in any of some columns."""
     new = np.ones(len(columns["rank"]), dtype=bool)
     new[1:] = False
     for key in keys:
@@ -169,39 +124,26 @@ def _changes(columns: Columns, *keys: str) -> Bools:
 
 
 class Stack(NamedTuple):
-    """Blocks of one activity and the same ranks, one per row.
+    """Blocks of one activity and the same ranks, one per row."""
 
-    Attributes
-    ----------
-    ranks : ndarray, shape `(num_ranks,)`, int64
-        Ranks, in every row.
-    activity : int
-        As in `Block`.
-    steps : ndarray, shape `(num_blocks,)`, int64
-        Of each row; they ascend.
-    start, end : ndarray, shape `(num_blocks, num_ranks)`, float64
-        Instants [s].
-    nbytes : float or ndarray, shape `(num_ranks,)`, float64
-        The sum over the rows.
-    """
-
-    ranks: Ints
-    activity: int
-    steps: Ints
+    ranks: Ints  # shape `(num_ranks,)`: ranks, in every row
+    activity: int  # as in `Block`
+    steps: Ints  # shape `(num_blocks,)`: of each row, ascending
+    # start, end: shape `(num_blocks, num_ranks)`: instants [s]
     start: Floats
     end: Floats
-    nbytes: float | Floats
+    nbytes: float | Floats  # shape `(num_ranks,)`: the sum over the rows
 
 
 MAX_STACKED = 2_048
-"""Spans in a stack: enough to make a call of NumPy cheap beside its work, and near in time."""
+"""Spans in a stack: enough to make a call of NumPy cheap relative to its work, and near in time."""
 
 
 def stacks(blocks: Sequence[SpanBlock], num_spans: int | None = None) -> Iterator[Stack]:
     """Stack blocks of one activity and the same ranks, so that many small ones cost as one.
 
-    Stacks have ``num_spans`` at most (`MAX_STACKED`), or one block; the rounding of sums over them
-    may depend on how many.
+    Stacks have at most ``num_spans`` (`MAX_STACKED`), or one block; the rounding of sums over them
+    may depend on it.
     """
     groups: dict[tuple[int, int], list[SpanBlock]] = {}
     for block in blocks:
@@ -222,7 +164,7 @@ def _rows(arrays: list[Floats]) -> Floats:
 
 
 def is_everyone(ranks: Ints, world_size: int) -> bool:
-    """Tell whether these are all ranks, in order."""
+    """Return whether these are all ranks, in order."""
     return len(ranks) == world_size and bool((ranks[1:] > ranks[:-1]).all())
 
 
@@ -241,54 +183,42 @@ ACTIVITIES = (
     "compute",
     "compress",
 )
-"""What a span can be.
+"""Activities of spans.
 
-``input`` is waiting for samples; ``host`` is what the device waits for its host; ``forward`` and
-``backward`` are compute; ``copy`` moves gradients into buckets and back; ``wait``
-is a collective's time before its slowest rank is ready for it, ``comm`` the rest of it; a
-``transfer`` is one chunk over one route; ``compute`` is work of a rank program, which is no pass;
-``compress`` makes gradients small before they travel, and whole again.
+``input`` is waiting for samples; ``host`` is waiting of the device for its host; ``forward`` and
+``backward`` are compute; ``copy`` moves gradients into buckets and back; ``wait`` is a collective's
+time before its slowest rank is ready for it, ``comm`` the rest of it; a ``transfer`` is one chunk
+over one route; ``compute`` is work of a rank program outside of passes; ``compress`` compresses and
+decompresses gradients.
 """
 
 COMPUTE_LANE, COMM_LANE, FIRST_SEND_LANE = 0, 1, 2
 
 FIRST_STREAM_LANE = FIRST_SEND_LANE + 2**20
-"""Beyond a lane for every rank that there may be: what communicates beside the lane ``comm``."""
+"""Lanes of further communication streams, beyond one send lane per rank."""
 
 SETUP = -1
-"""The step of what happens before the first one."""
+"""The step of the setup."""
 
 
 class Span(NamedTuple):
-    """One thing that one rank did.
-
-    Attributes
-    ----------
-    rank, step : int
-        Rank and step; -1 is the setup.
-    lane : str
-        ``"compute"``, ``"comm"``, ``"comm 2"`` and so on, or ``"send to r"``. Spans of a lane
-        never overlap.
-    activity, name : str
-        One of `ACTIVITIES`, and its name, such as a layer or a bucket.
-    start, end : float
-        Instants [s].
-    nbytes : float
-        Bytes that the rank sends; of a copy, bytes moved in memory; else 0.
-    """
+    """One operation of one rank."""
 
     rank: int
-    step: int
+    step: int  # -1 is the setup
+    # ``"compute"``, ``"comm"``, ``"comm 2"`` and so on, or ``"send to r"``. Spans of a lane never
+    # overlap.
     lane: str
+    # activity, name: one of `ACTIVITIES`, and its name, such as a layer or a bucket
     activity: str
     name: str
-    start: float
-    end: float
-    nbytes: float
+    start: float  # instants [s]
+    end: float  # instants [s]
+    nbytes: float  # bytes that the rank sends; of a copy, bytes moved in memory; else 0
 
 
 def lane_name(lane: int) -> str:
-    """Write a lane's number as its name."""
+    """Return the name of a lane."""
     if lane >= FIRST_STREAM_LANE:
         return f"comm {lane - FIRST_STREAM_LANE + 2}"
     if lane >= FIRST_SEND_LANE:
@@ -297,16 +227,16 @@ def lane_name(lane: int) -> str:
 
 
 class Trace:
-    """Every span of a run, in blocks as they were recorded, or in order.
+    """Every span of a run, in recorded blocks or in order.
 
     Its columns, one value per span ordered by rank, lane and start, are built on first use: `rank`,
     `step`, `lane`, `activity`, `name` (the last three are numbers: see `lane_name`, `ACTIVITIES`
-    and ``names``), `start`, `end` and `nbytes`. Millions of spans take much time and memory;
-    `of_ranks` selects some of them beforehand.
+    and ``names``), `start`, `end` and `nbytes`. Millions of spans take much time and memory; select
+    some with `of_ranks` first.
 
     Parameters
     ----------
-    blocks : list of Block
+    blocks : list of SpanBlock
         The spans.
     names : list of str
         Names, indexed by ``name``.
@@ -321,7 +251,7 @@ class Trace:
 
     @cached_property
     def columns(self) -> Columns:
-        """All of them, by name."""
+        """All columns, by name."""
         return in_order(columns_of(self.blocks))
 
     @property
@@ -331,32 +261,32 @@ class Trace:
 
     @property
     def step(self) -> Ints:
-        """In which step; -1 is the setup."""
+        """Step of each span; -1 is the setup."""
         return self.columns["step"]
 
     @property
     def lane(self) -> Ints:
-        """Numbers of lanes."""
+        """Lane of each span, as a number."""
         return self.columns["lane"]
 
     @property
     def activity(self) -> Ints:
-        """Places in `ACTIVITIES`."""
+        """Activity of each span, an index of `ACTIVITIES`."""
         return self.columns["activity"]
 
     @property
     def name(self) -> Ints:
-        """Places in ``names``."""
+        """Name of each span, an index of ``names``."""
         return self.columns["name"]
 
     @property
     def start(self) -> Floats:
-        """Instants [s]."""
+        """Start of each span [s]."""
         return self.columns["start"]
 
     @property
     def end(self) -> Floats:
-        """Instants [s]."""
+        """End of each span [s]."""
         return self.columns["end"]
 
     @property
@@ -373,24 +303,13 @@ class Trace:
         return sum(len(block.ranks) for block in self.blocks)
 
     def of_ranks(self, ranks: Sequence[int]) -> Trace:
-        """Take the spans of some ranks.
-
-        Parameters
-        ----------
-        ranks : sequence of int
-            Such as ``range(64)``.
-
-        Returns
-        -------
-        Trace
-            With the same names.
-        """
-        asked, kept = np.array(ranks, dtype=np.int64), []
+        """Return the spans of some ranks, with the same names."""
+        chosen, kept = np.array(ranks, dtype=np.int64), []
         known: dict[int, Ints] = {}  # by the array of ranks, which many blocks share
         for block in self.blocks:
             key = id(block.ranks)
             if key not in known:
-                known[key] = np.flatnonzero(np.isin(block.ranks, asked))
+                known[key] = np.flatnonzero(np.isin(block.ranks, chosen))
             if len(known[key]):
                 kept.append(part(block, known[key]))
         return Trace(kept, self.names)
@@ -414,13 +333,7 @@ class Trace:
 
 
 class TraceToCome(Trace):
-    """A trace that is built on first access.
-
-    Parameters
-    ----------
-    make : callable
-        Makes it.
-    """
+    """A trace built by ``make`` on first access."""
 
     def __init__(self, make: Callable[[], Trace]) -> None:
         self._make = make
@@ -467,20 +380,14 @@ class _Spans(Sequence[Span]):
 
 
 class StepEnds:
-    """When each rank's last span of each step ends, without any span.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    """
+    """End of each rank's last span of each step, without storing spans."""
 
     def __init__(self, world_size: int) -> None:
         self._ends: dict[int, Floats] = {}
         self._world_size = world_size
 
     def add(self, ranks: Ints, step: int, end: Floats) -> None:
-        """Take the ends of spans of some ranks [s]."""
+        """Add the ends of spans of some ranks [s]."""
         last = self._ends.setdefault(step, np.zeros(self._world_size))
         if len(ranks) == self._world_size:  # all of them, in order
             np.maximum(last, end, out=last)
@@ -488,7 +395,7 @@ class StepEnds:
             np.maximum.at(last, ranks, end)
 
     def ends(self) -> Floats:
-        """When each rank is done with the setup and with each step; see `metrics.step_ends`."""
+        """Return when each rank ends the setup and each step; see `metrics.step_ends`."""
         steps = range(SETUP, max(self._ends, default=SETUP) + 1)
         nothing = np.zeros(self._world_size)
         return np.maximum.accumulate([self._ends.get(step, nothing) for step in steps]).T
@@ -517,7 +424,7 @@ class TraceBuilder:
         return self._names.setdefault(name, len(self._names))
 
     def _shared(self, ranks: Ints) -> Ints:
-        """Replace an array of ranks by an equal one that is stored already."""
+        """Replace an array of ranks by an equal stored one."""
         known = self._known.get(len(ranks))
         if known is ranks or (known is not None and np.array_equal(known, ranks)):
             return known
@@ -539,7 +446,7 @@ class TraceBuilder:
     ) -> None:
         """Add a span for each of some ranks; every array is shaped as ``ranks``.
 
-        The arrays are kept, not copied: the caller must not write into them any more.
+        The arrays are stored, not copied: the caller must not change them.
         """
         if self.ends is not None:
             self.ends.add(ranks, step, end)
@@ -572,13 +479,13 @@ class TraceBuilder:
             self._rows.append((rank, step, lane, code, number, start, end, nbytes))
 
     def hold(self, ranks: Ints, step: int, part: str, at: Floats, nbytes: float | Floats) -> None:
-        """Note that some ranks take memory, or give it back; see `Holding`."""
+        """Record that some ranks allocate or release memory; see `Holding`."""
         if self.keep:
             number = MEMORY_PARTS.index(part)
             self._memory.append(Holding(self._shared(ranks), step, number, at, nbytes))
 
     def build(self) -> Trace:
-        """Return all spans; single ones are put into blocks of successive operations of ranks."""
+        """Return all spans; single ones are sorted into blocks of successive operations."""
         # Names are numbered alphabetically, independent of the order of simulation.
         names = sorted(self._names)
         place = {name: i for i, name in enumerate(names)}
@@ -599,23 +506,15 @@ class TraceBuilder:
 # Trace arrays -------------------------------------------------------------------------------------
 
 INTEGERS = ("ranks", "step", "lane", "activity", "name", "part", "call")
-"""Fields that are whole numbers; the others are floats."""
+"""Integer fields; the others are floats."""
 
 
 def arrays_of(trace: Trace) -> dict[str, Array]:
-    """Lay a trace out in a few arrays.
+    """Convert a trace to a few arrays.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of any number of blocks.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Of blocks and holdings: how many ranks each has, and every field, with its values
-        concatenated: one for a number, one for each rank for an array; and flags for arrays and for
-        whole numbers. Names, and calls, are listed once, as JSON.
+    Of blocks and holdings: how many ranks each has, and every field, with its values concatenated:
+    one for a number, one for each rank for an array; and flags for arrays and for whole numbers.
+    Names, and calls, are listed once, as JSON.
     """
     calls = {call: i for i, call in enumerate(dict.fromkeys(b.call for b in trace.blocks))}
     blocks = [(*block[:-1], calls[block.call]) for block in trace.blocks]
@@ -628,12 +527,12 @@ def arrays_of(trace: Trace) -> dict[str, Array]:
 
 
 def trace_of(arrays: Mapping[str, Array]) -> Trace:
-    """Make the trace again that `arrays_of` has laid out.
+    """Rebuild the trace from `arrays_of`.
 
     Raises
     ------
     KeyError, ValueError, TypeError
-        If an array is missing, or another one.
+        If an array is missing or invalid.
     """
     names, written = (json.loads(arrays[key].tobytes()) for key in ("names", "calls"))
     calls = dict(enumerate(call and CallSize(*call) for call in written))
@@ -644,30 +543,30 @@ def trace_of(arrays: Mapping[str, Array]) -> Trace:
 
 
 def _text(value: Any) -> Array:
-    """Plain data as the bytes of JSON."""
+    """Return plain data as bytes of JSON."""
     return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
 
 
-def _packed(what: str, rows: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> dict[str, Array]:
-    found: dict[str, Array] = {f"{what}.lengths": np.array([len(row[0]) for row in rows], np.int64)}
+def _packed(kind: str, rows: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> dict[str, Array]:
+    found: dict[str, Array] = {f"{kind}.lengths": np.array([len(row[0]) for row in rows], np.int64)}
     for i, field in enumerate(fields):
         values = [row[i] for row in rows]
         dtype = np.int64 if field in INTEGERS else np.float64
         flat = [np.atleast_1d(np.asarray(value, dtype=dtype)) for value in values]
-        found[f"{what}.{field}"] = np.concatenate(flat) if flat else np.empty(0, dtype)
-        found[f"{what}.{field}.arrays"] = np.array([np.ndim(value) > 0 for value in values], bool)
+        found[f"{kind}.{field}"] = np.concatenate(flat) if flat else np.empty(0, dtype)
+        found[f"{kind}.{field}.arrays"] = np.array([np.ndim(value) > 0 for value in values], bool)
         whole = [np.asarray(value).dtype.kind in "iu" for value in values]
-        found[f"{what}.{field}.whole"] = np.array(whole, bool)
+        found[f"{kind}.{field}.whole"] = np.array(whole, bool)
     return found
 
 
 def _unpacked(
-    what: str, arrays: Mapping[str, Array], fields: Sequence[str]
+    kind: str, arrays: Mapping[str, Array], fields: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    lengths = arrays[f"{what}.lengths"]
+    lengths = arrays[f"{kind}.lengths"]
     columns: list[list[Any]] = []
     for field in fields:
-        name = f"{what}.{field}"
+        name = f"{kind}.{field}"
         values, are_arrays, whole = (arrays[f"{name}{part}"] for part in ("", ".arrays", ".whole"))
         ends = np.cumsum(np.where(are_arrays, lengths, 1)).tolist()
         if len(are_arrays) != len(lengths) or len(values) != (ends[-1] if ends else 0):
@@ -682,6 +581,6 @@ def _unpacked(
 
 
 def _shared(ranks: list[Array]) -> list[Array]:
-    """Make equal arrays one object, as readers of a trace compare them by identity."""
+    """Replace equal arrays by one object, since they are compared by identity."""
     known: dict[bytes, Array] = {}
     return [known.setdefault(array.tobytes(), array) for array in ranks]

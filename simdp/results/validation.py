@@ -15,48 +15,31 @@ from simdp.results.result import Inline
 # Validation ---------------------------------------------------------------------------------------
 
 LARGE_NBYTES = 64 * 2**20
-"""From here on bandwidth decides the time of a collective [bytes]."""
+"""Size from which bandwidth dominates the time of a collective [bytes]."""
 
 LEVEL, SIGNIFICANT = 0.9, 0.05
-"""Share of measured times that intervals are to hold; probability below which a share is not it."""
+"""Nominal share of measured times in their intervals; significance level of its test."""
 
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """A measured time and a simulated one.
+    """A measured time and a simulated one."""
 
-    Attributes
-    ----------
-    scenario, cluster : str
-        Path in the file, and group of the measurement: ``measured.cluster``, else the machine, else
-        the scenario.
-    set : dict
-        The point's settings in the scenario.
-    world_size : int
-        Number of ranks.
-    role : str
-        ``"predicted"``, or ``"calibration"`` where constants were fitted to it.
-    measured, simulated : float
-        Times [s].
-    low, high : float
-        The 90 % interval of the simulated time [s].
-    note : str or None
-        Effect that the simulation lacks here.
-    joined : str
-        Class of the network that joins the ranks, such as ``"nvlink"`` or ``"tcp"``, of
-        `simdp.collectives.costs.nccl`; of several nodes that between them. Empty for one rank.
-    """
-
+    # scenario, cluster: path in the file, and group of the measurement: ``measured.cluster``, else
+    # the machine, else the scenario
     scenario: str
     cluster: str
-    set: dict[str, Any]
+    set: dict[str, Any]  # the point's settings in the scenario
     world_size: int
-    role: str
-    measured: float
-    simulated: float
+    role: str  # ``"predicted"``, or ``"calibration"`` where constants were fitted to it
+    measured: float  # times [s]
+    simulated: float  # times [s]
+    # low, high: the 90 % interval of the simulated time [s]
     low: float
     high: float
-    note: str | None
+    note: str | None  # effect missing in the simulation
+    # class of the network that joins the ranks, such as ``"nvlink"`` or ``"tcp"``, of
+    # `simdp.collectives.costs.nccl`; of several nodes that between them. Empty for one rank.
     joined: str = field(default="", kw_only=True)
 
     @property
@@ -75,7 +58,7 @@ class TimeComparison:
         return self.role == "predicted"
 
     def plain(self) -> dict[str, Any]:
-        """As plain data, with the error."""
+        """Return plain data, with the error."""
         named = {f"{k}_s" if k in _TIMES else k: v for k, v in asdict(self).items()}
         return {**named, "error": self.error}
 
@@ -94,62 +77,38 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class StepComparison(TimeComparison):
-    """A step.
+    """A step."""
 
-    Attributes
-    ----------
-    samples : float
-        Of all ranks.
-    linear : float or None
-        Step time of a naive predictor: the throughput of fewer ranks that were measured, grown
-        linearly [s]. None where there are none.
-    ring : float
-        Step time of another one: the simulated compute, and behind it a ring all_reduce of all
-        gradients at the links' bandwidth [s].
-    exposed_measured : float or None
-        Wait for gradients after backward; None if not measured [s].
-    exposed_simulated : float
-        The simulated step's ``exposed_comm`` and ``wait`` [s].
-    new : tuple of str
-        Property that no step of the machine's fit had: ``model``, ``nodes``, ``network``.
-    """
-
-    samples: float
+    samples: float  # of all ranks
+    # step time of a naive predictor: the measured throughput of fewer ranks, scaled linearly [s];
+    # None without a measurement
     linear: float | None
+    # step time of another one: the simulated compute, then a ring all_reduce of all gradients at
+    # the links' bandwidth [s]
     ring: float
+    # wait for gradients after backward; None if not measured [s]
     exposed_measured: float | None = None
-    exposed_simulated: float = 0.0
+    exposed_simulated: float = 0.0  # the simulated step's ``exposed_comm`` and ``wait`` [s]
+    # properties that no step of the machine's fit had: ``model``, ``nodes``, ``network``
     new: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CollectiveComparison(TimeComparison):
-    """One size of a collective.
-
-    Attributes
-    ----------
-    collective : str
-        Which.
-    table : int
-        Number of its table in the scenario, from 0.
-    nbytes : int
-        As nccl-tests counts it [bytes].
-    new : tuple of str
-        Property that no table of the machine's fit had: ``collective``, ``nodes``, ``network``.
-    ring : float or None
-        Time of a naive predictor: the ring formula with the links' latency and bandwidth [s].
-    """
+    """One size of a collective."""
 
     collective: str
-    table: int
-    nbytes: int
+    table: int  # number of its table in the scenario, from 0
+    nbytes: int  # as nccl-tests counts it [bytes]
+    # properties that no table of the machine's fit had: ``collective``, ``nodes``, ``network``
     new: tuple[str, ...] = ()
+    # time of a naive predictor: the ring formula with the links' latency and bandwidth [s]
     ring: float | None = None
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """A point of the source that was left out, and why."""
+    """An excluded point of the source, and the reason."""
 
     scenario: str
     cluster: str
@@ -159,40 +118,24 @@ class Excluded:
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Errors of the predicted points of a cluster, a scenario or a table; None without any.
+    """Errors of the predicted points of a cluster, a scenario or a table; None without any."""
 
-    Attributes
-    ----------
-    name : str
-        Of the cluster, or of the scenario.
-    num_points, num_predicted : int
-        All points; the points outside the fit, the only ones counted below.
-    mean_error, worst_error : float or None
-        Of the time, absolute.
-    noise : float
-        Error from measurement noise, a lower bound for any model.
-    tau : float or None
-        Kendall's rank correlation of steps, over pairs that differ by more than the noise and are
-        not both calibration.
-    inside : float or None
-        Share of the measured times inside their 90 % interval.
-    linear_error, ring_error : float or None
-        Mean absolute errors of the naive predictors; for collectives only the ring.
-    large_error : float or None
-        Of collectives of 64 MiB and more, the mean.
-    """
-
-    name: str
+    name: str  # of the cluster, or of the scenario
+    # num_points, num_predicted: all points; the points outside the fit, the only ones counted below
     num_points: int
     num_predicted: int
-    mean_error: float | None
-    worst_error: float | None
-    noise: float
+    mean_error: float | None  # of the time, absolute
+    worst_error: float | None  # of the time, absolute
+    noise: float  # error from measurement noise, a lower bound for any model
+    # Kendall's rank correlation of steps, over pairs that differ by more than the noise and are not
+    # both calibration
     tau: float | None
-    inside: float | None
+    inside: float | None  # share of the measured times inside their 90 % interval
+    # linear_error, ring_error: mean absolute errors of the naive predictors; for collectives only
+    # the ring
     linear_error: float | None
     ring_error: float | None
-    large_error: float | None
+    large_error: float | None  # of collectives of 64 MiB and more, the mean
 
     @property
     def loses_to_ring(self) -> bool:
@@ -204,17 +147,10 @@ class ErrorSummary:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many measured times lie in their 90 % intervals.
+    """Number of measured times in their 90 % intervals."""
 
-    Attributes
-    ----------
-    what : str
-        ``"steps"`` or ``"collectives"``.
-    inside, num_points : int
-        Times in their interval; all predicted ones.
-    """
-
-    what: str
+    what: str  # ``"steps"`` or ``"collectives"``
+    # inside, num_points: times in their interval; all predicted ones
     inside: int
     num_points: int
 
@@ -225,15 +161,15 @@ class Coverage:
 
     @property
     def is_too_low(self) -> bool:
-        """Whether so few would lie inside by chance in fewer than one case in twenty.
+        """Whether the share is significantly too low.
 
-        A binomial test, one-sided, as if points were independent.
+        By a one-sided binomial test at `SIGNIFICANT`, as if points were independent.
         """
         return binomial_tail(self.inside, self.num_points, LEVEL) < SIGNIFICANT
 
 
 def binomial_tail(most: int, num_trials: int, chance: float) -> float:
-    """Probability of at most so many successes of independent trials."""
+    """Return the probability of at most ``most`` successes of independent trials."""
     whole = lgamma(num_trials + 1)
     return sum(
         exp(
@@ -249,7 +185,7 @@ def binomial_tail(most: int, num_trials: int, chance: float) -> float:
 
 @dataclass(frozen=True)
 class Validation(Inline):
-    """Everything that ``python -m simdp validate`` found.
+    """Result of ``python -m simdp validate``.
 
     Attributes
     ----------
@@ -262,7 +198,7 @@ class Validation(Inline):
     noise : dict of str to float
         By cluster.
     sources : dict of str to str
-        Where the figures come from, by scenario.
+        Sources of the figures, by scenario.
     excluded : tuple of Excluded
         Excluded points.
     """
@@ -280,7 +216,7 @@ class Validation(Inline):
         return list(self.noise)
 
     def of(self, cluster: str) -> Validation:
-        """Only measurements on one cluster."""
+        """Return the measurements on one cluster."""
         return replace(
             self,
             points=tuple(point for point in self.points if point.cluster == cluster),
@@ -290,33 +226,33 @@ class Validation(Inline):
         )
 
     def tables(self) -> list[tuple[CollectiveComparison, ...]]:
-        """Rows table by table."""
+        """Return rows table by table."""
         found: dict[tuple[str, int], list[CollectiveComparison]] = {}
         for row in self.rows:
             found.setdefault((row.scenario, row.table), []).append(row)
         return [tuple(rows) for rows in found.values()]
 
     def step_summaries(self) -> list[ErrorSummary]:
-        """Errors of steps for each cluster with measured steps."""
+        """Return errors of steps for each cluster with measured steps."""
         parts = [(cluster, self.of(cluster).points) for cluster in self.clusters]
         return [summary(name, points, self.noise[name]) for name, points in parts if points]
 
     def overall(self) -> ErrorSummary | None:
-        """Errors of all steps, unordered across clusters; None without any."""
+        """Return errors of all steps, without an order across clusters; None without any."""
         if not self.points:
             return None
         least = min(self.noise[point.cluster] for point in self.points)
         return replace(summary("all clusters", self.points, least), tau=None)
 
     def scenario_summaries(self, cluster: str) -> list[ErrorSummary]:
-        """Errors of the steps on one cluster, scenario by scenario."""
+        """Return errors of the steps on one cluster, scenario by scenario."""
         groups: dict[str, list[StepComparison]] = {}
         for point in self.of(cluster).points:
             groups.setdefault(point.scenario, []).append(point)
         return [summary(name, group, self.noise[cluster]) for name, group in groups.items()]
 
     def collective_summaries(self) -> list[ErrorSummary]:
-        """Errors of the tables of each cluster with any; means over its tables."""
+        """Return errors of the tables of each cluster with any; means over its tables."""
         found = []
         for cluster in self.clusters:
             part = self.of(cluster)
@@ -332,28 +268,25 @@ class Validation(Inline):
         return found
 
     def coverages(self) -> list[Coverage]:
-        """How many predicted steps, and sizes of collectives, lie in their 90 % intervals."""
+        """Count predicted steps, and sizes of collectives, in their 90 % intervals."""
         found = []
         both: tuple[tuple[str, Sequence[TimeComparison]], ...]
         both = (("steps", self.points), ("collectives", self.rows))
-        for what, every in both:
+        for kind, every in both:
             inside = [one.is_inside for one in every if one.is_predicted]
             if inside:
-                found.append(Coverage(what, sum(inside), len(inside)))
+                found.append(Coverage(kind, sum(inside), len(inside)))
         return found
 
     def beyond(self, limit: float) -> list[tuple[str, str, float]]:
-        """Clusters whose predicted points have a larger mean error.
+        """Return clusters with a larger mean error of predicted points.
 
-        Returns
-        -------
-        list of (str, str, float)
-            The cluster, ``"steps"`` or ``"collectives"``, and the error.
+        Each with ``"steps"`` or ``"collectives"``, and the error.
         """
         both = (("steps", self.step_summaries()), ("collectives", self.collective_summaries()))
         return [
-            (one.name, what, one.mean_error)
-            for what, summaries in both
+            (one.name, kind, one.mean_error)
+            for kind, summaries in both
             for one in summaries
             if one.mean_error is not None and one.mean_error > limit
         ]
@@ -363,7 +296,7 @@ class Validation(Inline):
         return json.dumps(self.plain(), indent=1, allow_nan=False) + "\n"
 
     def plain(self) -> dict[str, Any]:
-        """Content of validation.json."""
+        """Return the content of validation.json."""
         overall = self.overall()
         return {
             "simdp": self.version,
@@ -383,17 +316,7 @@ class Validation(Inline):
 
 
 def summary(name: str, points: Sequence[TimeComparison], noise: float) -> ErrorSummary:
-    """Summarise the errors of points.
-
-    Parameters
-    ----------
-    name : str
-        Of the cluster, or of the scenario.
-    points : sequence of Comparison
-        All steps, or all rows of a table.
-    noise : float
-        Relative.
-    """
+    """Summarise the errors of all steps, or all rows of a table, with their relative noise."""
     predicted = [point for point in points if point.is_predicted]
     errors = [abs(point.error) for point in predicted]
     steps = [point for point in predicted if isinstance(point, StepComparison)]
@@ -415,20 +338,11 @@ def summary(name: str, points: Sequence[TimeComparison], noise: float) -> ErrorS
 
 
 def kendall_tau(points: Sequence[TimeComparison], noise: float) -> float | None:
-    """How well simulated times put measured ones in order.
+    """Return Kendall's rank correlation of simulated and measured times.
 
-    Parameters
-    ----------
-    points : sequence of Comparison
-        Pairs count if their measured times differ by more than the noise, and one of them or both
-        are predicted.
-    noise : float
-        Relative.
-
-    Returns
-    -------
-    float or None
-        ``(concordant - discordant) / pairs``, between -1 and 1; None without any pair.
+    Pairs count if their measured times differ by more than the relative noise, and at least one is
+    predicted. The result is ``(concordant - discordant) / pairs``, between -1 and 1; None without
+    any pair.
 
     References
     ----------
@@ -459,65 +373,35 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class HeldOutPoint:
-    """The fold of a point, and its prediction from the whole fit.
+    """The fold of a point, and its prediction from the whole fit."""
 
-    Attributes
-    ----------
-    fold : str or None
-        Which fold; None where nothing could be left out.
-    counts : bool
-        Whether it is predicted: a step that the workload was made to meet is not.
-    fitted : float
-        Time by the machine's own entry [s].
-    """
-
-    fold: str | None
-    counts: bool
-    fitted: float
+    fold: str | None  # None if nothing could be left out
+    counts: bool  # whether it is predicted; a step that the workload was fitted to is not
+    fitted: float  # time by the machine's own entry [s]
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Errors of the left-out points of a fold.
+    """Errors of the left-out points of a fold."""
 
-    Attributes
-    ----------
-    name : str
-        The part left out, of which cluster.
-    kind : {"steps", "collectives"}
-        Type of its points.
-    num_points : int
-        Predicted ones, the only ones counted below.
-    mean_error, worst_error : float
-        Of the time, absolute.
-    tau : float or None
-        Kendall's rank correlation of steps; None for collectives, and where no pair differs.
-    inside : float
-        Share of the measured times inside their 90 % interval.
-    width : float or None
-        Factor from the prediction to an end of its interval, the geometric mean; None where an
-        interval reaches 0.
-    fit_error : float
-        Mean error of the same points with the machine's own constants.
-    large_error : float or None
-        Of collectives of 64 MiB and more, the mean.
-    """
-
-    name: str
-    kind: str
-    num_points: int
-    mean_error: float
-    worst_error: float
+    name: str  # the part left out, of which cluster
+    kind: str  # type of its points
+    num_points: int  # predicted ones, the only ones counted below
+    mean_error: float  # of the time, absolute
+    worst_error: float  # of the time, absolute
+    # Kendall's rank correlation of steps; None for collectives, and where no pair differs
     tau: float | None
-    inside: float
+    inside: float  # share of the measured times inside their 90 % interval
+    # factor from the prediction to an end of its interval, the geometric mean; None where an
+    # interval reaches 0
     width: float | None
-    fit_error: float
-    large_error: float | None
+    fit_error: float  # mean error of the same points with the machine's own constants
+    large_error: float | None  # of collectives of 64 MiB and more, the mean
 
 
 @dataclass(frozen=True)
 class Means:
-    """Means over the folds of a kind; attributes as of `Fold`."""
+    """Means over the folds of a kind; attributes as of `FoldResult`."""
 
     kind: str
     num_folds: int
@@ -530,15 +414,15 @@ class Means:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Everything that ``python -m simdp validate --leave-out`` found.
+    """Result of ``python -m simdp validate --leave-out``.
 
     Attributes
     ----------
     by : str
         The part left out: ``model``, ``nodes``, ``collective`` or ``cluster``.
     whole : Validation
-        Of all points; those of a fold as they are predicted without it.
-    of_points, of_rows : tuple of Place
+        Of all points; those of a fold as predicted without it.
+    of_points, of_rows : tuple of HeldOutPoint
         One for each of its points and its rows.
     """
 
@@ -549,7 +433,7 @@ class LeftOut:
 
     @cached_property
     def validation(self) -> Validation:
-        """Only points that were left out and are predicted."""
+        """Points that were left out and are predicted."""
         points = [p for p, at in zip(self.whole.points, self.of_points, strict=True) if _in(at)]
         rows = [row for row, at in zip(self.whole.rows, self.of_rows, strict=True) if _in(at)]
         clusters = {one.cluster for one in (*points, *rows)}
@@ -578,7 +462,7 @@ class LeftOut:
         return tuple(found)
 
     def means(self) -> list[Means]:
-        """Over the folds of steps, and over those of collectives, where there are any."""
+        """Return means over the folds of steps, and over those of collectives, if any."""
         found = []
         for kind in ("steps", "collectives"):
             folds = [fold for fold in self.folds if fold.kind == kind]
@@ -663,39 +547,26 @@ def _mean_error(values: Sequence[float]) -> float:
 # Reliability --------------------------------------------------------------------------------------
 
 LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
-"""Nominal shares of the measured times that intervals are to hold."""
+"""Nominal shares of the measured times in intervals."""
 
-TOLD = 0.9
+INTERVAL_LEVEL = 0.9
 """The level of ``low`` and ``high``."""
 
 
 class CoverageBin(NamedTuple):
-    """Coverage of the intervals of one level.
+    """Coverage of the intervals of one level."""
 
-    Attributes
-    ----------
-    level : float
-        The nominal share.
-    observed : float
-        The share of the points whose measured time lies inside.
-    low, high : float
-        Between these the share of as many independent series lies in nine cases of ten, if the
-        level is right.
-    """
-
-    level: float
-    observed: float
+    level: float  # the nominal share
+    observed: float  # share of the points with a measured time inside
+    # low, high: 90 % interval of the share for this number of independent series
     low: float
     high: float
 
 
 def coverage(points: Sequence[TimeComparison]) -> list[CoverageBin]:
-    """Count at every level of `LEVELS`.
+    """Count points in intervals at every level of `LEVELS`.
 
-    Parameters
-    ----------
-    points : sequence of Comparison
-        One or more. Those of one series are not independent; the band counts series.
+    Points of one series are not independent; the band counts series.
     """
     count = num_series(points)
     return [
@@ -710,7 +581,7 @@ def coverage(points: Sequence[TimeComparison]) -> list[CoverageBin]:
 
 
 def num_series(points: Sequence[TimeComparison]) -> int:
-    """Count the tables of collectives, and of steps the scenarios."""
+    """Count the tables of collectives and the scenarios of steps."""
     return len(
         {
             (one.scenario, one.table if isinstance(one, CollectiveComparison) else None)
@@ -720,20 +591,20 @@ def num_series(points: Sequence[TimeComparison]) -> int:
 
 
 def holds(point: TimeComparison, level: float) -> bool:
-    """Whether an interval of another level than 90 % holds the measured time.
+    """Return whether an interval of another level than 90 % contains the measured time.
 
     Its ends are those of a log-normal distribution on each side: ``simulated (low / simulated)^k``
     below, where k is the ratio of the levels' quantiles; an end at 0 stays there.
     """
     normal = NormalDist()
-    ratio = normal.inv_cdf((1 + level) / 2) / normal.inv_cdf((1 + TOLD) / 2)
+    ratio = normal.inv_cdf((1 + level) / 2) / normal.inv_cdf((1 + INTERVAL_LEVEL) / 2)
     low: float = point.simulated * (point.low / point.simulated) ** ratio
     high: float = point.simulated * (point.high / point.simulated) ** ratio
     return low <= point.measured <= high
 
 
 def _quantile(share: float, level: float, count: int) -> int:
-    """The smallest number of successes that is reached with a chance of ``share`` or more."""
+    """Return the fewest successes with a cumulative probability of at least ``share``."""
     total = 0.0
     for k in range(count + 1):
         total += comb(count, k) * level**k * (1 - level) ** (count - k)

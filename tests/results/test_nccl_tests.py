@@ -101,7 +101,7 @@ def test_a_files_name_may_tell_the_collective(name, read, refused):
 def test_a_file_without_a_table_is_refused(refused):
     assert refused("Segmentation fault\n") == (
         "job.out: has no table of nccl-tests: no line that begins with # and names the columns "
-        "size, time and busbw, with rows below; give what all_reduce_perf prints."
+        "size, time and busbw, with rows below; give the output of all_reduce_perf."
     )
 
 
@@ -215,6 +215,6 @@ def test_a_table_of_an_unknown_collective_is_refused(tmp_path):
     with pytest.raises(ScenarioError) as caught:
         read_nccl_tables(path)
     assert caught.value.problems == [
-        f"{path}: does not tell its collective; add a line such as # collective: all_reduce, or "
+        f"{path}: has no name of its collective; add a line such as # collective: all_reduce, or "
         "name the file so."
     ]

@@ -98,7 +98,7 @@ def test_a_table_must_be_read_first():
         (TABLE.replace("# nranks: 4\n", ""), "has no number of ranks; add"),
         (TABLE.replace("nranks: 4", "nranks: 1"), "is a log of a single rank; give"),
         (TABLE.replace("all_reduce", "hypercube"), "has hypercube only; give a log of all_reduce"),
-        (TABLE.replace("# collective: all_reduce\n", ""), "does not tell its collective; add"),
+        (TABLE.replace("# collective: all_reduce\n", ""), "has no name of its collective; add"),
         (TABLE + "12,x\n", "job.csv:8: size 12 with time x"),
     ],
 )
