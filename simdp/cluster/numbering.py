@@ -61,24 +61,12 @@ NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Interior of nodes of one kind.
+    """Interior of nodes of one kind."""
 
-    Attributes
-    ----------
-    topology, link
-        Inside the node.
-    cards : int
-        Network cards for the topology to place; else 1, if it does not model cards.
-    num_links : int
-        Of one node.
-    nodes : ndarray
-        Which nodes.
-    """
-
-    topology: Topology
-    link: Link
-    cards: int
-    num_links: int
+    topology: Topology  # inside the node
+    link: Link  # inside the node
+    cards: int  # network cards for the topology to place; else 1, if it does not model cards
+    num_links: int  # of one node
     nodes: Ints
 
 

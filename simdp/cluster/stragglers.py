@@ -581,14 +581,10 @@ class SlowRank(Straggler):
 
 
 class LinkFactors(NamedTuple):
-    """Remaining latency and bandwidth of degraded links, as factors.
+    """Remaining latency and bandwidth of degraded links, as factors."""
 
-    Attributes
-    ----------
-    alpha, bandwidth : ndarray, shape `(num_links,)`
-        Factors on latency and bandwidth of every link; 1 where it is sound.
-    """
-
+    # alpha, bandwidth: shape `(num_links,)`: factors on latency and bandwidth of every link; 1 if
+    # not degraded
     alpha: Floats
     bandwidth: Floats
 

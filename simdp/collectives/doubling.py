@@ -41,20 +41,15 @@ from simdp.collectives.plans import Layout, Order, Round
 
 
 class Core(NamedTuple):
-    """Ranks that exchange.
+    """Ranks that exchange."""
 
-    Attributes
-    ----------
-    ranks : ndarray, int64, shape `(p,)`
-        The rank at each place; p is the largest power of two up to the number of ranks.
-    starts : ndarray, int64, shape `(p + 1,)`
-        First chunk of each place with one chunk per rank: its own, and the represented rank's.
-    helpers, aside : ndarray, int64, shape `(world_size - p,)`
-        Ranks that represent others, and the represented ranks.
-    """
-
+    # shape `(p,)`: the rank at each place; p is the largest power of two up to the number of ranks
     ranks: Ints
+    # shape `(p + 1,)`: first chunk of each place with one chunk per rank: its own, and the
+    # represented rank's
     starts: Ints
+    # helpers, aside: shape `(world_size - p,)`: ranks that represent others, and the represented
+    # ranks
     helpers: Ints
     aside: Ints
 

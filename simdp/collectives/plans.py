@@ -166,34 +166,16 @@ Order = Literal["chunk", "rank", "ring", "chain"]
 
 
 class Round(NamedTuple):
-    """Transfers that may happen at the same time, as arrays of equal length.
+    """Transfers that may happen at the same time, as arrays of equal length."""
 
-    Attributes
-    ----------
-    src, dst : ndarray, int64
-        Vertices: ranks, and switches that add.
-    chunk : ndarray, int64
-        The chunk sent, or the first of several.
-    reduce : bool or ndarray of bool
-        Whether the receiver adds (True) or replaces (False).
-    to : ndarray, int64, or None
-        Destination chunk at the receiver; None: ``chunk``.
-    num_chunks : int or ndarray, int64
-        Number of chunks sent.
-    stride : int
-        Distance between the chunks of a transfer.
-    channel : int or ndarray, int64
-        Connection from ``src`` to ``dst`` that the transfer uses.
-    """
-
-    src: Ints
-    dst: Ints
-    chunk: Ints
-    reduce: bool | Bools
-    to: Ints | None = None
-    num_chunks: int | Ints = 1
-    stride: int = 1
-    channel: int | Ints = 0
+    src: Ints  # vertices: ranks, and switches that add
+    dst: Ints  # vertices: ranks, and switches that add
+    chunk: Ints  # the chunk sent, or the first of several
+    reduce: bool | Bools  # whether the receiver adds (True) or replaces (False)
+    to: Ints | None = None  # destination chunk at the receiver; None: ``chunk``
+    num_chunks: int | Ints = 1  # number of chunks sent
+    stride: int = 1  # distance between the chunks of a transfer
+    channel: int | Ints = 0  # connection from ``src`` to ``dst`` that the transfer uses
 
 
 class Moves(NamedTuple):
@@ -222,30 +204,17 @@ def expand(transfers: Round) -> Moves:
 
 @dataclass(frozen=True, eq=False)
 class SubPlan:
-    """A plan inside a plan, run by several groups of ranks in parallel.
+    """A plan inside a plan, run by several groups of ranks in parallel."""
 
-    Attributes
-    ----------
-    plan : Plan
-        Without parts of its own.
-    members : ndarray, int64, shape `(num_groups, plan.num_vertices)`
-        Vertices of the whole at the places 0, 1, ... of each group.
-    first : ndarray, int64, shape `(num_groups,)`
-        Each group's chunk 0, as a chunk of the whole.
-    step : int
-        Distance between the chunks of a group.
-    spread : ndarray, int64, shape `(chunks of the whole in one of the part,)`
-        Their offsets from the first one.
-    after : tuple of int
-        Parts that a rank must have left before it enters this one.
-    """
-
-    plan: Plan
+    plan: Plan  # without parts of its own
+    # shape `(num_groups, plan.num_vertices)`: vertices of the whole at the places 0, 1, ... of each
+    # group.
     members: Ints
-    first: Ints
-    step: int
+    first: Ints  # shape `(num_groups,)`: each group's chunk 0, as a chunk of the whole
+    step: int  # distance between the chunks of a group
+    # shape `(chunks of the whole in one of the part,)`: their offsets from the first one
     spread: Ints
-    after: tuple[int, ...]
+    after: tuple[int, ...]  # parts that a rank must have left before it enters this one
 
     def moves(self) -> Iterator[Moves]:
         """Yield moves round by round, as vertices and chunks of the whole."""

@@ -133,21 +133,11 @@ DEFAULT = "dgx-a100"
 
 
 class Where(NamedTuple):
-    """Where a program runs.
+    """Where a program runs."""
 
-    Attributes
-    ----------
-    name : str
-        The scenario's, or the machine's.
-    cluster : Cluster
-        Its ranks are the program's.
-    collectives : Collectives
-        Defaults of the scenario or the machine: the backend ``nccl``.
-    """
-
-    name: str
-    cluster: Cluster
-    collectives: Collectives
+    name: str  # the scenario's, or the machine's
+    cluster: Cluster  # with the program's ranks
+    collectives: Collectives  # defaults of the scenario or the machine: the backend ``nccl``
 
 
 def find(

@@ -28,34 +28,20 @@ Call = Callable[[], Any]
 
 
 class CollectiveProbe(NamedTuple):
-    """Measurement settings.
+    """Measurement settings."""
 
-    Attributes
-    ----------
-    collectives : list of str
-        Keys of `CALLS`.
-    world_sizes, sizes : list of int
-        Numbers of ranks; bytes of the whole buffer, as nccl-tests counts them.
-    warm_up, calls : int
-        Calls that are not timed, and that are, in every round.
-    rounds : int
-        How often all sizes come round.
-    max_foreign : float
-        Share of the cores that other programs may use; a round that they disturb is repeated.
-    tries : int
-        How often a round is taken at most.
-    collect : callable
-        Takes the medians: ``{world_size: {collective: {size: seconds}}}``.
-    """
-
-    collectives: list[str]
+    collectives: list[str]  # keys of `CALLS`
+    # world_sizes, sizes: numbers of ranks; bytes of the whole buffer, as nccl-tests counts them
     world_sizes: list[int]
     sizes: list[int]
+    # warm_up, calls: untimed and timed calls in every round
     warm_up: int
     calls: int
-    rounds: int
+    rounds: int  # repetitions of all sizes
+    # share of the cores that other programs may use without the round being repeated
     max_foreign: float
-    tries: int
+    tries: int  # maximum repetitions of a round
+    # receives the medians: ``{world_size: {collective: {size: seconds}}}``
     collect: Callable[[dict[str, Any]], None]
 
 

@@ -29,45 +29,24 @@ BASELINE, DDP, SKIPPED, NO_SYNC = "baseline", "ddp", "skipped", "no_sync"
 
 
 class DDPProbe(NamedTuple):
-    """Measurement settings.
+    """Measurement settings."""
 
-    Attributes
-    ----------
-    models : dict
-        Settings by name.
-    world_sizes : list of int
-        Numbers of ranks.
-    bucket_caps : list of int or None
-        In MiB; None is torch's default.
-    microbatch : dict of str to int
-        Samples per rank, by model.
-    precision, optimizer : str
-        As `Stepper` takes them.
-    warm_up, steps, rounds : int
-        Steps that are not timed, and that are, of every kind in every round.
-    max_foreign : float
-        Share of the cores that other programs may use; a round that they disturb is repeated.
-    tries : int
-        How often a round is taken at most.
-    traces : Path or None
-        Where Kineto traces of DDP's steps go, a folder for every world size and bucket cap.
-    collect : callable
-        Receives rank 0's results.
-    """
-
-    models: dict[str, Settings]
-    world_sizes: list[int]
-    bucket_caps: list[int | None]
-    microbatch: dict[str, int]
-    precision: str
-    optimizer: str
+    models: dict[str, Settings]  # settings by name
+    world_sizes: list[int]  # numbers of ranks
+    bucket_caps: list[int | None]  # in MiB; None is torch's default
+    microbatch: dict[str, int]  # samples per rank, by model
+    precision: str  # as `Stepper` takes them
+    optimizer: str  # as `Stepper` takes them
+    # warm_up, steps, rounds: untimed and timed steps of every kind in every round
     warm_up: int
     steps: int
     rounds: int
+    # share of the cores that other programs may use without the round being repeated
     max_foreign: float
-    tries: int
+    tries: int  # maximum repetitions of a round
+    # folder of Kineto traces of DDP's steps, a subfolder for every world size and bucket cap
     traces: Path | None
-    collect: Callable[[dict[str, Any]], None]
+    collect: Callable[[dict[str, Any]], None]  # receives rank 0's results
 
 
 def measure(here: RankContext, job: DDPProbe) -> None:

@@ -161,45 +161,23 @@ def percent(part: float) -> str:
 
 
 class LayerEvent(NamedTuple):
-    """Something that happened to a layer, and when.
+    """Something that happened to a layer, and when."""
 
-    Attributes
-    ----------
-    layer : str
-        Its name.
-    kind : {"call", "output", "ready"}
-        The layer's call; the gradient of its output; the gradient of one of its parameters.
-    at : float
-        Seconds from the start of the step [s].
-    """
-
-    layer: str
+    layer: str  # its name
+    # the layer's call; the gradient of its output; the gradient of one of its parameters
     kind: Literal["call", "output", "ready"] | str
-    at: float
+    at: float  # seconds from the start of the step [s]
 
 
 class LayerTimes(NamedTuple):
-    """Layer times of a model, in forward order; lists of one length.
+    """Layer times of a model, in forward order; lists of one length."""
 
-    Attributes
-    ----------
-    names : list of str
-        Layers that have parameters.
-    forward : list of float
-        From a layer's call to that of the next one [s].
-    weight_grad : list of float
-        From the gradient of its output to the last one of its parameters [s].
-    input_grad : list of float
-        From there to the gradient of the next output [s].
-    gradient_bytes : list of int
-        Of its parameters [bytes].
-    """
-
-    names: list[str]
-    forward: list[float]
+    names: list[str]  # layers that have parameters
+    forward: list[float]  # from a layer's call to that of the next one [s]
+    # from the gradient of its output to the last one of its parameters [s]
     weight_grad: list[float]
-    input_grad: list[float]
-    gradient_bytes: list[int]
+    input_grad: list[float]  # from there to the gradient of the next output [s]
+    gradient_bytes: list[int]  # of its parameters [bytes]
 
 
 def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:

@@ -19,24 +19,12 @@ PATIENCE = timedelta(hours=2)
 
 
 class RankPlacement(NamedTuple):
-    """Where ranks run.
+    """Where ranks run."""
 
-    Attributes
-    ----------
-    backend : str
-        Of the collectives that are measured.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    ranks_per_device : int
-        Ranks that share a GPU.
-    threads : int
-        CPU threads of each rank.
-    """
-
-    backend: str
-    device: str
-    ranks_per_device: int
-    threads: int
+    backend: str  # of the measured collectives
+    device: str  # ``"cpu"`` or ``"cuda"``
+    ranks_per_device: int  # ranks that share a GPU
+    threads: int  # CPU threads of each rank
 
 
 class RankContext(NamedTuple):

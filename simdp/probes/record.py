@@ -21,31 +21,15 @@ STEPS = 4
 
 
 class About(NamedTuple):
-    """Data of a scenario in addition to the times.
+    """Data of a scenario in addition to the times."""
 
-    Attributes
-    ----------
-    backend : str
-        Of the collectives.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    ranks_per_device : int
-        Ranks that share a GPU.
-    microbatch : dict of str to int
-        Samples per rank, by model.
-    precision, optimizer : str
-        As in the probe's arguments.
-    table : str or None
-        A log of `simdp.probes.collectives`.
-    """
-
-    backend: str
-    device: str
-    ranks_per_device: int
-    microbatch: dict[str, int]
-    precision: str
-    optimizer: str
-    table: str | None
+    backend: str  # of the collectives
+    device: str  # ``"cpu"`` or ``"cuda"``
+    ranks_per_device: int  # ranks that share a GPU
+    microbatch: dict[str, int]  # samples per rank, by model
+    precision: str  # as in the probe's arguments
+    optimizer: str  # as in the probe's arguments
+    table: str | None  # a log of `simdp.probes.collectives`
 
 
 def write_yaml(path: Path, value: Any, comment: str) -> None:

@@ -71,24 +71,12 @@ FIXED = ("kind", "task", "layout", "tie_word_embeddings")
 
 
 class ProbeInputs(NamedTuple):
-    """Input of a model.
+    """Input of a model."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Of one sample.
-    num_tokens : int or None
-        Tokens that there are; None where a sample is made of numbers.
-    num_classes : int
-        Distribution of the targets.
-    per_token : bool
-        Whether every token has a target, and not the whole sample.
-    """
-
-    shape: tuple[int, ...]
-    num_tokens: int | None
-    num_classes: int
-    per_token: bool
+    shape: tuple[int, ...]  # of one sample
+    num_tokens: int | None  # size of the vocabulary; None for samples of numbers
+    num_classes: int  # number of target classes
+    per_token: bool  # whether every token has a target, instead of the whole sample
 
 
 def samples(settings: Settings) -> ProbeInputs:

@@ -185,30 +185,17 @@ def without_data(data: Any) -> Any:
 
 
 class ScenarioParts(NamedTuple):
-    """Parts of a valid scenario that the defaults depend on.
+    """Parts of a valid scenario that the defaults depend on."""
 
-    Attributes
-    ----------
-    cluster, workload, strategy, numerics
-        As in a scenario.
-    sweep : collection of str
-        Keys that are swept.
-    written : Raw or None
-        The scenario as plain data, with its machine's values; None: its collectives are built.
-    collectives : Collectives
-        As in a scenario.
-    among_jobs : bool
-        Whether other jobs share its network.
-    """
-
-    cluster: Cluster
-    workload: Workload
-    strategy: Strategy
-    numerics: bool
-    sweep: Collection[str]
+    cluster: Cluster  # as in a scenario
+    workload: Workload  # as in a scenario
+    strategy: Strategy  # as in a scenario
+    numerics: bool  # as in a scenario
+    sweep: Collection[str]  # swept keys
+    # the scenario as plain data, with its machine's values; None: its collectives are built
     written: Raw | None
-    collectives: Collectives
-    among_jobs: bool
+    collectives: Collectives  # as in a scenario
+    among_jobs: bool  # whether other jobs share its network
 
 
 def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:

@@ -141,18 +141,10 @@ GLOO = Collectives.model_validate(BACKENDS["gloo"])
 
 
 class Reduction(NamedTuple):
-    """How elements are combined.
+    """How elements are combined."""
 
-    Attributes
-    ----------
-    name : str
-        A key of `OPS`.
-    factor : float
-        Of ``PREMUL_SUM``: factor of the inputs.
-    """
-
-    name: str
-    factor: float = 1.0
+    name: str  # a key of `OPS`
+    factor: float = 1.0  # of ``PREMUL_SUM``: factor of the inputs
 
     def __str__(self) -> str:
         return self.name if self.factor == 1.0 else f"{self.name} {self.factor:g}"

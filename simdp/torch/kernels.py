@@ -16,39 +16,19 @@ import torch
 
 
 class Sizes(NamedTuple):
-    """Work of one kernel on a device.
+    """Work of one kernel on a device."""
 
-    Attributes
-    ----------
-    flops : float
-        Floating-point operations; a multiply-add counts as two.
-    elements : float
-        Real numbers that it reads and writes.
-    nbytes : float
-        Bytes of all else that it does, such as indices and masks.
-    """
-
-    flops: float = 0.0
-    elements: float = 0.0
-    nbytes: float = 0.0
+    flops: float = 0.0  # floating-point operations; a multiply-add counts as two
+    elements: float = 0.0  # real numbers read and written
+    nbytes: float = 0.0  # other bytes, such as indices and masks
 
 
 class OperatorKernels(NamedTuple):
-    """Kernels launched by an operator.
+    """Kernels launched by an operator."""
 
-    Attributes
-    ----------
-    kernels : tuple of Sizes
-        In their order; none for views.
-    policy : {"fused_attention", "product", "promote", "wide"}
-        Their dtypes, for the roofline and autocast.
-    products : float
-        FLOPs of matrix products, as publications count them.
-    """
-
-    kernels: tuple[Sizes, ...] = ()
-    policy: str = "promote"
-    products: float = 0.0
+    kernels: tuple[Sizes, ...] = ()  # in their order; none for views
+    policy: str = "promote"  # dtype policy for the roofline and autocast
+    products: float = 0.0  # FLOPs of matrix products, as publications count them
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

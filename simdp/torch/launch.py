@@ -205,27 +205,13 @@ class RankError(ProgramError):
 
 
 class ScriptCode(NamedTuple):
-    """Code that runs as ``__main__``.
+    """Code that runs as ``__main__``."""
 
-    Attributes
-    ----------
-    name : str
-        The program's.
-    code : code
-        Compiled.
-    file : str
-        Its ``__file__`` and ``sys.argv[0]``.
-    spec : ModuleSpec or None
-        Of a module.
-    folder : str
-        First entry of ``sys.path``.
-    """
-
-    name: str
-    code: CodeType
-    file: str
-    spec: Any
-    folder: str
+    name: str  # the program's
+    code: CodeType  # compiled
+    file: str  # its ``__file__`` and ``sys.argv[0]``
+    spec: Any  # of a module
+    folder: str  # first entry of ``sys.path``
 
 
 def script(path: Path) -> ScriptCode:

@@ -15,29 +15,16 @@ Effect = Literal["fail", "hang", "leave", "join", "drain"]
 
 
 class FailureEvent(NamedTuple):
-    """Something that happens to nodes at an instant.
+    """Something that happens to nodes at an instant."""
 
-    Attributes
-    ----------
-    time : float
-        On the job's clock, which restarts and waiting do not stop [s].
-    effect : str
-        ``fail``; ``hang``, a failure that is noticed late; ``leave`` and ``join``, of nodes that
-        are removed and returned; ``drain``, of nodes to be vacated.
-    cause : str
-        For reports.
-    nodes : tuple of int
-        Affected nodes, ascending. Empty: the job as a whole, whose processes all die while no node
-        is lost.
-    repair : float
-        Until these nodes can be used again [s]; 0: at once. For ``leave`` it is 0: a ``join`` marks
-        their return.
-    """
-
-    time: float
+    time: float  # job time, including restarts and waiting [s]
+    # ``fail``; ``hang``, a failure detected late; ``leave`` and ``join``, of removed and returned
+    # nodes; ``drain``, of nodes to be vacated
     effect: Effect
-    cause: str
+    cause: str  # for reports
+    # affected nodes, ascending; empty if all processes of the job die but no node is lost
     nodes: tuple[int, ...]
+    # time until these nodes can be used again [s]; 0 for ``leave``, which ends with ``join``
     repair: float
 
 

@@ -44,21 +44,11 @@ _WRITTEN = re.compile(
 
 
 class FailureRate(NamedTuple):
-    """How often one unit fails.
+    """How often one unit fails."""
 
-    Attributes
-    ----------
-    text : str
-        As it was written.
-    per_second : float
-        Failures of one unit [1/s].
-    unit : str or None
-        Unit of the rate, if written: ``"node"``.
-    """
-
-    text: str
-    per_second: float
-    unit: str | None
+    text: str  # as written
+    per_second: float  # failures of one unit [1/s]
+    unit: str | None  # unit of the rate, if written: ``"node"``
 
 
 def parse_rate(given: object) -> FailureRate:

@@ -137,19 +137,11 @@ MAX_ENDPOINTS = 256
 
 
 class Edge(NamedTuple):
-    """A full-duplex connection: link ``2 i`` of edge i leads from ``u`` to ``v``, the next back.
-
-    Attributes
-    ----------
-    u, v : int
-        Vertices.
-    width : float
-        Bandwidth of each direction, over that of the given link.
-    """
+    """A full-duplex connection: link ``2 i`` of edge i leads from ``u`` to ``v``, the next back."""
 
     u: int
     v: int
-    width: float
+    width: float  # bandwidth of each direction, over that of the given link
 
 
 Edges = tuple[Edge, ...]

@@ -17,32 +17,17 @@ from simdp.spec import Bool, Float, Int, Seconds, problem
 
 @dataclass(frozen=True)
 class Clos:
-    """The switches in use, and the width of the links between them.
+    """The switches in use, and the width of the links between them."""
 
-    Attributes
-    ----------
-    num_ports : int
-        Endpoints, n.
-    leaves : int
-        Leaf switches.
-    pods : int
-        Groups of leaves with spine switches of their own; 1 where every spine meets every leaf.
-    leaves_per_pod : int
-        The last pod may have fewer.
-    spines : int
-        Spine switches per pod, each with a link to every leaf of the pod; 0 without any.
-    cores : int
-        Core switches over spine i of every pod; 0 without any.
-    leaf_trunk, pod_trunk : float
-        Bandwidth of a link between leaf and spine, and between spine and core, over a port's.
-    """
-
-    num_ports: int
-    leaves: int
+    num_ports: int  # endpoints, n
+    leaves: int  # leaf switches
+    # groups of leaves with separate spine switches; 1 if every spine has a link to every leaf
     pods: int
-    leaves_per_pod: int
-    spines: int
-    cores: int
+    leaves_per_pod: int  # the last pod may have fewer
+    spines: int  # spine switches per pod, each with a link to every leaf of the pod; 0 without any
+    cores: int  # core switches over spine i of every pod; 0 without any
+    # leaf_trunk, pod_trunk: bandwidth of a link between leaf and spine, and between spine and core,
+    # over a port's
     leaf_trunk: float
     pod_trunk: float
 

@@ -42,27 +42,18 @@ class PcieTree:
     Every vertex but the root has a link up (number ``2 i``) and one down (``2 i + 1``), where i
     counts the vertices in order; the root is the last hub. Then come the links of each memory: from
     its socket, and back, before which a route is stored and forwarded.
-
-    Attributes
-    ----------
-    chains : ndarray, shape `(num_leaves, depth)`
-        Vertices from the root to each device and card, which are the first vertices: hubs and then
-        itself; -1 after it.
-    parents, levels, sorts : ndarray, shape `(num_vertices,)`
-        The hub above (-1 for the root); the distance of the leaves that meet here; the kind of the
-        links to the hub above.
-    sockets : ndarray, shape `(num_sockets,)`
-        The hubs that have a memory.
-    names : tuple of str
-        Of all hubs, and then of the memories.
     """
 
+    # shape `(num_leaves, depth)`: vertices from the root to each device and card, which are the
+    # first vertices: hubs and then itself; -1 after it
     chains: Ints
+    # parents, levels, sorts: shape `(num_vertices,)`: the hub above (-1 for the root); the distance
+    # of the leaves that meet here; the kind of the links to the hub above
     parents: Ints
     levels: Ints
     sorts: Ints
-    sockets: Ints
-    names: tuple[str, ...]
+    sockets: Ints  # shape `(num_sockets,)`: the hubs that have a memory
+    names: tuple[str, ...]  # of all hubs, and then of the memories
 
     @property
     def num_tree_links(self) -> int:
@@ -313,21 +304,13 @@ class MatrixError(ValueError):
 
 @dataclass(frozen=True)
 class TopoMatrix:
-    """Connections between the devices and cards of a node.
+    """Connections between the devices and cards of a node."""
 
-    Attributes
-    ----------
-    gpus, cards : tuple of str
-        As they are called, in the order of the columns.
-    nvlinks : tuple of tuple of int
-        How many NVLinks join each pair of GPUs.
-    groups : tuple of Group
-        Socket, host bridge and switches of every GPU and then of every card.
-    """
-
+    # gpus, cards: names in the order of the columns
     gpus: tuple[str, ...]
     cards: tuple[str, ...]
-    nvlinks: tuple[tuple[int, ...], ...]
+    nvlinks: tuple[tuple[int, ...], ...]  # number of NVLinks between each pair of GPUs
+    # socket, host bridge and switches of every GPU and then of every card
     groups: tuple[Group, ...]
 
 

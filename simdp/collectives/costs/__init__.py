@@ -14,36 +14,22 @@ from simdp.spec import Spec, one_of
 
 
 class Wiring(NamedTuple):
-    """Links between the ranks of a collective.
+    """Links between the ranks of a collective."""
 
-    Attributes
-    ----------
-    world_size, num_nodes, local_size : int
-        Ranks, their nodes, and ranks of each node.
-    intra_alpha : float
-        Latency of a link inside a node [s]; 0 with one rank per node.
-    intra_bandwidth : float
-        Send bandwidth of one device inside its node, over all its links [bytes/s]; infinite with
-        one rank per node.
-    inter_alpha : float
-        Latency of a link between nodes [s]; 0 with one node.
-    inter_bandwidth : float
-        Send bandwidth of one node, over all the network cards of its ranks [bytes/s]; infinite with
-        one node.
-    cards : int
-        Network cards of the ranks of a node; 0 with one node.
-    peer, network : str
-        Link classes inside a node and between nodes; of `simdp.collectives.costs.nccl`.
-    """
-
+    # world_size, num_nodes, local_size: ranks, their nodes, and ranks of each node
     world_size: int
     num_nodes: int
     local_size: int
-    intra_alpha: float
+    intra_alpha: float  # latency of a link inside a node [s]; 0 with one rank per node
+    # send bandwidth of one device inside its node, over all its links [bytes/s]; infinite with one
+    # rank per node
     intra_bandwidth: float
-    inter_alpha: float
+    inter_alpha: float  # latency of a link between nodes [s]; 0 with one node
+    # send bandwidth of one node, over all the network cards of its ranks [bytes/s]; infinite with
+    # one node
     inter_bandwidth: float
-    cards: int
+    cards: int  # network cards of the ranks of a node; 0 with one node
+    # peer, network: link classes inside a node and between nodes; of `simdp.collectives.costs.nccl`
     peer: str = "nvlink"
     network: str = "rdma"
 

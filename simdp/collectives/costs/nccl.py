@@ -52,27 +52,13 @@ over sites."""
 
 
 class Pooled(NamedTuple):
-    """A constant of a class.
+    """A constant of a class."""
 
-    Attributes
-    ----------
-    value : float
-        Estimate for a cluster without measurements: a share, or a rate [bytes/s].
-    spread : float
-        Standard deviation of its logarithm, for one further site.
-    is_published : bool
-        Whether it is NVIDIA's; else the mean of sites.
-    sites : dict of str to float
-        Value of each site.
-    about : str
-        Description of the class.
-    """
-
-    value: float
-    spread: float
-    is_published: bool
-    sites: dict[str, float]
-    about: str
+    value: float  # estimate for a cluster without measurements: a share, or a rate [bytes/s]
+    spread: float  # standard deviation of its logarithm, for one further site
+    is_published: bool  # whether it is NVIDIA's; else the mean of sites
+    sites: dict[str, float]  # value of each site
+    about: str  # description of the class
 
 
 def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) -> Pooled:
@@ -162,22 +148,14 @@ def _file() -> Mapping[str, Any]:
 
 
 class AlgorithmTraffic(NamedTuple):
-    """Hops and traffic of an algorithm for a collective.
+    """Hops and traffic of an algorithm for a collective."""
 
-    Attributes
-    ----------
-    intra_hops, inter_hops : float
-        Dependent transfers inside nodes and between nodes.
-    intra_sent : float
-        Bytes that the busiest device sends inside its node, as a multiple of the buffer.
-    inter_sent : float
-        Bytes that the busiest node sends to others, as a multiple of the buffer.
-    """
-
+    # intra_hops, inter_hops: dependent transfers inside nodes and between nodes
     intra_hops: float
     inter_hops: float
+    # bytes that the busiest device sends inside its node, as a multiple of the buffer
     intra_sent: float
-    inter_sent: float
+    inter_sent: float  # bytes that the busiest node sends to others, as a multiple of the buffer
 
 
 def _ring(w: Wiring, rounds: int) -> AlgorithmTraffic:
@@ -294,19 +272,12 @@ TREE_OVER_RING = {
 
 
 class ProtocolChoice(NamedTuple):
-    """Algorithm and protocol of a collective.
+    """Algorithm and protocol of a collective."""
 
-    Attributes
-    ----------
-    algorithm, protocol : str
-        NCCL's names; ``p2p`` for grouped sends, ``none`` for a single rank.
-    seconds : float
-        Its time [s].
-    """
-
+    # algorithm, protocol: NCCL's names; ``p2p`` for grouped sends, ``none`` for a single rank
     algorithm: str
     protocol: str
-    seconds: float
+    seconds: float  # its time [s]
 
 
 def _one_for_all(value: Any) -> Any:

@@ -30,17 +30,10 @@ STANDS_FOR = (
 
 @dataclass(frozen=True)
 class CollectiveTable:
-    """The times of one collective.
+    """The times of one collective."""
 
-    Attributes
-    ----------
-    world_size : int
-        Ranks, two or more.
-    nbytes, seconds : tuple of float
-        Sizes [bytes] in ascending order, and their times [s].
-    """
-
-    world_size: int
+    world_size: int  # ranks, two or more
+    # nbytes, seconds: sizes [bytes] in ascending order, and their times [s]
     nbytes: tuple[float, ...]
     seconds: tuple[float, ...]
 

@@ -44,35 +44,21 @@ from simdp.workload.models.operators import read_layers
 
 
 class LayerSeconds(NamedTuple):
-    """Times of a layer [s].
+    """Times of a layer [s]."""
 
-    Attributes
-    ----------
-    forward, gradient, tail : float
-        Of its forward; from its output's gradient to its parameters'; and of backward after that.
-    """
-
+    # forward, gradient, tail: of its forward; from its output's gradient to its parameters'; and the
+    # rest of backward
     forward: float
     gradient: float
     tail: float
 
 
 class LayerRecord(NamedTuple):
-    """A record of layers.
+    """A record of layers."""
 
-    Attributes
-    ----------
-    path : Path
-        The CSV.
-    spec : FromProfile
-        On which device, and with how many samples it was measured.
-    layers : tuple of TimedLayer
-        In its order; their elements are bytes.
-    """
-
-    path: Path
-    spec: FromProfile
-    layers: tuple[TimedLayer, ...]
+    path: Path  # the CSV
+    spec: FromProfile  # device and samples of the measurement
+    layers: tuple[TimedLayer, ...]  # in file order; elements are bytes
 
     def times(self, layer: TimedLayer, device: Device, sharers: int, samples: int) -> LayerSeconds:
         """Times of a layer, as counted by ``compute: profile``.
@@ -101,18 +87,10 @@ class LayerRecord(NamedTuple):
 
 
 class MeasuredRecord(NamedTuple):
-    """A record of whole steps.
+    """A record of whole steps."""
 
-    Attributes
-    ----------
-    path : Path
-        The YAML.
-    spec : FromMeasurements
-        Its points.
-    """
-
-    path: Path
-    spec: FromMeasurements
+    path: Path  # the YAML
+    spec: FromMeasurements  # its points
 
 
 def read_record(path: Path) -> LayerRecord | MeasuredRecord:
@@ -306,17 +284,10 @@ WRAPPED = "_checkpoint_wrapped_module."
 
 
 class Border(NamedTuple):
-    """A module whose call begins another layer's time.
+    """A module whose call begins another layer's time."""
 
-    Attributes
-    ----------
-    name : str
-        The module's.
-    layers : tuple of TimedLayer
-        Its lines of the record; none if others than the record count for it.
-    """
-
-    name: str
+    name: str  # the module's
+    # its lines of the record; empty if the record does not apply to it
     layers: tuple[TimedLayer, ...]
 
 

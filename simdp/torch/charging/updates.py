@@ -37,21 +37,11 @@ from simdp.workload.step_costs import list_launches, update_seconds
 
 
 class OptimizerStep(NamedTuple):
-    """Cache key of an optimizer's step.
+    """Cache key of an optimizer's step."""
 
-    Attributes
-    ----------
-    parameters : tuple of int
-        Those with gradients, by their identity.
-    settings : tuple of bool
-        Which of the groups' settings are on.
-    state : int
-        Tensors of state before it.
-    """
-
-    parameters: tuple[int, ...]
-    settings: tuple[bool, ...]
-    state: int
+    parameters: tuple[int, ...]  # parameters with gradients, by identity
+    settings: tuple[bool, ...]  # enabled settings of the groups
+    state: int  # tensors of state before it
 
 
 class Watch(NamedTuple):

@@ -142,27 +142,16 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class RecordedWorkload:
-    """Result of `simdp.torch.workload`.
+    """Result of `simdp.torch.workload`."""
 
-    Attributes
-    ----------
-    recording : Recording
-        Operators, parameters and inputs, as a scenario's model of kind ``operators`` reads them.
-    microbatch : int
-        Samples of the batch that was given; 1 where the whole of it is a sample.
-    keys : dict
-        Further keys of the scenario's workload, such as its optimizer.
-    ready : tuple of str
-        Parameters in the order in which autograd completed their gradients.
-    outputs : tuple of int
-        Values that the module returned, in their order.
-    """
-
+    # operators, parameters and inputs, as a scenario's model of kind ``operators`` reads them
     recording: Recording
-    microbatch: int
+    microbatch: int  # samples of the given batch; 1 if the whole batch is one sample
+    # further keys of the scenario's workload, such as its optimizer
     keys: dict[str, Any] = field(default_factory=dict)
+    # parameters in the order in which autograd completed their gradients
     ready: tuple[str, ...] = ()
-    outputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()  # values returned by the module, in order
 
     @cached_property
     def graph(self) -> ModelGraph:
@@ -254,35 +243,16 @@ def storage_of(tensor: torch.Tensor) -> Storage:
 
 @dataclass
 class Ran:
-    """An operator of forward.
+    """An operator of forward."""
 
-    Attributes
-    ----------
-    name : str
-        Path of its module and its own name.
-    launched : Launched
-        By its forward.
-    takes : list of int
-        Values, as they are numbered in `Tape`.
-    learned : list of str
-        Parameters that it takes.
-    elements : float
-        Real numbers of its first output.
-    backward : list of Sizes
-        Kernels of its backward.
-    products : float
-        FLOPs of the products among them.
-    kept : dict of Storage to Tensor
-        Tensors that autograd saved for it.
-    """
-
-    name: str
-    launched: OperatorKernels
-    takes: list[int]
-    learned: list[str]
-    elements: float
-    backward: list[Sizes] = field(default_factory=list)
-    products: float = 0.0
+    name: str  # path of its module and its own name
+    launched: OperatorKernels  # kernels of its forward
+    takes: list[int]  # input values, numbered as in `Tape`
+    learned: list[str]  # its parameters
+    elements: float  # real numbers of its first output
+    backward: list[Sizes] = field(default_factory=list)  # kernels of its backward
+    products: float = 0.0  # FLOPs of the products among them
+    # tensors that autograd saved for it
     kept: dict[Storage, torch.Tensor] = field(default_factory=dict)
 
 
