@@ -46,8 +46,8 @@ from simdp.workload.models.operators import read_layers
 class LayerSeconds(NamedTuple):
     """Times of a layer [s]."""
 
-    # forward, gradient, tail: of its forward; from its output's gradient to its parameters'; and the
-    # rest of backward
+    # forward, gradient, tail: of its forward; from its output's gradient to its parameters'; and
+    # the rest of backward
     forward: float
     gradient: float
     tail: float
