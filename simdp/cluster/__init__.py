@@ -41,37 +41,37 @@ class Cluster(Spec):
     Attributes
     ----------
     machine : str or None
-        A machine of the catalogue, or a file that ``calibrate`` wrote. It brings the keys of
-        ``cluster`` and ``collectives`` that the scenario does not give itself.
+        A machine of the catalogue, or a file written by ``calibrate``. It sets keys of ``cluster``
+        and ``collectives`` that the scenario does not.
     world_size : int
         Number of ranks.
     devices_per_node : int or None
-        None means that one node holds all of them.
+        None: one node holds all of them.
     ranks_per_device : int
-        Ranks on one device, the next one is then filled; the last may hold fewer. They share its
-        time, a slice for each in turn: with k ranks on it, arithmetic and memory traffic of each
-        take k times as long, also while another one waits, and hosts launch kernels side by side.
-        Each rank keeps arrays of its own in the device's memory. Links and network cards are those
-        of ranks: two on one device talk as two devices do.
+        Consecutive ranks on one device; the last may hold fewer. They share its time in slices:
+        with k ranks on it, arithmetic and memory traffic of each take k times as long, also while
+        others wait, and hosts launch kernels in parallel. Each rank has separate arrays in the
+        device's memory. Links and network cards are those of ranks: two on one device communicate
+        as two devices do.
     device : Device or list of Device
         One for all ranks, or one per rank.
     allocator : Allocator
-        How much of its memory a tensor takes.
+        Determines the memory used by a tensor.
     topology, link
         Inside a node; or lists with one per node.
     inter_node : InterNode or None
-        Needed beyond one node.
+        Required for more than one node.
     stragglers : list of Straggler
         Slow ranks, nodes and links; their factors multiply.
     failures : list of Failures
-        Processes that take nodes away over the weeks of a job, and return them.
+        Processes that remove nodes over the weeks of a job, and return them.
     overheads : Overheads
-        Software overheads of training together; none by default.
+        Software overheads of distributed training; none by default.
     host : HostMemory
         Host memory and storage for offloaded state.
     price : float or None
-        Of a device [USD/s], written for example as ``2.5 USD/h``; by default the catalogue's list
-        price of it, if there is one, which is printed with its date.
+        Of a device [USD/s], written for example as ``2.5 USD/h``; default: the catalogue's list
+        price, if any, which is printed with its date.
     power : Power or None
         Power of devices and nodes; missing values come from the catalogue.
 
@@ -175,10 +175,10 @@ class Cluster(Spec):
                 found.append(f"{key} lists {len(value)} entries for {nodes} nodes; give one each.")
         if inter and inter.nics is not None:
             places = self.ranks_per_node or self.world_size
-            what = "devices" if self.ranks_per_device == 1 else "ranks"
+            noun = "devices" if self.ranks_per_device == 1 else "ranks"
             if len(inter.nics) != places:
                 found.append(
-                    f"inter_node.nics has {len(inter.nics)} entries for {places} {what} of a "
+                    f"inter_node.nics has {len(inter.nics)} entries for {places} {noun} of a "
                     "node; give one each."
                 )
             missing = [nic for nic in inter.nics if not 0 <= nic < inter.links_per_node]
@@ -190,7 +190,7 @@ class Cluster(Spec):
         return found
 
     def _power_problems(self) -> list[str]:
-        """Refuse powers that say too little to be of use."""
+        """Reject incomplete powers."""
         if self.power is None:
             return []
         for device, _ in self._kinds_of_devices():
@@ -213,8 +213,8 @@ class Cluster(Spec):
         for topology in inside:
             whole = self.ranks_per_node or self.world_size
             per_node = cards if topology.only_inside else 1
-            what = "devices" if self.ranks_per_device == 1 else "ranks"
-            found += _misfits("topology", topology, self.local_size, per_node, whole, what)
+            noun = "devices" if self.ranks_per_device == 1 else "ranks"
+            found += _misfits("topology", topology, self.local_size, per_node, whole, noun)
         if inter and inter.topology.only_inside:
             found.append(
                 f"inter_node.topology: {inter.topology.kind} is the inside of a node; "
@@ -222,18 +222,18 @@ class Cluster(Spec):
             )
         elif inter and self.num_nodes > 1:
             per_node = cards if inter.topology.of_ports else 1
-            n, what = self.num_nodes * per_node, "ports" if inter.topology.of_ports else "nodes"
-            found += _misfits("inter_node.topology", inter.topology, n, per_node, n, what)
+            n, noun = self.num_nodes * per_node, "ports" if inter.topology.of_ports else "nodes"
+            found += _misfits("inter_node.topology", inter.topology, n, per_node, n, noun)
         apart = None if found else self.numbering.unconnected()
         if apart:
             a, b = apart
             place = "topology" if a // self.local_size == b // self.local_size else "inter_node"
-            found.append(f"{place}: there is no way from rank {a} to rank {b}; join them.")
+            found.append(f"{place}: there is no route from rank {a} to rank {b}; join them.")
         return found
 
     @property
     def ranks_per_node(self) -> int | None:
-        """Ranks that a full node holds; None where one node holds all of them."""
+        """Ranks of a full node; None if one node holds all of them."""
         return self.devices_per_node and self.devices_per_node * self.ranks_per_device
 
     @property
@@ -243,28 +243,28 @@ class Cluster(Spec):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes that hold ranks."""
+        """Nodes with ranks."""
         return self.world_size // self.local_size
 
     def devices(self) -> list[Device]:
-        """The device of each rank."""
+        """Return the device of each rank."""
         return self.device if isinstance(self.device, list) else [self.device] * self.world_size
 
     def sharers(self) -> Ints:
-        """How many ranks the device of each rank holds, itself included, shape `(world_size,)`."""
+        """Return the number of ranks on each rank's device, shape `(world_size,)`."""
         n, k = self.world_size, self.ranks_per_device
         first = np.arange(n) // k * k
         return np.minimum(k, n - first)
 
     def rates(self) -> Rates:
-        """Price and power of all devices and nodes, as far as known."""
+        """Return the known price and power of all devices and nodes."""
         kinds = self._kinds_of_devices()
         powers = [(self._power_of(device), count) for device, count in kinds]
         prices = [(self._price_of(device), count) for device, count in kinds]
         return rates_of(powers, prices, self.num_nodes)
 
     def _kinds_of_devices(self) -> list[tuple[Device, float]]:
-        """Each device once, with how many there are."""
+        """Return each kind of device once, with its number."""
         shares = 1.0 / self.sharers()
         if not isinstance(self.device, list):
             return [(self.device, float(shares.sum()))]
@@ -308,14 +308,13 @@ class Cluster(Spec):
         return self.numbering.num_links
 
     def routes(self, src: Ints, dst: Ints) -> Ints:
-        """Find the directed links of many routes.
+        """Return the directed links of many routes.
 
         Parameters
         ----------
         src, dst : ndarray, shape `(num_routes,)`, int64
-            Ranks; a rank has no route to itself. One or both may be reducing switches next to each
-            other: inside one node, or between nodes, where a rank represents the port of its
-            network card.
+            Ranks; a rank has no route to itself. One or both may be adjacent reducing switches:
+            inside one node, or between nodes, where a rank represents the port of its network card.
 
         Returns
         -------
@@ -325,7 +324,7 @@ class Cluster(Spec):
         return self.numbering.routes(src, dst)
 
     def link_figures(self, links: Ints) -> tuple[Floats, Floats]:
-        """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
+        """Return alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
         Entries of -1 get 0 s and 1 B/s. Permanently degraded links have their reduced figures; for
         temporary degradation, see `simdp.engine.network`.
@@ -338,10 +337,10 @@ class Cluster(Spec):
         return alpha, bandwidth
 
     def begins_stage(self, links: Ints) -> Bools:
-        """Tell before which links a route is stored and forwarded, shaped as ``links``.
+        """Return before which links a route is stored and forwarded, shaped as ``links``.
 
         The stages of such a route add up: ``1 / bandwidth`` is the sum, over its stages, of one
-        over the narrowest link of the stage. False where ``links`` holds -1.
+        over the narrowest link of the stage. False for entries of -1.
         """
         return self.numbering.begins_stage(links)
 
@@ -350,38 +349,32 @@ class Cluster(Spec):
         return link_name(self.numbering, link)
 
     def inside_parents(self) -> Ints | None:
-        """Reduction tree inside every node, as parents.
+        """Return the reduction tree inside every node, shape `(local_size + k,)`.
 
-        Returns
-        -------
-        ndarray, shape `(local_size + k,)`, int64, or None
-            As `Topology.parents`; None where the nodes cannot add or differ.
+        As `Topology.parents`; None if nodes cannot add or differ.
         """
         return self.numbering.inside_parents
 
     def across_parents(self) -> Ints | None:
-        """Reduction tree between nodes, as parents.
+        """Return the reduction tree between nodes, over the ports of network cards (see `ports`).
 
-        Returns
-        -------
-        ndarray, shape `(num_nodes * links_per_node + num_reducers,)`, int64, or None
-            As `Topology.parents`, over the ports of the network cards (see `ports`).
+        As `Topology.parents`, shape `(num_nodes * links_per_node + num_reducers,)`.
         """
         return self.numbering.across_parents
 
     def ports(self, ranks: Ints) -> Ints:
-        """Tell the port of each rank's network card: ``node * links_per_node + card``."""
+        """Return the port of each rank's network card: ``node * links_per_node + card``."""
         return self.numbering.ports(ranks)
 
 
 def _misfits(
-    key: str, topology: Topology, n: int, per_node: int, whole: int, what: str
+    key: str, topology: Topology, n: int, per_node: int, whole: int, noun: str
 ) -> list[str]:
-    """Say why a topology cannot join n endpoints, of the ``whole`` that there may be."""
+    """Explain why a topology cannot connect n endpoints, of at most ``whole``."""
     most = topology.capacity()
     if most is not None and whole > most:
         return [
-            f"{key}: {topology.kind} joins {most} {what} at most, not {whole}; "
+            f"{key}: {topology.kind} joins {most} {noun} at most, not {whole}; "
             "enlarge it, or use switch."
         ]
     wrong = topology.problem_with(n, per_node)

@@ -13,33 +13,33 @@ __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
 
 class Allocator(Spec):
-    """How a device's memory is handed out."""
+    """Base of the memory allocators."""
 
     kind: str
 
     @abstractmethod
     def taken(self, nbytes: float) -> float:
-        """Bytes of device memory that a tensor of so many bytes takes; 0 for none."""
+        """Return the device memory used by a tensor of ``nbytes``; 0 for none."""
 
 
 BLOCK_NBYTES = 512
-"""Sizes are rounded up to this (torch: kMinBlockSize)."""
+"""Sizes are rounded up to a multiple of this (torch: kMinBlockSize)."""
 
 MIN_SPLIT_NBYTES = 2**20
-"""What is left of a large segment is split off only if it is larger (torch: kSmallSize)."""
+"""The rest of a large segment is split off only if larger (torch: kSmallSize)."""
 
 OWN_SEGMENT_NBYTES = 10 * 2**20
-"""From here on a tensor has a segment of its own (torch: kMinLargeAlloc)."""
+"""Tensors from this size on have a separate segment (torch: kMinLargeAlloc)."""
 
 ROUND_LARGE_NBYTES = 2 * 2**20
-"""Segments of their own are rounded up to this (torch: kRoundLarge)."""
+"""Separate segments are rounded up to a multiple of this (torch: kRoundLarge)."""
 
 
 class Cuda(Allocator):
-    """Tensors in blocks, as ``torch.cuda.memory_allocated`` counts them.
+    """Tensors in blocks, as counted by ``torch.cuda.memory_allocated``.
 
-    Tensors below 10 MiB share segments, from which blocks of 512 B are cut. A larger one has a
-    segment of whole 2 MiB, and takes all of it where not more than 1 MiB is left.
+    Tensors below 10 MiB share segments, cut into blocks of 512 B. A larger one has a segment of
+    whole 2 MiB, and uses all of it if at most 1 MiB is left.
 
     References
     ----------
@@ -57,7 +57,7 @@ class Cuda(Allocator):
 
 
 class Exact(Allocator):
-    """Every tensor takes its exact number of bytes."""
+    """Every tensor uses its exact number of bytes."""
 
     kind: Literal["exact"] = "exact"
 

@@ -41,10 +41,10 @@ from simdp.spec import (
 from simdp.spec import Power as Watts
 
 WAITING_SHARE, WAITING_SHARES = 0.26, (0.13, 0.39)
-"""How far from rest to busy the power of a device is that waits in a collective, where nobody says,
-and between which shares it may be. The least is one H100's whose all-gather never ended: 152 W, of
-70 at rest and 700 (NVIDIA/nccl, 1550). Whole runs of eight nodes draw more: MLPerf's ResNet-50 at
-least 23 % by AC meters and 28 % by DC ones, if a GPU computes for an eighth of one node's time."""
+"""Default power of a waiting device, and its bounds, as a fraction of the range from idle to busy.
+The least is one H100's whose all-gather never ended: 152 W, of 70 at rest and 700 (NVIDIA/nccl,
+1550). Whole runs of eight nodes draw more: MLPerf's ResNet-50 at least 23 % by AC meters and 28 %
+by DC ones, if a GPU computes for an eighth of one node's time."""
 
 LEVELS = ("rest", "waiting", "busy")
 
@@ -55,12 +55,12 @@ class Power(Spec):
     Attributes
     ----------
     rest : float or None
-        Of a device that has nothing to do [W].
+        Of an idle device [W].
     waiting : float or None
         While its collective waits for others or for the network [W]: its kernel spins. Default: 26
         % of the way from idle to busy; results also state the energy at 13 and 39 %.
     busy : float or None
-        Of one that computes [W].
+        Of a computing device [W].
     node : float or None
         Power of a node in addition to its devices [W].
     """
@@ -89,13 +89,13 @@ class Power(Spec):
         return other.model_copy(update=own)
 
     def settled(self) -> Power:
-        """It, with the power of waiting that follows from the others."""
+        """Return it with the power of waiting derived from the others."""
         if self.waiting is not None or self.rest is None or self.busy is None:
             return self
         return self.model_copy(update={"waiting": self._on_the_way(WAITING_SHARE)})
 
     def waiting_between(self) -> tuple[float, float] | None:
-        """The least and the most that waiting may draw [W]; None where nothing is known."""
+        """Return bounds of the waiting power [W]; None if unknown."""
         if self.waiting is not None:
             return self.waiting, self.waiting
         if self.rest is None or self.busy is None:
@@ -104,7 +104,7 @@ class Power(Spec):
         return low, high
 
     def _on_the_way(self, share: float) -> float:
-        """A share of the way from rest to busy [W]."""
+        """Return the power at a fraction of the range from rest to busy [W]."""
         assert self.rest is not None
         assert self.busy is not None
         return self.rest + share * (self.busy - self.rest)
@@ -118,7 +118,7 @@ class ListPrice(Spec):
     amount : float
         Of one device [USD/s].
     date : str
-        When that was so, for prices fall: ``"2026-05"``.
+        Date of the price: ``"2026-05"``.
     """
 
     amount: Price
@@ -151,7 +151,7 @@ def rates_of(
 
 
 def _sum(values: Sequence[tuple[float | None, float]]) -> float | None:
-    """Sum of values times counts; None where one is not known."""
+    """Return the sum of values times counts; None if one is unknown."""
     known = [value * count for value, count in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
@@ -169,34 +169,34 @@ class Device(Spec):
     Attributes
     ----------
     name : str or None
-        Name; a catalogue entry's own.
+        Name; that of a catalogue entry.
     peak : dict of str to float
         Dense peak rate by dtype [FLOP/s].
     memory : float
         Capacity [bytes].
     memory_bandwidth : float
-        Of the device's own memory [bytes/s].
+        Of the device's memory [bytes/s].
     efficiency : float or dict of str to float
         Fraction of the peak FLOP/s that real layers reach, in (0, 1]; one for all, or by dtype.
     flash_efficiency : float or None
-        The same of fused attention (``workload.attention: flash``), over the work that a causal
-        mask leaves; None is as for all others.
+        The same for fused attention (``workload.attention: flash``), over the work left by a causal
+        mask; None is ``efficiency``.
     memory_efficiency : float
         Fraction of the memory bandwidth that kernels reach, in (0, 1].
     half_work : float
-        Work at which a product (of matrices, a convolution, attention) reaches half of that, since
-        it fills the device for a part of its time only [FLOP]: Hockney's n_1/2. 0, unless it is
-        given: products of any size reach all.
+        Work at which a product (of matrices, a convolution, attention) reaches half of the
+        efficiency, since small products do not fill the device [FLOP]: Hockney's n_1/2. Default 0:
+        products of any size reach all.
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
     peer_to_peer : bool
         Whether such devices can access each other over PCIe. GeForce cards cannot: without
         measurements, their collectives get less of PCIe (``python -m simdp list constants``).
     price : ListPrice or None
-        Price per hour, with its date; None if unknown. A scenario's own ``cluster.price`` has
+        Price per hour, with its date; None if unknown. ``cluster.price`` of a scenario has
         precedence.
     power : Power or None
-        Power of it, and of a node apart from its devices; as far as known.
+        Known power of it, and of a node without its devices.
 
     References
     ----------
@@ -224,13 +224,13 @@ class Device(Spec):
         wrong = [dtype for dtype in peak if dtype not in DTYPES]
         if wrong or not peak:
             given = ", ".join(map(repr, wrong)) or "nothing"
-            raise problem(f"{given} is no dtype with a peak; known: {', '.join(DTYPES)}.")
+            raise problem(f"{given} is not a dtype with a peak; known: {', '.join(DTYPES)}.")
         return peak
 
     @field_validator("efficiency", mode="wrap")
     @classmethod
     def _one_or_by_dtype(cls, value: Any, handler: Any) -> Any:
-        """Choose the form by the value, so that an error speaks of the form that was written."""
+        """Choose the form by the value, so that an error refers to the written form."""
         by_dtype = isinstance(value, dict)
         return form_of(dict[str, Fraction] if by_dtype else Fraction).validate_python(value)
 
@@ -244,7 +244,7 @@ class Device(Spec):
         return self
 
     def rate(self, dtype: str, fused: bool = False) -> float:
-        """Arithmetic that real layers, or fused attention, reach in a dtype [FLOP/s]."""
+        """Return the arithmetic that real layers, or fused attention, reach in a dtype [FLOP/s]."""
         found = self.efficiency
         if fused and self.flash_efficiency is not None:
             found = self.flash_efficiency
@@ -256,9 +256,9 @@ class Device(Spec):
         return self.memory_bandwidth * self.memory_efficiency
 
     def slice(self, k: int) -> Device:
-        """Share of one of k ranks that use a device in turn: 1/k of its speed.
+        """Return the share of one of k ranks on a device: 1/k of its speed.
 
-        Its memory and launches are whole: ranks have hosts of their own.
+        Its memory and launches are whole, since ranks have separate hosts.
         """
         peak = {dtype: rate / k for dtype, rate in self.peak.items()}
         return self.model_copy(update={"peak": peak, "memory_bandwidth": self.memory_bandwidth / k})
@@ -268,21 +268,21 @@ AnyDevice = Annotated[Device, from_catalogue("device", DEVICES.names, DEVICES.fi
 
 
 def describe_device(name: str) -> str:
-    """One line about a catalogue device, for ``python -m simdp list``."""
+    """Describe a catalogue device in one line, for ``python -m simdp list``."""
     entry: dict[str, Any] = dict(DEVICES.read(name))
     peak = entry["peak"]["float32"]
     return f"{peak} float32, {entry['memory']} at {entry['memory_bandwidth']}"
 
 
 class HostMemory(Spec):
-    """The memory of a node's processors, and how devices reach it.
+    """The memory of a node's processors, and the links of devices to it.
 
     Attributes
     ----------
     link : Link
         Between each device and it, in both directions at once.
     memory_bandwidth : float
-        Of a node, which its ranks share [bytes/s]. The default is that of one socket with eight
+        Of a node, shared by its ranks [bytes/s]. The default is that of one socket with eight
         channels of DDR4-3200, 8 x 25.6 GB/s (AMD EPYC 7003 series, data sheet).
     """
 
@@ -290,7 +290,7 @@ class HostMemory(Spec):
     memory_bandwidth: Bandwidth = 204.8e9
 
     def copying(self, nbytes: float) -> float:
-        """Time to copy between a device and it [s]."""
+        """Return the time to copy between a device and it [s]."""
         return self.link.alpha + nbytes / self.link.bandwidth if nbytes else 0.0
 
 
@@ -300,27 +300,26 @@ class Overheads(Spec):
     Attributes
     ----------
     hook : float
-        Time on the compute stream per gradient that is taken into a bucket [s]: DDP's hook, and
-        the launch of the copy.
+        Time on the compute stream per gradient copied into a bucket [s]: DDP's hook, and the launch
+        of the copy.
     launch : float
-        Time on the compute stream per collective that is started [s].
+        Time on the compute stream per started collective [s].
     message : float
-        Time on the communication stream per collective, before it begins [s]: the host that
-        hands it over.
+        Time of the host on the communication stream per collective, before it begins [s].
     message_per_rank : float
         The same for each rank of the world [s]: for a coordinator that receives from all ranks, as
         in Horovod.
     compute_slowdown : float
-        The part by which compute takes longer while a collective is under way: its kernels hold
-        multiprocessors and memory bandwidth. About 0.6 on V100 with NVLink: torch's DDP benchmark
-        (pytorch benchmarks/distributed/ddp/README.md) finds steps 3 to 4 % longer, all of which
-        comes from the few milliseconds for which collectives run. Without NVLink, where copies
-        leave no room for kernels, up to 10: one after the other.
+        Relative increase of compute time during a collective, whose kernels use multiprocessors and
+        memory bandwidth. About 0.6 on V100 with NVLink: torch's DDP benchmark (pytorch
+        benchmarks/distributed/ddp/README.md) finds steps 3 to 4 % longer, all within the few
+        milliseconds of collectives. Without NVLink, where copies leave no room for kernels, up to
+        10: one after the other.
     collective_slowdown : float
-        The part by which a collective takes longer while compute is under way.
+        Relative increase of a collective's time during compute.
     copies : bool
-        Charge the copies of gradients into buckets and back, at the memory's bandwidth, where the
-        strategy does not say.
+        Charge the copies of gradients into buckets and back, at memory bandwidth, unless the
+        strategy sets it.
     """
 
     hook: Seconds = 0.0
@@ -332,13 +331,7 @@ class Overheads(Spec):
     copies: Bool = False
 
     def before_collective(self, world_size: int) -> float:
-        """Time that a collective keeps the communication stream before it begins [s].
-
-        Parameters
-        ----------
-        world_size : int
-            Number of ranks that take part.
-        """
+        """Return the time before a collective of ``world_size`` ranks on its stream [s]."""
         return self.message + self.message_per_rank * world_size
 
 
@@ -346,7 +339,7 @@ LINKS = Catalogue(Path(__file__).parent / "links")
 
 
 FASTEST_PCIE = 64e9
-"""PCIe 5.0 x16 carries less in one direction [bytes/s]."""
+"""Above the bandwidth of PCIe 5.0 x16 in one direction [bytes/s]."""
 
 LATENCY_OF_SOCKETS = 25e-6
 """Between a hop over RDMA, 14 us in NCCL's model, and one through the kernel, 30 us [s]."""
@@ -358,7 +351,7 @@ class Link(Spec):
     Attributes
     ----------
     name : str or None
-        Name; a catalogue entry's own.
+        Name; that of a catalogue entry.
     alpha : float
         Latency of a transfer [s].
     bandwidth : float
@@ -374,7 +367,7 @@ class Link(Spec):
     transport: Literal["nvlink", "pcie", "rdma", "libfabric", "tcp"] | None = None
 
     def carries(self, between_nodes: bool) -> str:
-        """Its transport in collectives, by default derived from its figures."""
+        """Return its transport in collectives, by default derived from its figures."""
         if self.transport is not None:
             return self.transport
         if between_nodes:
@@ -386,7 +379,7 @@ AnyLink = Annotated[Link, from_catalogue("link", LINKS.names, LINKS.figures)]
 
 
 def describe_link(name: str) -> str:
-    """One line about a catalogue link, for ``python -m simdp list``."""
+    """Describe a catalogue link in one line, for ``python -m simdp list``."""
     entry = LINKS.read(name)
     return f"{entry['bandwidth']}, {entry['alpha']} per message"
 
@@ -395,18 +388,9 @@ def describe_link(name: str) -> str:
 
 
 def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = False) -> Any:
-    """Validate by the form that was written, so that an error speaks of that form.
+    """Validate one value or a list by the written form, so that an error refers to that form.
 
-    Parameters
-    ----------
-    member : type
-        Type of one value.
-    value : object
-        As it was written.
-    info : ValidationInfo
-        Validation context that is passed on.
-    optional : bool
-        Whether None stays None.
+    ``member`` is the type of one value; ``optional`` allows None.
     """
     if value is None and optional:
         return None
@@ -421,10 +405,10 @@ def _adapter(member: Any, listed: bool) -> TypeAdapter[Any]:
 MACHINES = Catalogue(Path(__file__).parent / "machines")
 
 OLD_NAMES = {"lambda-a100-sxm4": "lambda-a100-sxm4-vm"}
-"""Names that machines had before, which still load."""
+"""Earlier names of machines, which still load."""
 
 SUFFIX = ".yaml"
-"""A machine that ends so is a file of the user's own, as ``python -m simdp calibrate`` writes."""
+"""End of the name of a machine in a file, as written by ``python -m simdp calibrate``."""
 
 
 class Calibration(Spec):
@@ -437,18 +421,17 @@ class Calibration(Spec):
     residual : float
         Root mean square of the fit's relative errors.
     intervals : dict of str to list
-        By dotted key, the two ends of the 90 % interval of a constant, as they are written.
+        Ends of the 90 % interval of each constant, by dotted key, as written.
     errors : dict of str to str
         Fitted over measured time, less one, by point.
     tables : dict of str to list of int
-        Of which collectives there were tables of nccl-tests, and on how many nodes each.
+        Collectives with tables of nccl-tests, and the number of nodes of each.
     steps : dict of str to list of int
-        Of which models there were steps, by the names of presets, and on how many nodes each.
+        Models with steps, by the names of presets, and the number of nodes of each.
     precisions : list of str
-        In which dtypes the products of these steps were computed; another one is new to the
-        constants. Empty: that is not known.
+        Dtypes of the products of these steps; another one is new to the constants. Empty: unknown.
     taken : dict of str to str
-        Constants of ``intervals`` that were fitted to another machine, and which.
+        Constants of ``intervals`` that were fitted to another machine, and its name.
     notes : list of str
         Further findings of the fit, such as constants that the data do not determine.
     """
@@ -474,11 +457,11 @@ class Machine(Spec):
     Attributes
     ----------
     cluster, collectives : dict
-        Keys of a scenario, which its own win over.
+        Keys of a scenario; those of the scenario have precedence.
     source : dict or str
-        Where the figures come from.
+        Sources of the figures.
     calibration : Calibration or None
-        Of constants that were fitted.
+        Of fitted constants.
     caveats : list of str
         Unusual properties of this machine that change its times, one plain sentence each.
     site : str or None
@@ -496,34 +479,27 @@ class Machine(Spec):
     @classmethod
     def _stands_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
         if "machine" in value:
-            raise problem("a machine cannot take in another one; write out its keys.")
+            raise problem("a machine cannot include another one; write out its keys.")
         return value
 
 
 def is_file(name: str) -> bool:
-    """Whether a machine is a file of the user's own."""
+    """Return whether a machine is a user's file."""
     return name.endswith(SUFFIX)
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of the catalogue, or was."""
+    """Return whether a name is a current or earlier one of the catalogue."""
     return name in OLD_NAMES or name in MACHINES.names()
 
 
 def read_machine(name: str, base: Path) -> Machine:
-    """Read an entry.
-
-    Parameters
-    ----------
-    name : str
-        Of the catalogue, or a YAML file.
-    base : Path
-        Folder that a relative path starts from.
+    """Read a machine of the catalogue or a YAML file; relative paths start from ``base``.
 
     Raises
     ------
     ScenarioError
-        If there is no such machine, or the file holds something else.
+        If there is no such machine, or the file is invalid.
     """
     if not is_file(name):
         if not is_known(name):
@@ -532,7 +508,7 @@ def read_machine(name: str, base: Path) -> Machine:
     path = base / name
     raw = read_yaml(path)
     if not isinstance(raw, dict):
-        raise ScenarioError([f"{path}: is no machine; it must be a mapping with cluster: ..."])
+        raise ScenarioError([f"{path}: is not a machine; it must be a mapping with cluster: ..."])
     try:
         return Machine.model_validate(raw)
     except ValidationError as error:
@@ -546,7 +522,7 @@ def _known(name: Any) -> Any:
 
 
 def _names(schema: dict[str, Any]) -> None:
-    """Description for editors."""
+    """Add the names and descriptions for editors."""
     names = [{"const": name, "description": describe_machine(name)} for name in MACHINES.names()]
     names += [{"const": old, "description": f"Now {new}."} for old, new in OLD_NAMES.items()]
     schema["anyOf"] = [*names, {"pattern": rf"{re.escape(SUFFIX)}$"}]
@@ -556,13 +532,13 @@ AnyMachine = Annotated[str, BeforeValidator(_known), Field(json_schema_extra=_na
 
 
 def describe_machine(name: str) -> str:
-    """One line about a catalogue machine, with its caveats, for ``python -m simdp list``."""
+    """Describe a catalogue machine with its caveats in one line, for ``python -m simdp list``."""
     caveats = read_machine(name, Path()).caveats
     return hardware(name) + "".join(f". {caveat.rstrip('.')}" for caveat in caveats)
 
 
 def hardware(name: str) -> str:
-    """One line about the nodes of a catalogue machine."""
+    """Describe the nodes of a catalogue machine in one line."""
     cluster = read_machine(name, Path()).cluster
     per_node, device = cluster.get("devices_per_node", 1), cluster["device"]
     inter = cluster.get("inter_node", {}).get("link")
@@ -571,5 +547,5 @@ def hardware(name: str) -> str:
 
 
 def _title(part: Any, key: str) -> Any:
-    """Title of a part: its catalogue name, or one of its figures."""
+    """Return the title of a part: its catalogue name, or one of its figures."""
     return part if isinstance(part, str) else part.get(key, "device")

@@ -27,15 +27,15 @@ class InterNode(Spec):
     Attributes
     ----------
     topology : Topology
-        How the nodes are joined.
+        Topology of the nodes.
     link : Link or list of Link
-        One direction of one link, from a network card to the switch or to another card; or one
-        per node, for the links at that node's ports.
+        One direction of one link, from a network card to the switch or to another card; or one per
+        node, for the links at that node's ports.
     links_per_node : int
-        Network cards per node, k: card ``r % k`` serves the local rank r. Behind switches every
-        card has a port of its own; a ring or a full mesh of nodes exists k times over.
+        Network cards per node, k: local rank r uses card ``r % k``. With switches every card has a
+        separate port; a ring or a full mesh of nodes exists k times.
     nics : list of int or None
-        The card of each device of a node, in place of ``r % k``.
+        The card of each device of a node, instead of ``r % k``.
     """
 
     model_config = ConfigDict(json_schema_extra={"required": []})  # a machine may bring the link
@@ -51,12 +51,12 @@ class InterNode(Spec):
         return one_or_list(AnyLink, value, info)
 
     def links(self, num_nodes: int) -> list[Link]:
-        """One link per node."""
+        """Return one link per node."""
         return self.link if isinstance(self.link, list) else [self.link] * num_nodes
 
 
 NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
-"""Stands where nodes of one device have no link, nor a use for one."""
+"""Placeholder for nodes of one device, which have no link."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Numbering:
 
     @cached_property
     def inside_parents(self) -> Ints | None:
-        """As `Topology.parents` of every node; None where nodes cannot add, or differ."""
+        """As `Topology.parents` of every node; None if nodes cannot add, or differ."""
         first, *others = (k.topology.parents(self.local_size, k.cards) for k in self.inside)
         if first is None or any(o is None or not np.array_equal(first, o) for o in others):
             return None
@@ -172,20 +172,20 @@ class Numbering:
 
     @property
     def num_inside_reducers(self) -> int:
-        """Switches that add, of each node."""
+        """Reducing switches of each node."""
         return 0 if self.inside_parents is None else len(self.inside_parents) - self.local_size
 
     @property
     def first_across_reducer(self) -> int:
-        """The first switch between nodes that adds."""
+        """The first reducing switch between nodes."""
         return self.world_size + self.num_nodes * self.num_inside_reducers
 
     def ports(self, ranks: Ints) -> Ints:
-        """Ports of ranks' network cards: ``node * cards + card``."""
+        """Return ports of ranks' network cards: ``node * cards + card``."""
         return ranks // self.local_size * self.cards + self.nics[ranks % self.local_size]
 
     def _locate(self, vertices: Ints) -> tuple[Ints, Ints]:
-        """Node of each vertex (-1 between nodes) and its number there, among ports if between."""
+        """Return the node of each vertex (-1 between nodes) and its number there."""
         if vertices.max(initial=0) < self.world_size:
             return vertices // self.local_size, vertices % self.local_size
         per_node = max(self.num_inside_reducers, 1)
@@ -198,7 +198,7 @@ class Numbering:
         return np.where(is_across, -1, node), np.where(is_across, ports + across, place)
 
     def routes(self, src: Ints, dst: Ints) -> Ints:
-        """Find the links of many routes, as `Cluster.routes` does."""
+        """Return the links of many routes, as `Cluster.routes`."""
         here, src_place = self._locate(src)
         there, dst_place = self._locate(dst)
         inside = (here == there) & (here >= 0)
@@ -217,7 +217,7 @@ class Numbering:
         return links
 
     def _inside(self, node: Ints, src: Ints, dst: Ints) -> Ints:
-        """Routes between vertices of a node, each pair in a node of its own."""
+        """Return routes between vertices of a node, each pair in its node."""
         m, found = self.local_size, []
         for number, kind in enumerate(self.inside):
             rows = np.flatnonzero(self.kind_of[node] == number)
@@ -233,7 +233,7 @@ class Numbering:
         return links
 
     def _across(self, here: Ints, src: Ints, there: Ints, dst: Ints) -> Ints:
-        """Routes between nodes: to a card where the node places it, over, and from a card."""
+        """Return routes between nodes, with those to and from cards that the node places."""
         assert self.inter is not None
         topology, cards, m = self.inter.topology, self.cards, self.local_size
         src_card = np.where(here >= 0, self.nics[np.minimum(src, m - 1)], 0)
@@ -257,7 +257,7 @@ class Numbering:
         return compact(np.concatenate([to_card, links, from_card], axis=1))
 
     def _to_card(self, node: Ints, src: Ints, dst: Ints) -> Ints:
-        """Routes between a device and a card of its node; empty where the node places no cards."""
+        """Return routes between a device and a card of its node; empty without placed cards."""
         placed = np.array([kind.topology.num_cards(kind.cards) > 0 for kind in self.inside])
         rows = np.flatnonzero((node >= 0) & placed[self.kind_of[node]])
         part = self._inside(node[rows], src[rows], dst[rows])
@@ -268,12 +268,12 @@ class Numbering:
     # Figures and names -----------------------------------------------------------------------
 
     def node_of(self, links: Ints) -> Ints:
-        """Node of links inside nodes; any node for others."""
+        """Return the node of links inside nodes; any node for others."""
         node = np.searchsorted(self.first, links, side="right") - 1
         return np.asarray(np.clip(node, 0, self.num_nodes - 1))
 
     def figures(self, links: Ints) -> tuple[Floats, Floats]:
-        """Alpha [s] and bandwidth [bytes/s], two arrays shaped as ``links``."""
+        """Return alpha [s] and bandwidth [bytes/s], two arrays shaped as ``links``."""
         alpha, bandwidth = np.zeros(links.shape), np.ones(links.shape)
         node = self.node_of(links)
         within = (links >= 0) & (links < self.between)
@@ -317,7 +317,7 @@ class Numbering:
         return alpha, bandwidth
 
     def begins_stage(self, links: Ints) -> Bools:
-        """Tell before which links a route is stored and forwarded."""
+        """Return before which links a route is stored and forwarded."""
         found = np.zeros(links.shape, dtype=np.bool_)
         node = self.node_of(links)
         within = (links >= 0) & (links < self.between)
@@ -328,7 +328,7 @@ class Numbering:
         return found
 
     def unconnected(self) -> tuple[int, int] | None:
-        """Find two ranks between which there is no way, or None."""
+        """Return two ranks without a route between them, or None."""
         m = self.local_size
         for kind in self.inside:
             parts = kind.topology.parts(m, kind.cards)
@@ -356,7 +356,7 @@ class Numbering:
 
 
 def link_name(numbering: Numbering, link: int) -> str:
-    """Describe a link: ``"the link from rank 3 to rank 4"``; no two links are called the same."""
+    """Describe a link: ``"the link from rank 3 to rank 4"``; descriptions are unique."""
     inside = link < numbering.between
     ends = _inside_a_node(numbering, link) if inside else _between_nodes(numbering, link)
     return "the link from {} to {}".format(*ends)
@@ -402,5 +402,5 @@ def _inside_a_node(numbering: Numbering, link: int) -> list[str]:
 
 
 def _ends(topology: Topology, link: int, n: int, per_node: int) -> list[int]:
-    """Vertices that one link leaves and enters."""
+    """Return the vertices that one link leaves and enters."""
     return [int(end[0]) for end in topology.ends(np.array([link]), n, per_node)]

@@ -32,7 +32,7 @@ __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
 
 class Straggler(Spec):
-    """A cause of slower compute, or of slower links. A member overrides the effects that it has.
+    """A cause of slower compute or links. A member overrides the methods of its effects.
 
     Every effect is a pure function of the step, the instant and the rank, so that a run's times do
     not depend on how its ranks are simulated.
@@ -41,42 +41,42 @@ class Straggler(Spec):
     kind: str
 
     by_chance: ClassVar[bool] = False
-    """Whether steps differ by what is drawn for them."""
+    """Whether steps differ by random draws."""
 
     by_factors: ClassVar[bool] = True
-    """Whether `lasting` and `slowdown` tell all that it does."""
+    """Whether `lasting` and `slowdown` are its only effects."""
 
     def on_rank(self) -> int | None:
-        """Return the one rank concerned, or None when it is no single one."""
+        """Return the only affected rank, or None."""
         return None
 
     def on_node(self) -> int | None:
-        """Return the one node concerned, or None when it is no single one."""
+        """Return the only affected node, or None."""
         return None
 
     def comes_and_goes(self) -> bool:
-        """Whether some steps are unaffected by design, so that a few do not represent all."""
+        """Return whether some steps are unaffected by design, so that a few represent not all."""
         return False
 
     def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
-        """Factor on the compute time of each rank in every step.
+        """Return the factor on the compute time of each rank in every step.
 
         Parameters
         ----------
         nodes : ndarray, shape `(world_size,)`, int64
             The node of each rank.
         random : numpy.random.Generator
-            The stream that belongs to this straggler, whatever the step.
+            The stream of this straggler, independent of the step.
 
         Returns
         -------
         ndarray, shape `(world_size,)`
-            Each above 0; 1 where nothing happens.
+            Each above 0; 1 without an effect.
         """
         return np.ones(len(nodes))
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
-        """Factor on the compute time of each rank in a step.
+        """Return the factor on the compute time of each rank in a step, counted from 0.
 
         Parameters
         ----------
@@ -85,24 +85,24 @@ class Straggler(Spec):
         world_size : int
             Number of ranks.
         random : numpy.random.Generator
-            The stream that belongs to this straggler and step.
+            The stream of this straggler and step.
 
         Returns
         -------
         ndarray, shape `(world_size,)`
-            Each above 0; 1 where nothing happens.
+            Each above 0; 1 without an effect.
         """
         return np.ones(world_size)
 
     def lost(self, step: int, world_size: int) -> Floats:
-        """Time lost once in a step, shape `(world_size,)` [s]."""
+        """Return the time lost once in a step, shape `(world_size,)` [s]."""
         return np.zeros(world_size)
 
 
 def rounded(factors: Floats) -> Floats:
     """Round to 40 bits.
 
-    The last bits of an exponential differ from one processor to another while a trace must not.
+    The last bits of an exponential differ between processors, while traces must not.
     """
     mantissa, exponent = np.frexp(factors)
     return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
@@ -133,7 +133,7 @@ NumSteps = Annotated[Int, Field(ge=1)]
 
 
 class DegradedLink(Straggler):
-    """Links with a part of their bandwidth, or a longer latency, always or at times.
+    """Links with reduced bandwidth or higher latency, permanently or temporarily.
 
     Exactly one of ``node``, ``rank`` and ``link`` selects the links. Only transfers over these
     links slow down, in both directions; compute does not.
@@ -143,20 +143,20 @@ class DegradedLink(Straggler):
     node : int or None
         All links between nodes that end at this one; with ``card`` those of this network card.
     card : int or None
-        Of the node.
+        Network card of the node.
     rank : int or None
         All links inside its node that end at this device.
     link : list of int or None
-        Two ranks: the link that leads from one straight to the other, and back.
+        Two ranks: the direct link between them, in both directions.
     bandwidth : float
         Factor of at most 1 on the bandwidth.
     latency : float
         Factor of at least 1 on the latency.
     steps : list of int or None
-        From the first of two steps on (counted from 0) to before the second; else always.
+        First step (counted from 0), and first step after the last; default: always.
     on, off : int or None
-        Flapping: degraded for so many steps, sound for so many, again and again. The seed draws
-        where in this the run begins.
+        Flapping: degraded for ``on`` steps, sound for ``off``, repeatedly. The seed draws the phase
+        at the start of the run.
     """
 
     by_factors: ClassVar[bool] = False
@@ -176,9 +176,9 @@ class DegradedLink(Straggler):
     def _says_where_and_when(self) -> DegradedLink:
         given = [key for key in ("node", "rank", "link") if getattr(self, key) is not None]
         if len(given) != 1:
-            said = " and ".join(given) if given else "none of them"
+            found = " and ".join(given) if given else "none of them"
             raise problem(
-                f"one of node, rank and link tells which links are degraded; given: {said}; keep "
+                f"one of node, rank and link selects the degraded links; given: {found}; keep "
                 "one, such as node: 1."
             )
         if self.card is not None and self.node is None:
@@ -187,8 +187,8 @@ class DegradedLink(Straggler):
             raise problem(f"link: joins rank {self.link[0]} to itself; give two ranks.")
         if self.steps is not None and self.steps[0] >= self.steps[1]:
             raise problem(
-                f"steps: {self.steps} holds no step; give the first, and the first after it, such "
-                "as [10, 20]."
+                f"steps: {self.steps} contains no step; give the first, and the first after it, "
+                "such as [10, 20]."
             )
         if (self.on is None) != (self.off is None):
             raise problem("on and off go together; give both in steps, such as on: 2, off: 8.")
@@ -204,14 +204,10 @@ class DegradedLink(Straggler):
         return self.steps is not None or self.on is not None
 
     def is_on(self, step: int, phase: float) -> bool:
-        """Whether links are degraded in a step.
+        """Return whether links are degraded in a step.
 
-        Parameters
-        ----------
-        step : int
-            Counted from 0; the setup is before that, and only permanent effects degrade it.
-        phase : float
-            Where in its flapping it begins, 0 ... 1.
+        ``step`` counts from 0; earlier, in the setup, only permanent effects apply. ``phase`` is
+        the start of the run within the flapping period, 0 ... 1.
         """
         if not self.comes_and_goes():
             return True
@@ -223,7 +219,7 @@ class DegradedLink(Straggler):
         return (step + int(phase * period)) % period < self.on
 
     def made_lasting(self) -> DegradedLink:
-        """The same, at all times."""
+        """Return the same as a permanent straggler."""
         return self.model_copy(update={"steps": None, "on": None, "off": None})
 
 
@@ -238,7 +234,7 @@ class QuantilePoint(Spec):
     Attributes
     ----------
     quantile : float
-        Part of the steps that are no slower.
+        Fraction of the steps that are no slower.
     factor : float
         Quantile of the times, in multiples of the device's time.
     """
@@ -248,15 +244,15 @@ class QuantilePoint(Spec):
 
 
 class EmpiricalStraggler(Straggler):
-    """Factor drawn per rank and step from measured quantiles, on straight lines between them.
+    """Factor drawn per rank and step from measured quantiles, with linear interpolation.
 
     Attributes
     ----------
     quantiles : list of QuantilePoint or None
-        In rising order, from quantile 0, the smallest factor, to quantile 1, the largest.
+        In ascending order, from quantile 0, the smallest factor, to quantile 1, the largest.
     path : str or None
-        The same as CSV with the columns ``quantile, factor``, relative to the scenario file; in
-        place of ``quantiles``.
+        The same as CSV with the columns ``quantile, factor``, relative to the scenario file;
+        instead of ``quantiles``.
     """
 
     by_chance: ClassVar[bool] = True
@@ -296,7 +292,7 @@ class EmpiricalStraggler(Straggler):
                 found.append((float(row.name), row.numbers["factor"]))
             except ValueError:
                 raise ScenarioError(
-                    [f"{path}:{row.line}: quantile {row.name!r} is no number; give 0 ... 1."]
+                    [f"{path}:{row.line}: quantile {row.name!r} is not a number; give 0 ... 1."]
                 ) from None
         return found
 
@@ -305,7 +301,7 @@ class EmpiricalStraggler(Straggler):
 
 
 def _problem_with(pairs: list[tuple[float, float]]) -> str | None:
-    """Say why points are no distribution of factors, or None."""
+    """Explain why points are not a distribution of factors, or None."""
     first, last = pairs[0][0], pairs[-1][0]
     if first != 0 or last != 1:
         return (
@@ -349,8 +345,8 @@ class Jitter(Straggler):
 
     Deterministic counterpart of `lognormal`: the score of the i-th of n ranks is the expected i-th
     smallest of n normal numbers, ``Phi^-1((i - 3/8) / (n + 1/4))``. A single step shows the average
-    of many random ones, whatever the seed; a single rank has no jitter. The slowest rank changes
-    from step to step.
+    of many random ones, independent of the seed; a single rank has no jitter. The slowest rank
+    changes from step to step.
 
     Attributes
     ----------
@@ -371,7 +367,7 @@ class Jitter(Straggler):
 
 @lru_cache(maxsize=64)
 def normal_scores(n: int) -> Floats:
-    """Expected values of n normal numbers in rising order, shape `(n,)`."""
+    """Return expected values of n normal numbers in ascending order, shape `(n,)`."""
     inverse = NormalDist().inv_cdf
     return np.array([inverse((i - 0.375) / (n + 0.25)) for i in range(1, n + 1)])
 
@@ -412,15 +408,15 @@ def _every(value: Any) -> int | float:
 
 
 class Pause(Straggler):
-    """Rank ``rank`` stops for ``duration``, again and again.
+    """Rank ``rank`` stops for ``duration``, repeatedly.
 
     Attributes
     ----------
     rank : int
-        Which, from 0.
+        Rank, from 0.
     every : int or float
-        A time [s]: the pauses begin at every multiple of it on the simulated clock, whatever the
-        rank does then; only compute is delayed. Or a number of steps: the pause comes at the
+        A time [s]: pauses begin at every multiple of it on the simulated clock, independent of the
+        rank's activity; only compute is delayed. Or a number of steps: the pause is at the
         beginning of steps ``every``, ``2 every``, ... (counted from 0).
     duration : float
         Length of one pause [s].
@@ -441,8 +437,8 @@ class Pause(Straggler):
     def _leaves_time_to_work(self) -> Pause:
         if isinstance(self.every, float) and self.duration >= self.every:
             raise problem(
-                f"duration {format_quantity(self.duration, 'time')} leaves no time to work between "
-                f"pauses {format_quantity(self.every, 'time')} apart; make it shorter."
+                f"duration {format_quantity(self.duration, 'time')} leaves no time for work "
+                f"between pauses {format_quantity(self.every, 'time')} apart; make it shorter."
             )
         return self
 
@@ -455,24 +451,24 @@ class Pause(Straggler):
     def lost(self, step: int, world_size: int) -> Floats:
         lost = np.zeros(world_size)
         if isinstance(self.every, int) and step > 0 and step % self.every == 0:
-            lost[self.rank : self.rank + 1] = self.duration  # idle where there is no such rank
+            lost[self.rank : self.rank + 1] = self.duration  # no effect without such a rank
         return lost
 
     def on_the_clock(self) -> bool:
-        """Whether the pauses come at instants, rather than in steps."""
+        """Return whether pauses begin at instants instead of steps."""
         return isinstance(self.every, float)
 
     def window(self, instant: float) -> tuple[float, float]:
-        """Begin and end of the pause at an instant, or of the next one [s]."""
+        """Return begin and end of the pause at an instant, or of the next one [s]."""
         number = max(int(instant // self.every), 1)
         if instant >= number * self.every + self.duration:
             number += 1
         return number * self.every, number * self.every + self.duration
 
     def finish(self, start: float, seconds: float) -> float:
-        """Instant at which work ends that starts at ``start`` and needs ``seconds`` [s].
+        """Return when work that starts at ``start`` and needs ``seconds`` ends [s].
 
-        Jumps over whole periods: between two pauses the device works ``every - duration``.
+        Skips whole periods: between two pauses the device works ``every - duration``.
         """
         every, working = float(self.every), float(self.every) - self.duration
         period = int(start // every)
@@ -494,7 +490,7 @@ CV = {"p25": 0.0508, "p50": 0.0935, "p75": 0.5497, "p90": 1.0650}
 
 
 class SharedHost(Straggler):
-    """Factor of mean 1 per rank: one part stays for the whole run, the other is drawn each step.
+    """Factor of mean 1 per rank: one part is persistent, the other is drawn each step.
 
     The spread of workers in an iteration follows measurements of Alibaba's PAI, where jobs share
     GPUs: 100 jobs of 10 workers, 2,000 iterations each. Its persistent part follows from the four
@@ -506,7 +502,7 @@ class SharedHost(Straggler):
     load : {"p25", "p50", "p75", "p90"}
         The quantile of the measured coefficients of variation: 0.051, 0.094, 0.55 or 1.07.
     persistent_variance : float
-        Part of the variance of the factor's logarithm that belongs to the rank for good.
+        Fraction of the variance of the factor's logarithm that is persistent.
 
     References
     ----------
@@ -520,7 +516,7 @@ class SharedHost(Straggler):
     persistent_variance: Float = Field(0.7, ge=0, le=1)
 
     def _drawn(self, part: float, size: int, random: np.random.Generator) -> Floats:
-        """Lognormal factors of mean 1 that have a part of the logarithm's variance."""
+        """Draw lognormal factors of mean 1 with a fraction of the logarithm's variance."""
         variance = part * log1p(CV[self.load] ** 2)
         return rounded(np.exp(sqrt(variance) * random.standard_normal(size) - variance / 2))
 
@@ -537,7 +533,7 @@ class SlowNode(Straggler):
     Attributes
     ----------
     node : int
-        Which, from 0.
+        Node, from 0.
     factor : float
         Above 1 it is slower than the others, below 1 faster.
     """
@@ -550,7 +546,7 @@ class SlowNode(Straggler):
         return self.node
 
     def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
-        return np.where(nodes == self.node, self.factor, 1.0)  # idle where there is no such node
+        return np.where(nodes == self.node, self.factor, 1.0)  # no effect without such a node
 
 
 # Slow rank ----------------------------------------------------------------------------------------
@@ -562,7 +558,7 @@ class SlowRank(Straggler):
     Attributes
     ----------
     rank : int
-        Which, from 0.
+        Rank, from 0.
     factor : float
         Above 1 it is slower than the others, below 1 faster.
     """
@@ -576,7 +572,7 @@ class SlowRank(Straggler):
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         factors = np.ones(world_size)
-        factors[self.rank : self.rank + 1] = self.factor  # idle where there is no such rank
+        factors[self.rank : self.rank + 1] = self.factor  # no effect without such a rank
         return factors
 
 
@@ -590,7 +586,7 @@ class LinkFactors(NamedTuple):
 
 
 def factors(numbering: Numbering, stragglers: Sequence[Straggler]) -> LinkFactors | None:
-    """Factors of the links that are degraded in every step; None where there are none."""
+    """Return factors of permanently degraded links; None without any."""
     lasting = [
         one for one in stragglers if isinstance(one, DegradedLink) and not one.comes_and_goes()
     ]
@@ -605,7 +601,7 @@ def factors(numbering: Numbering, stragglers: Sequence[Straggler]) -> LinkFactor
 
 
 def links_of(numbering: Numbering, degraded: DegradedLink) -> Ints:
-    """The links that a straggler means; none where there is no such node, card or rank."""
+    """Return the links of a straggler; none if its node, card or rank does not exist."""
     if degraded.node is not None:
         return _of_node(numbering, degraded.node, degraded.card)
     if degraded.rank is not None:
@@ -618,7 +614,7 @@ def links_of(numbering: Numbering, degraded: DegradedLink) -> Ints:
 
 
 def problem_with(numbering: Numbering, degraded: DegradedLink) -> str | None:
-    """Say why a straggler means no links of a cluster that has its nodes and ranks, or None."""
+    """Explain why a straggler of existing nodes and ranks selects no links, or None."""
     nodes, m = numbering.num_nodes, numbering.local_size
     if degraded.node is not None:
         if nodes == 1:
@@ -637,7 +633,7 @@ def problem_with(numbering: Numbering, degraded: DegradedLink) -> str | None:
         if length != 1:
             other = f"rank: {a}" if a // m == b // m else f"node: {a // m}"
             return (
-                f"link: the way from rank {a} to rank {b} has {length} links; name one end of it, "
+                f"link: the way from rank {a} to rank {b} has {length} links; give one end of it, "
                 f"such as {other}."
             )
     return None

@@ -149,7 +149,7 @@ def test_a_device_has_peaks_of_known_dtypes(peak):
     (line,) = refusal(world_size=1, device={**FIGURES, "peak": peak})
     given = ", ".join(map(repr, peak)) or "nothing"
     assert line == (
-        f"device.peak: {given} is no dtype with a peak; "
+        f"device.peak: {given} is not a dtype with a peak; "
         "known: float64, float32, tfloat32, float16, bfloat16."
     )
 
@@ -599,7 +599,7 @@ def test_nodes_that_cannot_add_or_differ_have_no_tree():
         ),
         (
             {"world_size": 3, "topology": {"kind": "custom", "links": [{"ends": [0, 1]}]}},
-            "topology: there is no way from rank 0 to rank 2; join them.",
+            "topology: there is no route from rank 0 to rank 2; join them.",
         ),
     ],
     ids=str,
@@ -633,11 +633,11 @@ def test_a_topology_that_does_not_fit_a_node_is_refused(keys, said):
         ),
         (
             {"kind": "rail_optimised", "spines": 0},
-            "inter_node: there is no way from rank 0 to rank 3; join them.",
+            "inter_node: there is no route from rank 0 to rank 3; join them.",
         ),
         (
             {"kind": "custom", "links": [{"ends": [0, 1]}, {"ends": [2, 3]}]},
-            "inter_node: there is no way from rank 0 to rank 4; join them.",
+            "inter_node: there is no route from rank 0 to rank 4; join them.",
         ),
     ],
     ids=str,

@@ -144,7 +144,7 @@ def test_a_wrong_file_of_quantiles_is_refused(tmp_path):
         return refusal(tmp_path, kind="empirical", path="steps.csv")
 
     assert wrong("0,0", "1,2") == [f"{path}: factor 0 is out of range; it must be > 0."]
-    assert wrong("0,1", "half,2") == [f"{path}:3: quantile 'half' is no number; give 0 ... 1."]
+    assert wrong("0,1", "half,2") == [f"{path}:3: quantile 'half' is not a number; give 0 ... 1."]
     assert wrong("0.5,1", "1,2") == [
         f"{path}: goes from quantile 0.5 to 1; begin with 0, the smallest factor, and end with 1, "
         "the largest."

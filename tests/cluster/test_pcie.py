@@ -277,7 +277,7 @@ def test_either_a_file_or_the_text_is_needed(keys):
     with pytest.raises(ValidationError) as refused:
         smi(**keys)
     assert refused.value.errors()[0]["msg"] == (
-        "give either path, a file with what nvidia-smi topo -m prints, or matrix."
+        "give either path, a file with the output of nvidia-smi topo -m, or matrix."
     )
 
 
@@ -285,7 +285,7 @@ def test_pcie_is_asked_for_where_it_is_used_beside_nvlinks():
     dgx = smi(path=str(TOPO / "dgx1_v100.txt"))
     assert dgx.problem_with(8, 0) is None
     assert dgx.problem_with(8, 4) == (
-        "nvidia_smi needs to know PCIe, on which network cards hang; add pcie: pcie4-x16."
+        "nvidia_smi needs the PCIe link that network cards use; add pcie: pcie4-x16."
     )
     assert dgx.problem_with(8, 5) == (
         "nvidia_smi shows 4 network cards for links_per_node 5; "
@@ -293,6 +293,6 @@ def test_pcie_is_asked_for_where_it_is_used_beside_nvlinks():
     )
     apart = smi(matrix=matrix("X NV1 SYS", "NV1 X SYS", "SYS SYS X"))
     assert apart.problem_with(3, 0) == (
-        "nvidia_smi needs to know PCIe, on which some GPUs meet; add pcie: pcie4-x16."
+        "nvidia_smi needs the PCIe link that some GPUs use; add pcie: pcie4-x16."
     )
     assert apart.problem_with(2, 0) is None

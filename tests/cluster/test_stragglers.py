@@ -347,7 +347,7 @@ def test_a_pause_by_steps_leaves_the_clock_alone():
         ({"duration": "0 s"}, "duration: 0 s is out of range; it must be > 0 s and finite."),
         (
             {"every": "1 s", "duration": "1 s"},
-            "duration 1 s leaves no time to work between pauses 1 s apart; make it shorter.",
+            "duration 1 s leaves no time for work between pauses 1 s apart; make it shorter.",
         ),
     ],
 )

@@ -257,19 +257,19 @@ def test_a_degraded_link_slows_no_compute(load):
     [
         (
             {},
-            "one of node, rank and link tells which links are degraded; given: none of them; keep "
+            "one of node, rank and link selects the degraded links; given: none of them; keep "
             "one, such as node: 1.",
         ),
         (
             {"node": 0, "rank": 1},
-            "one of node, rank and link tells which links are degraded; given: node and rank; keep "
+            "one of node, rank and link selects the degraded links; given: node and rank; keep "
             "one, such as node: 1.",
         ),
         ({"rank": 0, "card": 1}, "card 1 is a node's; add node, or leave card out."),
         ({"link": [2, 2]}, "link: joins rank 2 to itself; give two ranks."),
         (
             {"rank": 0, "steps": [3, 3]},
-            "steps: [3, 3] holds no step; give the first, and the first after it, such as "
+            "steps: [3, 3] contains no step; give the first, and the first after it, such as "
             "[10, 20].",
         ),
         (
@@ -313,12 +313,12 @@ def test_a_degraded_link_that_says_too_little_or_too_much_is_refused(one, line, 
         (
             {"link": [0, 1]},
             {"topology": "switch"},
-            "link: the way from rank 0 to rank 1 has 2 links; name one end of it, such as rank: 0.",
+            "link: the way from rank 0 to rank 1 has 2 links; give one end of it, such as rank: 0.",
         ),
         (
             {"link": [0, 2]},
             NODES,
-            "link: the way from rank 0 to rank 2 has 2 links; name one end of it, such as node: 0.",
+            "link: the way from rank 0 to rank 2 has 2 links; give one end of it, such as node: 0.",
         ),
     ],
 )

@@ -159,7 +159,7 @@ def test_a_file_that_is_no_machine_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match=r"mine\.yaml: cluster: a machine cannot take in anoth"):
         scenario(tmp_path, cluster={"machine": "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("[1]")
-    with pytest.raises(ScenarioError, match=r"mine\.yaml: is no machine; it must be a mapping"):
+    with pytest.raises(ScenarioError, match=r"mine\.yaml: is not a machine; it must be a mapping"):
         scenario(tmp_path, cluster={"machine": "mine.yaml"})
     with pytest.raises(ScenarioError, match=r"cluster\.machine: .*absent\.yaml: there is no such"):
         scenario(tmp_path, cluster={"machine": "absent.yaml"})

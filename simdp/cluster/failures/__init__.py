@@ -15,7 +15,7 @@ Effect = Literal["fail", "hang", "leave", "join", "drain"]
 
 
 class FailureEvent(NamedTuple):
-    """Something that happens to nodes at an instant."""
+    """An event that affects nodes at an instant."""
 
     time: float  # job time, including restarts and waiting [s]
     # ``fail``; ``hang``, a failure detected late; ``leave`` and ``join``, of removed and returned
@@ -29,49 +29,48 @@ class FailureEvent(NamedTuple):
 
 
 class Failures(Spec):
-    """A process of events that hit nodes, or the job as a whole.
+    """A process of events that affect nodes, or the job as a whole.
 
-    Events come by the calendar, also while the job restarts or a node is repaired.
+    Events follow the calendar, also while the job restarts or a node is repaired.
 
     Attributes
     ----------
     cause : str or None
-        Name of its events in reports; by default after the kind.
+        Name of its events in reports; default: from the kind.
     """
 
     kind: str
     cause: str | None = None
 
     def called(self) -> str:
-        """Name of its events in reports."""
+        """Return the name of its events in reports."""
         return self.cause or self.kind
 
     @abstractmethod
     def events(
         self, num_nodes: int, devices_per_node: int, random: np.random.Generator
     ) -> Iterator[FailureEvent]:
-        """Draw the events of a run, in rising time.
+        """Draw the events of a run, in ascending time, lazily.
 
         Parameters
         ----------
         num_nodes, devices_per_node : int
-            Those that can be hit, spares too.
+            Nodes that can be affected, including spares.
         random : numpy.random.Generator
-            The random stream of this process and the run. Events are drawn lazily, so that the
-            first events do not depend on the number read.
+            The stream of this process and the run.
 
         Returns
         -------
-        iterator of Event
+        iterator of FailureEvent
             Endless, or until a trace ends.
         """
 
     def job_rate(self, num_nodes: int, devices_per_node: int) -> float | None:
-        """Long-run failure rate of the job from this process [1/s]; None if unknown."""
+        """Return the long-run failure rate of the job from this process [1/s]; None if unknown."""
         return None
 
     def problem_with(self, num_nodes: int) -> str | None:
-        """Say why it does not suit a cluster of so many nodes, beginning with a key, or None.
+        """Explain why it does not fit a cluster of ``num_nodes``, led by a key, or None.
 
         Nodes are those of a sweep's largest cluster; in a smaller one, only existing nodes are
         affected.

@@ -22,16 +22,16 @@ from simdp.units import format_quantity
 
 
 class Maintenance(Failures):
-    """``{kind: maintenance, every: 1 week, duration: 2 h, nodes: 4}``: nodes in turn, by plan.
+    """``{kind: maintenance, every: 1 week, duration: 2 h, nodes: 4}``: planned, for nodes in turn.
 
     Attributes
     ----------
     every : float
-        From the beginning of one to that of the next; the first comes as late [s].
+        Time between the beginnings of windows, and before the first [s].
     duration : float
-        For which its nodes are away [s].
+        Length of a window, in which its nodes are unavailable [s].
     nodes : int or None
-        How many at a time, the next ones each time; None means all of them.
+        Number of nodes per window, the next ones each time; None means all of them.
     announced : bool
         Whether the job gets notice, to vacate the nodes (``drain``); else they fail.
     """
@@ -75,14 +75,14 @@ class Maintenance(Failures):
 
 
 Change = tuple[float, Effect, list[int]]
-"""When, what, and which nodes."""
+"""Instant, effect, and nodes."""
 
 
 class Spot(Failures):
-    """``{kind: spot, lifetime: 2.4 h, mean_downtime: 1.1 h}``: nodes taken away and given back.
+    """``{kind: spot, lifetime: 2.4 h, mean_downtime: 1.1 h}``: nodes removed and returned.
 
-    Either by a trace of how many are alive, or at random: each node lives for ``lifetime`` on
-    average and comes back after ``mean_downtime``, both exponential, and the job begins with all.
+    Either by a trace of the number of nodes alive, or at random: each node lives for ``lifetime``
+    on average and returns after ``mean_downtime``, both exponential; the job begins with all nodes.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class Spot(Failures):
         have a line before and one after each change. The nodes that leave are drawn; the first to
         leave return first. Numbers above the cluster's nodes count as all nodes.
     repeat : bool
-        Whether the trace begins again where it ends; else the last count stays.
+        Whether the trace repeats at its end; else the last count stays.
     start : str
         Where in the trace a run begins: at its ``beginning``, or at a ``random`` instant.
     lifetime, mean_downtime : float or None
-        In place of a trace, the mean times of a node [s].
+        Instead of a trace, the mean times of a node [s].
     group : float
-        How many nodes are taken at once, on average (geometric), where so many are there.
+        Mean number of nodes removed at once (geometric), limited by the nodes alive.
     """
 
     kind: Literal["spot"] = "spot"
@@ -122,7 +122,7 @@ class Spot(Failures):
                     "mean_downtime."
                 )
             if not self.repeat or self.start != "beginning":
-                raise problem("repeat and start are of a trace; leave them out, or give path.")
+                raise problem("repeat and start need a trace; leave them out, or give path.")
             return self
         if times != (None, None) or self.group != 1:
             raise problem(
@@ -144,7 +144,7 @@ class Spot(Failures):
             yield FailureEvent(time, effect, self.called(), tuple(sorted(nodes)), 0.0)
 
     def _traced(self, num_nodes: int, random: np.random.Generator) -> Iterator[Change]:
-        """Follow the trace."""
+        """Yield the changes of the trace."""
         alive, away = list(range(num_nodes)), deque[int]()
         for time, num in self._played(num_nodes, random):
             if num < len(alive):
@@ -157,7 +157,7 @@ class Spot(Failures):
                 yield time, "join", back
 
     def _played(self, num_nodes: int, random: np.random.Generator) -> Iterator[tuple[float, int]]:
-        """Availability from the trace, starting with the run."""
+        """Yield availability from the trace, from the start of the run."""
         counts = [(time, min(alive, num_nodes)) for time, alive in self._counts]
         period = counts[-1][0]
         begin = random.random() * period if self.start == "random" else 0.0
@@ -173,10 +173,10 @@ class Spot(Failures):
                     yield instant, alive
 
     def _by_chance(self, num_nodes: int, random: np.random.Generator) -> Iterator[Change]:
-        """Draw lives and downtimes, whose rates depend on the numbers alive and away.
+        """Draw lifetimes and downtimes, with rates that depend on the numbers alive and away.
 
-        A group is cut where fewer are alive, and groups come more often for it, so that each node
-        lives for `lifetime` on average.
+        A group is limited to the nodes alive, and groups are more frequent for it, so that each
+        node lives for `lifetime` on average.
         """
         assert self.lifetime is not None
         assert self.mean_downtime is not None
@@ -202,7 +202,7 @@ class Spot(Failures):
 
 
 def _taken(nodes: list[int], num: int, random: np.random.Generator) -> list[int]:
-    """Take any of some nodes out of their list."""
+    """Remove random nodes from a list, and return them."""
     gone = list[int]()
     for share in random.random(num).tolist():
         place = int(share * len(nodes))
@@ -212,13 +212,13 @@ def _taken(nodes: list[int], num: int, random: np.random.Generator) -> list[int]
 
 
 def _counts(path: Path) -> tuple[tuple[float, int], ...]:
-    """Read how many are alive from which time on [s], the first at 0."""
+    """Read the number of nodes alive by time [s], the first at 0."""
     lines = lines_of(path, ["time_s", "alive"])
     times, alive = (numbers(path, lines, column) for column in ("time_s", "alive"))
     for line, before, after in zip(lines[1:], times, times[1:], strict=False):
         if after < before:
-            told = f"{after:.12g} s is before {before:.12g} s of the line before"
-            raise at(path, line, f"{told}; put lines in rising time.")
+            reason = f"{after:.12g} s is before {before:.12g} s of the line before"
+            raise at(path, line, f"{reason}; put lines in rising time.")
     for line, nodes_alive in zip(lines, alive, strict=True):
         if nodes_alive % 1:
             raise at(path, line, f"alive {nodes_alive:.12g} is not a whole number.")
@@ -233,16 +233,16 @@ def _counts(path: Path) -> tuple[tuple[float, int], ...]:
 MAX_NODE = 2**20 - 1
 JOB = "job"
 MAX_HITS = 2**20
-"""Nodes that all events of a file hit together, each as often as it is hit."""
+"""Limit of the nodes affected by all events of a file, with repetitions."""
 
 
 class TraceFailures(Failures):
     """``{kind: trace, path: events.csv}``: events from a file, the same in every run.
 
     The columns are ``time_s`` and ``node``: a number from 0, a range such as ``4-7``, or ``job``
-    for all processes and no node. There may be ``effect`` (``fail`` if it is empty or missing,
-    ``hang``, ``leave``, ``join``, ``drain``), ``repair_s`` and ``cause``. Events come in rising
-    time, and none hits a node that is away. Nodes that a cluster lacks are passed over.
+    for all processes and no node. Optional columns are ``effect`` (``fail`` if empty or missing,
+    ``hang``, ``leave``, ``join``, ``drain``), ``repair_s`` and ``cause``. Events are in ascending
+    time, and none affects a node that is away. Nodes that a cluster lacks are ignored.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ def _nodes(path: Path, line: TableLine) -> tuple[int, ...]:
     if cell == JOB:
         return ()
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise at(path, line, f"node {cell!r} is no node; write a number, a range 4-7, or job.")
+        raise at(path, line, f"node {cell!r} is not a node; write a number, a range 4-7, or job.")
     if int(match[2] or match[1]) > MAX_NODE:
         raise at(path, line, f"node {cell} is out of range; nodes end at {MAX_NODE}.")
     return tuple(range(int(match[1]), int(match[2] or match[1]) + 1))
@@ -328,18 +328,18 @@ _NEVER = _Last(-1.0, 0, 0.0)
 def _apart(
     path: Path, lines: list[TableLine], events: Iterable[FailureEvent]
 ) -> Iterator[FailureEvent]:
-    """Pass on events, but none that goes back in time or hits a node that is away."""
+    """Yield events, and reject those that go back in time or affect a node that is away."""
     last, before, hits = dict[int, _Last](), lines[0], 0
     for line, event in zip(lines, events, strict=True):
         hits += len(event.nodes)
         if hits > MAX_HITS:
-            told = (
+            reason = (
                 f"the events hit more than {MAX_HITS} nodes in all; give fewer, or smaller ranges."
             )
-            raise at(path, line, told)
+            raise at(path, line, reason)
         if event.time < number(path, before, "time_s"):
-            told = f"is before {before.cells['time_s']} s of line {before.number}"
-            raise at(path, line, f"{event.time:.12g} s {told}; put events in rising time.")
+            reason = f"is before {before.cells['time_s']} s of line {before.number}"
+            raise at(path, line, f"{event.time:.12g} s {reason}; put events in rising time.")
         before = line
         gone = float("inf") if event.effect == "leave" else event.time + event.repair
         now = _Last(event.time, line.number, gone)
@@ -353,7 +353,7 @@ def _apart(
 
 
 def _clash(node: int, event: FailureEvent, known: _Last) -> str | None:
-    """Say why an event cannot hit a node, to which something else happened last."""
+    """Explain why an event cannot affect a node after its last event."""
     has_left, joins = known.until == float("inf"), event.effect == "join"
     hit = f"node {node} is hit at {event.time:.12g} s, but it"
     if event.time == known.time:

@@ -44,7 +44,7 @@ _WRITTEN = re.compile(
 
 
 class FailureRate(NamedTuple):
-    """How often one unit fails."""
+    """Failure rate of one unit."""
 
     text: str  # as written
     per_second: float  # failures of one unit [1/s]
@@ -52,7 +52,7 @@ class FailureRate(NamedTuple):
 
 
 def parse_rate(given: object) -> FailureRate:
-    """Parse a rate; raise for a plain number, or a number over a plain number."""
+    """Parse a rate, a number of failures per time; reject other numbers."""
     if isinstance(given, FailureRate):
         return given
     match = _WRITTEN.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
@@ -81,7 +81,7 @@ Rate = Annotated[
 
 Per = Literal["device", "node", "switch", "cluster", "job"]
 BLOCK = 64
-"""Events that are drawn at once; an hour to a week of a large job."""
+"""Events drawn at once; an hour to a week of a large job."""
 
 
 def _no_more_than_all(share: float) -> float:
@@ -91,7 +91,7 @@ def _no_more_than_all(share: float) -> float:
 
 
 class Hazard(Failures):
-    """Failures of like units, each at a rate of its own, independent of the others.
+    """Independent failures of units with equal distributions.
 
     Attributes
     ----------
@@ -104,11 +104,11 @@ class Hazard(Failures):
     spread : float
         Coefficient of variation of the units' rates, gamma-distributed, drawn for every run, with a
         constant mean. 0: equal units; 2: the worst 7 % of them have half of the failures. For a
-        cluster, it is the nodes that fail unequally often.
+        cluster, the rates are those of its nodes.
     hang : float
         The share of failures that are silent.
     repair : float
-        Until the nodes that were hit can be used again [s]. 0: processes start again on them.
+        Time until the affected nodes can be used again [s]. 0: processes start again on them.
     """
 
     per: Per = "node"
@@ -120,7 +120,7 @@ class Hazard(Failures):
     @model_validator(mode="after")
     def _suits_its_units(self) -> Hazard:
         if self.per == "switch" and self.nodes_per_switch is None:
-            raise problem("per: switch needs to know its nodes; add nodes_per_switch: 16.")
+            raise problem("per: switch needs the number of its nodes; add nodes_per_switch: 16.")
         if self.per != "switch" and self.nodes_per_switch is not None:
             raise problem(
                 f"nodes_per_switch is not used with per: {self.per}; leave it out, or write "
@@ -149,7 +149,7 @@ class Hazard(Failures):
         return units / self.mean_gap()
 
     def num_units(self, num_nodes: int, devices_per_node: int) -> int:
-        """Units that fail unequally often; of a cluster, its nodes."""
+        """Return the number of units with separate rates; of a cluster, its nodes."""
         if self.per == "switch":
             assert self.nodes_per_switch is not None
             return -(-num_nodes // self.nodes_per_switch)
@@ -157,7 +157,7 @@ class Hazard(Failures):
 
     @abstractmethod
     def mean_gap(self) -> float:
-        """Mean time between failures of a unit [s]."""
+        """Return the mean time between failures of a unit [s]."""
 
     @abstractmethod
     def arrivals(self, rates: Floats, random: np.random.Generator) -> Iterator[tuple[Floats, Ints]]:
@@ -173,7 +173,7 @@ class Hazard(Failures):
         Returns
         -------
         iterator of (ndarray, ndarray), each of shape `(num_events,)`
-            Times in rising order [s], and the units that fail.
+            Times in ascending order [s], and the failing units.
         """
 
     def events(
@@ -196,7 +196,7 @@ class Hazard(Failures):
             )
 
     def _rates(self, num_units: int, random: np.random.Generator) -> Floats:
-        """Each unit's factor on its rate, of mean 1, shape `(num_units,)`."""
+        """Return each unit's factor on its rate, of mean 1, shape `(num_units,)`."""
         if not self.spread:
             return np.ones(num_units)
         variance = self.spread**2
@@ -206,7 +206,7 @@ class Hazard(Failures):
     def _nodes(
         self, units: Ints, num_nodes: int, devices_per_node: int
     ) -> Iterable[tuple[int, ...]]:
-        """The nodes that each of some units hits."""
+        """Return the nodes affected by failures of units."""
         if self.per == "job":
             return repeat(())
         if self.per == "switch":
@@ -217,35 +217,22 @@ class Hazard(Failures):
 
 
 def chosen(summed: Floats, shares: Floats) -> Ints:
-    """Choose units by weight.
-
-    Parameters
-    ----------
-    summed : ndarray, shape `(num_units,)`
-        Weight of each unit and all before it.
-    shares : ndarray, shape `(num_choices,)`
-        In [0, 1), uniform.
-
-    Returns
-    -------
-    ndarray, shape `(num_choices,)`
-        Units.
-    """
+    """Choose units by weight, given cumulative weights and uniform ``shares`` in [0, 1)."""
     found: Ints = np.searchsorted(summed, shares * summed[-1], side="right")
     return np.minimum(found, len(summed) - 1)
 
 
 class Exponential(Hazard):
-    """``{kind: exponential, mtbf: 1000 h}``: a rate that never changes, a Poisson process.
+    """``{kind: exponential, mtbf: 1000 h}``: a constant rate, a Poisson process.
 
-    All units together fail at the sum of their rates, and each in proportion to its own.
+    All units together fail at the sum of their rates, and each in proportion to its rate.
 
     Attributes
     ----------
     mtbf : float or None
         Mean time between failures of one unit [s].
     rate : FailureRate or None
-        In its place, how often one unit fails, as it is published: ``6.5 per 1000 node-days``.
+        Instead of it, the failure rate of one unit, as published: ``6.5 per 1000 node-days``.
     """
 
     kind: Literal["exponential"] = "exponential"
@@ -281,13 +268,13 @@ class Exponential(Hazard):
 
 
 class Renewal(Hazard):
-    """Failures with gaps of one distribution, as many gaps as a unit has failures.
+    """Failures with gaps of one distribution.
 
     Attributes
     ----------
     new : bool
-        Whether units are new when the job begins. They are not by default: the job finds them
-        somewhere between two failures, and all fail as often in its first hour as later.
+        Whether units are new when the job begins. By default the job begins between two failures of
+        each, and the failure rate is constant from its first hour on.
     """
 
     new: Bool = False
@@ -301,9 +288,9 @@ class Renewal(Hazard):
 
     @abstractmethod
     def lives(self, num_units: int, random: np.random.Generator) -> Floats:
-        """Draw the gaps in which an instant falls, shape `(num_units,)` [s].
+        """Draw the gaps that contain an instant, shape `(num_units,)` [s].
 
-        Long ones hold more instants, so that each counts in proportion to its length.
+        Each gap has a probability proportional to its length.
         """
 
     def arrivals(self, rates: Floats, random: np.random.Generator) -> Iterator[tuple[Floats, Ints]]:
@@ -342,15 +329,15 @@ class Renewal(Hazard):
 class Weibull(Renewal):
     """``{kind: weibull, mtbf: 1000 h, shape: 0.7}``: gaps ``scale E^(1 / shape)``.
 
-    E is exponential with mean 1. With a shape below 1 a failure makes the next one of its unit
-    more likely soon, as repairs that do not help do: 0.7 to 0.8 is usual of nodes.
+    E is exponential with mean 1. With a shape below 1 a failure makes the next one of its unit more
+    likely soon, as ineffective repairs do: 0.7 to 0.8 is usual for nodes.
 
     Attributes
     ----------
     mtbf : float or None
         Mean time between failures of one unit, ``scale Gamma(1 + 1 / shape)`` [s].
     scale : float or None
-        In its place, the time by which 63 % of gaps have ended [s].
+        Instead of it, the time by which 63 % of gaps have ended [s].
     shape : float
         1 is `exponential`.
 
@@ -375,11 +362,11 @@ class Weibull(Renewal):
         return self.mtbf if self.mtbf is not None else self._length() * self._mean()
 
     def _mean(self) -> float:
-        """Mean of gaps of scale 1."""
+        """Return the mean of gaps of scale 1."""
         return float(rounded(np.array(gamma(1 + 1 / self.shape))))
 
     def _length(self) -> float:
-        """The scale [s]."""
+        """Return the scale [s]."""
         if self.scale is not None:
             return self.scale
         assert self.mtbf is not None
@@ -389,7 +376,7 @@ class Weibull(Renewal):
         return self._length() * rounded(random.standard_exponential(shape) ** (1 / self.shape))
 
     def lives(self, num_units: int, random: np.random.Generator) -> Floats:
-        """Draw ``scale G^(1 / shape)``, as gaps weighted by their length are; G is gamma."""
+        """Draw ``scale G^(1 / shape)``, gaps weighted by their length; G is gamma."""
         drawn = random.standard_gamma(1 + 1 / self.shape, num_units)
         return self._length() * rounded(drawn ** (1 / self.shape))
 
@@ -398,7 +385,7 @@ class Weibull(Renewal):
 
 
 def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[TableLine]:
-    """Read a table as `parse_lines` does; raise its problems as validation errors."""
+    """Read a table with `parse_lines`; raise its problems as validation errors."""
     try:
         return parse_lines(read_text(path, "a table is CSV"), str(path), required, optional)
     except ScenarioError as error:
@@ -406,12 +393,12 @@ def lines_of(path: Path, required: Sequence[str], optional: Sequence[str] = ()) 
 
 
 def numbers(path: Path, lines: Sequence[TableLine], column: str) -> list[float]:
-    """Read a column of numbers of 0 or more."""
+    """Read a column of numbers >= 0."""
     return [number(path, line, column) for line in lines]
 
 
 def number(path: Path, line: TableLine, column: str) -> float:
-    """Read a number of 0 or more."""
+    """Read a number >= 0."""
     try:
         return parse_cell(column, line.cells[column])
     except ValueError as error:
@@ -419,7 +406,7 @@ def number(path: Path, line: TableLine, column: str) -> float:
 
 
 def at(path: Path, line: TableLine, message: str) -> PydanticCustomError:
-    """The problem with a line of a file."""
+    """Return the problem of a line of a file."""
     return problem(f"{path}:{line.number}: {message}")
 
 
@@ -429,11 +416,11 @@ class EmpiricalFailures(Renewal):
     Attributes
     ----------
     path : str or None
-        A CSV file of gaps, relative to the scenario, with the column ``gap_s``: each is as likely
-        as the others, whatever their order.
+        A CSV file of gaps, relative to the scenario, with the column ``gap_s``: all are equally
+        likely, in any order.
     quantiles : list of float or None
-        In place of a file, at equal steps from the shortest gap to the longest, with straight
-        lines between them [s]; two are a uniform distribution.
+        Instead of a file, at equal steps from the shortest gap to the longest, with linear
+        interpolation [s]; two are a uniform distribution.
     """
 
     kind: Literal["empirical"] = "empirical"
@@ -458,8 +445,8 @@ class EmpiricalFailures(Renewal):
             parts = list(pairwise(self.quantiles))
             for before, after in parts:
                 if after < before:
-                    said = [format_quantity(gap, "time") for gap in (after, before)]
-                    raise problem(f"quantiles: {said[0]} comes after {said[1]}; sort them.")
+                    later, earlier = (format_quantity(gap, "time") for gap in (after, before))
+                    raise problem(f"quantiles: {later} comes after {earlier}; sort them.")
         if not any(high for _, high in parts):
             raise problem(f"{self.path or 'quantiles'}: all gaps are 0; give a time above 0.")
         self._parts = tuple(parts)

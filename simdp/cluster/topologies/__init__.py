@@ -1,4 +1,4 @@
-"""Topologies by kind; this table is the one place of registration."""
+"""Table of topologies by kind, the one place of registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of topologies, shortest paths of a graph, and a topology that lists its links."""
+"""Base of topologies, shortest paths of a graph, and a topology with listed links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simdp.spec import Float, Int, Spec, problem
 
 
 class Topology(Spec):
-    """How endpoints are joined by directed links.
+    """Directed links between endpoints.
 
     Inside a node the endpoints are its devices. Between nodes they are the ports of the network
     cards, node by node (``of_ports``), or the nodes themselves, with one copy of the network per
@@ -27,22 +27,22 @@ class Topology(Spec):
     kind: str
 
     of_ports: ClassVar[bool] = False
-    """Whether, between nodes, every card's port is an endpoint of its own."""
+    """Whether, between nodes, every card's port is an endpoint."""
 
     only_inside: ClassVar[bool] = False
-    """Whether it describes the inside of a node, and cannot join nodes."""
+    """Whether it describes the inside of a node, and cannot connect nodes."""
 
     def capacity(self) -> int | None:
-        """Count the endpoints that it can join at most; None where it grows with their number."""
+        """Return the maximum number of endpoints; None without a limit."""
         return None
 
     def problem_with(self, n: int, per_node: int = 1) -> str | None:
-        """Say why it cannot join ``n`` endpoints, beginning with a key or a kind, or None."""
+        """Explain why it cannot connect ``n`` endpoints, led by a key or a kind, or None."""
         return None
 
     @abstractmethod
     def num_links(self, n: int, per_node: int = 1) -> int:
-        """Count the directed links that join ``n`` endpoints."""
+        """Return the number of directed links of ``n`` endpoints."""
 
     @abstractmethod
     def ends(self, links: Ints, n: int, per_node: int = 1) -> tuple[Ints, Ints]:
@@ -50,15 +50,15 @@ class Topology(Spec):
 
     @abstractmethod
     def routes(self, src: Ints, dst: Ints, n: int, per_node: int = 1) -> Ints:
-        """Find the links of many routes at once.
+        """Return the links of many routes.
 
         Parameters
         ----------
         src, dst : ndarray, shape `(num_routes,)`, int64
-            The endpoints of each route; they differ. A reducing switch (see `parents`) may replace
-            one of them, if the other is next to it.
+            The different endpoints of each route. An adjacent reducing switch (see `parents`) may
+            replace one of them.
         n : int
-            How many endpoints there are.
+            Number of endpoints.
         per_node : int
             Cards of a node.
 
@@ -69,7 +69,7 @@ class Topology(Spec):
         """
 
     def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
-        """Alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
+        """Return alpha [s] and bandwidth [bytes/s] of links, two arrays shaped as ``links``.
 
         Every link has the given figures, unless a subclass overrides this. Entries of -1 may get
         any value.
@@ -77,51 +77,42 @@ class Topology(Spec):
         return np.full(links.shape, link.alpha), np.full(links.shape, link.bandwidth)
 
     def begins_stage(self, links: Ints, n: int, per_node: int = 1) -> Bools:
-        """Tell before which links a route is stored and forwarded, as in host memory.
+        """Return before which links a route is stored and forwarded, as in host memory.
 
         Such a route sends its bytes stage after stage, so that the times of its stages add up.
         """
         return np.zeros(links.shape, dtype=np.bool_)
 
     def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
-        """Name a vertex that is no endpoint, for messages: ``"leaf switch 3"``."""
+        """Name a switch, for messages: ``"leaf switch 3"``."""
         return "the switch"
 
     def num_cards(self, per_node: int) -> int:
-        """Count the network cards that it places, as the vertices n, n + 1, ...; 0 if it does not.
+        """Return the number of network cards that it places, as vertices n, n + 1, ...; 0 for none.
 
-        Where it does, a route between nodes takes its links between device and card as well.
+        A route between nodes then includes links between device and card.
         """
         return 0
 
     def parents(self, n: int, per_node: int = 1) -> Ints | None:
-        """Parents of the reduction tree, for reductions inside the network.
+        """Return the parents of the reduction tree, for reductions inside the network.
 
         Returns
         -------
         ndarray, shape `(n + num_reducers,)`, int64, or None
-            The switch that each endpoint, and each switch that adds, hands its sum to; -1 for the
-            last one. Switches that add are the vertices n ... n + num_reducers - 1. None where
-            the network cannot add.
+            The switch that each endpoint, and each reducing switch, sends its sum to; -1 for the
+            last one. Reducing switches are the vertices n ... n + num_reducers - 1. None if the
+            network cannot add.
         """
         return None
 
     def parts(self, n: int, per_node: int = 1) -> Ints | None:
-        """Number the connected components by endpoint; None if all are connected."""
+        """Return the connected component of each endpoint; None if all are connected."""
         return None
 
 
 def compact(links: Ints) -> Ints:
-    """Move the -1 of every row to its end, and cut off columns that hold nothing else.
-
-    Parameters
-    ----------
-    links : ndarray, shape `(num_routes, columns)`, int64
-
-    Returns
-    -------
-    ndarray, shape `(num_routes, longest)`, int64
-    """
+    """Move the -1 of every row to its end, and remove columns of -1 only."""
     missing = links < 0
     longest = int((~missing).sum(axis=1).max(initial=0))
     if missing[:, :longest].any():
@@ -133,7 +124,7 @@ def compact(links: Ints) -> Ints:
 # Graph --------------------------------------------------------------------------------------------
 
 MAX_ENDPOINTS = 256
-"""A table of routes has a row for every pair of endpoints, and every pair is searched for."""
+"""Limit of endpoints of a table of routes, which has a row for every pair."""
 
 
 class Edge(NamedTuple):
@@ -149,19 +140,19 @@ Edges = tuple[Edge, ...]
 
 @lru_cache(maxsize=64)
 def route_table(edges: Edges, n: int) -> Ints:
-    """Route every pair of endpoints: fewest links, then the widest, then the lowest link numbers.
+    """Return the route of every pair of endpoints: fewest links, then widest, then lowest numbers.
 
     Parameters
     ----------
     edges : tuple of Edge
-        Between any two vertices at most one.
+        At most one between any two vertices.
     n : int
         Endpoints; they are the vertices below n.
 
     Returns
     -------
     ndarray, shape `(n, n, longest)`, int64
-        Links in order of travel, filled up with -1; none where there is no way.
+        Links in order of travel, filled up with -1; only -1 without a route.
     """
     import networkx as nx
 
@@ -193,7 +184,7 @@ def _narrowest(edges: Edges, way: list[int]) -> float:
 
 
 def connected_parts(edges: Edges, n: int) -> Ints:
-    """Label endpoints by the lowest endpoint that they are connected with, `(n,)`."""
+    """Label endpoints by the lowest connected endpoint, `(n,)`."""
     import networkx as nx
 
     graph: nx.Graph[int] = nx.Graph()
@@ -207,11 +198,11 @@ def connected_parts(edges: Edges, n: int) -> Ints:
 
 
 class GraphTopology(Topology):
-    """A topology that lists its edges and leaves the routes to a search."""
+    """A topology with listed edges and searched routes."""
 
     @abstractmethod
     def edges(self, n: int) -> Edges:
-        """Every connection of ``n`` endpoints; vertices from n on are switches."""
+        """Return every connection of ``n`` endpoints; vertices from n on are switches."""
 
     def num_links(self, n: int, per_node: int = 1) -> int:
         return 2 * len(self.edges(n))
@@ -239,7 +230,7 @@ class Connection(Spec):
     ends : list of int or str
         Two of them: an endpoint's number, or a switch's name.
     width : float
-        Bandwidth over that of the given link, for several cables side by side.
+        Bandwidth relative to the given link, for several parallel cables.
     """
 
     ends: list[Int | str] = Field(json_schema_extra={"minItems": 2, "maxItems": 2})
@@ -257,13 +248,13 @@ class Connection(Spec):
 
 
 class CustomTopology(GraphTopology):
-    """The connections in ``links``; routes take the fewest of them, then the widest.
+    """The connections in ``links``; routes use the fewest of them, then the widest.
 
     Attributes
     ----------
     links : list of Connection
-        Each between two endpoints (numbers) or switches (names). Those of endpoints that are not
-        in use, as in a partly used node, are left out.
+        Each between two endpoints (numbers) or switches (names). Those of unused endpoints, as in a
+        partly used node, are ignored.
     """
 
     kind: Literal["custom"] = "custom"

@@ -59,15 +59,15 @@ NVLINKS = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2),
     (2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
 )  # fmt: skip
-"""Pairs of GPUs and how many NVLinks join them, six of each GPU.
+"""Pairs of GPUs and the number of NVLinks between them, six of each GPU.
 
-As ``nvidia-smi topo -m`` prints them and NCCL reads them (topology file in
-github.com/NVIDIA/nccl/issues/671); NVIDIA DGX-1 system architecture white paper, WP-08437-002.
+As in ``nvidia-smi topo -m`` and NCCL (topology file in github.com/NVIDIA/nccl/issues/671); NVIDIA
+DGX-1 system architecture white paper, WP-08437-002.
 """
 
 
 class CubeMeshTopology(GraphTopology):
-    """Eight V100 of a DGX-1, each with six NVLinks to four others; the rest by way of one of them.
+    """Eight V100 of a DGX-1, each with six NVLinks to four others; the rest via one of them.
 
     ``link`` is the send bandwidth of one GPU over its six NVLinks together, as the catalogue's
     ``nvlink2``; a single connection has a sixth of it, a double one a third. Fewer GPUs are the
@@ -86,13 +86,12 @@ class CubeMeshTopology(GraphTopology):
 
 
 class TorusTopology(Topology):
-    """Endpoints on a grid that wraps around, each with full-duplex links to its neighbours.
+    """Endpoints on a grid with wraparound, each with full-duplex links to its neighbours.
 
     Attributes
     ----------
     dims : list of int or None
-        Endpoints along each dimension, the last one running fastest. None: as equal as their
-        product allows.
+        Endpoints along each dimension, the last one running fastest. None: as equal as possible.
     """
 
     num_dims: ClassVar[int]
@@ -109,14 +108,14 @@ class TorusTopology(Topology):
     def problem_with(self, n: int, per_node: int = 1) -> str | None:
         if self.dims is None or math.prod(self.dims) == n:
             return None
-        said = " x ".join(map(str, self.dims))
+        dims = " x ".join(map(str, self.dims))
         return (
-            f"dims {said} make {math.prod(self.dims)} places for {n} endpoints; "
+            f"dims {dims} make {math.prod(self.dims)} places for {n} endpoints; "
             f"give dims whose product is {n}, or leave them out."
         )
 
     def shape(self, n: int) -> list[int]:
-        """Endpoints along each dimension."""
+        """Return endpoints along each dimension."""
         if self.dims is not None:
             return self.dims
         sizes, left = [], n
@@ -132,7 +131,7 @@ class TorusTopology(Topology):
     # the same, n; of 1, none. Dimensions follow each other.
 
     def _blocks(self, n: int) -> list[tuple[int, int, int]]:
-        """Size, stride and first link of every dimension."""
+        """Return size, stride and first link of every dimension."""
         blocks, first, stride = [], 0, n
         for size in self.shape(n):
             stride //= size
@@ -188,15 +187,15 @@ class Torus3DTopology(TorusTopology):
 
 
 class SwitchTopology(Topology):
-    """A crossbar, as NVSwitch is: link ``r`` leads from endpoint ``r`` up, ``n + r`` down to it.
+    """A crossbar such as NVSwitch: link ``r`` leads from endpoint ``r`` up, ``n + r`` down to it.
 
-    A route takes two links, each with the given alpha.
+    A route uses two links, each with the given alpha.
 
     Attributes
     ----------
     in_network : bool
-        Whether the switch, vertex ``n``, can add, as NVSwitch can from its third generation on
-        (NVLink SHARP), and InfiniBand switches with SHARP.
+        Whether the switch, vertex ``n``, can add, as NVSwitch from its third generation on (NVLink
+        SHARP), and InfiniBand switches with SHARP.
     """
 
     kind: Literal["switch"] = "switch"

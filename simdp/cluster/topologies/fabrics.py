@@ -17,7 +17,7 @@ from simdp.spec import Bool, Float, Int, Seconds, problem
 
 @dataclass(frozen=True)
 class Clos:
-    """The switches in use, and the width of the links between them."""
+    """The used switches, and the width of the links between them."""
 
     num_ports: int  # endpoints, n
     leaves: int  # leaf switches
@@ -35,7 +35,7 @@ class Clos:
 
     @property
     def starts(self) -> list[int]:
-        """First link of each of the six kinds, and how many links there are."""
+        """First link of each of the six kinds, and the number of links."""
         n, trunks = self.num_ports, self.leaves * self.spines
         cables = self.pods * self.spines * self.cores
         counts = [n, n, trunks, trunks, cables, cables]
@@ -55,19 +55,19 @@ class Clos:
         return self.first_spine + (self.pods if self.spines else 0)
 
     def spine(self, pod: Ints, number: Ints) -> Ints:
-        """Vertices of spines by their pods and their numbers in them."""
+        """Return vertices of spines by pod and number."""
         rest = self.first_core + (self.cores > 0)
         other = rest + (number - 1) * self.pods + pod
         return np.where(number == 0, self.first_spine + pod, other)
 
     def core(self, number: Ints) -> Ints:
-        """Vertices of cores by their numbers; spine i meets ``i * cores`` and those after it."""
+        """Return vertices of cores by number; spine i has those from ``i * cores`` on."""
         rest = self.first_core + (self.cores > 0) + (self.spines - 1) * self.pods
         return np.where(number == 0, self.first_core, rest + number - 1)
 
 
 class ClosTopology(Topology):
-    """Common parts of fat trees and rail-optimised networks.
+    """Base of fat trees and rail-optimised networks.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class ClosTopology(Topology):
         "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
         trees", 2010). ``pair``: from a hash of sender and receiver, as ECMP on Ethernet.
     trunk_alpha : float or None
-        Latency of a link between switches [s]; None: as that of a port's.
+        Latency of a link between switches [s]; None: that of a port's.
     in_network : bool
         Whether the switches can add, as InfiniBand switches with SHARP.
     """
@@ -92,11 +92,11 @@ class ClosTopology(Topology):
 
     @abstractmethod
     def clos(self, n: int, per_node: int) -> Clos:
-        """Count the switches over ``n`` ports."""
+        """Return the switches over ``n`` ports."""
 
     @abstractmethod
     def leaf_of(self, ports: Ints, n: int, per_node: int) -> Ints:
-        """Tell the leaf switch of each port."""
+        """Return the leaf switch of each port."""
 
     @abstractmethod
     def leaf_name(self, leaf: int, n: int, per_node: int) -> str:
@@ -155,7 +155,7 @@ class ClosTopology(Topology):
         )
 
     def _next_to_a_switch(self, net: Clos, src: Ints, dst: Ints) -> Ints:
-        """Links of the tree that adds, up or down."""
+        """Return links of the reduction tree, up or down."""
         start = net.starts
         up = src < dst  # lower levels of the tree have smaller numbers
         below = np.minimum(src, dst)
@@ -218,7 +218,7 @@ def _hash(src: Ints, dst: Ints) -> Ints:
 
 
 def spines_over(ports: int, oversubscription: float, given: int | None) -> tuple[int, float]:
-    """Count the switches above one switch, and find the width of its link to each.
+    """Return the number of switches above one switch, and the relative width of its link to each.
 
     Parameters
     ----------
@@ -227,12 +227,7 @@ def spines_over(ports: int, oversubscription: float, given: int | None) -> tuple
     oversubscription : float
         Bandwidth of these links over that of the links to the level above.
     given : int or None
-        How many there are; None: as many as make each link as wide as those below, about.
-
-    Returns
-    -------
-    (int, float)
-        Switches above; bandwidth of the link to one of them over that of a link below.
+        Number of switches; None: so many that each link is about as wide as those below.
     """
     count = max(1, round(ports / oversubscription)) if given is None else given
     return count, ports / (count * oversubscription) if count else 1.0
@@ -244,20 +239,20 @@ class FatTreeTopology(ClosTopology):
     Attributes
     ----------
     levels : int
-        2: every spine meets every leaf. 3: a pod has leaves and spines of its own, and core
-        switches join the pods.
+        2: every spine is connected to every leaf. 3: a pod has separate leaves and spines, and core
+        switches connect the pods.
     ports_per_leaf : int
-        Ports of a leaf switch that lead down; neighbours in number share a leaf. 20 by default,
-        half of the 40 ports of an HDR switch (NVIDIA QM8700).
+        Ports of a leaf switch to endpoints; consecutive ones share a leaf. 20 by default, half of
+        the 40 ports of an HDR switch (NVIDIA QM8700).
     leaves : int or None
-        Leaf switches that there are, of each pod with three levels. None: as many as needed, or
-        as many per pod as a leaf has ports down.
+        Leaf switches, of each pod with three levels. None: as many as needed, or as many per pod as
+        a leaf has ports down.
     spines : int or None
         Spine switches, of each pod with three levels. None: ``ports_per_leaf`` over
         ``oversubscription``.
     pods, cores : int or None
-        With three levels: pods that there are (None: as many as needed), and core switches above
-        each spine (None: leaves of a pod over ``pod_oversubscription``).
+        With three levels: pods (None: as many as needed), and core switches above each spine (None:
+        leaves of a pod over ``pod_oversubscription``).
     pod_oversubscription : float or None
         With three levels: bandwidth up from the leaves of a pod, over that of the pod (None: 1).
     """
@@ -317,8 +312,8 @@ class RailOptimisedTopology(ClosTopology):
     nodes_per_rail : int or None
         Nodes that share a set of rail switches (a scalable unit of a DGX SuperPOD); None: all.
     spines : int or None
-        Spine switches. None: nodes of a rail over ``oversubscription``; 0: rails are not joined,
-        which is refused where ranks of several cards meet.
+        Spine switches. None: nodes of a rail over ``oversubscription``; 0: rails are not connected,
+        which is refused if ranks of several cards communicate.
     """
 
     kind: Literal["rail_optimised"] = "rail_optimised"
@@ -355,7 +350,7 @@ class DragonflyTopology(Topology):
     """Groups of routers; minimal routes: at most one link in each group and one between them.
 
     Kim, Dally, Scott and Abts, "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
-    Routers of a group are joined pairwise; so are groups, whose links are distributed over the
+    Routers of a group are connected pairwise; so are groups, whose links are distributed over the
     routers in order of the destination group, counted from their own.
 
     Attributes
@@ -363,11 +358,11 @@ class DragonflyTopology(Topology):
     ports_per_router, routers_per_group : int
         Endpoints of a router, p, and routers of a group, a; a balanced dragonfly has a = 2 p.
     groups : int or None
-        Groups that there are; None: as many as needed.
+        Number of groups; None: as many as needed.
     links_per_pair : int
-        Cables between two groups, which act as one link of their joint bandwidth.
+        Cables between two groups, which act as one link of their total bandwidth.
     trunk_alpha : float or None
-        Latency of a link between routers [s]; None: as that of a port's.
+        Latency of a link between routers [s]; None: that of a port's.
     """
 
     kind: Literal["dragonfly"] = "dragonfly"
@@ -389,13 +384,13 @@ class DragonflyTopology(Topology):
     # group to group (g x g). Vertices: ports, then routers, group by group.
 
     def _sizes(self, n: int) -> tuple[int, int, int, int]:
-        """Groups g, first local link, first global link, and all links."""
+        """Return groups g, first local link, first global link, and the number of links."""
         a = self.routers_per_group
         g = self.groups or -(-n // (a * self.ports_per_router))
         return g, 2 * n, 2 * n + g * a * a, 2 * n + g * a * a + g * g
 
     def _gate(self, group: Ints, other: Ints, g: int) -> Ints:
-        """Router of a group that has its link to another group."""
+        """Return the router of a group with its link to another group."""
         each = max(-(-(g - 1) // self.routers_per_group), 1)
         return group * self.routers_per_group + ((other - group) % g - 1) // each
 

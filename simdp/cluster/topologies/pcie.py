@@ -1,4 +1,4 @@
-"""PCIe trees, and the matrix that nvidia-smi prints."""
+"""PCIe trees, and the matrix of ``nvidia-smi topo -m``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simdp.spec import Bandwidth, Int, problem
 Level = Literal["loc", "pix", "pxb", "phb", "node", "sys"]
 
 LEVELS = {"loc": 0, "pix": 1, "pxb": 2, "phb": 3, "node": 4, "sys": 5}
-"""How far two devices are apart, in the words of NCCL_P2P_LEVEL and ``nvidia-smi topo -m``.
+"""Distance of two devices, in the terms of NCCL_P2P_LEVEL and ``nvidia-smi topo -m``.
 
 One switch; several switches below one host bridge; one host bridge; one NUMA node; any.
 """
@@ -57,7 +57,7 @@ class PcieTree:
 
     @property
     def num_tree_links(self) -> int:
-        """Links but those of the memories."""
+        """Links except those of the memories."""
         return 2 * (len(self.parents) - 1)
 
     @property
@@ -66,7 +66,7 @@ class PcieTree:
         return self.num_tree_links + 2 * len(self.sockets)
 
     def ends(self, links: Ints) -> tuple[Ints, Ints]:
-        """Vertices that links leave and enter."""
+        """Return vertices that links leave and enter."""
         ups, vertices = self.num_tree_links // 2, len(self.parents)
         low = np.append(np.arange(ups), self.sockets)
         high = np.append(self.parents[:-1], vertices + np.arange(len(self.sockets)))
@@ -77,10 +77,10 @@ class PcieTree:
         )
 
     def routes(self, src: Ints, dst: Ints, direct: int) -> Ints:
-        """Links between leaves: up to the hub that both hang under, and down.
+        """Return links between leaves: up to their common hub, and down.
 
-        Beyond the level ``direct``, the bytes are put into the memory of the receiver's socket, as
-        NCCL's shared memory transport does by default (NCCL_SHM_LOCALITY), and read from there.
+        Beyond the level ``direct``, the bytes are written to the memory of the receiver's socket,
+        as NCCL's shared memory transport does by default (NCCL_SHM_LOCALITY), and read from there.
         """
         up, down = self.chains[src], self.chains[dst]
         meet = (up == down).cumprod(axis=1).sum(axis=1) - 1
@@ -96,7 +96,7 @@ class PcieTree:
         return compact(np.concatenate(parts, axis=1))
 
     def begins_stage(self, links: Ints) -> Bools:
-        """Tell which links lead out of a memory."""
+        """Return which links lead out of a memory."""
         return np.asarray((links >= self.num_tree_links) & (links % 2 == 1))
 
     def link_sorts(self, links: Ints) -> Ints:
@@ -106,16 +106,16 @@ class PcieTree:
 
 
 def _below(chain: Ints, turn: Ints, depth: int, back: int) -> Ints:
-    """Link over each vertex of a chain at some depth, where that lies below the turning point."""
+    """Return the link over each vertex of a chain at a depth below the turning point."""
     return np.where((chain >= 0) & (depth > turn), 2 * chain + back, -1)
 
 
 Group = tuple[int, int, int, int]
-"""Of one leaf: its socket, its host bridge, its outer and its inner switch; numbers of any kind."""
+"""Socket, host bridge, outer and inner switch of one leaf, as numbers."""
 
 
 class _Builder:
-    """Grows the tree from its sockets down; hubs with one branch are drawn into the one above."""
+    """Builds the tree from its sockets down; hubs with one branch are merged into the one above."""
 
     def __init__(self, groups: Sequence[Group], keep_switches: bool) -> None:
         self.groups, self.keep = groups, keep_switches
@@ -146,7 +146,7 @@ class _Builder:
             self.grow(branch, lowest + 1, above)
 
     def split(self, members: list[int], depth: int) -> list[list[int]]:
-        """Split a group by its members' common vertex at some depth."""
+        """Split a group by its members' common vertex at a depth."""
         branches: dict[int, list[int]] = {}
         for leaf in members:
             branches.setdefault(self.groups[leaf][depth], []).append(leaf)
@@ -155,14 +155,9 @@ class _Builder:
 
 @lru_cache(maxsize=64)
 def pcie_tree(groups: tuple[Group, ...], keep_switches: bool) -> PcieTree:
-    """Build the tree over leaves that are grouped by sockets, host bridges and switches.
+    """Return the tree over leaves grouped by sockets, host bridges and switches.
 
-    Parameters
-    ----------
-    groups : tuple of Group
-        One per leaf.
-    keep_switches : bool
-        Whether a switch stays where it is the only one, or has one leaf.
+    With ``keep_switches`` single switches, and those with one leaf, are kept.
     """
     n = len(groups)
     builder = _Builder(groups, keep_switches)
@@ -201,25 +196,25 @@ def pcie_tree(groups: tuple[Group, ...], keep_switches: bool) -> PcieTree:
 
 
 class PcieTopology(Topology):
-    """Common parts of topologies with a PCIe tree.
+    """Base of topologies with a PCIe tree.
 
-    Latency is counted at links that end at a device: those between add little to it.
+    Latency counts at links that end at a device; those between add little.
 
     Attributes
     ----------
     p2p_level : str
-        How far apart devices may be to reach each other directly, as NCCL_P2P_LEVEL: loc (never,
-        as GeForce cards), pix, pxb (NCCL's default), phb, node or sys. Beyond it, bytes are
-        stored in host memory and read again, so that the times of the two stages add up. It also
-        holds between a device and its network card.
+        Distance up to which devices access each other directly, as NCCL_P2P_LEVEL: loc (never, as
+        GeForce cards), pix, pxb (NCCL's default), phb, node or sys. Beyond it, bytes are stored in
+        host memory and read again, so that the times of the two stages add up. It also applies
+        between a device and its network card.
     host_bridge : float or None
         From a PCIe switch to the host bridge [bytes/s]; None: as a device's link.
     inter_socket : float
         Between CPUs, in one direction [bytes/s]; default: the value of NCCL 2.30.7 for Intel
         Skylake (src/graph/topo.h; Broadwell 6, AMD 16, Sapphire Rapids 22, Emerald Rapids 40 GB/s).
     host_memory : float
-        Of one socket, to write or to read [bytes/s]; by default that of Intel Skylake: six
-        channels of DDR4-2666, 8 bytes wide.
+        Of one socket, to write or to read [bytes/s]; by default that of Intel Skylake: six channels
+        of DDR4-2666, 8 bytes wide.
     """
 
     only_inside: ClassVar[bool] = True
@@ -232,7 +227,7 @@ class PcieTopology(Topology):
     def pcie_figures(
         self, tree: PcieTree, links: Ints, link: Link, n: int
     ) -> tuple[Floats, Floats]:
-        """Alpha and bandwidth of the tree's links, where each of the n devices has ``link``."""
+        """Return alpha and bandwidth of the tree's links, if each of the n devices has ``link``."""
         bridge = link.bandwidth if self.host_bridge is None else self.host_bridge
         every = np.array([link.bandwidth, bridge, self.inter_socket, self.host_memory])
         at_device = (links >= 0) & (links < 2 * n)
@@ -242,8 +237,8 @@ class PcieTopology(Topology):
 class PcieTreeTopology(PcieTopology):
     """Devices on PCIe switches below the host bridges of CPUs; ``link`` is a device's slot.
 
-    Devices fill switches in order. So do the network cards, which are spread evenly over the
-    switches in use: say with ``inter_node.nics`` which device uses which.
+    Devices fill switches in order. Network cards are spread evenly over the used switches;
+    ``inter_node.nics`` sets the card of each device.
 
     Attributes
     ----------
@@ -315,7 +310,7 @@ class TopoMatrix:
 
 
 def parse_matrix(text: str) -> TopoMatrix:
-    """Read a matrix; the legend, and columns of affinities, are passed over.
+    """Parse a matrix; ignores the legend, and columns of affinities.
 
     Raises
     ------
@@ -350,7 +345,7 @@ def parse_matrix(text: str) -> TopoMatrix:
 
 
 def _columns(words: list[str]) -> list[str]:
-    """Names of the columns, before ``CPU Affinity``, ``NUMA Affinity`` and ``GPU NUMA ID``."""
+    """Return the columns before ``CPU Affinity``, ``NUMA Affinity`` and ``GPU NUMA ID``."""
     ends = [i for i, word in enumerate(words) if word in ("CPU", "NUMA", "GPU")]
     return words[: min(ends, default=len(words))]
 
@@ -398,9 +393,9 @@ def _nvlinks(token: str) -> int:
 
 
 def _groups(names: tuple[str, ...], entries: Tokens) -> tuple[Group, ...]:
-    """Group devices by the farthest level at which each is joined with another.
+    """Group devices by the farthest level at which each is connected with another.
 
-    Where NVLinks hide how two GPUs are joined over PCIe, others tell, or they are apart.
+    NVLinks hide PCIe connections of two GPUs, which then follow from others, or are the farthest.
     """
     import networkx as nx
 
@@ -420,14 +415,14 @@ def _groups(names: tuple[str, ...], entries: Tokens) -> tuple[Group, ...]:
 
 
 MOST_NVLINKS = 18
-"""NVLinks of one GPU at most, those of an H100 (NVIDIA H100 datasheet); more lead to a switch."""
+"""Limit of NVLinks of one GPU, those of an H100 (NVIDIA H100 datasheet); more lead to a switch."""
 
 
 class NvidiaSmiTopology(PcieTopology):
-    """A node as ``nvidia-smi topo -m`` prints it, from a file or written out.
+    """A node as in the output of ``nvidia-smi topo -m``, from a file or inline.
 
-    GPUs joined by NVLinks, directly, through a switch or by way of one other GPU, use them; others
-    use PCIe. ``link`` is the send bandwidth of one GPU over all its NVLinks; without any, its slot.
+    GPUs connected by NVLinks, directly, through a switch or via one other GPU, use them; others use
+    PCIe. ``link`` is the send bandwidth of one GPU over all its NVLinks; without any, its slot.
     Devices are the first GPUs of the matrix, network cards its first others.
 
     Attributes
@@ -435,12 +430,12 @@ class NvidiaSmiTopology(PcieTopology):
     path : str or None
         A file with the text, relative to the scenario.
     matrix : str or None
-        The text itself, in place of a file.
+        The text itself, instead of a file.
     nvlinks : int or None
-        NVLinks of one GPU. None: the most that a row adds up to, or, where that is more than any
-        GPU has, the largest entry. Rows that add up to more mean that a switch joins them.
+        NVLinks of one GPU. None: the largest sum of a row, or, if that is more than any GPU has,
+        the largest entry. Rows with a larger sum mean that a switch connects them.
     pcie : Link or None
-        A device's slot, where there are NVLinks and still something uses PCIe.
+        A device's slot, if there are NVLinks but some traffic uses PCIe.
     """
 
     kind: Literal["nvidia_smi"] = "nvidia_smi"
@@ -459,7 +454,7 @@ class NvidiaSmiTopology(PcieTopology):
             return self
         if (self.path is None) == (self.matrix is None):
             raise problem(
-                "give either path, a file with what nvidia-smi topo -m prints, or matrix."
+                "give either path, a file with the output of nvidia-smi topo -m, or matrix."
             )
         base = Path((info.context or {}).get("base", ""))
         where = "matrix" if self.path is None else str(base / self.path)
@@ -491,8 +486,8 @@ class NvidiaSmiTopology(PcieTopology):
         edges, table = self._edges(n), self._nvlink_routes(n)
         alone = np.all(table[:, :, :1] < 0, axis=2) & ~np.eye(n, dtype=bool)
         if self.pcie is None and edges and (alone.any() or self.num_cards(per_node)):
-            said = "network cards hang" if not alone.any() else "some GPUs meet"
-            return f"nvidia_smi needs to know PCIe, on which {said}; add pcie: pcie4-x16."
+            users = "network cards" if not alone.any() else "some GPUs"
+            return f"nvidia_smi needs the PCIe link that {users} use; add pcie: pcie4-x16."
         return None
 
     def num_cards(self, per_node: int) -> int:
@@ -502,7 +497,7 @@ class NvidiaSmiTopology(PcieTopology):
     # PCIe, and last the NVSwitch.
 
     def _edges(self, n: int) -> Edges:
-        """NVLinks between n GPUs and, as vertex n, their switch."""
+        """Return NVLinks between n GPUs and, as vertex n, their switch."""
         counts = np.array(self.parsed.nvlinks)
         sums = int(counts.sum(axis=1).max())
         each = self.nvlinks or (sums if sums <= MOST_NVLINKS else int(counts.max()))
@@ -517,7 +512,7 @@ class NvidiaSmiTopology(PcieTopology):
         )
 
     def _nvlink_routes(self, n: int) -> Ints:
-        """Routes over at most two NVLinks, `(n, n, 2)`, as NCCL takes them; -1 where none is."""
+        """Return routes over at most two NVLinks, `(n, n, 2)`, as NCCL takes them; -1 for none."""
         table = route_table(self._edges(n), n)
         found = np.full((n, n, 2), -1, dtype=np.int64)
         short = np.all(table[:, :, 2:] < 0, axis=2)

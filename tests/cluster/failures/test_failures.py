@@ -177,7 +177,7 @@ def test_events_are_called_by_what_fails(options, cause):
     ("options", "line"),
     [
         ({"per": "rank"}, "per: 'rank' is not allowed; known: {PER}."),
-        ({"per": "switch"}, "per: switch needs to know its nodes; add nodes_per_switch: 16."),
+        ({"per": "switch"}, "per: switch needs the number of its nodes; add nodes_per_switch: 16."),
         (
             {"nodes_per_switch": 16},
             "nodes_per_switch is not used with per: node; leave it out, or write per: switch.",

@@ -152,8 +152,8 @@ def test_nobody_goes_twice(num_nodes, group, lifetime, mean_downtime):
             {"mean_downtime": None},
             "give either path, a trace of how many are alive, or lifetime and mean_downtime.",
         ),
-        ({"repeat": False}, "repeat and start are of a trace; leave them out, or give path."),
-        ({"start": "random"}, "repeat and start are of a trace; leave them out, or give path."),
+        ({"repeat": False}, "repeat and start need a trace; leave them out, or give path."),
+        ({"start": "random"}, "repeat and start need a trace; leave them out, or give path."),
         (
             {"path": "alive.csv"},
             "lifetime, mean_downtime and group are not used with path; leave them out, or it.",
