@@ -156,7 +156,7 @@ def test_a_file_that_is_no_machine_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match=r"mine\.yaml: .*unknown key 'sauce'"):
         scenario(tmp_path, cluster={"machine": "mine.yaml"})
     write(tmp_path, "mine.yaml", cluster={"machine": "dgx-1"}, source="?")
-    with pytest.raises(ScenarioError, match=r"mine\.yaml: cluster: a machine cannot take in anoth"):
+    with pytest.raises(ScenarioError, match=r"mine\.yaml: cluster: a machine cannot include anoth"):
         scenario(tmp_path, cluster={"machine": "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("[1]")
     with pytest.raises(ScenarioError, match=r"mine\.yaml: is not a machine; it must be a mapping"):
