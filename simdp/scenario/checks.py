@@ -46,7 +46,7 @@ def frozen_problems(workload: Workload, strategy: Strategy) -> list[str]:
 def target_problems(
     target: Target | None, cluster: Cluster, workload: Workload, base: Path, numerics: bool
 ) -> list[str]:
-    """Say why a target does not suit a scenario with which nothing else is wrong."""
+    """Explain why a target does not fit an otherwise valid scenario."""
     if target is None:
         return []
     if workload.mode != "training":
@@ -72,7 +72,7 @@ def target_problems(
 def noise_problems(
     cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
 ) -> list[str]:
-    """Explain why the gradient noise scale cannot be measured, where it is requested."""
+    """Explain why a requested gradient noise scale cannot be measured."""
     if not workload.gradient_noise:
         return []
     n = cluster.world_size
@@ -99,13 +99,7 @@ def _keeps_pieces(strategy: Strategy, workload: Workload, n: int, num_samples: i
 
 
 def recovery_problems(scenario: Scenario) -> list[str]:
-    """Refuse policies that a valid scenario cannot carry, and checkpoints without room.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
-    """
+    """Refuse policies that a valid scenario does not support, and checkpoints that do not fit."""
     found, recovery = list[str](), scenario.recovery
     if scenario.checkpoint is not None:
         found += _without_room(scenario.checkpoint, scenario)
@@ -131,7 +125,7 @@ def _without_room(checkpoint: Checkpoint, scenario: Scenario) -> list[str]:
 
 
 def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
-    """Say why the world cannot get smaller."""
+    """Explain why the world size cannot shrink."""
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     found = []
     if recovery.min_nodes > cluster.num_nodes:
@@ -163,7 +157,7 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
 
 
 def _listed(cluster: Cluster) -> str | None:
-    """Entries of a cluster that are given per node or per rank."""
+    """Return the entries of a cluster that are given per node or per rank."""
     inter = cluster.inter_node
     of = {
         "cluster.device": cluster.device,
@@ -175,7 +169,7 @@ def _listed(cluster: Cluster) -> str | None:
 
 
 def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
-    """Say why groups of nodes cannot fail one by one."""
+    """Explain why groups of nodes cannot fail one by one."""
     cluster, strategy = scenario.cluster, scenario.strategy
     nodes, size = cluster.num_nodes, recovery.group_nodes
     if nodes % size or nodes == size:
@@ -210,12 +204,12 @@ def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
 
 
 def follows(place: tuple[str, ...], doubts: list[tuple[str, ...]]) -> bool:
-    """Whether a problem may follow from a removed key: there, around it, or a field of it."""
+    """Return whether a problem may follow from a removed key: there, around it, or in a field."""
     return any(place[: len(doubt)] == doubt or place == doubt[:-1] for doubt in doubts)
 
 
 def sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
-    """Whether nothing was taken out at these places, inside them or around them."""
+    """Return whether nothing was removed at these places, inside them or around them."""
     return not any(
         doubt[: len(place)] == place[: len(doubt)] for doubt in doubts for place in places
     )
@@ -240,7 +234,7 @@ SHOWN = 8
 
 
 def unused_problems(workload: Workload, strategy: Strategy, world_size: int) -> list[str]:
-    """Refuse ranks and parameters that do not exist, and strategies that would wait for ever."""
+    """Refuse missing ranks and parameters, and strategies that would deadlock."""
     if not workload.unused:
         return []
     known = [parameter.name for parameter in workload.graph.parameters]
@@ -264,7 +258,7 @@ def unused_problems(workload: Workload, strategy: Strategy, world_size: int) -> 
 # Feasibility --------------------------------------------------------------------------------------
 
 Sure = Callable[..., bool]
-"""``sure(("cluster", "world_size"), ...)``: whether the values at these places can be relied on."""
+"""``sure(("cluster", "world_size"), ...)``: whether the values at these places are reliable."""
 
 
 def failure_problems(cluster: Cluster, largest: int) -> list[str]:
@@ -287,7 +281,7 @@ def fault_problems(workload: Workload, largest: int) -> list[str]:
 def joint_problems(
     cluster: Cluster, workload: Workload, strategy: Strategy, sure: Sure
 ) -> list[str]:
-    """List the problems between the parts of one point."""
+    """Return the problems between the parts of one point."""
     n = cluster.world_size
     found, batch = [], workload.global_batch
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
@@ -351,7 +345,7 @@ def _output_unit_problems(workload: Workload) -> list[str]:
 
 
 def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) -> list[str]:
-    """Refuse unequal pieces where each rank counts the same, and shares of other ranks."""
+    """Refuse unequal shards if ranks are weighted equally, and shares of missing ranks."""
     found, weighs = [], strategy.weighs_by_shard
     if not weighs:
         do = "use ddp" if weighs is None else "add strategy.weight_by_shard: true"
@@ -368,7 +362,7 @@ def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) ->
 
 
 def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
-    """Refuse strategies that only train, where nothing is learned."""
+    """Refuse inference with strategies that only train."""
     if workload.mode == "training" or infers(strategy):
         return None
     able = [kind for kind, member in STRATEGIES.items() if infers(member)]
@@ -390,7 +384,7 @@ def _backup_problems(cluster: Cluster) -> list[str]:
 
 
 def _single_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
-    """Refuse clusters on which no single process can have every device to itself."""
+    """Refuse clusters whose devices one process cannot use exclusively."""
     found = []
     if cluster.num_nodes > 1:
         found.append(
@@ -407,7 +401,7 @@ def _single_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
 
 
 def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
-    """Refuse measured steps that say nothing of a device, or are too short for it."""
+    """Refuse measured steps that lack a device, or are too short for it."""
     compute = workload.compute
     if not isinstance(compute, FromMeasurements):
         return []
@@ -432,7 +426,7 @@ def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
 def _too_short(
     workload: Workload, device: Device, points: Sequence[MeasuredStepTime]
 ) -> Iterator[str]:
-    """Refuse steps that leave no time for compute, or less than smaller batches take."""
+    """Refuse steps that leave no time for compute, or are shorter than those of smaller batches."""
     compute = workload.compute
     assert isinstance(compute, FromMeasurements)
     smaller, least = 0, 0.0
@@ -464,14 +458,7 @@ def algorithm_problems(
 ) -> list[str]:
     """Reject algorithms or costs that do not support this cluster.
 
-    Parameters
-    ----------
-    cluster, collectives
-        Of a scenario.
-    called : sequence of str
-        Keys of ``collectives``.
-    among_jobs : bool
-        Whether there are other jobs on the cluster's network.
+    ``called`` are keys of ``collectives``; ``among_jobs``, whether other jobs share the network.
     """
     alone = layout(cluster)
     where = among_others(alone) if among_jobs else alone
@@ -523,7 +510,7 @@ def group_problems(
 
 
 def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[str]) -> list[str]:
-    """Refuse a cost that cannot tell the time of a collective that is called."""
+    """Refuse a cost without a time of a called collective."""
     if not collectives.cost.timed:
         return []
     wiring = wiring_of(cluster)
@@ -533,7 +520,7 @@ def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[
 
 
 def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:
-    """Refuse devices of which it is not known how fast they compute in a dtype."""
+    """Refuse devices without a peak rate of a dtype."""
     listed = isinstance(cluster.device, list)
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     lacking = [r for r, device in enumerate(devices) if dtype not in device.peak]
@@ -547,7 +534,7 @@ def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:
 def size_problems(
     cluster: Cluster, workload: Workload, strategy: Strategy, base: Path, numerics: bool
 ) -> list[str]:
-    """Compare batches, data and memory of a point with which nothing else is wrong."""
+    """Check batches, data and memory of an otherwise valid point."""
     n, num_samples = cluster.world_size, workload.num_samples(base)
     if not workload.dataset.has_samples:
         num_samples = workload.samples_per_step(n)  # every step is a full one
@@ -598,7 +585,7 @@ def _problem_with_schedule(
 def _problem_with_pieces(
     workload: Workload, strategy: Strategy, world_size: int, num_samples: int
 ) -> str | None:
-    """Refuse optimizers that need whole tensors where every rank has pieces of them."""
+    """Refuse optimizers that need whole tensors with sharded parameters."""
     each = {workload.optimizer.for_parameter(name).kind for name in workload.graph.ready_order}
     kinds = [kind for kind in each if OPTIMIZERS[kind].whole_tensors]
     if "rprop" in each and strategy.has_dtensors:
@@ -654,7 +641,7 @@ def _problem_with_batches(workload: Workload, world_size: int, num_samples: int)
 def _memory_problems(
     workload: Workload, strategy: Strategy, world_size: int, num_samples: int
 ) -> list[str]:
-    """Refuse arrays that this machine has no memory for."""
+    """Refuse arrays that exceed this machine's memory."""
     needed = host_memory_needed(workload, strategy, world_size, num_samples)
     there = host_memory()
     if needed <= there:

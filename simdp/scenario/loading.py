@@ -53,7 +53,7 @@ from simdp.workload.checks import workload_problems
 Calls = tuple[list[str], list[ProcessGroups]]
 
 CALLED: deque[tuple[tuple[Any, ...], Calls]] = deque(maxlen=64)
-"""What the last jobs called, with all that it depends on."""
+"""Collectives of the last jobs, with their inputs."""
 
 
 def load_scenario(
@@ -79,7 +79,7 @@ def load_scenario(
     Raises
     ------
     ScenarioError
-        With every problem that was found, one line each.
+        With every problem found, one line each.
     """
     file = find(Path(path))
     raw = as_written(file, overrides)
@@ -90,7 +90,7 @@ def load_scenario(
 
 
 def of(given: object) -> Scenario:
-    """A scenario that was given, or that is read from a path, or found by its name.
+    """Return the given scenario, or load one from a path or by name.
 
     Raises
     ------
@@ -112,12 +112,12 @@ def of(given: object) -> Scenario:
 def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     """Validate a scenario as plain data, with every point of its sweep.
 
-    Stragglers and faults are idle on ranks that only a run of ``largest`` ranks has.
+    Stragglers and faults have no effect on ranks that only a run of ``largest`` ranks has.
 
     Raises
     ------
     ScenarioError
-        With every problem that was found.
+        With every problem found.
     """
     raw = with_current_sweep(move_paths(raw, base.resolve(), base.resolve()))
     found = sweep_problems(raw)
@@ -168,7 +168,7 @@ def _with_measured(scenario: Scenario, in_file: Raw, base: Path) -> Scenario:
 
 
 def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
-    """A key of each point's simulation, written out only where two points may be equal."""
+    """Return a key of each point's simulation, formatted only if two points may be equal."""
     sizes = [(point.cluster.world_size, of) for point, of in zip(points, samples, strict=True)]
     count = Counter(sizes)
     return [
@@ -181,7 +181,7 @@ def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
 
 
 def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | None]:
-    """Say everything that is wrong with one point, and make it where that is nothing.
+    """Return all problems of one point, and the scenario if there are none.
 
     Invalid keys are removed and the rest is checked again, until it is valid or nothing more can be
     removed. Checks that depend on removed keys are skipped.
@@ -211,16 +211,16 @@ def unsuited(
     lines: Sequence[str] = (),
     doubts: Sequence[tuple[str, ...]] = (),
 ) -> list[str]:
-    """List the problems of a scenario whose keys are valid.
+    """Return the problems of a scenario with valid keys.
 
     Parameters
     ----------
     scenario : Scenario
         One point.
     largest : int, optional
-        As for `checked`; left out, the scenario's own ``world_size``.
+        As for `checked`; default: the scenario's ``world_size``.
     lines, doubts : sequence of str, of tuple of str
-        Problems of its keys, and the keys that were taken out for them.
+        Problems of its keys, and the keys removed for them.
     """
     lines, doubts, base = list(lines), list(doubts), scenario.base
     files = _file_problems(scenario.workload, base, doubts)
@@ -254,7 +254,7 @@ def unsuited(
 
 
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
-    """Refuse algorithms that cannot serve a valid job."""
+    """Refuse algorithms that do not support a valid job."""
     called, groups = _called(scenario)
     loners = loner_problems(scenario.collectives, scenario.strategy) if among_jobs else []
     if loners:
@@ -265,7 +265,7 @@ def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
 
 
 def _called(scenario: Scenario) -> Calls:
-    """Collectives that a job calls, and groups that have some of their own.
+    """Return the collectives of a job, and their groups.
 
     Measured points usually differ in batch size only. If all steps are full, that changes neither
     the collectives nor their sizes.
@@ -286,7 +286,7 @@ def _called(scenario: Scenario) -> Calls:
 
 
 def _whole_job_problems(job: Scenario) -> list[str]:
-    """List all problems of a neighbour whose keys are valid."""
+    """Return all problems of a neighbour with valid keys."""
     cluster, workload, strategy = job.cluster, job.workload, job.strategy
     found = [f"workload.{line}" for line in workload_problems(workload, job.base)]
     found += _algorithm_problems(job.collectives, job.base)
@@ -297,7 +297,7 @@ def _whole_job_problems(job: Scenario) -> list[str]:
 
 
 def _workload(raw: Raw, base: Path) -> Workload | None:
-    """The workload of a scenario that is not valid, if that is."""
+    """Return the workload of an invalid scenario, if that part is valid."""
     try:
         return Workload.model_validate(raw.get("workload"), context={"base": base})
     except ValidationError:
@@ -307,7 +307,7 @@ def _workload(raw: Raw, base: Path) -> Workload | None:
 def _file_problems(
     workload: Workload | None, base: Path, doubts: list[tuple[str, ...]]
 ) -> list[str]:
-    """Check the files of a workload that is valid, although other parts may not be."""
+    """Check the files of a valid workload, even if other parts are invalid."""
     keys = ("model", "dataset", "loss", "weights", "shuffle")
     if workload is None or not sure(doubts, *(("workload", key) for key in keys)):
         return []

@@ -1,8 +1,7 @@
 """Values that cluster.machine provides, and defaults.
 
-The scenario's own keys have precedence: a key of ``cluster``, or inside ``inter_node``,
-``overheads`` or a cost of the same kind. Where only a cluster is needed, a machine's name can
-replace a scenario.
+The scenario's keys have precedence: a key of ``cluster``, or inside ``inter_node``, ``overheads``
+or a cost of the same kind. Where only a cluster is needed, a machine's name can replace a scenario.
 """
 
 from __future__ import annotations
@@ -32,20 +31,21 @@ RawMachine = dict[str, Any]
 MACHINE = "cluster.machine"
 
 NAMING = ("cluster", MACHINE)
-"""Keys that may name a machine. What sets them comes first, then what it brings is taken in, and
-then other keys are set inside of that."""
+"""Keys that may name a machine. They are set first, then the machine's values are merged, then
+other keys are set."""
 
 MERGED = ("inter_node", "overheads", "cost")
-"""Keys inside which single keys win; all others are taken or replaced as a whole."""
+"""Keys that are merged key by key; all others are replaced as a whole."""
 
 
 def may_name(keys: Iterable[str]) -> bool:
-    """Whether one of some dotted keys may name a machine."""
+    """Return whether one of some dotted keys may name a machine."""
     return any(key in NAMING for key in keys)
 
 
 def cluster_file(path: Path) -> Path:
-    """The file that ``--cluster`` names; the name of a machine, or of nothing, comes back."""
+    """Return the file of ``--cluster``; a machine's name, or an unknown one, is returned unchanged.
+    """
     if is_known(str(path)):
         return path
     try:
@@ -55,9 +55,9 @@ def cluster_file(path: Path) -> Path:
 
 
 def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
-    """Read the value of ``--cluster``: a scenario as plain data, or one node of a machine as one.
+    """Read the value of ``--cluster`` as a scenario in plain data; of a machine, one node.
 
-    A file with sources of its figures is a machine's, as ``calibrate`` writes it.
+    A file with sources of its figures is a machine's, as written by ``calibrate``.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
     Raises
     ------
     ScenarioError
-        If there is no such thing, it has no cluster, or a key is unknown.
+        If it does not exist, has no cluster, or a key is unknown.
     """
     name = str(path)
     if is_known(name):
@@ -95,7 +95,7 @@ def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
 
 
 def _one_node(name: str, machine: str, base: Path) -> RawMachine:
-    """A scenario of one node of a machine."""
+    """Return a scenario of one node of a machine."""
     node = read_machine(machine, base).cluster.get("devices_per_node", 1)
     return {"name": name, "cluster": {"machine": machine, "world_size": node}}
 
@@ -111,7 +111,7 @@ def with_machine(raw: RawMachine, base: Path, swept: Collection[str] = ()) -> Ra
     base : Path
         Folder that relative paths start from.
     swept : collection of str, optional
-        Keys that are set later, in addition to those of the scenario's own sweep.
+        Keys that are set later, in addition to those of the scenario's sweep.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def with_machine(raw: RawMachine, base: Path, swept: Collection[str] = ()) -> Ra
 
 
 def _under(brought: RawMachine, own: RawMachine) -> RawMachine:
-    """Lay one mapping under another one."""
+    """Merge a mapping with defaults from another one."""
     found = copy.deepcopy(brought)
     for key, value in own.items():
         below = found.get(key)
@@ -154,7 +154,7 @@ def _under(brought: RawMachine, own: RawMachine) -> RawMachine:
 
 
 def _joined(below: RawMachine, value: RawMachine) -> RawMachine:
-    """Lay single keys over others, unless the two are of different kinds."""
+    """Merge single keys, unless the two are of different kinds."""
     kind = below.get("kind")
     return {**below, **value} if value.get("kind", kind) == kind else value
 
@@ -162,8 +162,8 @@ def _joined(below: RawMachine, value: RawMachine) -> RawMachine:
 # Defaults -----------------------------------------------------------------------------------------
 
 FEW_STEPS, SOME_STEPS = 2, 8
-"""Steps of a run of times alone that does not say how long it is: one to warm up and a steady one;
-and more where steps differ by chance."""
+"""Default steps of a time-only run: one warm-up and one steady step; more if steps differ by
+chance."""
 
 WITHOUT_SHARING = ("switch", "rail_optimised", "fat_tree")
 """Networks between nodes in which rings of consecutive nodes share no link."""
@@ -172,7 +172,7 @@ Raw = dict[str, Any]
 
 
 def without_data(data: Any) -> Any:
-    """Drop the data set requirement of a time-only job; return any other scenario unchanged."""
+    """Remove the data set requirement of a time-only job; return any other scenario unchanged."""
     if not isinstance(data, Mapping) or data.get("numerics") is not False:
         return data
     workload = data.get("workload")
@@ -199,19 +199,9 @@ class ScenarioParts(NamedTuple):
 
 
 def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
-    """Derive defaults that depend on several parts.
+    """Return defaults that depend on several parts, as new sections of the scenario.
 
-    Parameters
-    ----------
-    parts : Parts
-        Of the scenario.
-    base : Path
-        Folder that relative paths start from.
-
-    Returns
-    -------
-    dict of str to Spec
-        New sections of the scenario.
+    Relative paths start from ``base``.
     """
     found: dict[str, Any] = {}
     over_links = _over_links(parts)
@@ -242,9 +232,9 @@ def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
 
 
 def _over_links(parts: ScenarioParts) -> tuple[str, ...] | None:
-    """Collectives to simulate over the links where NCCL's own model times all others.
+    """Return collectives to simulate over the links if NCCL's model times all others.
 
-    None where it times none: a cost is written, or NCCL's model does not suit the scenario.
+    None if it times none: a cost is written, or NCCL's model does not fit the scenario.
     """
     if parts.written is None:
         return None
@@ -260,7 +250,7 @@ def by_nccl(
     swept: Collection[str] = (),
     chosen: Collection[str] = (),
 ) -> tuple[str, ...] | None:
-    """Collectives to simulate over the links where NCCL's own model times all others by default.
+    """Return collectives to simulate over the links if NCCL's model times all others by default.
 
     Parameters
     ----------
@@ -271,12 +261,12 @@ def by_nccl(
     swept : collection of str, optional
         Keys of its sweep.
     chosen : collection of str, optional
-        Further collectives that are simulated.
+        Further simulated collectives.
 
     Returns
     -------
     tuple of str, or None
-        None where the default is no model of NCCL.
+        None if NCCL's model is not the default.
     """
     if says_cost(written, swept) or not of_catalogue(cluster):
         return None
@@ -285,7 +275,7 @@ def by_nccl(
 
 
 def of_catalogue(cluster: Cluster) -> bool:
-    """Whether all devices are of the catalogue, which has NVIDIA's and AMD's."""
+    """Return whether all devices are of the catalogue, which has NVIDIA's and AMD's."""
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     return all(device.name in DEVICES.names() for device in devices)
 
@@ -293,16 +283,9 @@ def of_catalogue(cluster: Cluster) -> bool:
 def not_by_nccl(
     cluster: Cluster, strategy: Strategy | None = None, among_jobs: bool = False
 ) -> str | None:
-    """Give the reason why NCCL's own model is not the default of a scenario; None where it is.
+    """Return why NCCL's model is not the default of a scenario; None if it is.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Of the scenario.
-    strategy : Strategy, optional
-        As well.
-    among_jobs : bool, optional
-        Whether other jobs share its network.
+    ``among_jobs`` is whether other jobs share its network.
     """
     if among_jobs:
         return "other jobs share the network"
@@ -321,7 +304,7 @@ def not_by_nccl(
 
 
 def _usual_loss(workload: Workload) -> Loss | None:
-    """Loss of a model without data: that of its usual data set."""
+    """Return the loss of a model without data: that of its usual data set."""
     model = workload.model
     if workload.loss.kind != "none" or workload.dataset.kind != "none" or model.timed:
         return None
@@ -334,7 +317,7 @@ def _usual_loss(workload: Workload) -> Loss | None:
 
 
 def _low_of_strategy(parts: ScenarioParts) -> str | None:
-    """The 16-bit dtype that the strategy lets layers compute in, where no precision is written."""
+    """Return the strategy's 16-bit compute dtype, if no precision is written."""
     swept = any(key.split(".")[0] == "strategy" for key in parts.sweep)
     low = parts.strategy.dtypes.parameters
     workload = parts.workload
@@ -344,7 +327,7 @@ def _low_of_strategy(parts: ScenarioParts) -> str | None:
 
 
 def _repeats_itself(parts: ScenarioParts) -> bool:
-    """Whether an epoch of a time-only run repeats the same steps, so that a few are enough."""
+    """Return whether an epoch of a time-only run repeats its steps, so that a few are enough."""
     workload, strategy, cluster = parts.workload, parts.strategy, parts.cluster
     if parts.numerics or not workload.dataset.has_samples:
         return False
@@ -361,7 +344,7 @@ def _repeats_itself(parts: ScenarioParts) -> bool:
 
 
 def _few_steps(parts: ScenarioParts, base: Path) -> dict[str, int]:
-    """How many steps to simulate; nothing where an epoch has no more."""
+    """Return the number of steps to simulate; None if an epoch has no more."""
     workload, cluster = parts.workload, parts.cluster
     drawn = any(straggler.by_chance for straggler in cluster.stragglers)
     steps = SOME_STEPS if drawn or workload.lengths(0, base) else FEW_STEPS

@@ -35,10 +35,10 @@ OUTSIDE = ("measured", "name", "sweep")
 """Keys of a scenario that no point may set."""
 
 COLLECTIVES = (*FAMILIES, "sendrecv")
-"""What a table may be of: a collective, or nccl-tests' ``sendrecv``."""
+"""Allowed collectives of a table, with nccl-tests' ``sendrecv``."""
 
 LARGEST_NBYTES = 2**53
-"""Beyond this, floats do not tell a byte from the next."""
+"""Largest exact float [bytes]."""
 
 
 class MeasuredPoint(Spec):
@@ -51,10 +51,10 @@ class MeasuredPoint(Spec):
     step_time : float or None
         Mean time of a step [s].
     throughput : float or None
-        In its place: samples of all ranks per second.
+        Instead of it: samples of all ranks per second.
     exposed_sync : float or None
-        How long a step also waits for gradients that travel when backward is over [s]; `validate`
-        holds it against ``exposed_comm_s`` and ``wait_s``.
+        Wait for gradients in flight after the end of backward [s]; `validate` compares it with
+        ``exposed_comm_s`` and ``wait_s``.
     role : {"predicted", "calibration"}
         Whether a constant was fitted to it.
     note : str or None
@@ -84,7 +84,7 @@ class MeasuredPoint(Spec):
         return self
 
     def seconds(self, samples: float) -> float:
-        """Time of a step of so many samples [s]."""
+        """Return the time of a step with ``samples`` samples [s]."""
         if self.step_time is not None:
             return self.step_time
         assert self.throughput is not None
@@ -99,7 +99,7 @@ class ExcludedPoint(Spec):
     set : dict of str to value
         As in a point.
     reason : str
-        Why.
+        The reason.
     """
 
     set: dict[str, Any] = Field(default_factory=dict)
@@ -163,12 +163,12 @@ class MeasuredCollective(Spec):
     set : dict of str to value
         As in a point.
     times : tuple of (int, float)
-        Sizes, as nccl-tests counts them [bytes], and times [s]; rising.
+        Sizes, as nccl-tests counts them [bytes], and times [s]; ascending.
     algbw : None
-        Written in place of ``times``: sizes, and these over times, ``{1 MiB: 20 GB/s}``, as the
-        column ``algbw`` of nccl-tests has it [bytes/s]; it is read into ``times``.
+        Instead of ``times``: sizes over times by size, ``{1 MiB: 20 GB/s}``, as the column
+        ``algbw`` of nccl-tests [bytes/s]; it is converted to ``times``.
     calibration : {"none", "every_second", "all"}
-        To which sizes constants were fitted; every second one from the smallest on.
+        Sizes that constants were fitted to; every second one from the smallest on.
     note : str or None
         As in a point.
     """
@@ -202,7 +202,7 @@ class MeasuredCollective(Spec):
         return self
 
     def roles(self) -> list[Role]:
-        """The role of each size."""
+        """Return the role of each size."""
         every = {"none": 0, "every_second": 2, "all": 1}[self.calibration]
         return [
             "calibration" if every and number % every == 0 else "predicted"
@@ -216,20 +216,20 @@ class MeasuredScenario(Spec):
     Attributes
     ----------
     source : str
-        Where the figures come from.
+        Source of the figures.
     cluster : str or None
         Cluster that the report counts the points under, if several machines are one cluster, such
         as the same nodes with several networks; None: the machine, else the scenario.
     noise : float
-        The floor below which no model can get, from replicates or rounding: ``2 %``.
+        Lower bound of any model's error, from replicates or rounding: ``2 %``.
     points : list of MeasuredPoint
         Steps.
     collectives : list of MeasuredCollective
         Tables of single collectives.
     excluded : list of ExcludedPoint
-        Points of the source that are left out.
+        Excluded points of the source.
     calibration : Calibration or None
-        Of constants in this scenario; those of a catalogue machine are its own.
+        Of constants in this scenario; a catalogue machine has its own.
     """
 
     source: str
@@ -255,7 +255,7 @@ class MeasuredScenario(Spec):
 
 
 def settings(measured: MeasuredScenario) -> list[tuple[str, dict[str, Any]]]:
-    """Path of each point and table in the file, and its settings."""
+    """Return the path of each point and table in the file, and its settings."""
     listed = [(f"measured.points.{i}", point.set) for i, point in enumerate(measured.points)]
     for i, table in enumerate(measured.collectives):
         listed.append((f"measured.collectives.{i}", table.set))
@@ -272,10 +272,10 @@ def built(
 
     Parameters
     ----------
-    measured : Measured
+    measured : MeasuredScenario
         Of a scenario.
     written : dict
-        The scenario as plain data, before it takes in its machine.
+        The scenario as plain data, without its machine's values.
     base : Path
         Folder that relative paths start from.
     look_at : callable
@@ -310,14 +310,14 @@ def built(
 
 
 def world_size(raw: Raw) -> int:
-    """World size of a scenario as plain data; 1 where that is no number."""
+    """Return the world size of a scenario as plain data; 1 if it is invalid."""
     cluster = raw.get("cluster")
     size = cluster.get("world_size") if isinstance(cluster, dict) else None
     return size if isinstance(size, int) else 1
 
 
 def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
-    """Set a point's keys; one that names its own machine starts from the file's own keys."""
+    """Set a point's keys; one that names its machine starts from the file's keys."""
     if may_name(chosen):
         point = override_all(copy.deepcopy(written), chosen, base)
         return {**with_machine(point, base), "numerics": False}
@@ -330,12 +330,12 @@ def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
 def contradictions(
     measured: MeasuredScenario, alike: Sequence[str], samples: Sequence[float]
 ) -> list[str]:
-    """Refuse points that tell different times of the same settings.
+    """Refuse points with different times of the same settings.
 
     Parameters
     ----------
-    measured : Measured
-        Its noise is the most by which replicates may differ.
+    measured : MeasuredScenario
+        Its noise is the maximum difference of replicates.
     alike : sequence of str
         Key of each point's simulation; equal keys mean equal simulations.
     samples : sequence of float

@@ -22,13 +22,13 @@ Raw = dict[str, Any]
 MAX_POINTS = 10_000
 
 MAX_DEPTH = 32
-"""Keys that lead to another one."""
+"""Maximum nesting of keys."""
 
 
 def as_written(
     file: Path, overrides: Mapping[str, Any] | None = None, swept: Collection[str] = ()
 ) -> Raw:
-    """Read a scenario as plain data, with keys set; nothing of it is checked yet.
+    """Read a scenario as plain data, with keys set, without checks.
 
     Arguments and errors as for `simdp.load_scenario`; ``swept`` are keys that get their values
     later, as in `override_all`.
@@ -65,7 +65,7 @@ def with_current_sweep(raw: Raw) -> Raw:
 
 
 def override(raw: Raw, key: str, value: Any) -> None:
-    """Set a key for good: it is swept no longer.
+    """Set a key permanently and remove it from the sweep.
 
     The rest after ``sweep.`` is one key of the sweep, with its dots. Arguments as in `set_key`.
     """
@@ -95,7 +95,7 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
     Raises
     ------
     ScenarioError
-        If the key leads through a value that has nothing inside.
+        If the key leads through a value without keys.
     """
     *parents, last = current_key(key).split(".")
     if len(parents) > MAX_DEPTH:
@@ -152,11 +152,11 @@ def override_all(
     raw : dict
         The scenario as plain data; changed.
     settings : mapping of str to value
-        Dotted keys; those that may name a machine are set first, whatever their place.
+        Dotted keys; those that may name a machine are set first.
     base : Path
         Folder that relative paths start from.
     swept : collection of str, optional
-        Keys that points set later, in addition to those of the scenario's own sweep.
+        Keys that points set later, in addition to those of the scenario's sweep.
     """
     settings = dict(settings)
     first = _first(settings)
@@ -173,10 +173,10 @@ def override_all(
 
 
 def _first(keys: Collection[str]) -> list[str]:
-    """Keys to set before the machine's values are merged.
+    """Return keys to set before the machine's values are merged.
 
     Those that may name it; and algorithms, since a machine's cost does not apply to collectives
-    whose algorithm the scenario names.
+    with an algorithm in the scenario.
     """
     algorithms = [f"collectives.{name}" for name in FAMILIES]
     named = [key for key in keys if ".".join(key.split(".")[:2]) in algorithms]
@@ -184,9 +184,9 @@ def _first(keys: Collection[str]) -> list[str]:
 
 
 def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
-    """Yield each point's settings and its scenario as plain data.
+    """Yield each point's settings and its scenario as plain data, with its machine's values.
 
-    Machines are taken in: relative paths start from ``base``.
+    Relative paths start from ``base``.
     """
     sweep = raw["sweep"]
     for values in itertools.product(*sweep.values()):
@@ -204,7 +204,7 @@ def grid(raw: Raw, base: Path) -> Iterator[tuple[Raw, Raw]]:
 
 
 def sweep_problems(raw: Raw) -> list[str]:
-    """List the problems of the sweep of a scenario as plain data, apart from its values."""
+    """Return the problems of the sweep of a scenario as plain data, except those of its values."""
     sweep = raw.get("sweep")
     if not sweep:
         return []
@@ -228,7 +228,7 @@ def sweep_problems(raw: Raw) -> list[str]:
 
 
 def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
-    """Write paths that start from ``base``, and absolute ones, as seen from ``folder``."""
+    """Rewrite absolute paths and paths relative to ``base`` relative to ``folder``."""
     if isinstance(value, dict):
         return {
             name: move_paths(inner, base, folder, str(name).split(".")[-1])
@@ -240,7 +240,7 @@ def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
 
 
 def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
-    """Every file that a scenario as plain data names, and those that an index among them names.
+    """Return every file named in a scenario as plain data, and those named in an index among them.
 
     Relative paths start from ``base``.
     """

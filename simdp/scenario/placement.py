@@ -27,7 +27,7 @@ Kind = Literal["packed", "interleaved"]
 
 
 def layout(cluster: Cluster) -> Layout:
-    """A collective algorithm's view of a cluster."""
+    """Return a collective algorithm's view of a cluster."""
     inside, across = cluster.inside_parents(), cluster.across_parents()
     return Layout(
         cluster.world_size,
@@ -38,12 +38,12 @@ def layout(cluster: Cluster) -> Layout:
 
 
 def among_others(alone: Layout) -> Layout:
-    """Layout of a job with neighbours: switches between nodes reduce for no job."""
+    """Return the layout of a job with neighbours, without reducing switches between nodes."""
     return replace(alone, across=())
 
 
 def _above_ranks(cluster: Cluster, parents: Ints) -> Ints:
-    """Reducing switches between nodes, by rank instead of by network port."""
+    """Return reducing switches between nodes, by rank instead of by network port."""
     assert cluster.inter_node is not None
     num_ports = cluster.num_nodes * cluster.inter_node.links_per_node
     ports = cluster.ports(np.arange(cluster.world_size))
@@ -52,19 +52,9 @@ def _above_ranks(cluster: Cluster, parents: Ints) -> Ints:
 
 
 def deal_nodes(kind: Kind, counts: list[int]) -> list[Ints]:
-    """Deal the nodes of a cluster to jobs.
+    """Assign the nodes of a cluster to jobs that need ``counts`` nodes each.
 
-    Parameters
-    ----------
-    kind : {"packed", "interleaved"}
-        One job after the other, or a node to each job in turn, as long as it needs one.
-    counts : list of int
-        Nodes of each job.
-
-    Returns
-    -------
-    list of ndarray, int64
-        The nodes of each job.
+    ``packed`` assigns job after job; ``interleaved`` a node to each job in turn.
     """
     job = np.repeat(np.arange(len(counts)), counts)
     if kind == "interleaved":
@@ -76,12 +66,8 @@ def deal_nodes(kind: Kind, counts: list[int]) -> list[Ints]:
 def split_ranks(world_size: int, rule: Literal["mod", "div"], value: int) -> Ints:
     """Split ranks into process groups, as NCCL_TESTS_SPLIT of nccl-tests does.
 
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    rule, value
-        Ranks of equal ``rank % value``, or of equal ``rank // value``, form a group.
+    Ranks of equal ``rank % value`` (``mod``), or of equal ``rank // value`` (``div``), form a
+    group.
 
     Returns
     -------
@@ -91,7 +77,7 @@ def split_ranks(world_size: int, rule: Literal["mod", "div"], value: int) -> Int
     Raises
     ------
     ValueError
-        If the groups are not equally large.
+        If the groups are of different sizes.
     """
     if value < 1 or world_size % value:
         raise ValueError(f"{value} does not divide {world_size} ranks")
@@ -100,10 +86,10 @@ def split_ranks(world_size: int, rule: Literal["mod", "div"], value: int) -> Int
 
 
 def group_layout(cluster: Cluster, groups: Ints) -> Layout:
-    """A collective algorithm's view of process groups that run concurrently.
+    """Return a collective algorithm's view of process groups that run concurrently.
 
-    Nodes count where every group has as many ranks, side by side, on each of its nodes; switches
-    that add do not.
+    Nodes count if every group has equally many consecutive ranks on each of its nodes; reducing
+    switches do not count.
     """
     nodes = groups // cluster.local_size
     size = groups.shape[1]
@@ -115,19 +101,9 @@ def group_layout(cluster: Cluster, groups: Ints) -> Layout:
 
 
 def vertices(cluster: Cluster, nodes: Ints) -> Ints:
-    """Vertices of a cluster that the ranks of a job on some of its nodes are.
+    """Return vertices of a job on some nodes of a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The whole.
-    nodes : ndarray, int64
-        The job's.
-
-    Returns
-    -------
-    ndarray, int64
-        Its ranks, and then the switches inside its nodes that can add.
+    These are its ranks, then the reducing switches inside its nodes.
     """
     places = layout(cluster).vertices_of_nodes()[nodes]
     ranks, switches = np.split(places, [cluster.local_size], axis=1)
@@ -138,7 +114,7 @@ def vertices(cluster: Cluster, nodes: Ints) -> Ints:
 
 
 class Neighbour(Spec):
-    """A job that trains, again and again, until the scenario's own job is done.
+    """A job that trains repeatedly until the scenario's job is done.
 
     Its nodes are like those of the cluster, without stragglers; it computes no numbers.
 
@@ -157,15 +133,7 @@ class Neighbour(Spec):
 
 
 def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
-    """Say why jobs cannot share a cluster's network.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Of the scenario's own job.
-    sizes : list of int
-        World sizes of the neighbours.
-    """
+    """Explain why jobs with world sizes ``sizes`` cannot share the network of the job's cluster."""
     if not sizes:
         return []
     if cluster.inter_node is None:
@@ -203,13 +171,13 @@ def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
 
 
 def with_neighbours(cluster: Cluster, sizes: list[int]) -> Cluster:
-    """The cluster of a job and of its neighbours, as large as all of them need."""
+    """Return the cluster of a job and its neighbours, large enough for all."""
     total = cluster.world_size + sum(sizes)
     return cluster.model_copy(update={"world_size": total, "stragglers": [], "failures": []})
 
 
 def _misfits(cluster: Cluster, sizes: list[int]) -> list[str]:
-    """Say why the network cannot join the nodes of all jobs."""
+    """Explain why the network cannot connect the nodes of all jobs."""
     whole = with_neighbours(cluster, sizes)
     raw = {name: getattr(whole, name) for name in Cluster.model_fields}  # no copy is validated
     try:
@@ -227,17 +195,9 @@ def _named(sizes: list[int]) -> list[tuple[str, int]]:
 
 
 def wiring_of(cluster: Cluster) -> Wiring:
-    """Boil a cluster down to how its ranks are joined.
+    """Reduce a cluster to the wiring of its ranks; of different nodes the slowest counts.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Where nodes differ, the slowest counts.
-
-    Returns
-    -------
-    Wiring
-        Latencies are those of one link: a hop in NCCL.
+    Latencies are those of one link: a hop in NCCL.
     """
     nodes, local = cluster.num_nodes, cluster.local_size
     intra_alpha, intra_bandwidth = _inside(cluster)
@@ -268,7 +228,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
 
 
 def _classes(cluster: Cluster) -> tuple[str, str]:
-    """Link classes inside a node and between nodes: the slowest of each."""
+    """Return link classes inside a node and between nodes: the slowest of each."""
     kinds = cluster.numbering.inside
     found = {kind.link.carries(between_nodes=False) for kind in kinds}
     peer = "pcie" if found - {"nvlink"} else "nvlink"
@@ -286,19 +246,19 @@ def _classes(cluster: Cluster) -> tuple[str, str]:
 
 
 def _is_staged(cluster: Cluster) -> bool:
-    """Whether the topology itself leads through the memory of the host."""
+    """Return whether routes of the topology pass host memory."""
     return any(hasattr(kind.topology, "p2p_level") for kind in cluster.numbering.inside)
 
 
 def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wiring:
-    """Boil a cluster down to how the ranks of a process group are joined.
+    """Reduce a cluster to the wiring of the ranks of a process group.
 
     Parameters
     ----------
     cluster : Cluster
         As in `wiring_of`.
     groups : ndarray, shape `(num_groups, group size)`, int64
-        Groups that do the same at the same time: those with ranks on one node share its network
+        Groups that run the same at the same time: those with ranks on one node share its network
         cards.
     side_by_side : int
         Ranks of a group on each of its nodes; 0 if these differ: each then counts as a separate
@@ -322,7 +282,7 @@ def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wirin
 
 
 def _inside(cluster: Cluster) -> tuple[float, float]:
-    """Latency of a link inside a node [s], and the bandwidth of its slowest device [bytes/s]."""
+    """Return the latency of a link inside a node [s] and its slowest device's bandwidth."""
     if cluster.local_size == 1:
         return 0.0, inf
     kinds = [_inside_kind(*each) for each in _insides(cluster)]
@@ -330,7 +290,7 @@ def _inside(cluster: Cluster) -> tuple[float, float]:
 
 
 def _insides(cluster: Cluster) -> Iterator[tuple[NodeKind, int, LinkFactors]]:
-    """Each kind of node, and each node with degraded links, with the factors of its links."""
+    """Yield each kind of node, and each node with degraded links, with the factors of its links."""
     n, numbering = cluster.local_size, cluster.numbering
     for kind in numbering.inside:
         yield kind, n, LinkFactors(np.ones(kind.num_links), np.ones(kind.num_links))
@@ -364,7 +324,7 @@ def _inside_kind(kind: NodeKind, n: int, factors: LinkFactors) -> tuple[float, f
 
 
 def _staged(bandwidth: Floats, begins: Bools) -> Floats:
-    """Bandwidth of routes that are stored on their way: the times of the stages add up."""
+    """Return the bandwidth of stored and forwarded routes: the times of the stages add up."""
     stage = np.cumsum(begins, axis=1)
     seconds = np.zeros(len(bandwidth))
     for number in range(int(stage.max()) + 1):
@@ -376,15 +336,7 @@ def _staged(bandwidth: Floats, begins: Bools) -> Floats:
 
 
 def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
-    """Refuse stragglers on ranks, or nodes, that the sweep's largest world size lacks.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Of one point.
-    largest : int
-        World size of the largest.
-    """
+    """Refuse stragglers on ranks, or nodes, that the sweep's largest world size lacks."""
     lines = [
         f"cluster.stragglers.{i}.{'link' if hasattr(one, 'link') and one.link else 'rank'}: rank "
         f"{one.on_rank()} does not exist; the largest world_size is {largest}, so ranks are "
@@ -410,16 +362,10 @@ def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
 def degraded_problems(
     cluster: Cluster, cost: Cost, has_server: bool, among_jobs: bool
 ) -> list[str]:
-    """Refuse degraded links where nothing would come of them, or the half of it.
+    """Refuse degraded links without an effect, or with only a part of it.
 
-    Parameters
-    ----------
-    cluster, cost
-        Of one point.
-    has_server : bool
-        Whether its strategy has a parameter server.
-    among_jobs : bool
-        Whether there are other jobs on the network.
+    ``has_server`` is whether the strategy has a parameter server; ``among_jobs``, whether other
+    jobs share the network.
     """
     found = []
     for i, one in _degraded(cluster):

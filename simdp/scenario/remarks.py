@@ -20,23 +20,19 @@ from simdp.scenario.root import Scenario
 UNDETERMINED = "undetermined"
 
 HARDWARE = ("device", "topology", "link", "inter_node")
-"""Keys of a cluster that say what it is made of."""
+"""Keys of a cluster's hardware."""
 
 
 def remarks(scenario: Scenario) -> dict[str, str]:
-    """Say how far the figures of a point's hardware can be relied on.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        One point.
+    """Describe the reliability of a point's hardware figures.
 
     Returns
     -------
     dict of str to str
         A line each, by topic: ``calibration``, always; ``undetermined``, constants that the
-        measurements leave open; ``collectives``, how their time is found; ``caveats``, unusual
-        properties of the machine; ``machine``, its current name; ``job``, keys that a run ignores.
+        measurements do not determine; ``collectives``, the source of their times; ``caveats``,
+        unusual properties of the machine; ``machine``, its current name; ``job``, keys that a run
+        ignores.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
@@ -75,7 +71,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
 
 
 def _of_machine(scenario: Scenario) -> dict[str, str]:
-    """Unusual properties of a scenario's machine, and its current name."""
+    """Return unusual properties of a scenario's machine, and its current name."""
     name, found = scenario.cluster.machine, dict[str, str]()
     if name is None:
         return found
@@ -88,7 +84,7 @@ def _of_machine(scenario: Scenario) -> dict[str, str]:
 
 
 def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
-    """Describe how the time of the collectives that a scenario calls is found."""
+    """Describe the source of the times of a scenario's collectives."""
     groups = [name for several in scenario.program.groups for name in several.collectives]
     called = dict.fromkeys([*(name for name, _ in scenario.calls()), *groups])
     collectives, cluster = scenario.collectives, scenario.cluster
@@ -130,14 +126,9 @@ def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
 
 
 def replaced_keys(cluster: Cluster, base: Path) -> list[str]:
-    """Parts of the hardware that a cluster has in another form than its machine's entry.
+    """Return parts of the hardware in which a cluster differs from its machine's entry.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Of a scenario; one without a machine has none.
-    base : Path
-        Folder that the path of a machine's file starts from.
+    ``base`` is the folder that the path of a machine's file starts from.
     """
     if cluster.machine is None:
         return []
@@ -152,7 +143,7 @@ def replaced_keys(cluster: Cluster, base: Path) -> list[str]:
 
 
 def _pure(name: str, base: Path, world_size: int, devices_per_node: int | None) -> Cluster | None:
-    """A machine's cluster of some size, or of another one where that needs other keys."""
+    """Return a machine's cluster of a size, or of another one if that needs other keys."""
     brought = read_machine(name, base).cluster
     sizes = {"world_size": world_size, "devices_per_node": devices_per_node}
     return _cluster({**brought, **sizes}, base) or _cluster(brought | {"world_size": 1}, base)
@@ -164,7 +155,7 @@ def _pure_of_catalogue(name: str, world_size: int, devices_per_node: int | None)
 
 
 def _cluster(raw: dict[str, Any], base: Path) -> Cluster | None:
-    """Make a cluster; None where other sizes need other keys."""
+    """Build a cluster; None if other sizes need other keys."""
     try:
         return Cluster.model_validate(raw, context={"base": base})
     except ValidationError:
@@ -172,7 +163,7 @@ def _cluster(raw: dict[str, Any], base: Path) -> Cluster | None:
 
 
 def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
-    """Parts of a cluster that differ from its machine and that its ranks use.
+    """Return used parts of a cluster that differ from its machine.
 
     Returns
     -------
@@ -190,7 +181,7 @@ def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
 
 
 def calibration_of(scenario: Scenario) -> Calibration | None:
-    """Calibration of the constants of a scenario's machine; None if nothing was fitted."""
+    """Return the calibration of a scenario's machine; None if nothing was fitted."""
     name = scenario.cluster.machine
     if name is None:
         return None

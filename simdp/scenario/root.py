@@ -41,10 +41,10 @@ Of = tuple[Cluster, Workload, Strategy]
 NAME_PATTERN = r"^[^\x00-/:-@\[-^`{-\x7f][^\x00-*,/:-@\[-^`{-\x7f]*$"
 
 KNOWN_PROGRAM = "program of"
-"""Where a scenario keeps its program, with what it was made of."""
+"""Cache key of a scenario's program and its inputs."""
 
 MADE: deque[tuple[tuple[Any, ...], Workload, Strategy, Program]] = deque(maxlen=8)
-"""The last programs, with all that they depend on."""
+"""The last programs, with their inputs."""
 
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
@@ -66,14 +66,14 @@ class Scenario(Spec):
     strategy : Strategy
         How ranks train together.
     collectives : Collectives
-        By which algorithms they exchange data, and how the time of that is found.
+        Algorithms of the collectives, and the source of their times.
     neighbours : list of Neighbour
-        Other jobs on nodes of their own, which share the network between nodes.
+        Other jobs on separate nodes, which share the network between nodes.
     placement : {"packed", "interleaved"}
-        Which nodes each job gets: one job after the other, or a node to each in turn.
+        Assignment of nodes to jobs: job after job, or a node to each in turn.
     numerics : bool
-        False simulates time only, without arrays; the default where the model has no numbers, or
-        no data set.
+        False simulates time only, without arrays; the default if the model has no numbers, or no
+        data set.
     target : Target or None
         Target of training: epochs, samples, the quality of a benchmark, or a loss, at which the run
         ends.
@@ -82,7 +82,7 @@ class Scenario(Spec):
     measured : Measured or None
         Measurements of a real machine.
     checkpoint : Checkpoint or None
-        How the state is kept through a job of days; None: it is not. For ``job``, as the next one.
+        Checkpointing of a job of days; None: none. For ``job``, as the next one.
     recovery : Recovery or None
         Reaction to a failure of part of the cluster; None: ``restart``, in no time.
     """
@@ -170,14 +170,14 @@ class Scenario(Spec):
         return known[1]
 
     def __getstate__(self) -> dict[Any, Any]:
-        """A process that gets this makes the program and the graph anew, or has them already."""
+        """Drop the program and the graph, which another process builds again or has cached."""
         state = super().__getstate__()
         fields = {key: value for key, value in state["__dict__"].items() if key != KNOWN_PROGRAM}
         fields["workload"] = self.workload.model_copy(update={"model": self.workload.model})
         return {**state, "__dict__": fields}
 
     def _like_others(self) -> Program:
-        """A program built before for a scenario that differs in its network only, or a new one."""
+        """Return a cached program of a scenario that differs only in its network, or a new one."""
         cluster = self.cluster
         num_samples = self.workload.num_samples(self.base)
         of = cluster.world_size, cluster.local_size, cluster.overheads, num_samples
@@ -194,7 +194,7 @@ class Scenario(Spec):
         start: Start = START,
         participants: Participants | None = None,
     ) -> Program:
-        """A new program: with nominal times, another start, or some of the ranks."""
+        """Build a program: with nominal times, another start, or some of the ranks."""
         cluster, workload = self.cluster, self.workload
         return Program.of(
             self.strategy,
@@ -210,12 +210,12 @@ class Scenario(Spec):
         )
 
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
-        """Scenarios of the points and of the tables of ``measured``, in their order."""
+        """Scenarios of the points and of the tables of ``measured``, in order."""
         num_points = len(self.measured.points) if self.measured else 0
         return self._measured[:num_points], self._measured[num_points:]
 
     def neighbour(self, number: int) -> Scenario:
-        """One of the neighbours as a scenario of its own, on nodes like these."""
+        """Return one of the neighbours as a separate scenario, on nodes like these."""
         job = self.neighbours[number]
         workload, collectives = job.workload, job.collectives
         with suppress(ScenarioError):  # a file is at fault, which their own checks report
@@ -238,12 +238,9 @@ class Scenario(Spec):
         )
 
     def resolved(self, folder: Path | None = None) -> Raw:
-        """Write the scenario as plain data that loads again: defaults and units spelled out.
+        """Return the scenario as plain data that loads again, with defaults and units.
 
-        Parameters
-        ----------
-        folder : Path, optional
-            Where it will lie: its paths start from there. Left out, from where they do now.
+        Paths are relative to ``folder``, where it will be saved; by default to the current base.
         """
         raw: Raw = self.model_dump(mode="json", exclude_none=True)
         if self.cluster.machine is not None:  # its values would fill a key set to null
@@ -254,13 +251,10 @@ class Scenario(Spec):
         return raw if folder is None else move_paths(raw, self._base.resolve(), folder.resolve())
 
     def points(self) -> list[tuple[Raw, Scenario]]:
-        """Every point of the sweep: its settings and scenario; one point without a sweep.
+        """Return every point of the sweep: its settings and scenario; one point without a sweep.
 
-        Returns
-        -------
-        list of (dict, Scenario)
-            In the order of the grid. A straggler or fault of a rank that a point lacks has no
-            effect there.
+        In the order of the grid. A straggler or fault of a rank that a point lacks has no effect
+        there.
         """
         if not self.sweep:
             return [({}, self)]
@@ -269,7 +263,7 @@ class Scenario(Spec):
 
 
 def build(raw: Raw, base: Path) -> Scenario:
-    """Make a scenario of plain data that may not be valid.
+    """Build a scenario from plain data that may be invalid.
 
     Raises
     ------
@@ -288,7 +282,7 @@ def validated(raw: Raw, base: Path) -> Scenario:
     Raises
     ------
     pydantic.ValidationError
-        If it is not valid.
+        If it is invalid.
     """
     scenario = Scenario.model_validate(raw, context={"base": base})
     try:
@@ -342,6 +336,6 @@ def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Sce
 
 
 def _nulls(spec: Spec) -> Raw:
-    """Keys of a spec that were written as null."""
+    """Return keys of a spec that were written as null."""
     written = spec.model_fields_set
     return {key: None for key, value in spec if value is None and key in written}

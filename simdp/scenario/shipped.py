@@ -1,4 +1,4 @@
-"""Scenarios that simdp brings, by name: those of the folder ``scenarios`` of its repository.
+"""Shipped scenarios by name: those of the folder ``scenarios`` of the repository.
 
 An installed package holds a copy of that folder in this package; in a checkout, also after ``pip
 install -e``, the folder is next to the package. A name is the path in it without its suffix:
@@ -19,25 +19,25 @@ PLACES = (PACKAGE / "scenarios", PACKAGE.parent / "scenarios")
 """Of an installed package, and of a checkout."""
 
 FOR_EDITORS = "# yaml-language-server: $schema="
-"""Begins a file's first line, which names the schema to editors."""
+"""Begin of a file's first line with the schema for editors."""
 
 SCENARIO, PROGRAM = ".yaml", ".py"
 
 
 @cache
 def folder() -> Path:
-    """Where the scenarios lie."""
+    """Return the folder of the scenarios."""
     return next((place for place in PLACES if place.is_dir()), PLACES[0])
 
 
 @cache
 def names(suffix: str = SCENARIO) -> tuple[str, ...]:
-    """Names of the lesson scenarios, sorted, or of the rank programs next to them."""
+    """Return names of the lesson scenarios, sorted, or of the rank programs next to them."""
     return tuple(sorted(path.stem for path in folder().glob(f"*{suffix}")))
 
 
 def question(name: str) -> str:
-    """The question that a scenario answers: the first comment of its file after the editor line."""
+    """Return the question of a scenario: the first comment of its file after the editor line."""
     with (folder() / f"{name}{SCENARIO}").open(encoding="utf-8") as lines:
         comment = []
         for line in lines:
@@ -57,7 +57,7 @@ def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
     Parameters
     ----------
     path : Path
-        As it was typed.
+        As typed.
     suffix : str
         Of scenarios, or of rank programs.
     folders : bool
@@ -72,7 +72,7 @@ def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
     Raises
     ------
     ScenarioError
-        If there is no such file or scenario, with the names that there are.
+        If there is no such file or scenario, with the known names.
     """
     for candidate in (path, Path(f"{path}{suffix}"), *_brought(path, suffix, folders)):
         if _is(candidate.is_file) or (folders and _is(candidate.is_dir)):
@@ -93,7 +93,7 @@ def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
 
 
 def _brought(path: Path, suffix: str, folders: bool) -> Iterator[Path]:
-    """Where it would lie if simdp brought it."""
+    """Return the place of a shipped file."""
     if path.name and not path.is_absolute() and ".." not in path.parts:
         yield folder() / f"{path}{suffix}"
         if folders:
@@ -101,7 +101,7 @@ def _brought(path: Path, suffix: str, folders: bool) -> Iterator[Path]:
 
 
 def _is(asked: Callable[[], bool]) -> bool:
-    """Whether a path exists; False if it cannot be looked up, as with a name too long."""
+    """Return whether a path exists; False if it cannot be looked up, as with a name too long."""
     try:
         return asked()
     except (OSError, ValueError):
