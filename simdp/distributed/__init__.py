@@ -1,4 +1,4 @@
-"""RANK PROGRAMS: torch.distributed's shape, on virtual ranks with a virtual clock.
+"""RANK PROGRAMS: the API of torch.distributed, on virtual ranks with a virtual clock.
 
 A program that calls ``torch.distributed`` on tensors calls the same functions of this module on
 NumPy arrays, and ``compute`` where its device would be busy::
@@ -12,9 +12,9 @@ NumPy arrays, and ``compute`` where its device would be busy::
     print(dist.get_rank(), tensor, dist.clock())
 
 ``python -m simdp exec program.py --world-size 4`` runs it. Numbers are those of real collectives,
-to the bits of their additions; times are those of the cluster's. Calls block, as on a GPU's
-streams: collectives of a group run one after the other on its communication stream, concurrently
-with the rank's compute and with other groups, with which they share links.
+bit by bit; times are those of the cluster. Calls block, as on a GPU's streams: collectives of a
+group run one after the other on its communication stream, concurrently with the rank's compute and
+with other groups, with which they share links.
 """
 
 from simdp.distributed.collectives import (
@@ -82,11 +82,11 @@ from simdp.distributed.objects import (
 )
 
 group = GroupMember
-"""Torch's name for the place where ``group.WORLD`` is."""
+"""torch's name for the class of ``group.WORLD``."""
 
 all_gather_single = all_gather_into_tensor
 reduce_scatter_single = reduce_scatter_tensor
-"""What newer versions of torch call them."""
+"""Names in newer versions of torch."""
 
 __all__ = [
     "BACKENDS",

@@ -2,11 +2,11 @@
 
 A root may also be given by its place in the group, as ``group_src`` or ``group_dst``. Every call
 blocks until its result is complete; with ``async_op=True`` it returns a `Work`. The call owns its
-inputs and outputs until it is over. Ranks that are no member of the group get torch's warning, and
-None. All of them raise `ProgramError` if an argument is wrong, or if the ranks of the group do not
-make the same call. Reducing collectives are here, too.
+inputs and outputs until it is complete. Ranks outside of the group get torch's warning, and None.
+All of them raise `ProgramError` if an argument is invalid, or if the ranks of the group do not make
+the same call.
 
-``send`` blocks until the message arrives, as NCCL's and gloo's do: two ranks that both send before
+``send`` blocks until the message arrives, as with NCCL and gloo: two ranks that both send before
 they receive deadlock.
 """
 
@@ -34,40 +34,30 @@ from simdp.errors import ProgramError
 
 
 class Work:
-    """A call that is under way; its tensors belong to it until it is over.
-
-    Parameters
-    ----------
-    process : Process
-        Rank.
-    handle : Handle
-        The call.
-    tensors : sequence of ndarray
-        Result.
-    """
+    """A pending call; it owns its tensors until it is complete."""
 
     def __init__(self, process: Process, handle: Handle, tensors: Sequence[Array]) -> None:
         self._process, self._handle, self._tensors = process, handle, tensors
 
     def wait(self) -> bool:
-        """Let the rank wait until the call is over; True then.
+        """Block the rank until the call is complete; returns True.
 
         Raises
         ------
         ProgramError
-            If the call is another rank's.
+            If the call belongs to another rank.
         """
         self._asking("wait")
         self._process.runtime.wait(self._handle)
         return True
 
     def is_completed(self) -> bool:
-        """Whether the call is over by now. Time passes only in `compute` and in blocking calls.
+        """Return whether the call is complete. Time passes only in `compute` and in blocking calls.
 
         Raises
         ------
         ProgramError
-            If a program does nothing but ask, or the call is another rank's.
+            If a program only polls, or the call belongs to another rank.
         """
         asking = self._asking("is_completed")
         advice = "compute() and wait() only, so call one of them"
@@ -75,12 +65,12 @@ class Work:
         return self._handle.done
 
     def is_success(self) -> bool:
-        """Tell that the call has not failed, as torch does while it is under way as well."""
+        """Return that the call has not failed, like torch also while it is pending."""
         self._asking("is_success")
         return True
 
     def get_future(self) -> Future:
-        """The tensors that the call leaves on this rank, as a future."""
+        """Return a future of the call's tensors on this rank."""
         self._asking("get_future")
         return Future(self, lambda: list(self._tensors))
 
@@ -88,25 +78,25 @@ class Work:
         return str(self._handle.asked)
 
     def _asking(self, call: str) -> Process:
-        """The calling rank, which must own this work."""
+        """Return the calling rank, which must own this work."""
         asking = process(call)
         self._handle.check_owner(call, asking.rank)
         return asking
 
     def source_rank(self) -> int:
-        """The rank that a receive got its message from; -1 before, and for other calls."""
+        """Return the rank that a received message came from; -1 before, and for other calls."""
         return self._handle.source if self._handle.done else -1
 
 
 class Future:
-    """Result of a call, as torch.futures.Future holds it.
+    """Result of a call, like torch.futures.Future.
 
     Parameters
     ----------
     work : Work
         The call.
     find : callable
-        Finds the value once the call is over.
+        Returns the value of a complete call.
     """
 
     def __init__(self, work: Work, find: Callable[[], Any]) -> None:
@@ -114,21 +104,21 @@ class Future:
         self._found: list[Any] = []
 
     def wait(self) -> Any:
-        """Let the rank wait until the call is over; its value."""
+        """Block the rank until the call is complete; return its value."""
         self._work.wait()
         return self.value()
 
     def done(self) -> bool:
-        """Tell whether the call is over by now, as `Work.is_completed`."""
+        """Return whether the call is complete, as `Work.is_completed`."""
         return self._work.is_completed()
 
     def value(self) -> Any:
-        """Result of the call: the list of its tensors, or a callback's return value.
+        """Return the result of the call: the list of its tensors, or a callback's return value.
 
         Raises
         ------
         ProgramError
-            If the call is not over.
+            If the call is not complete.
         """
         if not self.done():
             raise ProgramError(f"value: {self._work} is not over yet; call wait() first.")
@@ -138,10 +128,10 @@ class Future:
         return value
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
-        """A future of ``callback(self)``.
+        """Return a future of ``callback(self)``.
 
-        It runs once: now if the call is over, or else when the rank first waits for that future or
-        reads its value.
+        It runs once: now if the call is complete, or else when the rank first waits for that future
+        or reads its value.
         """
         following = Future(self._work, lambda: callback(self))
         if self.done():
@@ -159,7 +149,7 @@ def issue(
     root: int = 0,
     tensors: Sequence[Array] | None = None,
 ) -> Work | None:
-    """Issue a collective; wait for it, or give back its work.
+    """Issue a collective; wait for it, or return its work.
 
     Parameters
     ----------
@@ -168,7 +158,7 @@ def issue(
     asked, given, collective, op, root
         As for `simdp.engine.programs.groups.ProgramGroup.issue`.
     async_op : bool
-        Whether the rank goes on.
+        Whether the rank continues.
     tensors : sequence of ndarray, optional
         Value of its future; by default the outputs, or without any the inputs.
     """
@@ -210,7 +200,7 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Give each rank one tensor of the list that rank ``src`` has."""
+    """Send each rank one tensor of rank ``src``'s list."""
     call = "scatter"
     at = member(group, call)
     if at is None:
@@ -230,7 +220,7 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Collect the tensors of all ranks in the list that rank ``dst`` has."""
+    """Collect the tensors of all ranks in rank ``dst``'s list."""
     call = "gather"
     at = member(group, call)
     if at is None:
@@ -251,7 +241,7 @@ def _only_at(
     sample: Array,
     read_only: bool = False,
 ) -> Sequence[Array]:
-    """The list that only the root must have."""
+    """Return the list that only the root must pass."""
     if root.mine:
         return checked(tensors, len(at.group.ranks), sample, call, name, read_only)
     if tensors is not None and (not isinstance(tensors, list | tuple) or tensors):
@@ -323,14 +313,8 @@ def all_to_all_single(
 ) -> Work | None:
     """Send the i-th rows of a tensor to the i-th rank, from each rank to each.
 
-    Parameters
-    ----------
-    output, input : ndarray
-        Of equal dtype; cut along the first axis.
-    output_split_sizes, input_split_sizes : sequence of int, optional
-        Rows from and to each rank; equally many if left out.
-    group, async_op
-        As everywhere.
+    ``output`` and ``input`` have the same dtype and are cut along the first axis; split sizes are
+    rows from and to each rank, equal by default.
     """
     call = "all_to_all_single"
     at = member(group, call)
@@ -357,30 +341,30 @@ def isend(
     tag: int = 0,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Send a tensor to rank ``dst``, and go on.
+    """Start to send a tensor to global rank ``dst``.
 
     Parameters
     ----------
     tensor : ndarray
-        Must not change before the work is over.
+        Must not change before the work is complete.
     dst : int
         Global rank.
     group : ProcessGroup, optional
-        All ranks, if left out.
+        Default: all ranks.
     tag : int
-        A receive takes messages of its own tag only.
+        A receive only matches messages of the same tag.
     group_dst : int
-        In place of ``dst``: the place in the group.
+        Instead of ``dst``: the place in the group.
 
     Returns
     -------
     Work or None
-        None for a rank that is not in the group.
+        None for a rank outside of the group.
 
     Raises
     ------
     ProgramError
-        If there is no such rank, or the tensor is none.
+        If there is no such rank, or the tensor is invalid.
     """
     found = posted_send("isend", tensor, dst, group, tag, group_dst)
     return None if found is None else Work(found[0].process, found[1], [tensor])
@@ -420,10 +404,7 @@ def recv(
 ) -> int:
     """Receive a tensor from rank ``src``, or from any rank; see `isend`.
 
-    Returns
-    -------
-    int
-        The rank that sent it; -1 for a rank that is not in the group.
+    Returns the sender's rank; -1 for a rank outside of the group.
     """
     found = posted_receive("recv", tensor, src, group, tag, group_src)
     if found is None:
@@ -433,19 +414,12 @@ def recv(
 
 
 class P2POp:
-    """A message of a batch.
-
-    Parameters
-    ----------
-    op : callable
-        `isend` or `irecv`.
-    tensor, peer, group, tag, group_peer
-        Its arguments.
+    """A message of a batch; arguments as of ``op``, `isend` or `irecv`.
 
     Raises
     ------
     ProgramError
-        If an argument is wrong.
+        If an argument is invalid.
     """
 
     def __init__(
@@ -468,12 +442,12 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
-    """Begin several messages of one group at once; see `isend`.
+    """Start several messages of one group at once; see `isend`.
 
     Raises
     ------
     ProgramError
-        If the list is none, or the groups differ.
+        If the list is invalid, or the groups differ.
     """
     call = "batch_isend_irecv"
     ops = p2p_op_list
@@ -535,11 +509,11 @@ def _tagged(tag: int) -> str:
 
 
 class ReduceOp(Enum):
-    """How reductions combine elements.
+    """Operators of reductions.
 
-    Elements are combined in the order of the algorithm, and so have its bits; ``AVG`` is the sum
-    over the number of ranks. ``BAND``, ``BOR`` and ``BXOR`` take bits of whole numbers, and are not
-    there with nccl.
+    Elements are combined in the order of the algorithm, which determines their bits; ``AVG`` is the
+    sum over the number of ranks. ``BAND``, ``BOR`` and ``BXOR`` combine bits of integers; nccl
+    lacks them.
     """
 
     SUM = "SUM"
@@ -577,7 +551,7 @@ def _named(op: ReduceOp, tensor: Array, at: Member, call: str) -> str:
 def all_reduce(
     tensor: Array, op: ReduceOp = ReduceOp.SUM, group: AnyGroup = None, async_op: bool = False
 ) -> Work | None:
-    """Reduce the tensors of all ranks, and leave the result on every one of them."""
+    """Reduce the tensors of all ranks, with the result on all of them."""
     call = "all_reduce"
     at = member(group, call)
     if at is None:
@@ -596,8 +570,8 @@ def all_reduce_coalesced(
 ) -> Future | None:
     """Reduce several tensors of one dtype in one all_reduce of all their elements, in place.
 
-    With ``async_op=True`` it gives back the future of the tensors, as torch does, not a `Work`.
-    Torch does not compare the ranks' shapes; here they must be the same.
+    With ``async_op=True`` it returns the future of the tensors, like torch, not a `Work`. torch
+    does not compare the ranks' shapes; here they must be the same.
     """
     call = "all_reduce_coalesced"
     at = member(group, call)
@@ -631,7 +605,7 @@ def reduce(
 ) -> Work | None:
     """Reduce the tensors of all ranks onto rank ``dst``; the others keep theirs.
 
-    Torch leaves the others' result undefined; gloo leaves partial sums there.
+    torch leaves the others' result undefined; gloo leaves partial sums there.
     """
     call = "reduce"
     at = member(group, call)
@@ -691,10 +665,10 @@ def reduce_scatter_tensor(
 
 
 MONITORED = ("gloo",)
-"""Backends that have a `monitored_barrier` in torch."""
+"""Backends with a `monitored_barrier` in torch."""
 
 TIMEOUT = 1800.0
-"""How long torch's rank 0 waits if nobody says [s]."""
+"""torch's default timeout [s]."""
 
 
 def barrier(
@@ -703,7 +677,7 @@ def barrier(
     device_ids: Sequence[int] | None = None,
     timeout: Any = None,
 ) -> Work | None:
-    """Wait until all ranks have come here; ``device_ids`` and ``timeout`` are of no effect."""
+    """Wait until all ranks have arrived; ``device_ids`` and ``timeout`` have no effect."""
     call = "barrier"
     at = member(group, call)
     if at is None:
@@ -720,23 +694,22 @@ def monitored_barrier(
 ) -> None:
     """Wait until all ranks have arrived; the group's first rank names late ranks.
 
-    As in torch, every rank sends to the first one, which answers when it has heard of all. A rank
-    that never comes is named by the report of the deadlock.
+    As in torch, every rank sends to the first one, which replies when all have arrived. A rank that
+    never arrives is named by the deadlock report.
 
     Parameters
     ----------
     group : ProcessGroup, optional
-        All ranks, if left out. Its backend must be gloo.
+        Default: all ranks. Its backend must be gloo.
     timeout : timedelta, optional
-        How long after the first rank others may come; that of `init_process_group`, or 30 minutes,
-        if left out.
+        Maximum delay behind the first rank; default: that of `init_process_group`, or 30 minutes.
     wait_all_ranks : bool
-        Whether all late ranks are named, and not the first of them only.
+        Whether all late ranks are named, instead of the first only.
 
     Raises
     ------
     ProgramError
-        On the group's first rank, if others are late; or if an argument is wrong.
+        On the group's first rank, if others are late; or if an argument is invalid.
     """
     call = "monitored_barrier"
     at = member(group, call)

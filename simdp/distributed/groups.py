@@ -27,7 +27,7 @@ class ProcessGroup:
     of : Process
         The member.
     members : Group
-        All of them.
+        All members.
     desc : str
         Its name in the program.
 
@@ -46,11 +46,11 @@ class ProcessGroup:
         return self.members.name
 
     def rank(self) -> int:
-        """The member's place in the group."""
+        """Return the member's place in the group."""
         return self.members.place[self._of.rank]
 
     def size(self) -> int:
-        """Number of members."""
+        """Return the number of members."""
         return len(self.members.ranks)
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +67,7 @@ class ProcessGroup:
 
 
 class _World(type):
-    """Class attributes that look like constants, but have a value per rank."""
+    """Metaclass of class attributes that look like constants, but have a value per rank."""
 
     @property
     def WORLD(cls) -> ProcessGroup | None:  # noqa: N802  torch's name
@@ -79,12 +79,12 @@ class _World(type):
 
 
 class GroupMember(metaclass=_World):
-    """Groups that are not created: ``WORLD``, and the result for a rank that is not a member.
+    """Predefined groups: ``WORLD``, and the result for a rank outside of a group.
 
     Attributes
     ----------
     NON_GROUP_MEMBER : object
-        Result of `new_group` on ranks that are not in the group.
+        Result of `new_group` on ranks outside of the group.
     """
 
     NON_GROUP_MEMBER: ClassVar[object] = object()
@@ -94,7 +94,7 @@ AnyGroup = ProcessGroup | object | None
 
 
 class Root(NamedTuple):
-    """The rank that a call begins or ends at: its place, itself, and how messages show it."""
+    """The root of a call: its place, its global rank, and its name in messages."""
 
     place: int
     rank: int
@@ -109,12 +109,12 @@ class Member(NamedTuple):
     group: ProgramGroup
 
     def place(self, rank: Any, call: str, name: str) -> int:
-        """The place in the group of a rank that is given as ``name``.
+        """Return the place in the group of the rank given as argument ``name``.
 
         Raises
         ------
         ProgramError
-            If it is no rank of the group.
+            If it is not in the group.
         """
         number = whole_number(rank)
         found = None if number is None else self.group.place.get(number)
@@ -129,12 +129,12 @@ class Member(NamedTuple):
     def root(
         self, rank: Any, group_rank: Any, call: str, name: str, default: int | None = None
     ) -> Root:
-        """The rank that is given as ``name``, or by its place as ``group_name``.
+        """Return the root given as argument ``name``, or by its place as ``group_name``.
 
         Raises
         ------
         ProgramError
-            If it is no rank of the group, or not given in one of these ways.
+            If it is not in the group, or not given in one of these ways.
         """
         if rank is None and group_rank is None:
             rank = default
@@ -159,7 +159,7 @@ def _place(group: ProgramGroup, number: Any, call: str, name: str) -> int:
 
 
 def whole_number(rank: Any) -> int | None:
-    """A whole number of any type, or None."""
+    """Return an integer of any type as int, or None."""
     try:
         return index(rank)
     except TypeError:
@@ -167,7 +167,7 @@ def whole_number(rank: Any) -> int | None:
 
 
 def initialised(call: str) -> Process:
-    """The calling rank, which must have a default group.
+    """Return the calling rank, which must have a default group.
 
     Raises
     ------
@@ -181,16 +181,16 @@ def initialised(call: str) -> Process:
 
 
 def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Member | None:
-    """The calling rank, in a group; None, with torch's warning, if it is no member.
+    """Return the calling rank in a group; None, with torch's warning, outside of the group.
 
     Parameters
     ----------
     group : ProcessGroup, object or None
-        As the program gives it.
+        As passed by the program.
     call : str
         For messages.
     warn : bool
-        Whether a stranger is warned.
+        Whether a rank outside of the group is warned.
     depth : int
         Frames from here to the program's, which the warning names.
 
@@ -221,7 +221,7 @@ def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Mem
 
 
 def destroy_process_group(group: AnyGroup = None) -> None:
-    """Give a group up; without one, the default group and all others."""
+    """Destroy a group; by default, the default group and all others."""
     found = member(group, "destroy_process_group", warn=False)
     if found is None:
         return
@@ -232,24 +232,24 @@ def destroy_process_group(group: AnyGroup = None) -> None:
 
 
 def is_initialized() -> bool:
-    """Tell whether there is a default group."""
+    """Return whether there is a default group."""
     return process("is_initialized").world is not None
 
 
 def get_rank(group: AnyGroup = None) -> int:
-    """Rank of the caller, in a group its place there; -1 where it is no member."""
+    """Return the rank of the caller, in a group its place there; -1 outside of it."""
     found = member(group, "get_rank", warn=False)
     return -1 if found is None else found.group.place[found.process.rank]
 
 
 def get_world_size(group: AnyGroup = None) -> int:
-    """Number of ranks of a group; -1 where the caller is no member."""
+    """Return the number of ranks of a group; -1 outside of it."""
     found = member(group, "get_world_size", warn=False)
     return -1 if found is None else len(found.group.ranks)
 
 
 def _of(group: AnyGroup, call: str) -> ProgramGroup:
-    """A group that the caller must be a member of."""
+    """Return a group that the caller must belong to."""
     found = member(group, call, warn=False)
     if found is None:
         raise ProgramError(f"{call}: this rank is no member of the group; ask on one that is.")
@@ -257,46 +257,46 @@ def _of(group: AnyGroup, call: str) -> ProgramGroup:
 
 
 def get_backend(group: AnyGroup = None) -> str:
-    """Name of a group's backend.
+    """Return the name of a group's backend.
 
     Raises
     ------
     ProgramError
-        If the caller is no member.
+        If the caller is not a member.
     """
     return _of(group, "get_backend").backend
 
 
 def get_process_group_ranks(group: AnyGroup) -> list[int]:
-    """Global ranks of a group's members, in its order; of all ranks, if None.
+    """Return global ranks of a group's members, in its order; of all ranks, if None.
 
     Raises
     ------
     ProgramError
-        If the caller is no member.
+        If the caller is not a member.
     """
     return list(_of(group, "get_process_group_ranks").ranks)
 
 
 def get_global_rank(group: AnyGroup, group_rank: int) -> int:
-    """Global rank of the member at a place.
+    """Return the global rank of the member at a place.
 
     Raises
     ------
     ProgramError
-        If there is no such place, or the caller is no member.
+        If there is no such place, or the caller is not a member.
     """
     of = _of(group, "get_global_rank")
     return of.ranks[_place(of, group_rank, "get_global_rank", "group_rank")]
 
 
 def get_group_rank(group: AnyGroup, global_rank: int) -> int:
-    """Place of a global rank in a group.
+    """Return the place of a global rank in a group.
 
     Raises
     ------
     ProgramError
-        If it is no member, or the caller is none.
+        If it, or the caller, is not a member.
     """
     of = _of(group, "get_group_rank")
     return Member(process("get_group_rank"), of).place(global_rank, "get_group_rank", "global_rank")
@@ -307,16 +307,16 @@ def get_group_rank(group: AnyGroup, global_rank: int) -> int:
 DEFAULT_BACKEND = "nccl"
 
 METHODS = "env://", "tcp://", "file://"
-"""How torch's ranks find each other; here they are together anyway."""
+"""Rendezvous methods of torch, without effect."""
 
 
 def seconds_of(timeout: Any, call: str) -> float | None:
-    """A timeout in seconds; None for none.
+    """Return a timeout in seconds; None for none.
 
     Raises
     ------
     ProgramError
-        If it is no `datetime.timedelta`, or not above 0.
+        If it is not a `datetime.timedelta`, or not above 0.
     """
     if timeout is None:
         return None
@@ -342,26 +342,26 @@ def init_process_group(
     pg_options: Any = None,
     device_id: Any = None,
 ) -> None:
-    """Make the default group of all ranks; every rank waits until all have come.
+    """Make the default group of all ranks; every rank waits for all others.
 
     Parameters
     ----------
     backend : {"nccl", "gloo", "mpi"}, optional
-        Which algorithms and costs serve the group (`simdp.distributed.launch`); ``nccl`` if left
-        out. Of ``"cpu:gloo,cuda:nccl"`` that of ``cuda``.
+        Determines algorithms and costs of the group (`simdp.distributed.launch`); default ``nccl``.
+        Of ``"cpu:gloo,cuda:nccl"`` that of ``cuda``.
     init_method, store
-        How ranks would find each other; of no effect.
+        Rendezvous; without effect.
     world_size, rank : int, optional
         If given, they must equal the actual values.
     timeout : timedelta, optional
         Of `monitored_barrier`; in other calls a missing rank gives a deadlock report.
     group_name, pg_options, device_id
-        As in torch; of no effect.
+        As in torch; without effect.
 
     Raises
     ------
     ProgramError
-        If an argument is wrong, or the group exists already.
+        If an argument is invalid, or the group exists already.
     """
     call = "init_process_group"
     asking = process(call)
@@ -389,7 +389,7 @@ def init_process_group(
 
 
 def _meeting(call: str, init_method: Any, store: Any, world_size: int, rank: int) -> None:
-    """Refuse a way to meet that torch would refuse."""
+    """Refuse a rendezvous that torch would refuse."""
     if init_method is not None and not str(init_method).startswith(METHODS):
         raise ProgramError(
             f"{call}: init_method {init_method!r} must begin with one of {', '.join(METHODS)}; or "
@@ -426,20 +426,20 @@ def new_group(
     Parameters
     ----------
     ranks : sequence of int, optional
-        Members; all ranks if left out. They are sorted, as in torch.
+        Members; default: all ranks. They are sorted, as in torch.
     backend : str, optional
-        As in `init_process_group`; the default group's, if left out.
+        As in `init_process_group`; default: the default group's.
     use_local_synchronization : bool
         Whether only members call this.
     group_desc : str, optional
         Its name in the program.
     timeout, pg_options, device_id
-        As in `init_process_group`; of no effect.
+        As in `init_process_group`; without effect.
 
     Returns
     -------
     ProcessGroup or object
-        ``GroupMember.NON_GROUP_MEMBER`` for a rank that is not in it.
+        ``GroupMember.NON_GROUP_MEMBER`` for a rank outside of it.
 
     Raises
     ------
@@ -466,21 +466,21 @@ def new_subgroups(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[AnyGroup | None, list[AnyGroup]]:
-    """Cut a group into groups of one size, each of neighbours.
+    """Split a group into groups of neighbours of one size.
 
     Parameters
     ----------
     group_size : int, optional
-        Ranks of each; those of a node, if left out.
+        Ranks of each; default: those of a node.
     group : ProcessGroup, optional
-        Group to split; all ranks, if left out.
+        Group to split; default: all ranks.
     timeout, backend, pg_options, group_desc
         As in `new_group`.
 
     Returns
     -------
     tuple of ProcessGroup and list
-        The caller's own, and all of them.
+        The caller's group, and all of them.
 
     Raises
     ------
@@ -508,14 +508,7 @@ def new_subgroups_by_enumeration(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[AnyGroup | None, list[AnyGroup]]:
-    """Make groups that have no rank in common; see `new_subgroups`.
-
-    Parameters
-    ----------
-    ranks_per_subgroup_list : sequence of sequences of int
-        The members of each.
-    timeout, backend, pg_options, group_desc
-        As in `new_group`.
+    """Make disjoint groups with the given members; see `new_subgroups`.
 
     Raises
     ------
@@ -583,7 +576,7 @@ def made_groups(
     backend, desc
         As in `new_group`.
     call : str
-        As messages name it.
+        For messages.
     alone : bool
         Whether there is one group, and the caller is a member.
     """
@@ -616,25 +609,25 @@ CALL = "init_device_mesh"
 
 
 class DeviceMesh:
-    """A grid of ranks; every rank must make it, also one that is not in it.
+    """A grid of ranks; every rank must create it, also ranks outside of it.
 
-    Without a default group it makes one first.
+    Without a default group it creates one first.
 
     Parameters
     ----------
     device_type : str
-        ``"cuda"`` or ``"cpu"``; of no effect.
+        ``"cuda"`` or ``"cpu"``; without effect.
     mesh : array_like of int
         Global ranks, each once.
     mesh_dim_names : sequence of str, optional
         A name for each dimension.
     backend_override : sequence of (str or None), optional
-        A backend for the groups of each dimension; the default group's, where None.
+        A backend for the groups of each dimension; None is the default group's.
 
     Raises
     ------
     ProgramError
-        If the ranks or the names are none.
+        If the ranks or the names are invalid.
     """
 
     def __init__(
@@ -683,25 +676,25 @@ class DeviceMesh:
         return self.mesh.ndim
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Number of ranks, along one dimension or of all."""
+        """Return the number of ranks, along one dimension or of all."""
         return self.mesh.size if mesh_dim is None else self.mesh.shape[mesh_dim]
 
     def get_rank(self) -> int:
-        """Global rank of the caller."""
+        """Return the global rank of the caller."""
         return self._rank
 
     def get_coordinate(self) -> tuple[int, ...] | None:
-        """Where the caller is in the grid; None if nowhere."""
+        """Return the caller's coordinate in the grid; None outside of it."""
         found = np.argwhere(self.mesh == self._rank).tolist()
         return tuple(found[0]) if found else None
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """The caller's place along a dimension, which a grid of one need not name.
+        """Return the caller's place along a dimension, which is optional for a grid of one.
 
         Raises
         ------
         ProgramError
-            If there is no such dimension, or the caller is not in the grid.
+            If there is no such dimension, or the caller is outside of the grid.
         """
         dim, where = self._dim(mesh_dim, "get_local_rank"), self.get_coordinate()
         if where is None:
@@ -709,7 +702,7 @@ class DeviceMesh:
         return where[dim]
 
     def get_group(self, mesh_dim: int | str | None = None) -> AnyGroup:
-        """The caller's group along a dimension, which a grid of one need not name.
+        """Return the caller's group along a dimension, which is optional for a grid of one.
 
         Raises
         ------
@@ -719,11 +712,11 @@ class DeviceMesh:
         return self._groups[self._dim(mesh_dim, "get_group")]
 
     def get_all_groups(self) -> list[AnyGroup]:
-        """The caller's groups along all dimensions."""
+        """Return the caller's groups along all dimensions."""
         return list(self._groups)
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
-        """The grid of some dimensions that the caller is in, with the groups that are there."""
+        """Return the caller's grid of some dimensions, with the existing groups."""
         names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
         if names == self.mesh_dim_names:
             return self
@@ -779,24 +772,24 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     backend_override: Mapping[int | str, Any] | None = None,
 ) -> DeviceMesh:
-    """Lay the first ranks out in a grid, the last dimension running fastest.
+    """Arrange the first ranks in a grid, the last dimension running fastest.
 
     Parameters
     ----------
     device_type : str
-        ``"cuda"`` or ``"cpu"``; of no effect.
+        ``"cuda"`` or ``"cpu"``; without effect.
     mesh_shape : sequence of int
         Ranks along each dimension.
     mesh_dim_names : sequence of str, optional
         A name for each dimension.
     backend_override : mapping, optional
-        Backends of the groups along a dimension, by its number or name; a pair of backend and
-        options is taken as well, for the backend.
+        Backends of the groups along a dimension, by its number or name; of a pair of backend and
+        options, the backend counts.
 
     Raises
     ------
     ProgramError
-        If there are not as many ranks, or an argument is wrong.
+        If there are fewer ranks, or an argument is invalid.
     """
     n = process(CALL).runtime.cluster.world_size
     sizes = [whole_number(size) or 0 for size in mesh_shape]

@@ -1,9 +1,7 @@
 """Launches rank programs.
 
-In torch every rank is a process. One that closes its standard output closes only its own, and one
-that calls ``os._exit`` ends only itself.
-
-This table is the one place of registration.
+In torch every rank is a process. Closing standard output, or ``os._exit``, affects only the calling
+rank here too. `BACKENDS` is the one place of registration of backends.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from simdp.scenario import Scenario
 from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"
-"""Where torchrun lets ranks meet; here they meet anyway."""
+"""Rendezvous address of torchrun, without effect."""
 
 
 class Process:
@@ -51,7 +49,7 @@ class Process:
     Parameters
     ----------
     rank : int
-        Which.
+        Its number.
     runtime : Runtime
         Simulator of the program.
     arguments : list of str
@@ -64,14 +62,14 @@ class Process:
     world : Group or None
         The default group; None before `init_process_group` and after `destroy_process_group`.
     destroyed : dict
-        Names of groups that the rank has given up.
+        Names of destroyed groups of the rank.
     made : dict of tuple of int to int
         Number of groups that the rank has created or seen created: with all ranks, under the empty
         tuple, and with only the members.
     timeout : float or None
         Timeout of `init_process_group` [s].
     main : ModuleType or None
-        Its ``__main__``; None where the program is a function.
+        Its ``__main__``; None if the program is a function.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class Process:
         }
 
     def enter(self) -> None:
-        """Let the interpreter look as this rank has left it."""
+        """Restore this rank's interpreter state."""
         os.environ = cast(Any, self._environ)  # noqa: B003  each rank has one of its own
         sys.argv = self._argv
         if self.main is not None:
@@ -108,7 +106,7 @@ CURRENT: ContextVar[Process] = ContextVar("CURRENT")
 
 
 def process(call: str) -> Process:
-    """The calling rank.
+    """Return the calling rank.
 
     Raises
     ------
@@ -129,11 +127,11 @@ def process(call: str) -> Process:
 # Clusters -----------------------------------------------------------------------------------------
 
 DEFAULT = "dgx-a100"
-"""The machine of programs that name none: nodes of 8 A100 behind NVSwitch."""
+"""Default machine of programs: nodes of 8 A100 behind NVSwitch."""
 
 
 class Where(NamedTuple):
-    """Where a program runs."""
+    """The cluster and the collectives of a program."""
 
     name: str  # the scenario's, or the machine's
     cluster: Cluster  # with the program's ranks
@@ -145,7 +143,7 @@ def find(
     world_size: int | None = None,
     devices_per_node: int | None = None,
 ) -> Where:
-    """Find the cluster that a program runs on.
+    """Return the cluster of a program.
 
     Stragglers of a scenario count. Those of a catalogue machine, a jitter of single steps, are left
     out, so that work takes the program's times.
@@ -156,12 +154,12 @@ def find(
         A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing; or
         the name of a machine, or of a shipped scenario.
     world_size, devices_per_node : int, optional
-        In place of the cluster's own.
+        Instead of the cluster's values.
 
     Raises
     ------
     ScenarioError
-        With every problem that was found.
+        With every problem found.
     """
     changes = {"world_size": world_size, "devices_per_node": devices_per_node}
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -182,7 +180,7 @@ def find(
 
 
 def _by_nccl(cluster: Cluster, written: dict[str, Any], collectives: Collectives) -> Collectives:
-    """Time collectives as scenarios do where no algorithm is named and no cost is written."""
+    """Time collectives as scenarios do without a named algorithm or cost."""
     over_links = by_nccl(cluster, written, chosen=collectives.over_links or ())
     if over_links is None or not_by_nccl(cluster) is not None:
         return collectives
@@ -222,14 +220,9 @@ OURS = str(Path(simdp.__file__).parent)
 
 
 def place_of(trace: TracebackType | None, *others: str) -> str:
-    """Where in the program an error was raised: ``, train.py:12``; or nothing.
+    """Return where in the program an error was raised: ``, train.py:12``; or an empty string.
 
-    Parameters
-    ----------
-    trace : traceback or None
-        The error's.
-    *others : str
-        Folders of libraries that are not the program either.
+    ``others`` are folders of libraries outside of the program.
     """
     found = [
         f", {frame.filename}:{frame.lineno}"
@@ -240,7 +233,7 @@ def place_of(trace: TracebackType | None, *others: str) -> str:
 
 
 def without_ours(error: BaseException) -> str:
-    """A traceback as Python prints it, without our frames."""
+    """Format a traceback like Python, without simdp's frames."""
     told = traceback.TracebackException.from_exception(error)
     chain: list[traceback.TracebackException] = [told]
     while chain:
@@ -255,7 +248,7 @@ def without_ours(error: BaseException) -> str:
 
 
 class Left(BaseException):
-    """Unwinds a rank that has called ``os._exit`` or ``os.abort``; no `Exception`, as `Ended`."""
+    """Unwinds a rank that called ``os._exit`` or ``os.abort``; not an `Exception`, like `Ended`."""
 
     def __init__(self, call: str, status: int) -> None:
         super().__init__(call, status)
@@ -263,7 +256,7 @@ class Left(BaseException):
 
 
 class _Open:
-    """A stream that stays open when it is closed."""
+    """A stream that cannot be closed."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -315,14 +308,14 @@ def compute(
     Parameters
     ----------
     seconds : float, optional
-        How long, if nothing slows the rank down [s].
+        Duration without slowdowns of the rank [s].
     flops : float, optional
-        In its place: the arithmetic of one kernel, at the speed of the cluster's device by its
+        Instead of it: the arithmetic of one kernel, at the speed of the cluster's device by its
         roofline, ``(flops + half_work) / (peak efficiency) + launch`` [FLOP].
     dtype : str
         Of the arithmetic, a peak of the device.
     activity : {"compute", "forward", "backward", "update"}
-        How pictures show it.
+        Activity in plots.
     name : str
         Its name in ``trace.json``.
 
@@ -349,7 +342,7 @@ def compute(
 
 
 def _number(amount: object) -> float:
-    """A number of any type, also NumPy's; NaN if it is none, or too large."""
+    """Return a number of any type as float, also NumPy's; NaN if invalid or too large."""
     try:
         return float(amount) if isinstance(amount, Real) else nan
     except OverflowError:
@@ -357,7 +350,7 @@ def _number(amount: object) -> float:
 
 
 def clock() -> float:
-    """Tell the virtual time of this rank [s]."""
+    """Return the virtual time of this rank [s]."""
     asking = process("clock")
     return asking.runtime.clock[asking.rank]
 
@@ -383,34 +376,33 @@ BACKENDS: dict[str, dict[str, object] | None] = {
     },
     "nccl": None,
 }
-"""What stands under ``collectives:`` for each backend; None is what the cluster brings, NCCL's
-rings unless its scenario says otherwise. A collective that is not named is served as
-`simdp.collectives.Collectives` has it.
+"""Section ``collectives`` of each backend; None is the cluster's, by default NCCL's rings. Unnamed
+collectives are those of `simdp.collectives.Collectives`.
 
 gloo: its source, gloo/allreduce.cc (a ring over segments), gloo/reduce.cc, gloo/broadcast.cc
 (binomial tree), and torch's ProcessGroupGloo.cpp.
-mpi: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-MPICH", IJHPCA 19(1), 2005: short messages by recursive doubling and binomial trees, long ones by
-halving and doubling; which is which, the clock decides for each size.
+mpi: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+IJHPCA 19(1), 2005: short messages by recursive doubling and binomial trees, long ones by halving
+and doubling, whichever is faster for a size.
 """
 
 
 REDUCES_PIECES = ("gloo",)
-"""Whose ``reduce_scatter`` of a list is a reduce for each of its tensors; others join them. So
-torch does: the bits of real processes tell (``tests/golden/real_gloo.json``)."""
+"""Backends whose ``reduce_scatter`` of a list is a reduce for each of its tensors; others
+concatenate them. As in torch, by the bits of real processes (``tests/golden/real_gloo.json``)."""
 
 NO_BITS = ("nccl",)
-"""Which refuse ``ReduceOp.BAND``, ``BOR`` and ``BXOR``."""
+"""Backends that refuse ``ReduceOp.BAND``, ``BOR`` and ``BXOR``."""
 
 
 def collectives_of(backend: str, own: Collectives) -> Collectives:
-    """The algorithms and the cost of a backend on a cluster that brings its own."""
+    """Return the algorithms and the cost of a backend on a cluster."""
     chosen = BACKENDS[backend]
     return own if chosen is None else Collectives.model_validate(chosen)
 
 
 def chosen_backend(asked: object, default: str, call: str) -> str:
-    """The backend of a program, in any of torch's spellings.
+    """Return the backend of a program, from any of torch's spellings.
 
     Raises
     ------
@@ -438,38 +430,38 @@ def chosen_backend(asked: object, default: str, call: str) -> str:
 
 
 def is_available() -> bool:
-    """Tell whether there are programs of ranks: always."""
+    """Return whether rank programs are available: always."""
     return True
 
 
 def is_backend_available(backend: str) -> bool:
-    """Tell whether there is a backend."""
+    """Return whether a backend exists."""
     return backend.lower() in BACKENDS
 
 
 def is_gloo_available() -> bool:
-    """Tell whether there is the backend gloo: always."""
+    """Return whether the backend gloo exists: always."""
     return is_backend_available("gloo")
 
 
 def is_mpi_available() -> bool:
-    """Tell whether there is the backend mpi: always."""
+    """Return whether the backend mpi exists: always."""
     return is_backend_available("mpi")
 
 
 def is_nccl_available() -> bool:
-    """Tell whether there is the backend nccl: always."""
+    """Return whether the backend nccl exists: always."""
     return is_backend_available("nccl")
 
 
 MAX_RANKS = 1024
-"""A rank is a thread; beyond so many a single all_reduce takes minutes."""
+"""Limit of ranks, which are threads: with more a single all_reduce takes minutes."""
 
 _ALONE = threading.Lock()
-"""Held while a program runs: its ranks have the process's environment and arguments in turn."""
+"""Held while a program runs: its ranks use the process's environment and arguments in turn."""
 
 Body = Callable[[Process], Any]
-"""What a rank does."""
+"""The program of a rank."""
 
 
 @dataclass
@@ -481,7 +473,7 @@ class ProgramResult:
     name : str
         The program's.
     where : Where
-        The cluster that it ran on.
+        Its cluster.
     seed : int
         Seed of its stragglers.
     values : list
@@ -506,18 +498,14 @@ class ProgramResult:
 
     @property
     def simulated_s(self) -> float:
-        """Until the last rank, and the last call without a waiter, was done [s]."""
+        """End of the last rank, or of the last call without a waiter [s]."""
         ends = [float(block.end.max()) for block in self.trace.blocks]
         return max(float(self.clocks.max()), *ends, 0.0)
 
     def study(self, one_lane: bool = False) -> Study:
-        """The trace as reports read it.
+        """Return the trace as a study for reports.
 
-        Parameters
-        ----------
-        one_lane : bool
-            Whether calls of a rank that are under way at the same time are to be on one lane, one
-            over the other, as pictures have them.
+        ``one_lane`` puts concurrent calls of a rank on one lane, as in plots.
         """
         trace = self.trace
         if one_lane:
@@ -529,7 +517,7 @@ class ProgramResult:
 
 
 def _on_one_lane(trace: Trace) -> Trace:
-    """Put further lanes of communication on the first one.
+    """Move further lanes of communication to the first one.
 
     There they have no names, and waits for them are left out, to keep the names and bars of the
     first lane visible.
@@ -555,14 +543,14 @@ def launch(
     args: Sequence[Any] = (),
     seed: int = 0,
 ) -> ProgramResult:
-    """Run ``function(rank, *args)`` on every rank, as torch.multiprocessing.spawn does.
+    """Run ``function(rank, *args)`` on every rank, like torch.multiprocessing.spawn.
 
     Parameters
     ----------
     function : callable
         Function of each rank; all of them share the same objects, as threads do.
     world_size : int, optional
-        Number of ranks; the cluster's own, if left out.
+        Number of ranks; default: the cluster's.
     cluster : Cluster, Path or str
         See `simdp.distributed.launch.find`.
     args : sequence
@@ -578,9 +566,9 @@ def launch(
     Raises
     ------
     ScenarioError
-        If the cluster is wrong.
+        If the cluster is invalid.
     ProgramError
-        If the program is, or raises.
+        If the program is invalid, or raises.
     DeadlockError
         If ranks wait for an event that never occurs.
     """
@@ -596,7 +584,7 @@ def run_script(
 ) -> ProgramResult:
     """Run a script as ``__main__`` on every rank.
 
-    Each rank has a module, ``sys.argv`` and ``os.environ`` of its own. Modules imported by the
+    Each rank has a separate module, ``sys.argv`` and ``os.environ``. Modules imported by the
     script, and the global generators of `random` and NumPy, are shared by all ranks.
 
     Parameters
@@ -606,7 +594,7 @@ def run_script(
     where : Where
         From `simdp.distributed.launch.find`.
     arguments : sequence of str
-        The script's own.
+        The script's arguments.
     seed : int
         Seed of the stragglers.
 

@@ -1,6 +1,6 @@
-"""Collectives of Python objects, as torch.distributed has them.
+"""Collectives of Python objects, as in torch.distributed.
 
-Objects travel as pickles, and take their time: first a tensor of sizes, then one of bytes, as long
+Objects are sent as pickles, with their times: first a tensor of sizes, then one of bytes, as long
 as the longest where every rank must have the same length.
 """
 
@@ -22,14 +22,7 @@ from simdp.errors import ProgramError
 def all_gather_object(object_list: list[Any], obj: Any, group: AnyGroup = None) -> None:
     """Collect an object of every rank in a list on every rank.
 
-    Parameters
-    ----------
-    object_list : list
-        Has a place for each rank.
-    obj : object
-        Anything that can be pickled.
-    group : ProcessGroup, optional
-        All ranks, if left out.
+    ``object_list`` has one entry per rank; ``obj`` can be pickled.
 
     Raises
     ------
@@ -54,7 +47,7 @@ def gather_object(
     group: AnyGroup = None,
     group_dst: int | None = None,
 ) -> None:
-    """Collect an object of every rank in the list that rank ``dst``, 0 if left out, has.
+    """Collect an object of every rank in the list of rank ``dst``, by default 0.
 
     Raises
     ------
@@ -86,16 +79,10 @@ def scatter_object_list(
     group: AnyGroup = None,
     group_src: int | None = None,
 ) -> None:
-    """Give each rank one object of the list that rank ``src``, 0 if left out, has.
+    """Send each rank one object of the list of rank ``src``, by default 0.
 
-    Parameters
-    ----------
-    scatter_object_output_list : list
-        Its first element becomes the object.
-    scatter_object_input_list : list, optional
-        An object for each rank; on other ranks it is not looked at.
-    src, group, group_src
-        As everywhere.
+    The first element of the output list becomes the object; the input list of other ranks is
+    ignored.
 
     Raises
     ------
@@ -130,9 +117,9 @@ def broadcast_object_list(
     device: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """Copy the objects of rank ``src``, 0 if left out, to all others' lists of the same length.
+    """Copy the objects of rank ``src``, by default 0, to all others' lists of the same length.
 
-    ``device`` is of no effect.
+    ``device`` has no effect.
 
     Raises
     ------
@@ -161,7 +148,7 @@ def send_object_list(
     group_dst: int | None = None,
     use_batch: bool = False,
 ) -> None:
-    """Send objects to rank ``dst``; ``device`` and ``use_batch`` are of no effect.
+    """Send objects to rank ``dst``; ``device`` and ``use_batch`` have no effect.
 
     Raises
     ------
@@ -184,12 +171,9 @@ def recv_object_list(
     group_src: int | None = None,
     use_batch: bool = False,
 ) -> int:
-    """Receive as many objects as the list has places from rank ``src``; see `send_object_list`.
+    """Receive a list of objects of the list's length from rank ``src``; see `send_object_list`.
 
-    Returns
-    -------
-    int
-        The rank that sent them; -1 for a rank that is not in the group.
+    Returns the sender's rank; -1 for a rank outside of the group.
     """
     call = "recv_object_list"
     at = member(group, call)
@@ -229,7 +213,7 @@ def _broadcast(at: Member, call: str, tensor: Array, root: Root) -> None:
 
 
 def _shared(at: Member, call: str, obj: Any, root: Root | None = None) -> tuple[Array, list[Array]]:
-    """An object as bytes, as many as the longest of all ranks' has, and how many each has."""
+    """Return an object as bytes, padded to the longest of all ranks, and the size of each."""
     data = _pickled(obj)
     sizes = list(np.zeros((len(at.group.ranks), 1), np.int64))
     _issue(at, call, "all_gather", [np.array([len(data)])], sizes, root)
@@ -250,7 +234,7 @@ def _objects(rows: Sequence[Array] | Array, sizes: Sequence[Array]) -> list[Any]
 
 
 def _joined(objects: list[Any], call: str, mine: bool) -> tuple[Array, Array]:
-    """Sizes and bytes of all objects of a list, if they are the caller's to give."""
+    """Return sizes and bytes of all objects of a list, if the caller sends them."""
     _some(objects, call, "object_list")
     if not mine:
         return np.zeros(len(objects), np.int64), np.empty(0, np.uint8)

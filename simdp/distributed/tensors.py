@@ -13,7 +13,7 @@ from simdp.arrays import Array
 from simdp.errors import ProgramError
 
 KINDS = "biufc"
-"""Booleans and numbers. What stands for 16-bit types beyond NumPy's own has kind V."""
+"""Booleans and numbers. The placeholder of 16-bit types beyond NumPy's has kind V."""
 
 
 def whole(tensor: object, call: str, name: str, read_only: bool = False) -> None:
@@ -22,7 +22,7 @@ def whole(tensor: object, call: str, name: str, read_only: bool = False) -> None
     Raises
     ------
     ProgramError
-        If it is no array of numbers, or cannot be written to.
+        If it is not an array of numbers, or not writable.
     """
     if not isinstance(tensor, np.ndarray):
         kind = type(tensor)
@@ -47,7 +47,7 @@ def like(tensor: Array, dtype: np.dtype[Any], size: int, call: str, name: str) -
     Raises
     ------
     ProgramError
-        If they are not as they must be.
+        If they differ.
     """
     if tensor.dtype != dtype or tensor.size != size:
         raise ProgramError(
@@ -72,12 +72,12 @@ def checked(
     call, name : str
         For messages.
     read_only : bool
-        Whether they need not be written to.
+        Whether they may be read-only.
 
     Raises
     ------
     ProgramError
-        If it is no such list.
+        If the list is invalid.
     """
     if not isinstance(tensors, list | tuple) or len(tensors) != n:
         given = "None" if tensors is None else f"a {type(tensors).__name__}"
@@ -109,7 +109,7 @@ def blocks(
     Raises
     ------
     ProgramError
-        If that cannot be.
+        If the sizes are invalid.
     """
     rows = len(tensor) if tensor.ndim else 0
     if sizes is None:
@@ -129,7 +129,7 @@ def blocks(
 
 
 def _share(sizes: object, n: int, rows: int) -> bool:
-    """Whether these are numbers of rows for every rank."""
+    """Return whether these are numbers of rows for every rank."""
     try:
         counts = [index(number) for number in sizes]  # type: ignore[attr-defined]
     except TypeError:

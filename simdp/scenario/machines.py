@@ -44,8 +44,7 @@ def may_name(keys: Iterable[str]) -> bool:
 
 
 def cluster_file(path: Path) -> Path:
-    """Return the file of ``--cluster``; a machine's name, or an unknown one, is returned unchanged.
-    """
+    """Return the file of ``--cluster``; machines' names, and unknown ones, stay unchanged."""
     if is_known(str(path)):
         return path
     try:
@@ -344,7 +343,7 @@ def _repeats_itself(parts: ScenarioParts) -> bool:
 
 
 def _few_steps(parts: ScenarioParts, base: Path) -> dict[str, int]:
-    """Return the number of steps to simulate; None if an epoch has no more."""
+    """Return the default ``steps``; empty if an epoch has no more."""
     workload, cluster = parts.workload, parts.cluster
     drawn = any(straggler.by_chance for straggler in cluster.stragglers)
     steps = SOME_STEPS if drawn or workload.lengths(0, base) else FEW_STEPS
