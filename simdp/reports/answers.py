@@ -1,7 +1,4 @@
-"""Rows of answers: verdicts, costs, batch sizes.
-
-The terminal prints them above the other rows, the page in its first box.
-"""
+"""Rows and sentences about a result: rates, verdicts, costs, money."""
 
 from __future__ import annotations
 
@@ -27,25 +24,14 @@ from simdp.results.metrics import exposed_by_collective
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import TraceToCome
 
-# Answer rows --------------------------------------------------------------------------------------
-
 Write = Callable[[float | None], str]
+LEAST_SHARE = 0.005  # least share of a step that is listed
+LEAST_IDLE = 0.5  # idle share of a node's network cards above which a row is shown
+NEARLY_ALL = 0.995  # share of a step from which on three digits are written
+MOST_CAUSES = 4  # stragglers with a line each
+FEW = 100  # samples/s below which three digits are written, not whole numbers
 
-LEAST_SHARE = 0.005
-"""Part of a step below which nothing is said of what something costs."""
-
-LEAST_IDLE = 0.5
-"""Part of a node's network cards that may be idle without a word."""
-
-NEARLY_ALL = 0.995
-"""Part of a step from which on a third digit tells it from all."""
-
-MOST_CAUSES = 4
-"""Stragglers that have a line each."""
-
-FEW = 100
-"""Samples a second below which three digits are written, not whole ones."""
-
+# names of the kinds of compute of `simdp.engine.compute.call_times`
 COMPUTE_PARTS = {
     "matrix_products": "matrix products",
     "attention": "attention",
@@ -54,23 +40,17 @@ COMPUTE_PARTS = {
     "launches": "launches",
     "slowed": "slowed by stragglers or communication",
 }
-"""Names of what compute is spent on; see `simdp.engine.compute.call_times`."""
 
+# kinds of compute whose share of the peak is shown
 BOUND_BY_ARITHMETIC = ("matrix_products", "attention")
-"""Parts of which the share of the peak is shown."""
-
-FOR_EXPERTS = ("undetermined",)
-"""Remarks that only a verbose summary shows; all are in result.json."""
-
-WHOLE = ("caveats",)
-"""Remarks that are printed to their end, however long they are."""
-
+FOR_EXPERTS = ("undetermined",)  # remarks of a verbose summary only; result.json has all
+WHOLE = ("caveats",)  # remarks that are never shortened
+# letters of a line beside a row's name; and of a remark, whose rest is in result.json
 CELL, MOST_LETTERS = 53, 150
-"""Letters of a line beside a row's name; and of a remark, of which the rest is in result.json."""
 
 
 def rates(metrics: dict[str, Any]) -> list[str]:
-    """What a run gets done in a second: samples, and tokens if there are any."""
+    """Write the throughput in samples/s, and in tokens/s if there are any."""
     throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
     each = metrics.get("tokens_per_s_per_gpu")
     few = throughput is not None and throughput < FEW
@@ -82,7 +62,7 @@ def rates(metrics: dict[str, Any]) -> list[str]:
 
 
 def mfu(metrics: dict[str, Any]) -> list[Row]:
-    """How much of the devices' peak the model's FLOPs take; with those that run again, if any."""
+    """Write MFU, and HFU if it differs."""
     share, hardware = metrics.get("mfu"), metrics.get("hfu")
     if share is None:
         return []
@@ -91,7 +71,7 @@ def mfu(metrics: dict[str, Any]) -> list[Row]:
 
 
 def mfu_parts(result: Result) -> list[Row]:
-    """What a step is spent on beside useful arithmetic, kernel by kernel; largest compute first."""
+    """List the parts of a step that are not useful arithmetic, the largest compute first."""
     found = step_shares(result)
     if not found:
         return []
@@ -105,13 +85,10 @@ def mfu_parts(result: Result) -> list[Row]:
 
 
 def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
-    """Split a step into kinds of kernels and all that is no compute, as shares that add up to 1.
+    """Split a step into kinds of kernels and non-compute parts; shares add up to 1.
 
-    Returns
-    -------
-    list of (str, float, float or None)
-        Name; share of the step; and for kernels bound by arithmetic the part of the devices' peak
-        that they reach. Empty without an MFU, or where compute has no kernels.
+    Each has a name, a share, and if bound by arithmetic its share of the devices' peak. Empty
+    without an MFU or kernels.
     """
     m = result.metrics
     step_time = m["step_time_s"]
@@ -131,12 +108,12 @@ def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
 
 
 def verdict(lines: Sequence[str]) -> list[Row]:
-    """The sentences of a verdict as a row; none without any."""
+    """Make a row of a verdict's sentences; none without any."""
     return [Row("verdict", "verdict", " ".join(lines))] if lines else []
 
 
 def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
-    """What a step would take if the interval, stragglers or communication were otherwise."""
+    """Write the interval of a step, and its time without stragglers and with full overlap."""
     step_time, rows = metrics["step_time_s"], list[Row]()
     ends, even = metrics.get("interval_s"), metrics.get("without_stragglers_s")
     if ends is not None:
@@ -152,7 +129,7 @@ def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
 
 
 def lost(result: Result, seconds: Write) -> list[Row]:
-    """Split what several stragglers cost by cause; say who was slowest where that is by chance."""
+    """Write the cost of each of several stragglers, and the rank that is slowest most often."""
     step_time, rows = result.metrics["step_time_s"], list[Row]()
     known = [one for one in result.lost if one["seconds"] is not None]
     for one in known[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
@@ -167,7 +144,7 @@ def lost(result: Result, seconds: Write) -> list[Row]:
 
 
 def _on(one: dict[str, Any]) -> str:
-    """Where a straggler is, unless it is everywhere."""
+    """Name the ranks or the node of a straggler; empty if it is on all ranks."""
     ranks = one["ranks"]
     if not ranks:
         return ""
@@ -177,7 +154,7 @@ def _on(one: dict[str, Any]) -> str:
 
 
 def _slowest_words(result: Result) -> str:
-    """Who was the slowest of most steps, a rank and its node."""
+    """Name the rank, and the node, that is slowest most often."""
     each = max(result.slowest, key=lambda one: one["steps"])
     num_steps, nodes = sum(one["steps"] for one in result.slowest), Counter[int]()
     for one in result.slowest:
@@ -191,7 +168,7 @@ def _slowest_words(result: Result) -> str:
 
 
 def less(value: float, step_time: float, seconds: Write = figures.seconds) -> str:
-    """Say a time, and how much less than a step it is."""
+    """Write a time and how much shorter than a step it is."""
     share = 1 - value / step_time
     if share < LEAST_SHARE:
         return f"{seconds(value)}, about the same"
@@ -199,7 +176,7 @@ def less(value: float, step_time: float, seconds: Write = figures.seconds) -> st
 
 
 def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
-    """How much of the gradients is chance, where somebody asked."""
+    """Write the gradient noise scale, if it was measured."""
     if found is None:
         return []
     scale = found["noise_scale"]
@@ -215,7 +192,7 @@ def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
 
 
 def cards(result: Result) -> list[Row]:
-    """Say where most network cards of a node carry nothing, and how to use them."""
+    """Warn that most network cards of a node are idle, with the remedy."""
     there = result.network.get("cards")
     if not there or there["used"] > LEAST_IDLE * there["of"]:
         return []
@@ -230,7 +207,7 @@ def cards(result: Result) -> list[Row]:
 
 
 def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
-    """List how reliable the hardware's figures are, once for all points of a sweep.
+    """List remarks on the reliability of the hardware's figures, once for all points.
 
     Constants that a calibration leaves undetermined are listed with ``verbose`` only: the interval
     of a step covers them.
@@ -246,7 +223,7 @@ def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
 
 
 def advice(found: Advice | None) -> list[Row]:
-    """Say what would help, and what was tried."""
+    """List the changes that would help, and the number that was simulated."""
     if found is None or not found.num_tried:
         return []
     tried = f"{found.num_tried} change{'s' * (found.num_tried > 1)} simulated, times alone"
@@ -257,7 +234,7 @@ def advice(found: Advice | None) -> list[Row]:
 
 
 def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[tuple[str, str]]:
-    """Break what does not fit beside its name, at spaces."""
+    """Wrap each row's text to the width of a cell."""
     return [
         (row.label, fill(row.text, cell, break_long_words=False, break_on_hyphens=False))
         for row in rows
@@ -265,7 +242,7 @@ def wrapped(rows: Sequence[Row], cell: int = CELL) -> list[tuple[str, str]]:
 
 
 def lines(rows: Sequence[Row], width: int) -> str:
-    """Write rows as lines of text, below a table."""
+    """Write rows as lines of text, for below a table."""
     return "\n".join(
         fill(
             f"{row.label}: {row.text}" if row.label else row.text,
@@ -279,39 +256,22 @@ def lines(rows: Sequence[Row], width: int) -> str:
 
 # Verdicts -----------------------------------------------------------------------------------------
 
-LEAST_VERDICT_SHARE = 0.01
-"""Part of a step below which a loss is not named."""
-
-GOOD = 0.8
-"""Scaling efficiency from which on a size is worth its devices."""
-
-LEAST_GROWTH = 0.05
-"""Part by which compute per sample must grow over the smallest size to be named."""
-
-MOST_COLLECTIVES = 2
-"""Collectives that are named one by one."""
-
-MAX_SPANS = 2**20
-"""Of larger traces the exposed communication is not split by collective."""
+LEAST_VERDICT_SHARE = 0.01  # least share of a step that a verdict names
+GOOD = 0.8  # least scaling efficiency, or share of compute, of a good verdict
+LEAST_GROWTH = 0.05  # least growth of compute per sample over the smallest size that is named
+MOST_COLLECTIVES = 2  # collectives that are named one by one
+MAX_SPANS = 2**20  # longest trace whose exposed communication is split by collective
 
 
 class VerdictText(NamedTuple):
-    """Sentences, the main one first, and whether nothing is amiss.
+    """Sentences of a verdict, the main one first."""
 
-    Attributes
-    ----------
-    lines : list of str
-        Whole sentences.
-    good : bool
-        Whether most of the time is spent on compute, or the efficiency is `GOOD`.
-    """
-
-    lines: list[str]
-    good: bool
+    lines: list[str]  # whole sentences
+    good: bool  # whether compute takes `GOOD` of the time, or the efficiency is at least `GOOD`
 
 
 def of_run(result: Result) -> VerdictText:
-    """What a step of one run is spent on, and what its stragglers cost."""
+    """Write the verdict on a run: shares of a step, costs of stragglers."""
     m = result.metrics
     step_time = m["step_time_s"]
     if not step_time:
@@ -327,14 +287,9 @@ def of_run(result: Result) -> VerdictText:
 def of_sweep(
     study: Study, best: int | None, rates: Sequence[float | None], unit: str
 ) -> VerdictText:
-    """What the best point of a sweep reaches and loses, and how far it pays to go.
+    """Write the verdict on a sweep: throughput, losses and scaling limit of its best point.
 
-    Parameters
-    ----------
-    study : Study
-        Of a sweep.
-    best, rates, unit
-        As from `simdp.reports.sweep_table.best_point`.
+    ``best``, ``rates`` and ``unit`` are those of `simdp.reports.sweep_table.best_point`.
     """
     if best is None or not (rate := rates[best]):
         return VerdictText([], True)
@@ -363,12 +318,12 @@ def _sentence(text: str) -> str:
 
 
 def _set_in_words(point: Result) -> str:
-    """What a point sets: ``"world_size 8, strategy ddp"``."""
+    """Name a point by the keys that it sets: ``"world_size 8, strategy ddp"``."""
     return ", ".join(f"{short_key(key)} {written(value)}" for key, value in point.set.items())
 
 
 def _of_sizes(study: Study, point: Result) -> list[Result]:
-    """Points that differ from one in the world size only, the smallest first."""
+    """List the points that differ from one in world size only, the smallest first."""
     key = "cluster.world_size"
     if key not in point.set or point.metrics["scaling_efficiency"] is None:
         return []
@@ -378,7 +333,7 @@ def _of_sizes(study: Study, point: Result) -> list[Result]:
 
 
 def _scaling(group: Sequence[Result], best: Result) -> list[str]:
-    """What the fastest size of a group reaches, what it loses, and up to where it pays."""
+    """Write the speed-up and losses of a group's fastest size, and the limit of good scaling."""
     base, n = group[0], best.world_size
     efficiency = best.metrics["scaling_efficiency"]
     ratio = n / base.world_size
@@ -408,7 +363,7 @@ def _scaling(group: Sequence[Result], best: Result) -> list[str]:
 
 
 def _growth(point: Result, base: Result) -> str:
-    """Compute that a sample takes longer than at the smallest size, if it does."""
+    """Write the growth of compute per sample over the smallest size, if large enough."""
     times = [
         one.metrics["compute_s"]
         * one.world_size
@@ -424,7 +379,7 @@ def _growth(point: Result, base: Result) -> str:
 
 
 def _losses(result: Result) -> list[str]:
-    """Parts of a step that are not compute, with their shares, the largest first."""
+    """List the parts of a step that are not compute with their shares, the largest first."""
     m, step_time = result.metrics, result.metrics["step_time_s"]
     found = [(value, name) for value, name in _exposed(result)]
     found.append((m["wait_s"], f"waits for {_slow_ones(result)}"))
@@ -437,7 +392,7 @@ def _losses(result: Result) -> list[str]:
 
 
 def _exposed(result: Result) -> list[tuple[float, str]]:
-    """Exposed communication by collective, where a trace says which; else in one."""
+    """Split exposed communication by collective if there is a short enough trace."""
     whole, n = result.metrics["exposed_comm_s"], result.world_size
     trace = result.trace
     if not whole or trace is None or isinstance(trace, TraceToCome) or len(trace) > MAX_SPANS:
@@ -455,7 +410,7 @@ def _exposed(result: Result) -> list[tuple[float, str]]:
 
 
 def _where(result: Result, group_size: int) -> str:
-    """Whether a collective leaves its node, where there are several nodes."""
+    """Write whether a collective crosses nodes, if there are several."""
     cluster, n = result.scenario["cluster"], result.world_size
     per_node = (cluster.get("devices_per_node") or n) * cluster.get("ranks_per_device", 1)
     if per_node >= n:
@@ -464,7 +419,7 @@ def _where(result: Result, group_size: int) -> str:
 
 
 def _slow_ones(result: Result) -> str:
-    """Who is waited for: the stragglers that the scenario has on some ranks, or slower ranks."""
+    """Name the stragglers that cause waiting; else "slower ranks"."""
     found = list[str]()
     for one in result.lost:
         if one["ranks"]:
@@ -475,7 +430,7 @@ def _slow_ones(result: Result) -> str:
 
 
 def straggler_costs(result: Result) -> list[str]:
-    """What each straggler costs that costs anything worth a word, the dearest first."""
+    """List the cost of each straggler above `LEAST_VERDICT_SHARE`, the highest first."""
     step_time = result.metrics["step_time_s"]
     known = [one for one in result.lost if one["seconds"] is not None]
     known.sort(key=lambda one: -one["seconds"])
@@ -488,7 +443,7 @@ def straggler_costs(result: Result) -> list[str]:
 
 
 def name_of(lost: dict[str, Any]) -> str:
-    """Name a straggler: its ranks, or its node, or its kind where it is on all ranks."""
+    """Name a straggler by its ranks, its node, or its kind if it is on all ranks."""
     ranks: list[int] = lost["ranks"] or []
     cause = str(lost["cause"])
     if not ranks:
@@ -503,15 +458,12 @@ def name_of(lost: dict[str, Any]) -> str:
 
 # Money rows ---------------------------------------------------------------------------------------
 
-Found = tuple[Mapping[str, Any], Mapping[str, Any] | None]
-"""``cost`` and ``target`` of a result."""
-
-LONG_SAMPLE = 1000
-"""Tokens of a sample from which on money is told by tokens, not by samples."""
+Found = tuple[Mapping[str, Any], Mapping[str, Any] | None]  # ``cost`` and ``target`` of a result
+LONG_SAMPLE = 1000  # tokens per sample from which on money is given per token
 
 
 def is_asked_for(scenario: Mapping[str, Any]) -> bool:
-    """Whether a scenario itself speaks of money, energy or a target."""
+    """Return whether a scenario sets or sweeps a price, a power or a target."""
     cluster, over = scenario.get("cluster") or {}, scenario.get("sweep") or {}
     keys = ("cluster.price", "cluster.power", "target")
     swept = any(key == one or key.startswith(f"{one}.") for key in over for one in keys)
@@ -519,14 +471,12 @@ def is_asked_for(scenario: Mapping[str, Any]) -> bool:
     return bool(own) or swept
 
 
-LITTLE = 0.01
-"""Share of an energy by which it may be off without a word."""
-
+LITTLE = 0.01  # least relative width of an energy's interval that is shown
 WAITING_POWER = "as a waiting GPU draws 13 to 39 % of the way from rest to busy"
 
 
 def rows(found: Found) -> list[Row]:
-    """What a run costs by the step, and what it takes to get to its target."""
+    """Write the costs of a step, and time and costs to the target."""
     cost, target = found
     return [*_of_target(target), *_of_cost(cost), *price([found])]
 
@@ -569,14 +519,14 @@ def _of_target(target: Mapping[str, Any] | None) -> list[Row]:
 
 
 def _both(bill: Mapping[str, float | None]) -> str:
-    """Money and energy, as far as they are known."""
+    """Join money and energy, each if known."""
     usd, kwh = bill["cost_usd"], bill["energy_kwh"]
     said = [money(usd)] * (usd is not None) + [energy(kwh)] * (kwh is not None)
     return " and ".join(said)
 
 
 def price(found: Sequence[Found]) -> list[Row]:
-    """Whose prices costs were made of, with the date of a list price; once for many points."""
+    """Write the prices behind the costs, with the date of list prices; once for many points."""
     said = dict[str | None, dict[str, None]]()  # figures by date, in the order in which they come
     for cost, _ in found:
         each = cost.get("price_usd_per_h")
@@ -590,7 +540,7 @@ def price(found: Sequence[Found]) -> list[Row]:
 
 
 def columns(found: Sequence[Found]) -> dict[str, Callable[[Found], TableCell]]:
-    """Columns of a table with a row per point: of the target, or else of a million samples."""
+    """Make columns of time and costs to the target, or else of costs per million samples."""
     if any(target is not None for _, target in found):
         made: dict[str, Callable[[Found], TableCell]] = {"to target": lambda one: _time(one[1])}
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh")):

@@ -12,42 +12,25 @@ from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.result import MicrobatchPiece
 
-MAX_ROWS = 64
-"""Rows of the table; of a longer run the first steps are shown, and the last ones."""
-
-MAX_RANKS = 64
-"""Ranks that the table lists."""
-
+MAX_ROWS = 64  # rows of the table; of longer runs the first and the last steps
+MAX_RANKS = 64  # ranks that the table lists
 BatchRow = tuple[str, ...]
 
 
 class UniformSteps(NamedTuple):
-    """Steps one after the other in which devices compute on the same shapes: a row each of these.
+    """Consecutive steps with equal input shapes on all devices."""
 
-    Attributes
-    ----------
-    first, last : int
-        Their numbers.
-    rows : list of tuple of str
-        Micro-step, devices, input and output sizes.
-    """
-
-    first: int
-    last: int
-    rows: list[BatchRow]
+    first: int  # step number
+    last: int  # step number
+    rows: list[BatchRow]  # micro-step, devices, input and output sizes
 
 
 def batch_table(
     steps: Iterable[Sequence[MicrobatchPiece]], world_size: int
 ) -> RenderableType | None:
-    """Write a line for all devices, and all steps, with equal pieces; None where there are none.
+    """Write a line for all devices and steps with equal inputs; None without any.
 
-    Parameters
-    ----------
-    steps : iterable of sequence of Piece
-        Of every step, of the first `MAX_RANKS` ranks.
-    world_size : int
-        Number of ranks.
+    ``steps`` has the pieces of every step on the first `MAX_RANKS` ranks.
     """
     found: list[UniformSteps] = []
     for step in steps:
@@ -79,7 +62,7 @@ def batch_table(
 
 
 def _first(found: Sequence[UniformSteps]) -> list[UniformSteps]:
-    """As many of the first ones as there is room for, beside the last; one at least."""
+    """Choose as many of the first steps as there is room for beside the last; at least one."""
     room, shown = MAX_ROWS - len(found[-1].rows), list[UniformSteps]()
     for one in found:
         room -= len(one.rows)
@@ -90,7 +73,7 @@ def _first(found: Sequence[UniformSteps]) -> list[UniformSteps]:
 
 
 def _rows(step: Sequence[MicrobatchPiece]) -> list[BatchRow]:
-    """A row for devices next to each other that get the same of a micro-step."""
+    """Make a row for neighbouring devices with equal shapes in a micro-step."""
     rows = list[BatchRow]()
     for (micro_step, inputs, output), group in groupby(step, _what):
         ranks = [piece.rank for piece in group]

@@ -1,4 +1,4 @@
-"""Formats of values and captions."""
+"""Captions: names of models, clusters and scenarios."""
 
 from __future__ import annotations
 
@@ -8,34 +8,27 @@ from typing import Any
 from simdp.results.comparison import short_key, written
 from simdp.results.result import Result, Study
 
-# Captions -----------------------------------------------------------------------------------------
-
-MAX_WIDTHS = 6
-"""Widths of an mlp that are listed."""
-
+MAX_WIDTHS = 6  # widths of an mlp that are listed
+# prefixes, suffixes and parts of options that do not change which preset a model is
 FREE = ("sequence_length", "vocab_size", "classes", "labels", "image_size", "drop", "head")
-"""Endings and beginnings of options that make no other model of a preset."""
 
 
 def about(study: Study) -> str:
-    """Say what all points of a study have in common, for a picture of all of them.
+    """Write the settings that all points of a study share, for a picture of all of them.
 
-    Returns
-    -------
-    str
-        Such as ``"bert-base · 4 × v100-sxm2-32gb, ring · ddp"``, without what its sweep sets.
+    For example ``"bert-base · 4 × v100-sxm2-32gb, ring · ddp"``, without the swept keys.
     """
     return _line(study.points[-1].scenario, study.points[0].set)
 
 
 def about_point(result: Result) -> str:
-    """Say what one point is of, what it sets included."""
+    """Write the caption of one point, including the keys that it sets."""
     chosen = [f"{short_key(key)}: {written(value)}" for key, value in result.set.items()]
     return " · ".join(filter(None, [_line(result.scenario, result.set), ", ".join(chosen)]))
 
 
 def about_scenario(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
-    """Say what a scenario is of, as it stands in a file, without the keys that vary."""
+    """Write the caption of a scenario as given in a file, without the keys that vary."""
     return _line(scenario, varied)
 
 
@@ -51,14 +44,14 @@ def _line(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
 
 
 def _sets(keys: Iterable[str], key: str, exactly: bool = False) -> bool:
-    """Whether one of some keys sets a part of a scenario; or, exactly, which kind it is of."""
+    """Return whether a key sets a part of a scenario; or, ``exactly``, its kind."""
     if exactly:
         return any(one in (key, f"{key}.kind") for one in keys)
     return any(one == key or one.startswith(f"{key}.") for one in keys)
 
 
 def _sets_model(keys: Iterable[str]) -> bool:
-    """Whether one of some keys makes another model; the length of its samples does not."""
+    """Return whether a key changes the model; the length of its samples does not."""
     lead = "workload.model."
     return any(
         key == lead[:-1] or (key.startswith(lead) and not _is_free(key.removeprefix(lead)))
@@ -67,12 +60,9 @@ def _sets_model(keys: Iterable[str]) -> bool:
 
 
 def model_name(workload: Mapping[str, Any]) -> str:
-    """Name a scenario's model: a preset's name, or its kind, with an mlp's widths.
+    """Name a scenario's model: its preset, or its kind, with the widths of an mlp.
 
-    Parameters
-    ----------
-    workload : mapping
-        As it stands in a file, or as resolved, which no longer says which preset it was.
+    ``workload`` is as in a file, or as resolved, which has lost the preset's name.
     """
     model = workload.get("model")
     if not isinstance(model, Mapping):
@@ -88,7 +78,7 @@ def model_name(workload: Mapping[str, Any]) -> str:
 
 
 def _preset_of(kind: str, model: Mapping[str, Any]) -> str:
-    """Find the preset that a resolved model is, but for what suits it to its data."""
+    """Find the preset of a resolved model, ignoring options that depend on the data."""
     from pydantic import TypeAdapter
 
     from simdp.workload.models import PRESETS, AnyModel, Model
@@ -105,7 +95,7 @@ def _preset_of(kind: str, model: Mapping[str, Any]) -> str:
 
 
 def _given(value: Any) -> Any:
-    """An option without those of its own that nobody gave."""
+    """Drop the options that are None."""
     if not isinstance(value, Mapping):
         return value
     return {key: one for key, one in value.items() if one is not None}
@@ -138,5 +128,5 @@ def _device(device: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Name what is written as a kind alone, or with options."""
+    """Name a kind that is written alone or with options."""
     return str(value.get("kind", "")) if isinstance(value, Mapping) else str(value or "")

@@ -1,18 +1,16 @@
 """Writes trace.json for Perfetto.
 
-What does not fit is left out in this order: transfers, of the last collectives first; steps, the
-setup and the first ones first, since they are warm-up, but only as long as a few ranks do not fit
-with all of them; ranks, the last ones first, but for rank 0 and the slowest.
+A file holds at most `MAX_EVENTS` spans. Dropped first are transfers, those of the last collectives
+first; then steps, setup and warm-up first, until a few ranks fit with all remaining ones; then
+ranks, the last ones first, except rank 0 and the slowest.
 
 Trace Event Format: complete events ("X") with microseconds; a process is a rank, a thread a stream,
 and one more has a ``ProfilerStep#N`` for each step. Steps count from 1, as in every file and
-picture. What a device does is a ``kernel``; one of a collective lasts from when its rank comes to
-when all are done, as NCCL's do, and holds a ``wait`` where it waits for the slowest. Arrows
-("s", "f") join what began in the very instant in which something else ended: a collective and the
-kernel behind which it was launched, the rank that came last and those that waited for it, and a
-collective and the kernel that it held up. Counters ("C") are what a device has allocated.
-
-A file holds no more than `MAX_EVENTS` spans; see `simdp.reports.chrome_trace`.
+picture. Device work is a ``kernel``; one of a collective lasts from its rank's arrival until all
+are done, as NCCL's do, and holds a ``wait`` for the slowest. Arrows ("s", "f") join events that
+begin in the very instant in which another ends: a collective and the kernel before its launch, the
+last rank and the waiting ones, and a collective and the kernel that it delayed. Counters ("C") are
+allocated device memory.
 """
 
 from __future__ import annotations
@@ -41,31 +39,17 @@ from simdp.results.trace import (
     lane_name,
 )
 
-# Trace arrows -------------------------------------------------------------------------------------
-
-MAX_ARROWS = 5_000
-"""Arrows in a file; more would hide what they join."""
-
-NEAR = 1e-9
-"""Part of an instant by which two may differ and still be the same."""
+MAX_ARROWS = 5_000  # arrows in a file; more would hide the events
+NEAR = 1e-9  # relative difference of two instants that count as equal
 
 
 def arrows(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
-    """Find what depends on what, rank by rank, and then between ranks.
+    """Find dependencies between spans, within ranks and then between ranks.
 
-    Parameters
-    ----------
-    trace : Trace
-        The spans that are shown.
-    entered : ndarray, shape `(num_spans,)`
-        When each span's rank came to it; of a collective that is before it waits [s].
-
-    Yields
-    ------
-    int, int, float
-        The places of two spans, and the instant in the second one that is meant [s]: a collective
-        behind the kernel that ended when its rank came to it; a kernel behind the collective that
-        it had to wait for; what waited for the rank that came last.
+    Yields the places of two spans, and the instant in the second one [s]: a collective and the
+    kernel that ended when its rank arrived; a kernel and the collective that it waited for; waiting
+    ranks and the last one. ``entered``, shape `(num_spans,)`, is when each span's rank arrived,
+    before its wait [s].
     """
     if not len(trace):
         return
@@ -97,7 +81,7 @@ def _of_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]
 
 
 def _ending_at(ends: Floats, instants: Floats) -> list[int]:
-    """Places of the ends, which ascend, that are the same instants; -1 where none is."""
+    """Find the places of ascending ends that equal the instants; -1 for none."""
     right = np.minimum(np.searchsorted(ends, instants * (1 - NEAR)), len(ends) - 1)
     near = np.abs(ends[right] - instants) <= NEAR * instants
     return [int(place) for place in np.where(near, right, -1)]
@@ -126,34 +110,20 @@ def _between_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, fl
             yield int(last), int(one), float(trace.start[one])
 
 
-# Trace choice -------------------------------------------------------------------------------------
-
-FEW_RANKS = 8
-"""Ranks that are worth more than early steps, which look like the later ones."""
-
+FEW_RANKS = 8  # ranks that are kept rather than early steps
 _TRANSFER = ACTIVITIES.index("transfer")
 
 
 class TraceSelection(NamedTuple):
-    """What is shown.
+    """Spans that a file shows."""
 
-    Attributes
-    ----------
-    ranks : list of int
-        In order.
-    trace : Trace
-        Their spans.
-    said : dict of str to str
-        Which ranks; and which steps and transfers, where not all.
-    """
-
-    ranks: list[int]
-    trace: Trace
-    said: dict[str, str]
+    ranks: list[int]  # ascending
+    trace: Trace  # spans of these
+    said: dict[str, str]  # ranks, steps and transfers that are shown, the latter two if not all
 
 
 def choose(result: Result, limit: int) -> TraceSelection:
-    """Choose so many spans of a run, or a rank's last step where that is more."""
+    """Choose at most ``limit`` spans of a run; a rank's last step is always whole."""
     trace, n = result.trace, result.world_size
     assert trace is not None, "only a result that was just simulated has a trace"
     if len(trace) <= limit:
@@ -179,13 +149,13 @@ def choose(result: Result, limit: int) -> TraceSelection:
 
 
 def _listed(ranks: list[int], world_size: int) -> str:
-    """Write which ranks are shown: ``"0 ... 6, 21 of 64"``."""
+    """Write the ranks that are shown: ``"0 ... 6, 21 of 64"``."""
     said = [f"{low} ... {high}" if low < high else str(low) for low, high in consecutive(ranks)]
     return f"{', '.join(said)} of {world_size}"
 
 
 def _by_worth(world_size: int, slow: Iterable[int]) -> Ints:
-    """Put rank 0 and the slowest first, the others in their order."""
+    """Order ranks: rank 0, the slowest, then the others."""
     worth = list(dict.fromkeys([0, *slow]))
     return np.concatenate([worth, np.delete(np.arange(world_size), worth)]).astype(np.int64)
 
@@ -195,7 +165,7 @@ def _count(blocks: Iterable[SpanBlock]) -> int:
 
 
 def _spans_per_rank(blocks: Sequence[SpanBlock], world_size: int) -> Ints:
-    """Count spans; blocks that share their ranks are counted in one go."""
+    """Count spans per rank; blocks that share their ranks are counted at once."""
     times: dict[int, int] = {}
     sharing = {}
     for block in blocks:
@@ -209,7 +179,7 @@ def _spans_per_rank(blocks: Sequence[SpanBlock], world_size: int) -> Ints:
 
 
 def _first_step(blocks: Sequence[SpanBlock], world_size: int, limit: int) -> int:
-    """Find the first step from which on a few ranks fit; a file has one step at least."""
+    """Find the first step from which on a few ranks fit; at least the last one."""
     few = min(world_size, FEW_RANKS)
     last = max(block.step for block in blocks)
     counts = [0] * (last - SETUP + 1)
@@ -226,7 +196,7 @@ def _first_step(blocks: Sequence[SpanBlock], world_size: int, limit: int) -> int
 
 
 def _whole_calls(transfers: Sequence[SpanBlock], room: int) -> list[SpanBlock]:
-    """Keep the transfers of the first collectives, of each all or none."""
+    """Keep the transfers of the first collectives that fit, whole collectives only."""
     kept: list[SpanBlock] = []
     for _, call in groupby(transfers, key=lambda block: (block.step, block.name)):
         blocks = list(call)
@@ -237,34 +207,14 @@ def _whole_calls(transfers: Sequence[SpanBlock], room: int) -> list[SpanBlock]:
     return kept
 
 
-# Chrome trace -------------------------------------------------------------------------------------
-
-MAX_EVENTS = 25_000
-"""Spans in a file: as many as are written in a tenth of a second, and as Perfetto shows at once."""
-
-MAX_CHANGES = 5_000
-"""Changes of memory in a file; beyond them ranks have no counter."""
-
-MAX_LISTED = 1_024
-"""Ranks of a process group that are listed."""
-
-STEPS_TID = 1
-"""The thread of the steps; streams have their own numbers, from `trace_words.STREAM` on."""
+MAX_EVENTS = 25_000  # spans in a file: a tenth of a second to write, and quick to load in Perfetto
+MAX_CHANGES = 5_000  # memory changes in a file; ranks beyond them have no counter
+MAX_LISTED = 1_024  # ranks of a process group that are listed
+STEPS_TID = 1  # thread of the steps; streams are numbered from `trace_names.STREAM` on
 
 
 def write(result: Result) -> str:
-    """Write the trace of a result.
-
-    Parameters
-    ----------
-    result : Result
-        With a trace.
-
-    Returns
-    -------
-    str
-        JSON.
-    """
+    """Write the trace of a result as JSON."""
     chosen = choose(result, MAX_EVENTS)
     spans = Spans(chosen.trace)
     words = Words(result, chosen.trace)
@@ -283,7 +233,7 @@ def write(result: Result) -> str:
 
 
 def _about(result: Result, chosen: TraceSelection) -> dict[str, Any]:
-    """What stands beside the events, as torch's profiler writes it."""
+    """Make the metadata beside the events, in the format of torch's profiler."""
     n, device = result.world_size, device_name(result)
     group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "simdp", "pg_size": n}
     if n <= MAX_LISTED:
@@ -311,16 +261,10 @@ def _about(result: Result, chosen: TraceSelection) -> dict[str, Any]:
 
 
 class Spans:
-    """The columns of a trace, with each wait as a part of the collective that ends it.
+    """Columns of a trace, with each wait as a part of the collective that ends it.
 
-    Attributes
-    ----------
-    trace : Trace
-        In its own order.
-    begin, length : ndarray, float64
-        Of the events, rounded to a picosecond [us].
-    is_waited : ndarray, bool
-        Whether a span of a collective begins with the wait before it.
+    ``begin`` and ``length`` are rounded to a picosecond [us]; ``is_waited`` marks collectives that
+    begin with a wait.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -330,11 +274,11 @@ class Spans:
         at = np.flatnonzero(self.is_waited)
         start[at] = trace.start[at - 1]
         self.begin = np.round(start * 1e6, 6)
-        # Of the rounded instants, so that neighbours touch: Perfetto nests what overlaps.
+        # From rounded instants, so that neighbours touch: Perfetto nests overlapping events.
         self.length = np.round(np.round(trace.end * 1e6, 6) - self.begin, 6)
 
     def order(self) -> Ints:
-        """Put a collective before the wait in it."""
+        """Order spans so that a collective precedes the wait in it."""
         order = np.arange(len(self.trace))
         at = np.flatnonzero(self.is_waited)
         order[at], order[at - 1] = at - 1, at
@@ -347,7 +291,7 @@ def _meta(what: str, pid: int, tid: int | None, **args: Any) -> str:
 
 
 def _processes(result: Result, ranks: Sequence[int]) -> Iterator[str]:
-    """Name the ranks, and put them in order."""
+    """Name and order the ranks."""
     device = device_name(result)
     for rank in ranks:
         yield _meta("process_name", rank, None, name=f"rank {rank}")
@@ -356,7 +300,7 @@ def _processes(result: Result, ranks: Sequence[int]) -> Iterator[str]:
 
 
 def _threads(trace: Trace, ranks: Sequence[int], steps: bool) -> Iterator[str]:
-    """Name the streams of every rank, in their order, below its steps."""
+    """Name the streams of every rank, in order, below its steps."""
     if steps:
         for rank in ranks:
             yield _meta("thread_name", rank, STEPS_TID, name="steps")
@@ -364,7 +308,7 @@ def _threads(trace: Trace, ranks: Sequence[int], steps: bool) -> Iterator[str]:
     new = np.ones(len(trace), dtype=bool)
     new[1:] = (trace.rank[1:] != trace.rank[:-1]) | (trace.lane[1:] != trace.lane[:-1])
     for rank, lane in zip(trace.rank[new].tolist(), trace.lane[new].tolist(), strict=True):
-        # Further streams of collectives stand beside the first, before the single transfers.
+        # Further streams of collectives are next to the first, before the single transfers.
         place = lane - FIRST_STREAM_LANE + 2 if lane >= FIRST_STREAM_LANE else lane
         is_send = COMM_LANE < lane < FIRST_STREAM_LANE
         yield _meta("thread_name", rank, lane + STREAM, name=lane_name(lane))
@@ -372,7 +316,7 @@ def _threads(trace: Trace, ranks: Sequence[int], steps: bool) -> Iterator[str]:
 
 
 def _steps(result: Result, chosen: TraceSelection) -> Iterator[str]:
-    """An annotation per rank and step: from the end of the step before to its last span's."""
+    """Annotate each rank's steps: from the end of the step before to its last span's."""
     trace = chosen.trace
     if "program" in result.scenario or not len(trace):
         return
@@ -397,7 +341,7 @@ def _steps(result: Result, chosen: TraceSelection) -> Iterator[str]:
 
 
 def _events(spans: Spans, words: Words) -> Iterator[str]:
-    """One complete event per span."""
+    """Write a complete event per span."""
     trace, order = spans.trace, spans.order()
     columns = zip(
         trace.rank[order].tolist(),
@@ -422,7 +366,7 @@ def _events(spans: Spans, words: Words) -> Iterator[str]:
 
 
 def _flows(spans: Spans) -> Iterator[str]:
-    """An arrow from the begin of one event to an instant of another."""
+    """Write the arrows between events."""
     trace = spans.trace
     for number, (source, target, at) in enumerate(arrows(trace, _entered(spans)), 1):
         for phase, i, ts in (
@@ -438,7 +382,7 @@ def _flows(spans: Spans) -> Iterator[str]:
 
 
 def _entered(spans: Spans) -> Floats:
-    """When each span's rank came to it; of a collective that is before its wait [s]."""
+    """Compute when each span's rank arrived; for a collective before its wait [s]."""
     entered = spans.trace.start.copy()
     at: Bools = spans.is_waited
     places = np.flatnonzero(at)
@@ -447,7 +391,7 @@ def _entered(spans: Spans) -> Floats:
 
 
 def _counters(chosen: TraceSelection) -> Iterator[str]:
-    """What each rank has allocated, in the steps that are shown and known."""
+    """Write the allocated memory of each rank over the steps that are shown."""
     trace, left = chosen.trace, MAX_CHANGES
     if not trace.memory or not len(trace):
         return

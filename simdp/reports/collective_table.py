@@ -12,6 +12,7 @@ from simdp.reports.wide_table import wide_table
 from simdp.results.collective import CollectiveCurve, CollectivePoint, CollectiveStudy
 from simdp.units import format_quantity
 
+# columns of nccl-tests, and their units
 HEADS = {
     "size": "(B)",
     "count": "(elements)",
@@ -22,18 +23,14 @@ HEADS = {
     "algbw": "(GB/s)",
     "busbw": "(GB/s)",
 }
-"""Columns of nccl-tests, and their units."""
 
+# measured times of a log, and the simulated time's error
 MEASURED_HEADS = {"measured": "(us)", "busbw ": "(GB/s)", "error": "(time)"}
-"""Beside them: what a log says, and the simulated time's error; no two heads are alike."""
-
-
-INTERVAL_HEADS = {"90 %": "(us)"}
-"""Where the constants behind a time are known: between which times it lies nine times in ten."""
+INTERVAL_HEADS = {"90 %": "(us)"}  # 90 % interval of the time, if the constants have one
 
 
 def tables(study: CollectiveStudy) -> RenderableType:
-    """Write a table per curve, each with what explains it below."""
+    """Write a table per curve, with remarks below it."""
     parts: list[RenderableType] = []
     for curve in study.curves:
         parts += [_table(study, curve), *map(Text, _remarks(study, curve))]
@@ -41,7 +38,7 @@ def tables(study: CollectiveStudy) -> RenderableType:
 
 
 def size(nbytes: float) -> str:
-    """Write a size shortly and exactly: ``"64 KiB"``."""
+    """Write a size exactly: ``"64 KiB"``."""
     return format_quantity(nbytes, "data size")
 
 
@@ -94,7 +91,7 @@ def _cells(study: CollectiveStudy, point: CollectivePoint, world_size: int) -> d
 
 
 def _remarks(study: CollectiveStudy, curve: CollectiveCurve) -> list[str]:
-    """What the table does not say: crossovers, errors, the link that decides, the clock."""
+    """List crossovers, errors, coverage, the bottleneck and the engine."""
     lines = [
         f"from {size(crossover.nbytes)} on: {crossover.now} instead of {crossover.before}"
         for crossover in curve.crossovers()

@@ -1,4 +1,4 @@
-"""Page of a diagnosis for the terminal: twenty lines, the rest is in its JSON."""
+"""A diagnosis for the terminal: twenty lines, the rest is in its JSON."""
 
 from __future__ import annotations
 
@@ -12,38 +12,22 @@ from rich.text import Text
 from simdp.reports.figures import WIDTH, nbytes, percent, seconds
 from simdp.results.diagnosis import CollectiveRow, Diagnosis, Finding, Remedy
 
-LINES = 20
-"""Of a page."""
-
-MOST_REPORTED = 32
-"""Lines of a page of a job without a trace, whose sentences are all that is known."""
-
-TRACE_OF = 1e-4
-"""A smaller part of a step is not shown."""
-
-MAIN_LINES = 5
-"""At most, of the evidence of the main cause."""
-
+LINES = 20  # lines of a diagnosis
+MOST_REPORTED = 32  # lines for a job without a trace, which has sentences only
+TRACE_OF = 1e-4  # least part of a step that is shown
+MAIN_LINES = 5  # most lines of evidence of the main cause
 SHOWN_COLLECTIVES = 3
 SHOWN_BUCKETS = 6
 SHOWN_REMEDIES = 2
 
 
 def page(found: Diagnosis, name: str = "") -> RenderableType:
-    """Write what was found out about a job.
-
-    Parameters
-    ----------
-    found : Diagnosis
-        Of traces, flight records or logging data.
-    name : str
-        Of the file or folder.
-    """
+    """Write a diagnosis of traces, flight records or logging data."""
     return Text("\n".join(lines(found, name)))
 
 
 def lines(found: Diagnosis, name: str = "") -> list[str]:
-    """The lines of the page."""
+    """List the lines of a diagnosis; ``name`` is the file or folder."""
     head = [*_head(found, name), *_parts(found), *_expected(found)]
     verdict = [*_verdict(found)]
     told = [*head, *verdict, *_mismatches(found), *_ranks(found), *_buckets(found)]
@@ -58,7 +42,7 @@ def _head(found: Diagnosis, name: str) -> Iterator[str]:
 
 
 def headline(found: Diagnosis, name: str) -> str:
-    """Whose traces they are, and what a step takes."""
+    """Write the number of ranks and the step time."""
     world = found.world_size or 0
     of = f" of {world}" if world > found.num_ranks else ""
     who = f"{found.num_ranks}{of} rank{'s' * (found.num_ranks > 1 or bool(of))}"
@@ -75,7 +59,7 @@ def headline(found: Diagnosis, name: str) -> str:
 
 
 def _parts(found: Diagnosis) -> Iterator[str]:
-    """Where the time of devices goes."""
+    """Split the devices' time, and the part that is not compute by cause."""
     step = found.step_time_s
     parts = [
         ("compute", found.compute_s),
@@ -101,7 +85,7 @@ def _parts(found: Diagnosis) -> Iterator[str]:
 
 
 def _expected(found: Diagnosis) -> Iterator[str]:
-    """What a job without a trace should take."""
+    """Write the expected times of a job without a trace."""
     if found.expected is not None:
         line = f"should take: {expected(found.expected)}"
         yield from wrap(line, WIDTH, initial_indent="  ", subsequent_indent="  ")
@@ -110,7 +94,7 @@ def _expected(found: Diagnosis) -> Iterator[str]:
 
 
 def expected(told: Mapping[str, Any]) -> str:
-    """What a job should take, with its 90 % interval."""
+    """Write the expected step time with its 90 % interval."""
     low, high = told["interval_s"]
     return (
         f"{seconds(told['step_time_s'])} (simulated; 90 %: {seconds(low)} to {seconds(high)}), of "
@@ -120,7 +104,7 @@ def expected(told: Mapping[str, Any]) -> str:
 
 
 def _is_worth(value: float | None, step: float | None) -> TypeGuard[float]:
-    """Whether a time is more than what rounding leaves."""
+    """Return whether a time is longer than rounding errors."""
     return value is not None and value > TRACE_OF * (step or 0.0)
 
 
@@ -148,12 +132,12 @@ def _verdict(found: Diagnosis) -> Iterator[str]:
 
 
 def finding(one: Finding) -> str:
-    """A cause with its share, its ranks and its evidence."""
+    """Write a cause with its share, its ranks and its evidence."""
     return f"{one.cause}{share_of(one)}{ranks_of(one)}: {one.evidence}"
 
 
 def helps(found: Diagnosis, remedy: Remedy) -> str:
-    """A change, and what a step takes with it."""
+    """Write a change and the step time with it."""
     gain = str(seconds(remedy.step_time_s))
     if found.replayed_s:
         less = percent(1 - remedy.step_time_s / found.replayed_s)
@@ -162,7 +146,7 @@ def helps(found: Diagnosis, remedy: Remedy) -> str:
 
 
 def different(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Those that do not just say in other words what the one before them does."""
+    """Drop remedies that hardly differ from the one before."""
     kept = list[Remedy]()
     for remedy in remedies:
         if not kept or remedy.step_time_s > 1.001 * kept[-1].step_time_s:
@@ -171,12 +155,12 @@ def different(remedies: Sequence[Remedy]) -> list[Remedy]:
 
 
 def share_of(found: Finding) -> str:
-    """The part of the step, with a blank before it; nothing where there is none."""
+    """Write a cause's share of the step, after a blank; empty if it has none."""
     return "" if found.cause == "desynchronised" else f" {percent(found.share)}"
 
 
 def ranks_of(found: Finding) -> str:
-    """Whose doing it is, in brackets, the first ones."""
+    """List the first ranks that cause a finding, in brackets."""
     if not found.ranks:
         return ""
     listed = ", ".join(map(str, found.ranks[:8])) + (" ..." if len(found.ranks) > 8 else "")
@@ -192,7 +176,7 @@ def _mismatches(found: Diagnosis) -> Iterator[str]:
 
 
 def _ranks(found: Diagnosis) -> Iterator[str]:
-    """Who waits for whom most, one line."""
+    """List the longest waits between ranks, in one line."""
     if any(one.cause == "straggler" and one.ranks for one in found.verdict[:1]):
         return  # the verdict has the same figure
     told = [f"{w.rank} for {w.late_rank} {seconds(w.wait_s)}" for w in found.waits[:4]]
@@ -201,7 +185,7 @@ def _ranks(found: Diagnosis) -> Iterator[str]:
 
 
 def _collectives(found: Diagnosis, room: int) -> list[str]:
-    """Those that take longest, in so many lines."""
+    """List the longest collectives in at most ``room`` lines."""
     rows = [row for row in found.collectives if row.transfer_s + row.wait_s > 0]
     if not rows or room < 2:
         return []
@@ -238,7 +222,7 @@ def _buckets(found: Diagnosis) -> Iterator[str]:
 
 
 def _remarks(remarks: Sequence[str], room: int) -> Iterator[str]:
-    """As many remarks as there is room for; the last line says how many are left out."""
+    """List the remarks that fit; the last line counts the others."""
     for place, remark in enumerate(remarks):
         written = wrap(f"note: {remark}", WIDTH, subsequent_indent="  ")
         last = place == len(remarks) - 1

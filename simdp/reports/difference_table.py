@@ -34,36 +34,22 @@ from simdp.results.comparison import (
     written,
 )
 
+# parts of a step in words
 NAMES = {
     **PARTS,
     "exposed_comm_s": "exposed communication",
     "compute_and_update_s": "compute and update",
 }
-"""Parts of a step in words."""
 
-LEAST = 1e-4
-"""A smaller part of a step is not told in words."""
-
-TINY = 1e-12
-"""What rounding may leave of a time that did not change [s]."""
-
-MAX_SHOWN = 40
-"""Letters of a value beside its key."""
-
-MAX_KEYS = 24
-"""Keys that the table has; the rest is in the JSON."""
-
+LEAST = 1e-4  # least part of a step that is put into words
+TINY = 1e-12  # largest rounding error of an unchanged time [s]
+MAX_SHOWN = 40  # letters of a value beside its key
+MAX_KEYS = 24  # keys of the table; the JSON has all
 Columns = list[tuple[str, bool]]
 
 
 def table(found: Difference) -> RenderableType:
-    """Write what changed.
-
-    Parameters
-    ----------
-    found : Difference
-        With at least one point.
-    """
+    """Write a difference of at least one point."""
     told = [line for one in words(found) for line in wrap(one, WIDTH, subsequent_indent="    ")]
     tables = [part for section in sections(found) for part in narrow_tables(section)]
     foot = [line for one in remarks(found) for line in wrap(one, WIDTH, subsequent_indent="  ")]
@@ -71,19 +57,19 @@ def table(found: Difference) -> RenderableType:
 
 
 def _num_keys(columns: Columns) -> int:
-    """Columns of words before the first of numbers."""
+    """Count the text columns before the first column of numbers."""
     return next((n for n, (_, is_number) in enumerate(columns) if is_number), len(columns)) or 1
 
 
 def words(found: Difference) -> list[str]:
-    """What explains the difference, a line each, that which explains most first."""
+    """Explain the difference, a line per cause, the largest first."""
     if len(found.points) > 1:
         return [headline(found), *map(_line_of_point, found.points)]
     return [headline(found), *explanation(found.points[0])]
 
 
 def headline(found: Difference) -> str:
-    """How much longer a step is in B."""
+    """Write how much longer a step is in B."""
     names = f"{found.a.name} -> {found.b.name}"
     if len(found.points) == 1:
         return f"{names}: step {_from_to(found.points[0])}"
@@ -96,7 +82,7 @@ def headline(found: Difference) -> str:
 
 
 def explanation(point: PointDifference) -> list[str]:
-    """What made one point's step longer or shorter, by its parts."""
+    """Explain one point's change by the parts of its step."""
     lines = [
         "  " + part_in_words(part, point)
         for part in point.parts
@@ -113,7 +99,7 @@ def explanation(point: PointDifference) -> list[str]:
 
 
 def part_in_words(part: PartChange, point: PointDifference) -> str:
-    """One part's change, with the keys or the evidence that explain it."""
+    """Write one part's change, with the keys or the evidence that explain it."""
     said = f"{NAMES[part.part]} {signed(part.seconds)}"
     changed = [change_in_words(one) for one in point.keys if one.key in part.keys]
     if changed:
@@ -122,7 +108,7 @@ def part_in_words(part: PartChange, point: PointDifference) -> str:
 
 
 def change_in_words(one: KeyChange) -> str:
-    """A key, what it was and what it is."""
+    """Write a key with both values."""
     before, after = values(one)
     return f"{short_key(one.key)} {before} -> {after}"
 
@@ -135,7 +121,7 @@ def _line_of_point(point: PointDifference) -> str:
 
 
 def label(chosen: dict[str, Any]) -> str:
-    """What a point sets, in short."""
+    """Name a point by the keys that it sets."""
     each = [f"{short_key(key)}: {written(value)}" for key, value in chosen.items()]
     return ", ".join(each) or "the run"
 
@@ -222,7 +208,7 @@ def _keys(
 
 
 def by_itself(one: KeyChange) -> TableCell:
-    """What a key adds to a step; from both sides, where they do not agree."""
+    """Write a key's own effect on a step; both estimates if they differ."""
     ways = [way for way in (one.from_a, one.to_b) if way is not None]
     said = list(dict.fromkeys(map(signed, ways)))
     known = " or ".join(said)
@@ -255,7 +241,7 @@ def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[
 
 
 def _common_keys(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[str]]]:
-    """Keys that differ at every point in the same way, without what each does."""
+    """List the keys that differ at every point in the same way, without effects."""
     shared = [
         KeyChange(one.key, one.a, one.b)
         for one in points[0].keys
@@ -265,7 +251,7 @@ def _common_keys(points: Sequence[PointDifference]) -> tuple[str, Columns, list[
 
 
 def remarks(found: Difference) -> list[str]:
-    """What the columns mean, and what else to know."""
+    """Explain the columns, and list notes."""
     lines = [f"A: {found.a.name}; B: {found.b.name}"]
     simulated = (k.seconds is not None for p in found.points if len(p.keys) > 1 for k in p.keys)
     if len(found.points) == 1 and any(simulated):
@@ -284,7 +270,7 @@ def remarks(found: Difference) -> list[str]:
 
 
 def values(one: KeyChange) -> tuple[str, str]:
-    """What a key was and is, in short: of another kind or name that alone."""
+    """Write a key's two values; of different kinds or names only these."""
     a, b = one.a, one.b
     for key in ("kind", "name"):
         told = [value.get(key) if isinstance(value, dict) else None for value in (a, b)]

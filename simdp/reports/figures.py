@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import NamedTuple
 
+# parts of a step's time
 PARTS = {
     "compute_s": "compute",
     "update_s": "update",
@@ -13,43 +14,24 @@ PARTS = {
     "wait_s": "wait",
     "other_s": "other",
 }
-"""What a step's time is made of."""
 
-SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}
-"""Heads of narrow columns."""
-
+SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}  # heads of narrow columns
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
-
 LONG_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
-
-WIDTH = 80
-"""Columns of a terminal."""
-
-
+WIDTH = 80  # columns of a terminal
+# units of long times, each with the least multiple that uses it
 DURATIONS = (("days", 86400.0, 2.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 1.0))
-"""Units of long times, each from so many on."""
-
 ENERGIES = (("GWh", 1e6), ("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3), ("mWh", 1e-6))
-
 SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class TableCell(str):
-    """Text of a table's cell, and the value by which its column is sorted.
+    """Text of a table's cell, with the value that sorts its column."""
 
-    Attributes
-    ----------
-    value : float or None
-        In SI units; without one the text sorts.
-    number : float or None
-        The figure in the unit of the text.
-    """
-
-    value: float | None
-    number: float | None = None
+    value: float | None  # in SI units; None: sort by the text
+    number: float | None = None  # in the unit of the text
 
     def __new__(cls, text: str, value: float | None = None) -> TableCell:
-        """Make a cell."""
         made = super().__new__(cls, text)
         made.value = value
         return made
@@ -58,18 +40,10 @@ class TableCell(str):
 def figure(
     value: float | None, digits: str = ".4g", unit: str = "", scale: float = 1.0
 ) -> TableCell:
-    """Write a figure with its unit; its value is rounded as it is shown.
+    """Write a figure with its unit; its value is rounded as shown, None is a dash.
 
-    Parameters
-    ----------
-    value : float or None
-        In ``unit``; a dash is written for None.
-    digits : str
-        A format, such as ``",.0f"``.
-    unit : str
-        Follows the figure, with a blank where one belongs there.
-    scale : float
-        SI units in one ``unit``.
+    ``digits`` is a format such as ``",.0f"``, ``unit`` follows the figure with its blank, and
+    ``scale`` is the SI units in one of it.
     """
     if value is None:
         return TableCell("-")
@@ -82,7 +56,7 @@ def figure(
 
 
 def seconds(value: float | None) -> TableCell:
-    """Write a time with four digits and the unit that suits it."""
+    """Write a time with four digits in a fitting unit."""
     if not value:
         return TableCell("-") if value is None else TableCell("0", 0.0)
     unit, scale = unit_of([value])
@@ -90,7 +64,7 @@ def seconds(value: float | None) -> TableCell:
 
 
 def signed_seconds(value: float, least: float) -> TableCell:
-    """Write a time with its sign; less than ``least`` is none."""
+    """Write a time with its sign; 0 up to ``least``."""
     if abs(value) <= least:
         return TableCell("0", 0.0)
     unit, scale = unit_of([abs(value)])
@@ -98,18 +72,18 @@ def signed_seconds(value: float, least: float) -> TableCell:
 
 
 def long_unit(seconds: float) -> tuple[str, float]:
-    """The unit of a time of a job, from days to seconds, and how many seconds it is."""
+    """Choose the unit of a job's time, from days to seconds, and its seconds."""
     return next(((unit, s) for unit, s in LONG_UNITS if seconds >= 1.5 * s), LONG_UNITS[-1])
 
 
 def long_time(seconds: float | None) -> TableCell:
-    """Write a time of a job with four digits and the unit that suits it."""
+    """Write a job's time with four digits in a fitting unit."""
     unit, scale = long_unit(seconds or 0.0)
     return figure(None if seconds is None else seconds / scale, ".4g", f" {unit}", scale)
 
 
 def duration(value: float | None, like: float | None = None) -> TableCell:
-    """Write a time that may be long, with the unit that suits it, or another time beside it."""
+    """Write a long or short time in a fitting unit, or in the unit of ``like``."""
     if value is None:
         return TableCell("-")
     large = value if like is None else like
@@ -133,7 +107,7 @@ def money(value: float | None) -> TableCell:
 
 
 def energy(kwh: float | None) -> TableCell:
-    """Write an energy with three digits and the unit that suits it."""
+    """Write an energy with three digits in a fitting unit."""
     if kwh is None:
         return TableCell("-")
     unit, size = next((one for one in ENERGIES if kwh >= one[1]), ENERGIES[-1])
@@ -141,7 +115,7 @@ def energy(kwh: float | None) -> TableCell:
 
 
 def nbytes(value: float | None) -> TableCell:
-    """Write a size with three digits and the unit that suits it."""
+    """Write a size with three digits in a fitting unit."""
     for unit, scale in SIZES:
         if value is not None and value >= scale:
             return figure(value / scale, ".3g", f" {unit}", scale)
@@ -149,12 +123,12 @@ def nbytes(value: float | None) -> TableCell:
 
 
 def number(value: float | None, digits: str = ".4g") -> TableCell:
-    """Write a number; a dash for none."""
+    """Write a number; a dash for None."""
     return figure(value, digits)
 
 
 def large_number(value: float | None) -> TableCell:
-    """Write a number with four digits, a large one with its thousands apart."""
+    """Write four digits, or a large number with thousands separators."""
     return figure(value, ",.0f" if value is not None and value >= 1e4 else ".4g")
 
 
@@ -167,12 +141,12 @@ def short(value: float | None) -> TableCell:
 
 
 def percent(value: float | None, digits: str = ".1f") -> TableCell:
-    """Write a part of a whole."""
+    """Write a share in percent."""
     return figure(None if value is None else 100 * value, digits, " %", 0.01)
 
 
 def share(value: float, step_time: float) -> TableCell:
-    """Write the part of a step that something takes."""
+    """Write a time's share of a step."""
     return percent(value / step_time if step_time else None)
 
 
@@ -185,7 +159,7 @@ def interval(ends: Sequence[float] | None, scale: float) -> TableCell:
 
 
 def speedup(value: float | None, first: float | None, is_best: bool = False) -> TableCell:
-    """Write how many times as many samples per second there are; a star at the best point."""
+    """Write a throughput as a multiple of the first, with a star at the best point."""
     if not value or not first:
         return TableCell("- ")
     return figure(value / first, ".3g", f"x{'*' if is_best else ' '}")
@@ -198,12 +172,12 @@ def unit_of(values: Iterable[float]) -> tuple[str, float]:
 
 
 def digits_of(largest: float) -> str:
-    """As many decimals for all numbers as give the largest four digits."""
+    """Choose the decimals that give the largest number four digits."""
     return f".{max(3 - len(str(int(largest))) + 1, 0)}f"
 
 
 def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Put numbers that follow each other together: the first and the last of each run."""
+    """Merge consecutive numbers into runs of first and last."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -213,6 +187,7 @@ def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
+# formats of values by unit
 WRITERS: dict[str, Callable[[float | None], str]] = {
     "s": seconds,
     "bytes": nbytes,
@@ -221,32 +196,18 @@ WRITERS: dict[str, Callable[[float | None], str]] = {
     "share": percent,
     "": large_number,
 }
-"""How a value is written, by its unit."""
 
 
 class Row(NamedTuple):
-    """A fact, as the terminal and the page show it.
+    """A fact with a name, for the terminal and the page."""
 
-    Attributes
-    ----------
-    key : str
-        By which code finds it; never shown.
-    label : str
-        Its name. Blanks before it make it a part of the row above; without a name it goes on
-        with that row.
-    value : float, str or None
-        A figure, or a text as it is shown.
-    unit : str
-        Of a figure, a key of `WRITERS`.
-    """
-
-    key: str
-    label: str
-    value: float | str | None
-    unit: str = ""
+    key: str  # identifies the row in code; never shown
+    label: str  # leading blanks mark a part of the row above; empty continues that row
+    value: float | str | None  # a figure, or text
+    unit: str = ""  # of a figure; a key of `WRITERS`
 
     @property
     def text(self) -> str:
-        """The value as it is shown."""
+        """Write the value."""
         value = self.value
         return str(value) if isinstance(value, str) else WRITERS[self.unit](value)

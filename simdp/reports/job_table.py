@@ -18,17 +18,15 @@ from simdp.results.comparison import short_key, written
 from simdp.results.job import JobRuns, JobStudy, Spread
 from simdp.results.result import Result
 
-# Job names ----------------------------------------------------------------------------------------
-
 
 def cells(points: Sequence[JobRuns], key: str) -> list[str]:
-    """The values of a key, of which options go that all values of one kind have alike."""
+    """Write the values of a key, without options that are equal in all values of a kind."""
     values = [point.set[key] for point in points]
     return [written(_short(value, values)) for value in values]
 
 
 def names(points: Sequence[JobRuns]) -> list[str]:
-    """What each point is called; empty names where there is one."""
+    """Name each point by the keys that it sets; empty for a single one."""
     keys = list(points[0].set)
     columns = [cells(points, key) for key in keys]
     if len(keys) == 1 and isinstance(points[0].set[keys[0]], Mapping):
@@ -51,8 +49,7 @@ def _short(value: Any, values: Sequence[Any]) -> Any:
     }
 
 
-# Job table ----------------------------------------------------------------------------------------
-
+# names of the parts of `simdp.results.job.BADPUT`
 NAMES = {
     "startup": "starts",
     "data": "waiting for data",
@@ -63,11 +60,10 @@ NAMES = {
     "straggler": "slow ranks",
     "other": "other",
 }
-"""What the parts of `simdp.results.job.BADPUT` are called."""
 
 
 def table(study: JobStudy) -> RenderableType:
-    """Summarise a job: one in rows, those of a sweep in a row each."""
+    """Write one job as rows, or a sweep as a row per point."""
     if study.scenario.get("sweep"):
         return _several(study)
     return _one(study)
@@ -84,7 +80,7 @@ def _one(study: JobStudy) -> RenderableType:
 
 
 def spreads(job: JobRuns) -> Table:
-    """What differs from run to run."""
+    """Make the table of mean and quantiles over runs."""
     heads = [("", False), ("mean", True), ("50 %", True), ("90 %", True), ("99 %", True)]
     rows = [_spread("done after", job.finish_s, long_time)]
     rows += [_spread("goodput", job.goodput, percent), _spread("ETTR", job.ettr, percent)]
@@ -96,7 +92,7 @@ def spreads(job: JobRuns) -> Table:
 
 
 def parts(job: JobRuns) -> Table:
-    """Where the time goes."""
+    """Make the table of a job's time by part."""
     total = job.finish_s.mean
     rows = [[row.label, long_time(row.value), percent(row.value / total)] for row in part_rows(job)]
     heads = [("where the time goes", False), ("mean", True), ("share", True)]
@@ -104,14 +100,14 @@ def parts(job: JobRuns) -> Table:
 
 
 def part_rows(job: JobRuns) -> list[TimePart]:
-    """Where the time goes, productive steps first; mean over runs [s]."""
+    """Split the mean job time, productive steps first."""
     lost = [TimePart(part, NAMES[part], s) for part, s in job.badput_s.items() if s > 0]
     productive = job.finish_s.mean - sum(job.badput_s.values())
     return [TimePart("productive", "productive", productive), *lost]
 
 
 class TimePart(NamedTuple):
-    """A part of a job's time, by the key of `simdp.results.job.BADPUT` [s]."""
+    """A part of a job's time [s], by its key in `simdp.results.job.BADPUT`."""
 
     key: str
     label: str
@@ -133,7 +129,7 @@ def _several(study: JobStudy) -> RenderableType:
 
 
 def grid(study: JobStudy) -> Table:
-    """Points of a sweep: a row each, what it sets first."""
+    """Make a table with a row per point of a sweep, its swept keys first."""
     keys, points = list(study.scenario["sweep"]), study.points
     unit, scale = long_unit(min(job.finish_s.mean for job in points))
     columns: list[tuple[str, Sequence[str]]] = [
@@ -165,7 +161,7 @@ def _intervals(study: JobStudy) -> list[TableCell]:
 
 
 def first_done(study: JobStudy) -> list[str]:
-    """Which point of a sweep is done first, and which differ from it by noise alone; sentences."""
+    """Write which point of a sweep finishes first, and which ties with it."""
     points, called = study.points, names(study.points)
     best = min(range(len(points)), key=lambda i: points[i].finish_s.mean)
     first = points[best]
@@ -186,7 +182,7 @@ def first_done(study: JobStudy) -> list[str]:
 
 
 def grid_foot(study: JobStudy) -> str:
-    """What the columns of a sweep are."""
+    """Explain the columns of a sweep."""
     intervals = _intervals(study)
     foot = "done, goodput and all others but 90 %: means; lost, saving: shares of the time"
     if len(set(intervals)) == 1 and intervals[0] != "-":
@@ -208,12 +204,12 @@ def _whole(value: float | None) -> TableCell:
 
 
 def runs_of(job: JobRuns) -> str:
-    """How often it was played, in words."""
+    """Count the runs, in words."""
     return f"{job.runs} run{'s' if job.runs > 1 else ''}"
 
 
 def foot(study: JobStudy, job: JobRuns) -> Iterator[str]:
-    """What else there is to say of one job, a line each."""
+    """Write further facts about a job, a line each."""
     given, low_high = job.assumed, " - ".join(map(long_time, job.finish_interval_s))
     yield f"90 % of the runs are done after {low_high}"
     if job.chance_to_finish is not None:
@@ -243,7 +239,7 @@ def foot(study: JobStudy, job: JobRuns) -> Iterator[str]:
 
 
 def _guarded(given: Mapping[str, Any]) -> Iterator[str]:
-    """What a checkpoint guards against, where that is not every failure."""
+    """Write which failures load a checkpoint from storage, if not all do."""
     guarded = given.get("guarded_mttf_s")
     kind = given["recovery"]["kind"]
     if guarded is None:
@@ -253,7 +249,7 @@ def _guarded(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _training(trained: Result) -> Iterator[str]:
-    """What became of the first run's numbers."""
+    """Write the samples and the final loss of the first run."""
     told, losses = trained.participation or {}, trained.metrics["loss"]
     missed = {
         "were repeated": told.get("repeated", 0),

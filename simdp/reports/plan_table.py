@@ -1,4 +1,4 @@
-"""Table of a plan for the terminal: the best and the next ones, the front, and why."""
+"""Table of a plan for the terminal: the best options, the Pareto front, and reasons."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simdp.reports.wide_table import wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.plan import Option, PlanResult
 
-MAX_FRONT = 12
-"""Options of the front that are shown; its file has all."""
+MAX_FRONT = 12  # options of the front that are shown; its file has all
 
+# why points were not simulated: singular and plural
 REASONS = {
     "impossible": ("is infeasible", "are infeasible"),
     "memory": ("needs more memory", "need more memory"),
@@ -30,17 +30,10 @@ REASONS = {
     ),
     "sampled": ("was not looked at", "were not looked at"),
 }
-"""Why points were not simulated: of one, and of more."""
 
 
 def table(found: PlanResult) -> RenderableType:
-    """Write what a plan found.
-
-    Parameters
-    ----------
-    found : Plan
-        With options, or with the nearest.
-    """
+    """Write a plan with its options, or with the nearest one."""
     if found.nearest is not None:
         head = f"nothing meets the limits; the nearest, {found.nearest.why}"
         lines = [*_changes(found, [found.nearest]), *_foot(found)]
@@ -65,7 +58,7 @@ def table(found: PlanResult) -> RenderableType:
 
 
 def _options(title: str, found: PlanResult, options: Sequence[Option]) -> RenderableType:
-    """A row per option; what all of them have in common is written below."""
+    """Write a row per option, and the common settings below."""
     keys = list(dict.fromkeys(key for option in options for key in option.set))
     alike = [key for key in keys if len({written(o.set.get(key)) for o in options}) == 1]
     if len(options) == 1:
@@ -95,12 +88,11 @@ def _options(title: str, found: PlanResult, options: Sequence[Option]) -> Render
     return Group(made, Text(fill(f"all: {said}", WIDTH)))
 
 
-MARK = "*"
-"""Behind the number of an option that changes the training itself."""
+MARK = "*"  # behind the number of an option that changes the training itself
 
 
 def likely(chance: float | None) -> str:
-    """A probability, as ``"83 %"``; no more than 99 % or less than 1 % unless it is certain."""
+    """Write a probability as ``"83 %"``; between 1 % and 99 % unless it is certain."""
     if chance is None:
         return "-"
     if chance in (0.0, 1.0):
@@ -109,7 +101,7 @@ def likely(chance: float | None) -> str:
 
 
 def chances(found: PlanResult) -> Iterator[str]:
-    """How probable it is that the best option meets the limits, and what that counts."""
+    """Write the probability that the best option meets the limits."""
     best = found.best[0]
     if best.chance_to_meet is None:
         return
@@ -128,12 +120,11 @@ def chances(found: PlanResult) -> Iterator[str]:
         yield f"for options that meet them with 90 % at least, add --sure {100 * LIKELY:.0f}%"
 
 
-LIKELY = 0.9
-"""Below this a plan points to ``--sure``."""
+LIKELY = 0.9  # probability below which a plan suggests ``--sure``
 
 
 def changes_of(found: PlanResult, options: Sequence[Option]) -> dict[str, list[int]]:
-    """What options change in the training itself, with their numbers."""
+    """List changes of the training itself, with the numbers of their options."""
     groups: dict[str, list[int]] = {}
     for option in options:
         for change in option.changes_training:
@@ -144,7 +135,7 @@ def changes_of(found: PlanResult, options: Sequence[Option]) -> dict[str, list[i
 
 
 def same_training(found: PlanResult) -> Iterator[str]:
-    """The best option that trains as the scenario does, where the best one does not."""
+    """Name the best option with unchanged training, if the best one changes it."""
     if not found.best or not found.best[0].changes_training:
         return
     same = [one for one in (*found.best, *found.front) if not one.changes_training]
@@ -157,7 +148,7 @@ def same_training(found: PlanResult) -> Iterator[str]:
 
 
 def _changes(found: PlanResult, options: Sequence[Option]) -> Iterator[str]:
-    """What options change in the training itself."""
+    """List the changes of the training, a line each."""
     groups = changes_of(found, options)
     if groups:
         yield fill(f"{MARK} changes the training, so that the loss may be another one:", WIDTH)
@@ -182,7 +173,7 @@ def _limit(option: Option) -> str:
 
 
 def spread(options: Sequence[Option]) -> Sequence[Option]:
-    """Some of the front, evenly from its first to its last."""
+    """Choose options of the front evenly, with the first and the last."""
     if len(options) <= MAX_FRONT:
         return options
     last = len(options) - 1
@@ -210,12 +201,11 @@ def _foot(found: PlanResult) -> Iterator[str]:
         yield fill(note, WIDTH)
 
 
-MAX_REASONS = 6
-"""Reasons why points are infeasible that are shown; plan.json has all."""
+MAX_REASONS = 6  # reasons of infeasible points that are shown; plan.json has all
 
 
 def why_infeasible(found: PlanResult) -> list[dict[str, Any]]:
-    """Why points are infeasible; those that miss a limit of the command are counted beside it."""
+    """List the reasons of infeasible points, without those that miss a limit of the command."""
     return [row for row in found.infeasible if not str(row["option"]).startswith(LIMIT_OPTIONS)]
 
 
@@ -223,17 +213,17 @@ LIMIT_OPTIONS = ("--deadline", "--budget", "--energy", "--max-memory")
 
 
 def infeasible_written(row: Mapping[str, Any]) -> str:
-    """A row of `Plan.infeasible`, with what to change."""
+    """Write a row of `PlanResult.infeasible`, with the option to change."""
     option = f"; try {row['option']}" if row["option"] else ""
     return f"{row['count']:,}: {row['reason']}{option}"
 
 
 def reason(why: str, count: int) -> str:
-    """Say why so many points were not simulated; ``why`` is a key of `Plan.pruned`."""
+    """Write why ``count`` points were not simulated; ``why`` is a key of `PlanResult.pruned`."""
     return REASONS[why][count != 1]
 
 
 def limit_written(name: str, value: float) -> str:
-    """A limit of a plan, by its name, as ``"3 days"`` or ``"60 GB"``."""
+    """Write a limit of a plan: ``"3 days"``, ``"60 GB"``."""
     writers = {"deadline": duration, "memory": nbytes, "budget": money, "energy": energy}
     return str(writers[name](value))

@@ -1,4 +1,4 @@
-"""Rows by rank: spans of equal ranks, and slow ranks."""
+"""Spans of ranks as rows, and slow ranks."""
 
 from __future__ import annotations
 
@@ -28,36 +28,20 @@ TRANSFER = ACTIVITIES.index("transfer")
 
 
 class RankSpan(NamedTuple):
-    """A span; one of a collective begins when its rank comes to it.
-
-    Attributes
-    ----------
-    step : int
-        As in `simdp.results.trace.Span`.
-    stream : int
-        0 of compute, and from 1 on those of collectives.
-    activity, name : str
-        As in `simdp.results.trace.Span`.
-    start, end : int
-        Instants [ns].
-    nbytes : float
-        As in `simdp.results.trace.Span`.
-    call : Call or None
-        What it takes part in.
-    """
+    """A span of a rank as in `simdp.results.trace`; a collective's begins when its rank arrives."""
 
     step: int
-    stream: int
+    stream: int  # 0: compute; from 1 on: collectives
     activity: str
     name: str
-    start: int
-    end: int
+    start: int  # [ns]
+    end: int  # [ns]
     nbytes: float
-    call: CallSize | None
+    call: CallSize | None  # the collective call of the span
 
 
 def waited(columns: Columns) -> Bools:
-    """Mark the spans of collectives that begin with the wait before them; all are in order."""
+    """Mark the spans of collectives that begin with a wait; ``columns`` are in order."""
     rank, lane, name, activity = (columns[key] for key in ("rank", "lane", "name", "activity"))
     found = np.zeros(len(rank), dtype=bool)
     same = (rank[1:] == rank[:-1]) & (lane[1:] == lane[:-1]) & (name[1:] == name[:-1])
@@ -67,9 +51,10 @@ def waited(columns: Columns) -> Bools:
 
 
 def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[RankSpan]]]:
-    """Give the rows of some ranks, in their order; transfers are left out.
+    """Yield the spans of some ranks without transfers, in the host's order.
 
-    Collectives come where compute asked for them, which may be long before their stream took them.
+    Collectives come where compute launched them, which may be long before their stream started
+    them.
     """
     blocks = [block for block in trace.of_ranks(ranks).blocks if block.activity != TRANSFER]
     if not blocks:
@@ -90,7 +75,7 @@ def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Rank
 
 
 def _whole(columns: Columns) -> Columns:
-    """Put waits into the collectives that end them, and all in the order of the host."""
+    """Merge waits into the collectives that end them, and order all as the host does."""
     keys = ("activity", "end", "start", "lane", "rank")
     order = np.lexsort([columns[key] for key in keys])
     columns = {key: column[order] for key, column in columns.items()}
@@ -102,7 +87,7 @@ def _whole(columns: Columns) -> Columns:
     columns = {key: column[kept] for key, column in columns.items()}
     asked: Floats = np.fmin(columns["asked"], columns["start"])
     is_work = columns["lane"] == COMPUTE_LANE
-    # What ends when a collective is asked for came before it, and what begins then, behind it.
+    # Order at one instant: spans that end, the launched collective, spans that begin.
     order = np.lexsort([columns["end"], columns["start"], is_work, asked, columns["rank"]])
     return {key: column[order] for key, column in columns.items()}
 
@@ -129,26 +114,15 @@ def _rows(
     ]
 
 
+# least multiple of the median compute time of a slow rank; slow ranks that are named
 SLOWER, NUM_SLOWEST = 1.02, 3
-"""A rank is slow that computes so many times as long as most do; so many of them are named."""
-
 BUSY = tuple(ACTIVITIES.index(name) for name in ("forward", "backward", "compute"))
 
 
 def slow_ranks(result: Result, blocks: Iterable[SpanBlock]) -> dict[int, str]:
-    """Name the ranks that the scenario slows down; without such ones, those that were slow.
+    """Name the ranks that the scenario slows down; without any, the slowest of these spans.
 
-    Parameters
-    ----------
-    result : Result
-        Whose scenario it is.
-    blocks : iterable of Block
-        What the ranks did in the time that is looked at.
-
-    Returns
-    -------
-    dict of int to str
-        The slowest first, with what is said of them: ``" · 2×"``, or ``" · +12 %"``.
+    The slowest come first, with a suffix such as ``" · 2×"`` or ``" · +12 %"``.
     """
     return _stragglers(result) or _slowest(blocks, result.world_size)
 
@@ -168,7 +142,7 @@ def _stragglers(result: Result) -> dict[int, str]:
 
 
 def _ranks_of(straggler: dict[str, Any], per_node: int) -> Iterable[int]:
-    """The ranks whose compute one is on, where it is on some and not on all."""
+    """List the ranks whose compute a straggler slows, if not all."""
     if straggler["kind"] == "slow_node":
         return range(straggler["node"] * per_node, (straggler["node"] + 1) * per_node)
     rank = straggler.get("rank")

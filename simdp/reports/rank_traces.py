@@ -1,17 +1,17 @@
-"""Writes one profiler trace per rank, as torch's profiler names events.
+"""Writes one profiler trace per rank, with the event names of torch's profiler.
 
-The device's side is the run's own: a span of compute is cut into its kernels (see
-`simdp.results.memory`), and one of a collective begins when its rank comes to it. The host's side
-follows from it. A kernel that its device had to wait for was being launched meanwhile; one that
-waited for a collective was launched before; where a launch costs nothing, it takes no time. So a
-run whose kernels are shorter than their launches looks like one, and one that waits for its
-collectives does not.
+The device's events are the run's own: a span of compute is split into its kernels (see
+`simdp.results.memory`), and one of a collective begins when its rank arrives. The host's events
+follow from them. A kernel that its device waited for was being launched meanwhile; one that waited
+for a collective was launched before; a free launch takes no time. So a run whose kernels are
+shorter than their launches shows launches back to back, and one that waits for its collectives does
+not.
 
 HolisticTraceAnalysis, Perfetto and TensorBoard's torch-tb-profiler load the folder. Kernels, copies
-and collectives lie where the run's spans do; an NCCL kernel starts when its rank comes to it, so
-that waiting for others is in it. Stand-ins, for what a run does not know: numbers of processes and
+and collectives lie where the run's spans do; an NCCL kernel starts when its rank arrives, so it
+includes waiting for others. Stand-ins, for facts that a run lacks: numbers of processes and
 threads, names of compute kernels (the layer's kind and pass), the thread that ran an operator, the
-host's end of a step (that of its device), and NCCL's version (the one whose model it is).
+host's end of a step (that of its device), and NCCL's version (that of the model).
 """
 
 from __future__ import annotations
@@ -39,23 +39,13 @@ from simdp.results.result import Result
 from simdp.results.trace import SETUP, CallSize
 from simdp.strategies import strategy_class
 
-# Rank events --------------------------------------------------------------------------------------
-
-STREAM = 7
-"""Number of the compute stream, as torch's default stream has; others count from it."""
-
-HOST = 10_000
-"""Number of rank 0's process, and of its main thread; others count from it. A stand-in."""
-
-AUTOGRAD = 100_000
-"""Its thread of autograd has as many more."""
-
+STREAM = 7  # number of the compute stream, as of torch's default stream; others follow
+HOST = 10_000  # stand-in process and main thread of rank 0; others follow
+AUTOGRAD = 100_000  # offset of the autograd thread
+# Number of the first launch: HTA 0.5 stores places of events in the type of these numbers, and
+# fails with pandas 3 if it is too small
 FIRST = 100_000
-"""Launches are numbered from here on: HTA 0.5 keeps places of events in the type of these numbers,
-and with pandas 3 fails where it is too small for them."""
-
-MAX_LISTED = 32
-"""Ranks of a process group that a kernel lists; beyond them are three dots."""
+MAX_LISTED = 32  # ranks of a process group that a kernel lists before three dots
 
 
 @lru_cache(maxsize=2**14)
@@ -71,22 +61,14 @@ def us(instant: int) -> str:
 
 @dataclass(frozen=True)
 class TracedGroup:
-    """A process group of a rank.
+    """A process group of a rank."""
 
-    Attributes
-    ----------
-    number, description : str
-        As torch's "Process Group Name" and "Process Group Description".
-    ranks : ndarray, shape `(group size,)`, int64
-        Who is in it.
-    """
-
-    number: str
-    description: str
-    ranks: Ints
+    number: str  # torch's "Process Group Name"
+    description: str  # torch's "Process Group Description"
+    ranks: Ints  # members, shape `(group_size,)`, int64
 
     def fields(self) -> dict[str, str]:
-        """Write what a collective's events say of it."""
+        """Make the group's fields of a collective's events."""
         listed = ", ".join(map(str, self.ranks[:MAX_LISTED].tolist()))
         dots = ", ..." if len(self.ranks) > MAX_LISTED else ""
         return {
@@ -98,37 +80,19 @@ class TracedGroup:
 
 @dataclass(frozen=True)
 class SpanNames:
-    """What is the same in all spans of a run.
-
-    Attributes
-    ----------
-    facts : Launched
-        What they consist of.
-    optimizer, forward, batch : str
-        What torch calls the optimizer's step, the wrapper's forward (empty without one), and
-        taking the next batch.
-    annotations : mapping of str to str
-        What the wrapper calls the launch of a collective.
-    """
+    """Names that all spans of a run share."""
 
     facts: LaunchedKernels
-    optimizer: str
-    forward: str
-    batch: str
-    annotations: Mapping[str, str]
+    optimizer: str  # torch's annotation of the optimizer's step
+    forward: str  # the wrapper's annotation of forward; empty without one
+    batch: str  # torch's annotation of taking a batch
+    annotations: Mapping[str, str]  # the wrapper's annotations by collective
 
 
 class RankEvents:
     """Writes the events of a rank, row by row.
 
-    Parameters
-    ----------
-    names : Names
-        Of the run.
-    rank : int
-        Whose.
-    groups : dict of str to Group
-        By name, those that the rank is in; all ranks have no name.
+    ``groups`` are the rank's process groups by name; that of all ranks has an empty name.
     """
 
     def __init__(self, names: SpanNames, rank: int, groups: dict[str, TracedGroup]) -> None:
@@ -174,8 +138,6 @@ class RankEvents:
         yield from self._lines
         self._lines.clear()
 
-    # Lines ---------------------------------------------------------------------------------------
-
     def _add(self, category: str, name: str, tid: int, start: int, end: int, args: str) -> None:
         self._lines.append(
             f'{{"ph": "X", "cat": "{category}", "name": {quoted(name)}, "pid": {self.main}, '
@@ -186,7 +148,7 @@ class RankEvents:
         self._add("user_annotation", name, self.main, start, end, "")
 
     def _called(self, name: str, tid: int, start: int, end: int, number: int, op: int) -> None:
-        """Add a call of the CUDA runtime, and the arrow to what it launches."""
+        """Add a call of the CUDA runtime, and the arrow to its kernel."""
         args = f'"External id": {op}, "correlation": {number}'
         self._add("cuda_runtime", name, tid, start, end, args)
         self._lines.append(
@@ -207,12 +169,10 @@ class RankEvents:
             f'{{"ph": "f", "id": {number}, {place}, "cat": "ac2g", "name": "ac2g", "bp": "e"}}'
         )
 
-    # Work ----------------------------------------------------------------------------------------
-
     def _kernels(
         self, row: RankSpan, tid: int, said: str, args: str = "", how: str = "cudaLaunchKernel"
     ) -> tuple[int, int]:
-        """Cut a span into its kernels, and launch them; say when the host did [ns]."""
+        """Split a span into its kernels and launch them; return the host's begin and end [ns]."""
         kernels = self.facts.of(self.rank, row.activity, row.name)
         known = kernels.has_idle or (row.activity, row.name) in self.facts.kernels
         least = self.launch if self.facts.runs_ahead and known else 0
@@ -241,13 +201,13 @@ class RankEvents:
         return (began if began >= 0 else self._host), self._host
 
     def _begins_graph(self, row: RankSpan) -> bool:
-        """Whether this is the first kernel of a pass that one launch starts."""
+        """Return whether this is the first kernel of a pass that one launch starts."""
         begins = row.activity == "forward" and self._pass != "forward"
         self._pass = "forward" if begins else self._pass
         return begins
 
     def _compute(self, row: RankSpan) -> None:
-        """Take work of a layer, or of anything else that computes."""
+        """Add the work of a layer, or other compute."""
         op, node, said = self._words(row)
         is_backward = row.activity == "backward"
         again = row.activity == "forward" and self._pass == "backward"
@@ -268,13 +228,13 @@ class RankEvents:
             self._run = "main", since, reached
 
     def _end_forward(self) -> None:
-        """Annotate a forward that is over; one that is computed again has no loss."""
+        """Annotate a finished forward; a recomputed one has no loss."""
         if self._run is not None and self.names.forward and self._run[2] in self._last:
             self._annotate(self.names.forward, self._run[1], self._host)
         self._run = None
 
     def _words(self, row: RankSpan) -> tuple[str, str, str]:
-        """Name the operator of a span, its node of autograd, and its kernels, as JSON."""
+        """Name a span's operator, autograd node and kernels, as JSON."""
         key = row.activity, row.name
         if key not in self._said:
             kind = self.facts.layers.get(row.name, row.activity)
@@ -311,8 +271,6 @@ class RankEvents:
         self._annotate(name, begin, end)
         self._pass = "update"
 
-    # Host ----------------------------------------------------------------------------------------
-
     def _input(self, row: RankSpan) -> None:
         if row.name == "copy":
             said = '"Memcpy HtoD (Pinned -> Device)"'
@@ -322,7 +280,7 @@ class RankEvents:
         self._host = self._free = row.end
 
     def _on_host(self, row: RankSpan) -> None:
-        """Take time of the host that its device waits for; of a launch, it is that call's."""
+        """Add host time that its device waits for; a launch belongs to its collective."""
         if row.name == "launch":
             self._asked = row.start, row.end
         else:
@@ -330,11 +288,9 @@ class RankEvents:
         self._host = self._free = row.end
 
     def _meet(self, row: RankSpan) -> None:
-        """Wait for others without a collective."""
+        """Add a wait without a collective."""
         self._annotate(f"wait {row.name}", row.start, row.end)
         self._host = max(self._host, row.end)
-
-    # Collectives ---------------------------------------------------------------------------------
 
     def _collective(self, row: RankSpan) -> None:
         call = row.call
@@ -368,7 +324,7 @@ class RankEvents:
         self._on_device("kernel", said, stream, row.start, row.end, self._number, args)
 
     def _between_devices(self, row: RankSpan, begin: int, end: int, args: str) -> None:
-        """Take a copy between the devices of one process, which NCCL has no part in."""
+        """Add a copy between the devices of one process, without NCCL."""
         self._called("cudaMemcpyAsync", self.main, begin, end, self._number, self._external)
         said = '"Memcpy PtoP (Device -> Device)"'
         args = f'{args}, "bytes": {int(row.nbytes)}, "what": {quoted(row.name)}'
@@ -387,7 +343,7 @@ NODE = "autograd::engine::evaluate_function: "
 
 
 def step_lines(rank: int, begins: dict[int, int], ends: dict[int, int]) -> Iterator[str]:
-    """Annotate the steps of a rank, which count from 1 and begin where the one before ended."""
+    """Annotate a rank's steps, which count from 1 and begin where the one before ended."""
     for step in sorted(ends):
         if step > SETUP:
             begin = begins[step]
@@ -399,7 +355,7 @@ def step_lines(rank: int, begins: dict[int, int], ends: dict[int, int]) -> Itera
 
 
 def step_limits(rows: list[RankSpan]) -> tuple[dict[int, int], dict[int, int]]:
-    """When each step of a rank begins, and when it ends, where it has one [ns]."""
+    """Compute begin and end of each step of a rank [ns]."""
     ends: dict[int, int] = {}
     for row in rows:
         ends[row.step] = max(ends.get(row.step, 0), row.end)
@@ -412,36 +368,28 @@ def step_limits(rows: list[RankSpan]) -> tuple[dict[int, int], dict[int, int]]:
     return dict(zip(steps, before[: len(steps)], strict=True)), ends
 
 
-# Rank traces --------------------------------------------------------------------------------------
-
-MAX_RANKS = 1_024
-"""Ranks that are written unless others are asked for: a folder of as many files."""
-
-TOGETHER = 16
-"""Ranks whose spans are put in order in one go."""
-
-NCCL = "2.30.7"
-"""The version whose constants simdp's model of NCCL has."""
-
+MAX_RANKS = 1_024  # ranks that are written by default: as many files
+TOGETHER = 16  # ranks whose spans are ordered at once
+NCCL = "2.30.7"  # version whose constants simdp's model of NCCL has
 OURS = re.compile(r"rank\d+\.\d+\.pt\.trace\.json\.gz")
 
 
 def file_name(rank: int) -> str:
-    """Name a rank's file; TensorBoard takes the middle for the number of a recording."""
+    """Name a rank's file; TensorBoard reads the middle as the number of a recording."""
     return f"rank{rank}.1.pt.trace.json.gz"
 
 
 def save_traces(result: Result, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
-    """Write a trace per rank into a folder; files of other ranks of an earlier run are removed.
+    """Write a trace per rank into a folder, and remove files of other ranks of an earlier run.
 
     Parameters
     ----------
     result : Result
         With a trace.
     folder : Path
-        Made if it is not there.
+        Created if missing.
     ranks : sequence of int, optional
-        Whose; all of them by default.
+        Default: all ranks.
 
     Returns
     -------
@@ -451,8 +399,9 @@ def save_traces(result: Result, folder: Path, ranks: Sequence[int] | None = None
     Raises
     ------
     ScenarioError
-        If there is no trace, no such rank, too many ranks while none are named, or the folder
-        cannot be written to.
+        Without a trace, for unknown ranks, for too many ranks by default, or if the folder cannot
+    be
+        written to.
     """
     if result.trace is None:
         raise ScenarioError(
@@ -471,7 +420,7 @@ def save_traces(result: Result, folder: Path, ranks: Sequence[int] | None = None
 
 
 def chosen_ranks(world_size: int, ranks: Sequence[int] | None) -> list[int]:
-    """Say whose traces are written, in order; see `save_traces` for its errors."""
+    """List the ranks to write, ascending; errors as for `save_traces`."""
     n = world_size
     if ranks is None and n > MAX_RANKS:
         raise ScenarioError(
@@ -486,7 +435,7 @@ def chosen_ranks(world_size: int, ranks: Sequence[int] | None) -> list[int]:
 
 
 def _put(lines: Iterator[str], stream: BinaryIO) -> None:
-    """Compress lines as they come; the bytes do not depend on when."""
+    """Compress lines as they come; the bytes do not depend on the pace."""
     with gzip.GzipFile("", "wb", compresslevel=3, fileobj=stream, mtime=0) as packed:
         few: list[str] = []
         for line in lines:
@@ -495,9 +444,6 @@ def _put(lines: Iterator[str], stream: BinaryIO) -> None:
                 packed.write("".join(few).encode())
                 few.clear()
         packed.write("".join(few).encode())
-
-
-# One file ----------------------------------------------------------------------------------------
 
 
 def _lines(result: Result, rank: int, rows: list[RankSpan]) -> Iterator[str]:
@@ -515,7 +461,7 @@ def _lines(result: Result, rank: int, rows: list[RankSpan]) -> Iterator[str]:
 
 
 def _names(result: Result) -> SpanNames:
-    """What the run's scenario calls things; worked out once for all ranks."""
+    """Read the names of a run from its scenario, once for all ranks."""
     known: SpanNames | None = result.__dict__.get("_rank_names")
     if known is None:
         scenario = result.scenario
@@ -534,7 +480,7 @@ def _names(result: Result) -> SpanNames:
 
 
 def _groups(result: Result, facts: LaunchedKernels, rank: int) -> dict[str, TracedGroup]:
-    """The process groups of a rank: that of all, and those of its strategy, numbered behind it."""
+    """List the process groups of a rank: that of all, then those of its strategy, numbered."""
     found = {"": TracedGroup("0", "default_pg", np.arange(result.world_size))}
     first = 1
     for name, ranks in facts.groups.items():
@@ -545,7 +491,7 @@ def _groups(result: Result, facts: LaunchedKernels, rank: int) -> dict[str, Trac
 
 
 def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, TracedGroup]) -> str:
-    """What stands above the events, one key a line; HTA looks for the rank line by line."""
+    """Write the metadata above the events, one key a line, as HTA reads the rank line by line."""
     device: dict[str, Any] = {"id": rank % facts.local_size, "name": device_name(result, rank)}
     if facts.memory is not None:
         device["totalGlobalMem"] = int(facts.memory[rank])

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 Schema = Mapping[str, Any]
-
 WHERE = "#/definitions/"
-
 HEAD = ("key", "type", "unit", "default", "meaning")
 
 WORDS = {
@@ -24,43 +22,21 @@ MADE = "Made from the specs of simdp {version}; [how to read it](index.md)."
 
 
 class Named(NamedTuple):
-    """What pages call the definitions of a schema.
+    """Names of the definitions of a schema."""
 
-    Attributes
-    ----------
-    families : dict of str to dict
-        By a family's name in ``simdp list``: its kinds, each with the name of its definition.
-    listed : dict of str to dict
-        All that ``simdp list`` shows: by family and kind, a line.
-    pages : dict of str to str
-        By the name of a definition that fields refer to, the family whose page tells of it.
-    quantities : dict of str to tuple of (str, str)
-        By the name of its definition, a quantity's dimension and its units.
-    """
-
+    # by name in ``simdp list``: kinds, each with the name of its definition
     families: Mapping[str, Mapping[str, str]]
-    listed: Mapping[str, Mapping[str, str]]
+    listed: Mapping[str, Mapping[str, str]]  # the lines of ``simdp list``, by family and kind
+    # by definition that fields refer to: the family whose page describes it
     pages: Mapping[str, str]
-    quantities: Mapping[str, tuple[str, str]]
+    quantities: Mapping[str, tuple[str, str]]  # by definition: the quantity's dimension and units
 
 
 def pages(definitions: Mapping[str, Schema], named: Named, version: str) -> dict[str, str]:
-    """Write the pages.
+    """Write the reference as Markdown, by file name.
 
-    Parameters
-    ----------
-    definitions : mapping of str to dict
-        Of the schema; that of the whole is called Scenario.
-    named : Named
-        What they are called.
-    version : str
-        Of simdp.
-
-    Returns
-    -------
-    dict of str to str
-        Markdown by file name: a page for the scenario, for each key of it that holds keys, and for
-        each family.
+    There is a page for the scenario, for each of its keys that holds keys, and for each family.
+    ``definitions`` are those of the schema; that of the whole is called Scenario.
     """
     return _Writer(definitions, named, version).pages()
 
@@ -89,18 +65,18 @@ class _Writer:
                             self.homes[there] = f"{family}.md#{_slug(path)}"
 
     def pages(self) -> dict[str, str]:
-        """All pages by file name."""
+        """Write all pages, by file name."""
         found = {f"{page}.md": self._keys_page(page) for page in self.sections}
         return found | {f"{family}.md": self._family_page(family) for family in self.named.listed}
 
     def _holders(self, schema: Any) -> list[str]:
-        """Definitions with keys of their own, of no family, that a key refers to."""
+        """List the definitions with keys of their own, outside families, that a key refers to."""
         members = {place for kinds in self.named.families.values() for place in kinds.values()}
         places = [ref.removeprefix(WHERE) for ref in _references(schema)]
         return [p for p in places if "properties" in self.definitions[p] and p not in members]
 
     def _walk(self, path: str, place: str, known: set[str]) -> Iterator[tuple[str, str]]:
-        """Definitions inside one, each where it is met first."""
+        """Yield the definitions inside one, each at its first path."""
         if place in known:
             return
         known.add(place)
@@ -137,11 +113,11 @@ class _Writer:
         return "\n".join(parts)
 
     def _section(self, head: str, place: str) -> list[str]:
-        """What a definition is, and its keys."""
+        """Write a definition's description and its keys."""
         definition = self.definitions[place]
         parts = [f"{head}\n"] if head else []
         parts.append(self._said(definition["description"]) + "\n")
-        # Last in anyOf: what is required where nothing else brings it.
+        # Last in anyOf: keys that are required unless another key implies them.
         needs = (definition, definition.get("then", {}), definition.get("anyOf", [{}])[-1])
         required = [key for each in needs for key in each.get("required", ())]
         rows = [
@@ -167,7 +143,7 @@ class _Writer:
         return self.named.quantities.get(ref.removeprefix(WHERE), ("", ""))[1]
 
     def _type(self, schema: Schema) -> str:
-        """What a value is, in words."""
+        """Write a value's type in words."""
         if "$ref" in schema:
             return self._reference(schema["$ref"].removeprefix(WHERE))
         if "title" in schema:
@@ -199,7 +175,7 @@ class _Writer:
         return f"[mapping]({self.homes[place]})"
 
     def _said(self, text: str) -> str:
-        """A docstring's text, with links where it names what has a place of its own."""
+        """Link the names in a docstring's text that have a place of their own."""
 
         def linked(found: re.Match[str]) -> str:
             home = self.homes.get(found[1])
@@ -223,21 +199,21 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _bounds(schema: Schema) -> str:
-    """Between which numbers a number lies."""
+    """Write the bounds of a number."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     said = [f"{sign} {_number(schema[key])}" for key, sign in signs.items() if key in schema]
     return f", {', '.join(said)}" if said else ""
 
 
 def _number(value: float) -> str:
-    """A bound: powers of two and of ten as such, where they are large."""
+    """Write a bound; large powers of two as such."""
     if isinstance(value, int) and value > 4096 and not value & (value - 1):
         return f"2^{value.bit_length() - 1}"
     return f"{value:,}" if isinstance(value, int) and value < 10**6 else f"{value:g}"
 
 
 def _plain(value: Any) -> str:
-    """A value as YAML writes it."""
+    """Write a value as in YAML."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -249,7 +225,7 @@ def _shown(default: Any) -> str:
 
 
 def _slug(title: str) -> str:
-    """The anchor that Python-Markdown gives a heading."""
+    """Make the anchor that Python-Markdown gives a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 

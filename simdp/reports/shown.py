@@ -1,6 +1,6 @@
 """Documents in notebooks and in Python: the command line's text, and the page.
 
-`simdp.results` knows no report: a result asks for these through the package's root.
+`simdp.results` imports no report: a result calls these through the package's root.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from simdp.results.validation import Validation
 
 WIDTH = 80
 
+# terminal output by type of document; this table is the one place of registration
 TABLES: dict[type, Callable[[Any], RenderableType]] = {
     Comparison: sweep_table.table,
     Diagnosis: diagnosis_table.page,
@@ -39,31 +40,24 @@ TABLES: dict[type, Callable[[Any], RenderableType]] = {
     Study: table.summary,
     Validation: validation_table.validation_tables,
 }
-"""What the terminal shows of each kind of document; this table is the one place of registration."""
 
+# frame that isolates the page's styles and scripts from the notebook
 FRAME = (
     '<iframe title="{title}" srcdoc="{page}" sandbox="allow-scripts allow-modals allow-downloads" '
     'style="width: 100%; height: 40rem; border: 1px solid #8888; resize: vertical"></iframe>'
 )
-"""The page by itself: its styles and scripts touch nothing of the notebook, and it has its own."""
 
+# Text without colours of its own, for dark notebooks and for viewers that strip frames
 TEXT = (
     "<details><summary>As text</summary>"
     '<pre style="line-height: normal; white-space: pre">{code}</pre></details>'
 )
-"""Without colours of its own, so that dark notebooks stay dark; what is left where frames are
-taken out of a notebook, as of one that nobody trusts."""
 
 
 def as_text(document: Any) -> str:
-    """What the command line prints where nobody looks at a terminal: 80 columns, no colours.
+    """Write a document of `TABLES` as the command line does, in 80 columns without colours.
 
-    What ``run`` tries besides, to say what would make it faster, is left to it.
-
-    Parameters
-    ----------
-    document : Study
-        Or another kind of `TABLES`.
+    Without the advice of ``run``, which needs simulations.
     """
     console = Console(
         file=StringIO(), record=True, width=WIDTH, highlight=False, force_jupyter=False
@@ -73,13 +67,7 @@ def as_text(document: Any) -> str:
 
 
 def as_html(document: Any) -> str:
-    """The page as a frame that needs no network and no file, and the text below it.
-
-    Parameters
-    ----------
-    document : Study
-        Or another kind of `TABLES`.
-    """
+    """Make a frame with the page of a document of `TABLES`, and its text below."""
     from simdp.reports.page import page_of, render  # as above
 
     made = page_of(document)

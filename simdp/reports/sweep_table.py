@@ -37,42 +37,27 @@ from simdp.results.comparison import (
 from simdp.results.plan import Fitting, FittingRow
 from simdp.results.result import FailedPoint, Result, Study
 
-# Sweep table --------------------------------------------------------------------------------------
+LEAST_SHARE = 1e-3  # least share of a step that a column needs
+LEAST_DIFFERENCE = 0.01  # least relative difference of peak memory that is shown
 
-LEAST_SHARE = 1e-3
-"""Part of a step below which a column is left out."""
-
-LEAST_DIFFERENCE = 0.01
-"""Part by which peaks of memory differ in a table that shows them."""
-
+# columns that a wide table drops, in this order
 SPARE = (
     *("samples/s", "update", "wait", "other", "compute", "eff.", "MFU"),
     *("skipped", "tok/s/GPU", "memory", "90 %"),
 )
-"""Columns that a wide table can do without, in the order in which they go."""
 
 RATE = "throughput_samples_per_s"
-
+# columns that stay if wrapping long key values to so many letters makes room
 FOLDED_FOR, FOLDED_KEY = ("tok/s/GPU", "memory"), 24
-"""Columns that stay if long values of keys, broken at so many letters, leave room for them."""
-
-LONG_SAMPLE = 1000
-"""Tokens of a sample from which on tokens are counted, not samples."""
-
-MAX_FAILED = 10
-"""Points that failed whose reasons stand below the table."""
-
-LEAST_KEY = 10
-"""Columns of a terminal that the values of a key have at least, however many others there are."""
-
-INTERVAL = "90 %"
-"""Head of the column of a step's 90 % interval."""
-
+LONG_SAMPLE = 1000  # tokens per sample from which on tokens are counted, not samples
+MAX_FAILED = 10  # failed points whose reasons are listed
+LEAST_KEY = 10  # least width of a key's column
+INTERVAL = "90 %"  # head of the column of a step's 90 % interval
 FOOT = "speed-up: {} over the first point's; * the fastest point"
 
 
 def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
-    """Write a row per point; columns in which next to nothing happens are left out."""
+    """Write a row per point of a sweep; columns of negligible values are dropped."""
     num_keys, cells = sweep_cells(study)
     heads = [*cells][:num_keys]
     for name in SPARE:
@@ -89,19 +74,19 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
 
 
 def sweep_title(study: Study) -> str:
-    """Name a sweep, and say in which unit its times are."""
+    """Write a sweep's title with the unit of its times."""
     unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in study.points)
     more = ", and its 90 % interval" if has_intervals(study) else ""
     return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks{more}"
 
 
 def has_intervals(study: Study) -> bool:
-    """Whether the 90 % interval of a point's step is known."""
+    """Return whether a point has a 90 % interval of its step."""
     return any(p.metrics.get("interval_s") for p in study.points)
 
 
 def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
-    """Columns of a sweep by their heads, those of its keys first; and how many these are."""
+    """Make the columns of a sweep by head, keys first, and count the keys."""
     points, keys = study.points, list(study.scenario["sweep"])
     columns = _columns(study)
     short = [key.rpartition(".")[2] for key in keys]
@@ -123,7 +108,7 @@ def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
 
 
 def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
-    """Find the fastest point; all rates, and their unit: tokens where samples differ in length."""
+    """Find the fastest point, all rates, and their unit: tokens/s if samples differ in length."""
     points = study.points
     unequal = _differ_in_length(points)
     rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
@@ -132,12 +117,12 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
 
 
 def sweep_verdict(study: Study) -> answers.VerdictText:
-    """What the best point of a sweep reaches and loses; see `simdp.reports.answers`."""
+    """Write the verdict on a sweep; see `simdp.reports.answers.of_sweep`."""
     return answers.of_sweep(study, *best_point(study))
 
 
 def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[Row]]:
-    """What stands below a sweep's table: what its speed-ups are, and what is said of all points."""
+    """Write the explanation of speed-ups, and the rows about all points."""
     points = study.points
     best, _, unit = best_point(study)
     rows = [*answers.price(_billed(study)), *_idle_cards(points)]
@@ -151,12 +136,12 @@ def _billed(study: Study) -> list[answers.Found]:
 
 
 def _is_billed(study: Study) -> bool:
-    """Whether the scenario, or one of its points, speaks of money, energy or a target."""
+    """Return whether the scenario or a point sets a price, a power or a target."""
     return any(map(answers.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
 
 
 def _failures(failed: Sequence[FailedPoint]) -> list[Row]:
-    """Say of points without a result why they have none."""
+    """List failed points with their reasons."""
     rows = [
         Row(
             "failed",
@@ -175,7 +160,7 @@ def _more(count: int) -> str:
 
 
 def _idle_cards(points: Sequence[Result]) -> list[Row]:
-    """Say of the first point that leaves most cards of a node idle that it does."""
+    """Warn of the first point that leaves most network cards of a node idle."""
     for point in points:
         for row in answers.cards(point):
             values = ", ".join(map(written, point.set.values()))
@@ -184,7 +169,7 @@ def _idle_cards(points: Sequence[Result]) -> list[Row]:
 
 
 def _among(points: Sequence[Result]) -> str:
-    """What the best point is the best of."""
+    """Restrict the best point to those that fit, if some do not."""
     return "" if all(p.metrics["fits_memory"] for p in points) else " that fits"
 
 
@@ -229,13 +214,13 @@ def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
 
 
 def _differ_in_length(points: Sequence[Result]) -> bool:
-    """Tell whether samples of some points have more tokens than those of others."""
+    """Return whether points differ in tokens per sample."""
     tokens = [(p.metrics.get("tokens_per_s") or 0.0) / (p.metrics[RATE] or 1.0) for p in points]
     return min(tokens) > 0 and max(tokens) > (1 + LEAST_DIFFERENCE) * min(tokens)
 
 
 def _are_long(metrics: dict[str, Any]) -> bool:
-    """Tell whether samples are of so many tokens that rates are told in tokens."""
+    """Return whether samples are long enough for rates in tokens."""
     tokens, samples = metrics.get("tokens_per_s"), metrics[RATE]
     return bool(tokens and samples and tokens >= LONG_SAMPLE * samples)
 
@@ -246,12 +231,12 @@ def _scaled(key: str, scale: float, digits: str, metrics: dict[str, Any]) -> Tab
 
 
 def _exact(shown: TableCell, value: float | None) -> TableCell:
-    """Sort what is rounded by its exact value."""
+    """Sort a rounded figure by its exact value."""
     return TableCell(shown, value)
 
 
 def _as_written(shown: TableCell) -> TableCell:
-    """Sort a figure by its number in the unit that it is written in."""
+    """Sort a figure by its number in its own unit."""
     return TableCell(shown, shown.number)
 
 
@@ -260,13 +245,13 @@ def _longest(head: str, cells: Sequence[str]) -> int:
 
 
 def _width(cells: Mapping[str, Sequence[str]], keys: Sequence[str] = (), longest: int = 0) -> int:
-    """Columns that a table takes, if values of some keys are broken at so many letters."""
+    """Compute a table's width with values of ``keys`` wrapped at ``longest`` letters."""
     widths = {head: _longest(head, column) for head, column in cells.items()}
     return sum(1 + (min(n, longest) if head in keys else n) for head, n in widths.items())
 
 
 def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> list[int]:
-    """Widths of the values of keys: the longest are cut, as long as the table is too wide."""
+    """Shrink the widest key columns until the table fits."""
     room = [_longest(*one) for one in list(cells.items())[:num_keys]]
     excess = _width(cells) - (WIDTH - 1)
     while excess > 0 and max(room) > LEAST_KEY:
@@ -276,9 +261,8 @@ def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> list[in
 
 
 Column = tuple[str, bool, Callable[[FittingRow], str]]
-
+# suffixes of methods behind the strategy
 ADDED = {"full": "", "offload": "+cpu", "lora": "+lora", "qlora": "+qlora"}
-"""How methods are written behind the strategy."""
 
 LEGEND = {
     "offload": "+cpu: DeepSpeed's offload to the host's memory, whose size is not checked",
@@ -288,13 +272,7 @@ LEGEND = {
 
 
 def fitting_table(found: Fitting) -> RenderableType:
-    """Write what fits and what does not.
-
-    Parameters
-    ----------
-    found : Fitting
-        With at least one row.
-    """
+    """Write the configurations that fit and those that do not; at least one row."""
     unit, scale = unit_of(row.step_time_s or 0.0 for row in found.rows)
     columns = list(_fitting_columns(found, scale))
     heads = [(head, is_number) for head, is_number, _ in columns]
@@ -307,7 +285,7 @@ def fitting_table(found: Fitting) -> RenderableType:
 
 
 def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
-    """The columns that say something."""
+    """Yield the columns that have values."""
     if found.is_least:
         yield "GPUs", True, lambda row: f"{'>' if row.state == 'no' else ''}{row.gpus}"
     yield "strategy", False, lambda row: row.strategy + ADDED[row.method]
@@ -331,7 +309,7 @@ def _gigabytes(value: float) -> str:
 
 
 def _price(row: FittingRow) -> float | None:
-    """Of a million tokens, or samples where there are none."""
+    """Return the price of a million tokens, or else of a million samples."""
     return row.usd_per_million_tokens or row.usd_per_million_samples
 
 
@@ -348,7 +326,7 @@ def _foot(found: Fitting) -> Iterator[str]:
 
 
 def _of_precision(precision: str) -> str:
-    """What is kept in which type."""
+    """Write the data types of weights, gradients and optimizer."""
     kind, _, low = precision.partition(" ")
     meaning = {
         "mixed": f"weights, gradients and layers in {low}, 32-bit master weights and optimizer",
@@ -359,7 +337,7 @@ def _of_precision(precision: str) -> str:
 
 
 def _explained(found: Fitting) -> str:
-    """What the columns are."""
+    """Explain the columns."""
     rows = [row for row in found.rows if row.state != "no"] or found.rows
     least = min(row.memory_low_bytes - row.peak_memory_bytes for row in rows) / 1e9
     most = max(row.memory_high_bytes - row.peak_memory_bytes for row in rows) / 1e9
@@ -377,7 +355,7 @@ def _explained(found: Fitting) -> str:
 
 
 def _answer(found: Fitting) -> Iterator[str]:
-    """What follows: the row that `init` writes, or that nothing fits."""
+    """Write which configuration `init` writes, or that none fits."""
     states = {row.state for row in found.rows}
     if states == {"no"}:
         more = "larger GPUs"
@@ -396,7 +374,7 @@ def _answer(found: Fitting) -> Iterator[str]:
 
 
 def _named(found: Fitting, *methods: str) -> str:
-    """The least number of GPUs of each method, and the strategy."""
+    """Write the least number of GPUs of each method with its strategy."""
     named = []
     for method in methods:
         rows = [row for row in found.rows if row.method == method and row.fits]
@@ -407,7 +385,7 @@ def _named(found: Fitting, *methods: str) -> str:
 
 
 def _inside(row: FittingRow) -> str:
-    """The interval of a step."""
+    """Write the interval of a step."""
     if row.low_s is None or row.high_s is None:
         return ""
     unit, scale = unit_of([row.high_s])
@@ -422,32 +400,24 @@ COMPARE_FOOT = (
     "memory; what the rank that sends most sends; speed-up: samples/s over the first point's, with "
     "a star at the most, of what fits"
 )
-"""What the columns are."""
 
 WEIGHTS_FOOT = (
     "same weights: rank 0's beside the first point's, but for rounding; in brackets the "
     "largest difference over the largest weight of its parameter"
 )
-"""What the column of weights is."""
 
+# share of the parameters below which differing ones are named; names in a line
 FEW, MAX_NAMES = 0.5, 2
-"""Part of the parameters, fewer than which are named if only they differ; names in a line."""
 
 
 def table(comparison: Comparison) -> RenderableType:
-    """Write the points side by side.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        With at least one point that ran.
-    """
+    """Write the points of a comparison side by side; at least one ran."""
     tables = narrow_tables(grid(comparison))
     return Group(*tables, *(Text(_filled(line)) for line in remarks(comparison)))
 
 
 def grid(comparison: Comparison) -> sections.Table:
-    """Make the table: a row per point, the keys that are compared first."""
+    """Make a table with a row per point, the compared keys first."""
     unit, scale = unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
     rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
     first, best = next(filter(None, rates), None), best_of([p.metrics for p in comparison.points])
@@ -475,11 +445,7 @@ def grid(comparison: Comparison) -> sections.Table:
         columns.append(("last loss", True, lambda point, m: large_number(point.last_loss)))
         reference = next((p for p in comparison.ran if p.weights_difference is not None), None)
         columns.append(
-            (
-                "same weights",
-                False,
-                lambda point, m: _same(point, m, point is reference),
-            )
+            ("same weights", False, lambda point, m: _same(point, m, point is reference))
         )
     billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
     for name, tell in answers.columns(billed).items():
@@ -510,12 +476,12 @@ def _told(
 
 
 def _filled(text: str) -> str:
-    """Break a line between words, at a terminal's width."""
+    """Wrap a line at a terminal's width, between words."""
     return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Say what the columns mean, what was changed, and why points could not run."""
+    """Explain the columns, and list changes and the reasons of points that could not run."""
     lines = [COMPARE_FOOT]
     if any((point.metrics or {}).get("interval_s") for point in comparison.ran):
         lines.append(f"{INTERVAL}: the 90 % interval of the step")
@@ -535,7 +501,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def tied(comparison: Comparison) -> list[str]:
-    """Points that train samples as fast as the fastest one but for noise, in a sentence."""
+    """Name the points whose samples/s differ from the fastest by noise only."""
     ties = [point.label for point in ties_of(comparison.points)]
     if len(ties) < 2:
         return []
@@ -545,10 +511,10 @@ def tied(comparison: Comparison) -> list[str]:
 
 
 def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
-    """Name the parameters in which models differ that agree in most, once for all such models.
+    """Name the few parameters in which models differ, once for all such models.
 
-    What the loss does not feel, as the bias of attention's keys, has rounding for a gradient, and
-    an adaptive optimizer makes of it steps as long as any.
+    A parameter without effect on the loss, as the bias of attention's keys, has rounding errors for
+    gradients, which an adaptive optimizer scales to steps of usual length.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for point in points:
@@ -565,7 +531,7 @@ def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
 
 
 def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
-    """Tell whether weights are those of the first point, and if not to the bit how far apart."""
+    """Write whether weights equal the first point's, and their distance if not bit-equal."""
     if point.same_weights is None:
         return "-"
     word = "first" if is_first else "yes" if point.same_weights else "no"

@@ -32,33 +32,21 @@ from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
 from simdp.results.metrics import per_rank
 from simdp.results.result import Advice, Result, Study
-from simdp.results.trace import (
-    ACTIVITIES,
-    Trace,
-)
-
-# Table --------------------------------------------------------------------------------------------
+from simdp.results.trace import ACTIVITIES, Trace
 
 IDENTICAL = {True: "yes", False: "no", None: "there is one model"}
-
-LEAST_PART = 0.01
-"""Share of a peak from which on a part of it is told apart from the rest."""
-
-
+LEAST_PART = 0.01  # least share of a peak that is listed
+# rows of `ranks`; number of ranks above which equal neighbours share a row
 MAX_RANKS, FOLDED_FROM = 64, 8
-"""Rows of `ranks`; and ranks beyond which neighbours that say the same share one."""
-
-MAX_LIST = 53
-"""Letters of a list beside its name, of which the rest is cut."""
+MAX_LIST = 53  # letters of a list beside its name
 
 
 def summary(study: Study, advice: Advice | None = None, verbose: bool = False) -> RenderableType:
     """Summarise a study: one run in rows, a sweep as a row per point.
 
-    ``advice`` is what would make the one run faster, where it was looked for. Money and energy
-    stand there where the scenario has a price, a power or a target, or with ``verbose``; only with
-    it the engine that simulated the run, the simulated time of all steps, and constants that the
-    calibration leaves undetermined.
+    ``advice`` lists changes that make the run faster. Money and energy are shown if the scenario
+    has a price, a power or a target, or with ``verbose``; this also adds the engine, the simulated
+    time of all steps, and constants that the calibration leaves undetermined.
     """
     if study.scenario.get("sweep"):
         from simdp.reports.sweep_table import sweep_table  # which takes its words from here
@@ -85,7 +73,7 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
 
 
 def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What a step's time is made of: name, time and share; the whole step first."""
+    """Split a step's time into rows of name, time and share; the whole step first."""
     m, step_time = metrics, metrics["step_time_s"]
     rows = [("step time", seconds(step_time), "")]
     for key, name in PARTS.items():
@@ -96,7 +84,7 @@ def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = False) -> list[Row]:
-    """All else that is said of a run, as names and words; see `summary`."""
+    """List the facts about a run; see `summary`."""
     m = result.metrics
     rows = [
         Row("throughput", "throughput", ", ".join(answers.rates(m))),
@@ -138,7 +126,7 @@ def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = Fals
 
 
 def _memory_rows(result: Result) -> list[Row]:
-    """The peak of the fullest rank, what it is made of, and all peaks where they differ."""
+    """Write the highest peak, its parts, and all peaks if they differ."""
     metrics = result.metrics
     peaks, parts = metrics["peak_memory_bytes"], metrics["memory_bytes"]
     said = nbytes(max(peaks)) + ("" if metrics["fits_memory"] else ", does not fit")
@@ -154,7 +142,7 @@ def _memory_rows(result: Result) -> list[Row]:
 
 
 def _at_peak(result: Result) -> dict[str, int]:
-    """All parts of what the fullest rank has at its peak [bytes]; none without a trace of it."""
+    """Read all parts of the fullest rank at its peak [bytes]; empty without a memory trace."""
     peaks = result.metrics["peak_memory_bytes"]
     if result.trace is None or not result.trace.memory:
         return {}
@@ -165,7 +153,7 @@ def _at_peak(result: Result) -> dict[str, int]:
 
 
 def _with_names(parts: Mapping[str, int], known: Mapping[str, int], least: float) -> dict[str, int]:
-    """Name what ``other`` is, where it is known and not small; what is left is the rest."""
+    """Split ``other`` into known parts above ``least``, and the rest."""
     found = {name: size for name, size in parts.items() if name != "other"}
     rest = parts.get("other", 0)
     told = {name: n for name, n in known.items() if name not in found and n >= least}
@@ -174,7 +162,7 @@ def _with_names(parts: Mapping[str, int], known: Mapping[str, int], least: float
 
 
 def _by_rank(written: Sequence[str]) -> list[str]:
-    """Join ranks next to each other that say the same: ``"5.1 GB on 0", "2 GB on 1-7"``."""
+    """Join neighbouring ranks of equal text: ``"5.1 GB on 0", "2 GB on 1-7"``."""
     found = []
     for text, group in groupby(range(len(written)), key=written.__getitem__):
         ranks = list(group)
@@ -183,7 +171,7 @@ def _by_rank(written: Sequence[str]) -> list[str]:
 
 
 def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[Row]:
-    """What crossed the links, and what `auto` chose; with ``verbose`` the engine that ran it."""
+    """Write the busiest link, the choices of `auto`, and with ``verbose`` the engine."""
     rows: list[Row] = []
     if not network:
         return rows
@@ -202,7 +190,7 @@ def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[Row]:
 
 
 def _server_rows(server: Mapping[str, Any] | None) -> list[Row]:
-    """What a parameter server did with the gradients."""
+    """Write the load of a parameter server, and the staleness of gradients."""
     if server is None:
         return []
     applied, stale = server["applied"], server["staleness"]
@@ -217,7 +205,7 @@ def _server_rows(server: Mapping[str, Any] | None) -> list[Row]:
 
 
 def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
-    """Samples from which nothing was learned, since their ranks were too late or not there."""
+    """Count the samples that did not contribute to training."""
     if participation is None:
         return []
     each, counted = participation["dropped"], participation["counted"]
@@ -235,7 +223,7 @@ def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
 
 
 def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
-    """Join as many parts as there is room for."""
+    """Join as many parts as fit."""
     written = list(parts)
     shown = len(written)
     while shown and len(text := _joined(written, shown, comma)) > room:
@@ -248,7 +236,7 @@ def _joined(parts: list[str], shown: int, comma: str) -> str:
 
 
 def _changes(values: Sequence[float]) -> list[str]:
-    """Write a series by its first value, and its changes with their steps."""
+    """Write a series as its first value and its changes with their steps."""
     said = [f"{values[0]:,.6g}"]
     for step, (before, now) in enumerate(pairwise(values), 2):
         if now != before:
@@ -257,7 +245,7 @@ def _changes(values: Sequence[float]) -> list[str]:
 
 
 def _buckets(sizes: list[int] | None) -> str:
-    """Count the buckets and list their sizes, equal ones in one."""
+    """Count the buckets and list their sizes, equal ones once."""
     if not sizes:
         return "none"
     groups = [(size, len(list(group))) for size, group in groupby(map(nbytes, sizes))]
@@ -267,7 +255,7 @@ def _buckets(sizes: list[int] | None) -> str:
 
 
 def ranks(study: Study) -> RenderableType:
-    """Every rank of the last point: where its time went, what it sent and learned."""
+    """Write a row per rank of the last point: times, bytes sent, loss."""
     result = study.points[-1]
     if result.trace is None:
         return Text("no trace")
@@ -277,9 +265,7 @@ def ranks(study: Study) -> RenderableType:
     digits = digits_of(m["step_time_s"] / scale)
     where = f" at {', '.join(map(written, result.set.values()))}" if result.set else ""
     table = Table(
-        title=f"every rank{where}: a step's time in {unit}",
-        box=box.SIMPLE_HEAD,
-        padding=0,
+        title=f"every rank{where}: a step's time in {unit}", box=box.SIMPLE_HEAD, padding=0
     )
     for name in ("rank", *SHORT.values(), "sent", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -301,7 +287,7 @@ def ranks(study: Study) -> RenderableType:
 
 
 def slowest(study: Study) -> RenderableType | None:
-    """Who was the slowest of how many steps, rank by rank and node by node; None of nobody."""
+    """Count how often each rank and node was the slowest; None without records."""
     result = study.points[-1]
     if not result.slowest:
         return None
@@ -336,6 +322,7 @@ def _span(ranks: Sequence[int]) -> str:
 
 # Program table ------------------------------------------------------------------------------------
 
+# parts of a rank's time by JSON field
 COLUMNS = {
     "compute_s": "compute",
     "comm_s": "communication",
@@ -343,28 +330,15 @@ COLUMNS = {
     "wait_s": "wait",
     "idle_s": "idle",
 }
-"""What a rank's time is made of, by the names of JSON and of the table."""
 
-MAX_ROWS = 16
-"""Lines that a terminal shows; of more of them the first ones, and that there are others."""
+MAX_ROWS = 16  # lines in a terminal, before a count of the others
 
 
 def rows(trace: Trace, clocks: Floats) -> list[dict[str, Any]]:
-    """What each rank did.
+    """Split each rank's time [s].
 
-    Parameters
-    ----------
-    trace : Trace
-        Every span.
-    clocks : ndarray, shape `(world_size,)`
-        When each rank ended [s].
-
-    Returns
-    -------
-    list of dict
-        For each rank ``compute_s``, ``comm_s`` (as long as any communication was under way),
-        ``exposed_comm_s`` (of it, while nothing was computed), ``wait_s`` (for other ranks, while
-        nothing else went on) and ``idle_s`` (what is left until its end) [s].
+    ``exposed_comm_s`` is communication without compute, ``wait_s`` waiting without either, and
+    ``idle_s`` the rest until the rank's end, its entry of ``clocks``, shape `(world_size,)` [s].
     """
     spans = _spans(trace, len(clocks))
     found = []
@@ -388,7 +362,7 @@ def rows(trace: Trace, clocks: Floats) -> list[dict[str, Any]]:
 
 
 def lines(trace: Trace, clocks: Floats) -> list[str]:
-    """The same as a table of plain text; neighbours that differ in nothing share a line."""
+    """Write the same as a table of plain text; equal neighbours share a line."""
     found = rows(trace, clocks)
     head = ["rank", *COLUMNS.values(), "end"]
     texts = [[_shown(row[name]) for name in (*COLUMNS, "end_s")] for row in found]
@@ -413,7 +387,7 @@ def _shown(value: float) -> str:
 
 
 def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:
-    """Spans by kind and rank, each of shape `(num_spans, 2)`."""
+    """Sort spans by kind and rank, each of shape `(num_spans, 2)`."""
     found: dict[str, list[list[Floats]]] = {
         kind: [[] for _ in range(world_size)] for kind in ("compute", "comm", "wait")
     }
@@ -427,7 +401,7 @@ def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:
 
 
 def _union(pieces: Iterable[Floats]) -> Floats:
-    """Intervals that cover the same, none of which meets another."""
+    """Merge intervals into disjoint ones."""
     together = [np.empty((0, 2)), *pieces]
     spans = np.concatenate(together)
     if not len(spans):

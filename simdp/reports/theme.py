@@ -1,7 +1,7 @@
 """Theme: sizes, fonts, colours, footer, and saving of figures.
 
 A figure is made, drawn and saved inside ``with style():``, which leaves no trace in Matplotlib's
-global settings. Pyplot is not used. What a plot shows is not here: see `simdp.reports.plots`.
+global settings. Pyplot is not used. The plots are in `simdp.reports.plots`.
 """
 
 from __future__ import annotations
@@ -29,49 +29,28 @@ COMPUTE, COMM, UPDATE = "#0072B2", "#E69F00", "#009E73"
 COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
 INPUT, HOST = "#56B4E9", "#CC79A7"
 INK, MUTED, FAINT = "#222222", "#6B6B6B", "#E4E4E4"
-
-SERIES = (
-    "#000000",
-    "#CC79A7",
-    "#56B4E9",
-    "#332288",
-    "#999933",
-    "#882255",
-    "#44AA99",
-    "#8C564B",
-)
-"""Colours for lines, none of which means an activity: the palette's, then of P. Tol, "Colour
-schemes", 2021, and a brown."""
-
+# Colours of lines, none of which means an activity: the palette's, then of P. Tol, "Colour
+# schemes", 2021, and a brown
+SERIES = ("#000000", "#CC79A7", "#56B4E9", "#332288", "#999933", "#882255", "#44AA99", "#8C564B")
+# filled, since open circles are measurements
 MARKERS = ("o", "s", "^", "D", "v", "<", ">", "P", "h")
-"""Shapes that tell lines apart without colour; filled, since open circles are measurements."""
 
 
 def look(number: int) -> tuple[str, str]:
-    """Colour and marker of one of several series; both change from one to the next.
-
-    As there are 8 colours and 9 markers, no two of 72 series share both.
-    """
+    """Return colour and marker of a series; no two of 72 series share both."""
     return SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
 class FillStyle(NamedTuple):
-    """How bars of an activity look; the hatch repeats what the colour says.
-
-    Attributes
-    ----------
-    color, hatch, hatch_color : str
-        Of the bar.
-    text_color : str
-        Of a label inside it.
-    """
+    """Look of an activity's bars; the hatch repeats the colour's meaning."""
 
     color: str
     hatch: str
     hatch_color: str
-    text_color: str
+    text_color: str  # of a label inside the bar
 
 
+# look of the activities of `simdp.results.trace` in a timeline
 FILLS = {
     "input": FillStyle("#FFFFFF", "xxxx", INPUT, INK),
     "host": FillStyle(HOST, "----", "#F3D9E8", INK),
@@ -84,8 +63,8 @@ FILLS = {
     "comm": FillStyle(COMM, "", "none", INK),
     "wait": FillStyle("#F2F2F2", "/////", WAIT, INK),
 }
-"""The look of each activity of `simdp.results.trace` that a timeline shows."""
 
+# look of the parts of `simdp.results.memory`
 PART_FILLS = {
     "parameters": FillStyle(COMPUTE, "", "none", "white"),
     "optimizer_state": FillStyle(UPDATE, "||||", "#7FCEB9", "white"),
@@ -98,9 +77,6 @@ PART_FILLS = {
     "buffers": FillStyle(WAIT, "", "none", INK),
     "temporary": FillStyle("#F2F2F2", "/////", WAIT, INK),
 }
-"""The look of each part of `simdp.results.memory`."""
-
-# Sizes [inches; points] ---------------------------------------------------------------------------
 
 WIDTH, PANEL_HEIGHT, ROW_HEIGHT, MARGIN_HEIGHT, DPI = 9.0, 3.2, 0.42, 1.6, 150
 MIN_ROWS = 3
@@ -144,7 +120,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save in the house style; Matplotlib's settings are as before afterwards."""
+    """Draw and save in simdp's style, and restore Matplotlib's settings."""
     with matplotlib.style.context(["default", _SETTINGS]):
         yield
 
@@ -152,21 +128,10 @@ def style() -> Iterator[None]:
 def new_figure(
     num_axes: int = 1, num_rows: int = 0, widths: tuple[float, ...] = ()
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure; inside `style`.
+    """Make a figure inside `style`, and its empty panels from the top or the left.
 
-    Parameters
-    ----------
-    num_axes : int
-        Panels, one above the other, which share their x axis.
-    num_rows : int
-        Rows of bars that a panel of rows shows; 0 for curves.
-    widths : tuple of float
-        Relative widths of panels that stand side by side instead, and share their y axis.
-
-    Returns
-    -------
-    Figure, list of Axes
-        The figure and its empty panels, from the top, or from the left.
+    Panels share their x axis; with relative ``widths`` they are side by side and share their y
+    axis. ``num_rows`` counts the rows of bars of a panel; 0 for curves.
     """
     body = max(num_rows, MIN_ROWS) * ROW_HEIGHT if num_rows else num_axes * PANEL_HEIGHT
     figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
@@ -177,19 +142,9 @@ def new_figure(
 
 
 def line_style(number: int, covered: int) -> dict[str, Any]:
-    """Choose width, markers and layer of one of several lines.
+    """Choose width, markers and layer of line ``number`` as arguments of Matplotlib's ``plot``.
 
-    Parameters
-    ----------
-    number : int
-        Of the line; each lies above those before it.
-    covered : int
-        How many later lines coincide with it; it is wider than these, and so still seen.
-
-    Returns
-    -------
-    dict of str to object
-        Arguments of Matplotlib's ``plot``.
+    A line that ``covered`` later ones coincide with is wider than these, and so still visible.
     """
     return {
         "linewidth": LINE_WIDTH + 2.2 * covered,
@@ -209,7 +164,7 @@ def footer(
     | Comparison
     | JobStudy,
 ) -> str:
-    """Say what a plot was made from: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
+    """Write a plot's origin: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
     if isinstance(study, CollectiveStudy):
         return f"cluster {study.cluster} · simdp {study.version}"
     if isinstance(study, CalibrationStudy):
@@ -234,29 +189,21 @@ def add_footer(figure: Figure, text: str) -> None:
 
 
 def save(figure: Figure, stream: BinaryIO) -> None:
-    """Write a figure as PNG, without a time or a version: equal figures give equal files.
-
-    Parameters
-    ----------
-    figure : Figure
-        Made and drawn inside `style`, as this call must be.
-    stream : binary stream
-        Where the bytes go.
-    """
+    """Write a figure as PNG inside `style`; equal figures give equal files."""
     FigureCanvasAgg(figure)
     figure.savefig(stream, format="png", dpi=DPI, metadata={"Software": "simdp"})
 
 
 @cache
 def text_width(text: str, size: float) -> float:
-    """Measure a line of text in the house font [points]."""
+    """Measure a line of text in the sans-serif font [points]."""
     font = FontProperties(family=_SETTINGS["font.sans-serif"], size=size)
     width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
     return float(width)
 
 
 def fitted(text: str, size: float, room: float) -> str:
-    """Cut a line of text, where need be, to the letters that fit into a width [points]."""
+    """Cut a line of text to a width [points]."""
     if text_width(text, size) <= room:
         return text
     kept, too_many = 0, len(text)
@@ -269,22 +216,8 @@ def fitted(text: str, size: float, room: float) -> str:
     return text[:kept].rstrip(" ·,") + "…"
 
 
-# Numbers on axes ----------------------------------------------------------------------------------
-
-
 def time_unit(longest: float) -> tuple[str, float]:
-    """Choose the unit of a time axis.
-
-    Parameters
-    ----------
-    longest : float
-        The longest time on it [s].
-
-    Returns
-    -------
-    str, float
-        The unit, and how many of it make a second.
-    """
+    """Choose the unit of a time axis by its longest time [s], and how many make a second."""
     for unit, per_second in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if longest * per_second >= 1:
             return unit, per_second
@@ -292,18 +225,7 @@ def time_unit(longest: float) -> tuple[str, float]:
 
 
 def nbytes_unit(largest: float) -> tuple[str, float]:
-    """Choose the unit of an axis of sizes.
-
-    Parameters
-    ----------
-    largest : float
-        The largest size on it [bytes].
-
-    Returns
-    -------
-    str, float
-        The unit, and how many bytes it is.
-    """
+    """Choose the unit of a size axis by its largest size [bytes]; return it and its bytes."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if largest >= scale:
             return unit, scale

@@ -1,7 +1,7 @@
 """Names of events in traces: torch's and NCCL's.
 
-Kernels have no names of their own here, since simdp knows what a kernel asks of a device, not which
-library serves it: one is called after its layer's kind and pass.
+Compute kernels are named after their layer's kind and pass, since simdp models a kernel's costs,
+not the library that provides it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from simdp.results.memory import CollectiveTraffic
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, CallSize, Trace
 
-# Torch names --------------------------------------------------------------------------------------
-
+# Torch's operators of kinds of layers and losses with another name; batch_norm1d and the like lose
+# their dimension, as in torch
 OPERATORS = {
     "attention": "scaled_dot_product_attention",
     "bce_with_logits": "binary_cross_entropy_with_logits",
@@ -29,9 +29,8 @@ OPERATORS = {
     "smooth_l1": "smooth_l1_loss",
     "transposed_linear": "linear",
 }
-"""Of kinds of layers and losses that torch's operators are not called after; batch_norm1d and the
-like lose their dimension, as in torch."""
 
+# autograd nodes of kinds with another name
 NODES = {
     "add": "AddBackward0",
     "attention": "ScaledDotProductFlashAttentionBackward0",
@@ -39,8 +38,8 @@ NODES = {
     "projection": "AddmmBackward0",
     "transposed_linear": "AddmmBackward0",
 }
-"""Of kinds that autograd's nodes are not called after."""
 
+# torch classes of kinds that are not just capitalised
 OPTIMIZERS = {
     "adam": "Adam",
     "adamw": "AdamW",
@@ -52,20 +51,19 @@ OPTIMIZERS = {
     "rmsprop": "RMSprop",
     "sgd": "SGD",
 }
-"""Of kinds whose class is not the kind with a capital."""
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose")
 
 
 def operator(kind: str) -> str:
-    """Name the operator of a kind of layer, or loss: ``aten::linear``."""
+    """Name the operator of a kind of layer or loss: ``aten::linear``."""
     if "batch_norm" in kind:
         return "aten::batch_norm"
     return f"aten::{OPERATORS.get(kind, kind)}"
 
 
 def node(kind: str) -> str:
-    """Name autograd's node behind a kind of layer, or loss: ``AddmmBackward0``."""
+    """Name the autograd node of a kind of layer or loss: ``AddmmBackward0``."""
     if kind in NODES:
         return NODES[kind]
     if any(said in kind for said in CONVOLUTIONS):
@@ -82,13 +80,12 @@ def optimizer_step(kind: str) -> str:
 
 
 def next_batch(workers: int) -> str:
-    """Name the annotation of taking a batch from a DataLoader with so many workers."""
+    """Name the annotation of taking a batch from a DataLoader with ``workers`` workers."""
     kind = "MultiProcessing" if workers else "SingleProcess"
     return f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"
 
 
-# Nccl names ---------------------------------------------------------------------------------------
-
+# name in NCCL's kernels, and "Collective name"
 NAMES = {
     "all_reduce": ("AllReduce", "allreduce"),
     "reduce_scatter": ("ReduceScatter", "_reduce_scatter_base"),
@@ -100,30 +97,25 @@ NAMES = {
     "scatter": ("SendRecv", "scatter"),
     "barrier": ("AllReduce", "barrier"),
 }
-"""Of collectives: what NCCL's kernels are called, and the "Collective name"."""
 
+# "dtype", bytes of an element, and NCCL's name
 DTYPES = {
     "float64": ("Double", 8, "f64"),
     "float32": ("Float", 4, "f32"),
     "float16": ("Half", 2, "f16"),
     "bfloat16": ("BFloat16", 2, "bf16"),
 }
-"""Of dtypes: the "dtype", bytes of an element, and NCCL's own word."""
 
-BYTES = ("Byte", 1, "u8")
-"""The same of what is none of these."""
-
+BYTES = ("Byte", 1, "u8")  # for all other dtypes
+# collectives that torch's process group annotates with another name
 ANNOTATED = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
-"""Collectives that torch's process group calls otherwise."""
-
+# algorithms with another name in NCCL; others are capitalised
 ALGORITHMS = {"double_binary_tree": "TREE", "multi_ring": "RING"}
-"""Algorithms that NCCL calls otherwise than simdp; others are in capitals what they are here."""
-
 ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def sizes(call: CallSize, dtype: str) -> dict[str, Any]:
-    """Write the fields of a collective; sizes are those of one rank's tensors."""
+    """Make the fields of a collective; sizes are those of one rank's tensors."""
     said, itemsize, _ = _nccl_dtype(call, dtype)
     whole = int(call.nbytes / itemsize)
     part = whole // call.group_size
@@ -139,12 +131,12 @@ def sizes(call: CallSize, dtype: str) -> dict[str, Any]:
 
 
 def annotated(call: CallSize) -> str:
-    """Name what torch's process group annotates a collective with: ``nccl:all_reduce``."""
+    """Name the annotation of a collective by torch's process group: ``nccl:all_reduce``."""
     return f"nccl:{ANNOTATED.get(call.collective, call.collective)}"
 
 
 def kernel(call: CallSize | None, sent: CollectiveTraffic) -> str:
-    """Name the kernel of a collective, as NCCL has done since 2.19; of a message without one."""
+    """Name the kernel of a collective as NCCL does since 2.19, or of a point-to-point message."""
     kind = NAMES.get(call.collective, ("SendRecv", ""))[0] if call is not None else "SendRecv"
     said = ["ncclDevKernel", kind]
     if call is None or kind == "SendRecv":
@@ -156,16 +148,14 @@ def kernel(call: CallSize | None, sent: CollectiveTraffic) -> str:
 
 
 def _nccl_dtype(call: CallSize, dtype: str) -> tuple[str, int, str]:
-    """How a dtype is written; that of bytes where it is not known, or the buffer is no whole."""
+    """Look up a dtype; bytes if unknown, or if the buffer is no whole number of elements."""
     found = DTYPES.get(dtype, BYTES)
     return BYTES if call.nbytes % found[1] else found
 
 
-# Trace words --------------------------------------------------------------------------------------
+STREAM = 7  # number of the compute stream, as of torch's default stream; others follow
 
-STREAM = 7
-"""Number of the compute stream, as torch's default stream has; others count from it."""
-
+# of activities; all others are a ``kernel``
 CATEGORIES = {
     "input": "user_annotation",
     "host": "user_annotation",
@@ -173,19 +163,10 @@ CATEGORIES = {
     "wait": "wait",
     "transfer": "transfer",
 }
-"""Of activities; every other one is a ``kernel``."""
 
 
 class Words:
-    """Names and fields of the spans of a trace, worked out once for each kind of span.
-
-    Parameters
-    ----------
-    result : Result
-        Whose trace it is.
-    trace : Trace
-        The part of it that is shown.
-    """
+    """Names and fields of a trace's spans, computed once for each kind of span."""
 
     def __init__(self, result: Result, trace: Trace) -> None:
         self._names = trace.names
@@ -195,7 +176,7 @@ class Words:
         self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def of(self, step: int, activity: int, name: int) -> tuple[str, str]:
-        """Give the fields ``cat`` and ``name`` of a span as JSON, and its own of ``args``."""
+        """Return ``cat`` and ``name`` of a span as JSON, and its fields of ``args``."""
         key = step, activity, name
         if key not in self._known:
             call = self._calls.get((step, name))
@@ -229,20 +210,20 @@ class Words:
 
 
 def machine_name(result: Result) -> dict[str, str]:
-    """Say which machine of the catalogue a run used; nothing where it used none."""
+    """Return the catalogue machine of a run as a field; empty without one."""
     name = result.scenario["cluster"].get("machine")
     return {"machine": name} if isinstance(name, str) else {}
 
 
 def device_name(result: Result, rank: int = 0) -> str:
-    """Name the device of a rank as the scenario does; empty where it does not."""
+    """Name the device of a rank as in the scenario; empty without one."""
     device = result.scenario["cluster"].get("device")
     device = device[rank if rank < len(device) else 0] if isinstance(device, list) else device
     return str(device.get("name") or "device") if isinstance(device, dict) else str(device or "")
 
 
 def _kernel(name: str, call: CallSize | None) -> str:
-    """Name a kernel after its collective, and behind it what is sent: ``AllReduce bucket 0``."""
+    """Name a kernel by its collective and its payload: ``AllReduce bucket 0``."""
     if call is None:  # a message, or what goes to a parameter server and back
         return f"SendRecv {name}"
     kind = NAMES.get(call.collective, ("SendRecv", ""))[0]
@@ -250,7 +231,7 @@ def _kernel(name: str, call: CallSize | None) -> str:
 
 
 def _dtype(scenario: dict[str, Any]) -> str:
-    """The type of what travels, where no hook and no policy makes it another one; else empty."""
+    """Return the dtype of transfers if neither hook nor policy changes it; else empty."""
     workload, strategy = scenario.get("workload") or {}, scenario.get("strategy") or {}
     hook = strategy.get("comm_hook") or {"kind": "none"}
     precision = workload.get("precision") or {"kind": "full"}
@@ -259,6 +240,6 @@ def _dtype(scenario: dict[str, Any]) -> str:
 
 
 def _hook(scenario: dict[str, Any]) -> str:
-    """The type that a hook makes of gradients; empty where it makes none of NCCL's."""
+    """Return the dtype of compressed gradients; empty unless NCCL has it."""
     hook = (scenario.get("strategy") or {}).get("comm_hook") or {}
     return {"fp16": "float16", "bf16": "bfloat16"}.get(str(hook.get("kind")), "")

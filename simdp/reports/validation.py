@@ -19,25 +19,21 @@ from simdp.results.validation import (
 )
 from simdp.units import format_quantity
 
-# Validation words ---------------------------------------------------------------------------------
-
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
-
-NO_TARGET = 0.10
-"""Error beyond which a point is said to be missed, where nobody says."""
+NO_TARGET = 0.10  # default error above which a point counts as missed
 
 
 class Column(NamedTuple):
-    """A column of a table: its head, and whether it holds numbers."""
+    """A column of a table."""
 
     head: str
     is_number: bool = True
 
 
 def setting(chosen: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
-    """Write what a point sets, by the ends of the keys: ``"world_size 8, overlap false"``.
+    """Write the keys that a point sets: ``"world_size 8, overlap false"``.
 
-    Of values with keys of their own the kind is named, and what stands directly in them.
+    Mappings are written as their kind with their plain options.
     """
     said = [
         f"{short_key(key)} {_written(value)}"
@@ -48,7 +44,7 @@ def setting(chosen: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
 
 
 def in_common(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys that `setting` writes alike for every point."""
+    """List the keys that `setting` writes equally for every point."""
     first, *others = chosen
     return [
         key
@@ -102,7 +98,7 @@ STEP_COLUMNS = (
 
 
 def step_cells(point: TimeComparison) -> list[str]:
-    """A row under `STEP_COLUMNS`."""
+    """Make a row under `STEP_COLUMNS`."""
     return [
         point.scenario,
         setting(point.set) or "-",
@@ -118,7 +114,7 @@ EXPOSED_COLUMNS = (*STEP_COLUMNS[:5], Column("too long by"))
 
 
 def exposed_rows(validation: Validation) -> list[list[str]]:
-    """Rows under `EXPOSED_COLUMNS`: steps of which the exposed part was measured."""
+    """Make rows under `EXPOSED_COLUMNS` of steps with a measured exposed part."""
     return [
         [
             *step_cells(point)[:3],
@@ -135,7 +131,7 @@ SIZE_COLUMNS = (Column("size"), *STEP_COLUMNS[2:])
 
 
 def size_cells(row: CollectiveComparison) -> list[str]:
-    """A row under `SIZE_COLUMNS`."""
+    """Make a row under `SIZE_COLUMNS`."""
     size = format_quantity(row.nbytes, "data size")
     is_decimal = row.nbytes % 1024 != 0  # others, in KiB and more, sort as text
     return [TableCell(size, float(row.nbytes) if is_decimal else None), *step_cells(row)[2:]]
@@ -156,7 +152,7 @@ SUMMARY_COLUMNS = (
 
 
 def summary_cells(found: ErrorSummary) -> list[str]:
-    """A row under `SUMMARY_COLUMNS`."""
+    """Make a row under `SUMMARY_COLUMNS`."""
     return [
         found.name,
         number(found.num_points, "d"),
@@ -186,7 +182,7 @@ TABLE_COLUMNS = (
 
 
 def table_cells(found: ErrorSummary, collective: str, ranks: str) -> list[str]:
-    """A row under `TABLE_COLUMNS`."""
+    """Make a row under `TABLE_COLUMNS`."""
     return [
         found.name,
         collective,
@@ -202,7 +198,7 @@ def table_cells(found: ErrorSummary, collective: str, ranks: str) -> list[str]:
 
 
 def summary_rows(validation: Validation) -> list[list[str]]:
-    """Rows under `SUMMARY_COLUMNS`: clusters, below each its scenarios if several; then all."""
+    """Make rows under `SUMMARY_COLUMNS`: clusters with their scenarios if several, then all."""
     rows = []
     for cluster in validation.step_summaries():
         rows.append(summary_cells(cluster))
@@ -216,7 +212,7 @@ def summary_rows(validation: Validation) -> list[list[str]]:
 
 
 def table_rows(validation: Validation) -> list[list[str]]:
-    """Rows under `TABLE_COLUMNS`: every table, then the means of each cluster over its tables."""
+    """Make rows under `TABLE_COLUMNS`: every table, then the means per cluster."""
     found = [
         table_cells(
             summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
@@ -230,7 +226,7 @@ def table_rows(validation: Validation) -> list[list[str]]:
 
 
 def ring_wins(validation: Validation) -> list[str]:
-    """Name the clusters, and the tables, whose times the ring formula meets better."""
+    """Name the clusters and tables that the ring formula predicts better."""
     steps = [(f"steps on {one.name}", one) for one in validation.step_summaries()]
     tables = [
         (
@@ -247,7 +243,7 @@ def ring_wins(validation: Validation) -> list[str]:
 
 
 def narrow_intervals(validation: Validation) -> list[str]:
-    """Say where fewer measured times lie in their 90 % intervals than chance explains."""
+    """List where fewer times lie in their 90 % intervals than chance explains."""
     return [
         f"{one.what}: {one.inside} of {one.num_points} ({percent(one.share)}) lie in their 90 % "
         f"interval; {NARROW}"
@@ -257,13 +253,12 @@ def narrow_intervals(validation: Validation) -> list[str]:
 
 
 def table_name(rows: Sequence[CollectiveComparison]) -> str:
-    """Name a table: its collective, and what it sets."""
+    """Name a table by its collective and its settings."""
     said = setting(rows[0].set, leave_out=["cluster.world_size"])
     return f"{rows[0].collective}, {said}" if said else rows[0].collective
 
 
 NARROW = "fewer than chance explains (binomial test, 5 %): intervals are too narrow"
-
 RING_WINS = "The ring formula is nearer, by more than the noise"
 
 EXPLAINED = (
@@ -274,8 +269,6 @@ EXPLAINED = (
     "for collectives the ring's formula by itself."
 )
 
-
-# Left out words -----------------------------------------------------------------------------------
 
 FOLD_COLUMNS = (
     Column("left out", False),
@@ -292,7 +285,7 @@ TITLES = {"steps": "Step times", "collectives": "Collectives"}
 
 
 def titles(found: LeftOut) -> list[tuple[str, list[list[str]]]]:
-    """Tables under `FOLD_COLUMNS`, with their titles: of steps, and of collectives."""
+    """Make titled rows under `FOLD_COLUMNS`, for steps and for collectives."""
     tables = []
     for means in found.means():
         rows = [fold_cells(fold) for fold in found.folds if fold.kind == means.kind]
@@ -302,7 +295,7 @@ def titles(found: LeftOut) -> list[tuple[str, list[list[str]]]]:
 
 
 def fold_cells(fold: FoldResult) -> list[str]:
-    """A row under `FOLD_COLUMNS`."""
+    """Make a row under `FOLD_COLUMNS`."""
     return [
         fold.name,
         number(fold.num_points, "d"),
@@ -316,7 +309,7 @@ def fold_cells(fold: FoldResult) -> list[str]:
 
 
 def mean_cells(means: Means) -> list[str]:
-    """The last row."""
+    """Make the last row under `FOLD_COLUMNS`."""
     return [
         f"mean over {means.num_folds} folds" if means.num_folds > 1 else "mean over 1 fold",
         number(means.num_points, "d"),

@@ -24,11 +24,9 @@ from simdp.results.metrics import Baseline
 from simdp.results.validation import LeftOut, TimeComparison, Validation, summary
 from simdp.units import format_quantity
 
-# Validation table ---------------------------------------------------------------------------------
-
 
 def validation_tables(validation: Validation) -> RenderableType:
-    """Write a table per cluster, then one that sums up steps, and one collectives."""
+    """Write a table per cluster, then summaries of steps and of collectives."""
     parts: list[RenderableType] = []
     for name in validation.clusters:
         points = validation.of(name).points
@@ -56,7 +54,7 @@ def validation_tables(validation: Validation) -> RenderableType:
 
 
 def fold_tables(found: LeftOut) -> RenderableType:
-    """Write a table of the folds of steps, and one of those of collectives."""
+    """Write the cross-validation folds of steps and of collectives."""
     parts: list[RenderableType] = []
     for title, rows in left_out_words.titles(found):
         parts += _validation_tables(title, left_out_words.FOLD_COLUMNS, rows)
@@ -66,7 +64,7 @@ def fold_tables(found: LeftOut) -> RenderableType:
 def _validation_tables(
     title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]
 ) -> list[RenderableType]:
-    """Write rows, by columns that a terminal has room for; texts lead, and say what a row is."""
+    """Write rows in tables as wide as a terminal, with the text columns in each."""
     num_keys = next((place for place, one in enumerate(columns) if one.is_number), len(columns))
     return [*narrow_tables(table_of(title, columns, rows, num_keys=num_keys))]
 
@@ -80,18 +78,10 @@ def page(
     target: float,
     left_out: LeftOut | None = None,
 ) -> str:
-    """Write the page.
+    """Write the Markdown page.
 
-    Parameters
-    ----------
-    validation : Validation
-        Left as it is.
-    pictures : mapping of str to str
-        Files of pictures, beside the page, with what they show.
-    target : float
-        Error beyond which a predicted point is missed.
-    left_out : LeftOut, optional
-        Where the validation is that of what was left out.
+    ``pictures`` has captions by file beside the page, ``target`` is the error above which a
+    predicted point is missed, and ``left_out`` adds cross-validation.
     """
     parts = [
         "# Measured and simulated times\n",
@@ -128,7 +118,7 @@ def _folds(left_out: LeftOut) -> Iterator[str]:
 
 
 def _misses(validation: Validation, target: float) -> Iterator[str]:
-    """Predicted steps beyond the target, and tables whose mean is, with the effect they lack."""
+    """List predicted steps, and means of tables, beyond the target, with known reasons."""
     yield f"## Missed by more than {percent(target)}\n"
     steps = [
         [*_cells(point), point.note or "no effect is known"]
@@ -152,7 +142,7 @@ def _misses(validation: Validation, target: float) -> Iterator[str]:
 
 
 def _lost(validation: Validation) -> Iterator[str]:
-    """Where intervals hold too little, and where a formula does better."""
+    """List intervals that are too narrow, and tables that the ring formula predicts better."""
     narrow = words.narrow_intervals(validation)
     if narrow:
         yield "## Intervals that hold too little\n"
@@ -210,7 +200,7 @@ def _table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
 
 
 class Picture(NamedTuple):
-    """A picture: its file, its kind of plot, what it is drawn from, and what it shows."""
+    """A picture: its file, kind of plot, data, and caption."""
 
     file: str
     kind: str
@@ -243,7 +233,7 @@ def pictures(validation: Validation) -> list[Picture]:
 
 
 def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
-    """Write the points, the constants with their intervals, and what to measure next."""
+    """Write the points, the constants with their intervals, and the next measurement."""
     points = _collectives(study) if isinstance(study, CalibrationStudy) else _steps(study)
     constants = _calibration_table(
         f"constants of {study.name}",
@@ -263,7 +253,7 @@ def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
 
 
 def baselines(found: Sequence[Baseline]) -> RenderableType:
-    """Write the one-device steps that steps of several ranks tell."""
+    """Write the one-device step times derived from steps of several ranks."""
     table = _calibration_table(
         "a step on one device",
         ("scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval", "change"),
@@ -322,7 +312,7 @@ def _steps(study: StepCalibration) -> RenderableType:
 
 
 def _next(study: CalibrationStudy | StepCalibration) -> str:
-    """Say which further measurement would help most."""
+    """Write the measurement that reduces the uncertainty most."""
     if study.wanted is not None:
         return _wanted(study.wanted)
     if isinstance(study, StepCalibration):
@@ -343,7 +333,7 @@ def _next(study: CalibrationStudy | StepCalibration) -> str:
 
 
 def _wanted(found: WantedStep) -> str:
-    """Say how well what was asked for is known, and what would narrow it."""
+    """Write the uncertainty of the wanted step, and measurements that reduce it."""
     known = f"{found.target}: known within {percent(found.before)}"
     if not found.proposals:
         return f"{known}; neither a table nor a step on fewer ranks would narrow it"

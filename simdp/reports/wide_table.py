@@ -14,14 +14,9 @@ from rich.text import Text
 from simdp.reports import sections
 from simdp.reports.figures import WIDTH
 
-BETWEEN = 2
-"""Columns of a terminal from one cell to the next."""
-
-LEAST_KEY = 12
-"""Columns of a terminal that a text has at least which is broken over several lines."""
-
-LEAST_LINE = 30
-"""Letters of a kind's line beside its name, however long that is."""
+BETWEEN = 2  # blanks between two cells
+LEAST_KEY = 12  # least width of a wrapped text column
+LEAST_LINE = 30  # least width of a kind's line beside its name
 
 
 def wide_table(
@@ -29,16 +24,16 @@ def wide_table(
 ) -> Table:
     """Draw a table as wide as its cells.
 
-    Columns in ``limits`` are broken at so many characters; ``padding`` is that behind a cell.
+    Columns in ``limits`` are wrapped at so many characters; ``padding`` follows each cell.
     """
     columns = list(zip(section.heads, section.figures, strict=True))
     return _made(section.title, columns, section.rows, limits or {}, padding)
 
 
 def narrow_tables(section: sections.Table) -> list[Table]:
-    """Draw a table as wide as a terminal; the columns without room follow in others below it.
+    """Draw a table as wide as a terminal; further columns follow in tables below it.
 
-    Every table has the columns that name a row, and long ones are broken over several lines.
+    Every table has the columns that name a row, long ones wrapped.
     """
     title, rows, num_keys = section.title, section.rows, section.num_keys
     columns = list(zip(section.heads, section.figures, strict=True))
@@ -72,7 +67,7 @@ def _made(
     limits: Mapping[int, int],
     padding: int = 1,
 ) -> Table:
-    """Draw columns, each a head and whether it holds figures, which are set right."""
+    """Draw columns, each a head and whether it holds figures, which are aligned right."""
     padded = (0, padding, 0, 0)
     table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, padding=padded)
     for place, (head, is_number) in enumerate(columns):
@@ -92,7 +87,7 @@ def _made(
 
 
 def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
-    """List the kinds of families, in the order family, kind, what it is."""
+    """List the kinds of families: family, kind, description."""
     rows = [
         (family, kind, line.replace("`", ""))
         for family, members in families.items()
@@ -104,7 +99,7 @@ def kinds(families: Mapping[str, Mapping[str, str]]) -> RenderableType:
 
 
 def _entry(lead: str, line: str, indent: int) -> str:
-    """One kind; what does not fit beside its name goes below, as in a dictionary."""
+    """Write one kind; its description is wrapped and indented."""
     room = max(WIDTH - 1, indent + LEAST_LINE)
     return fill(
         line, room, initial_indent=lead, subsequent_indent=" " * indent, break_on_hyphens=False

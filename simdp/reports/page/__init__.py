@@ -1,7 +1,6 @@
-"""The page that people share: ``report.html``, one file that needs no network.
+"""Pages: ``report.html``, one file that needs no network.
 
-A kind of document has a module here that makes a `Page` of it; what sections look like is known to
-`rendering` alone.
+Each kind of document has a module here that makes a `Page` of it; only `rendering` writes HTML.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from simdp.results.plan import PlanResult
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
+# Module and function here that make the page of each kind of document, imported on first use; this
+# table is the one place of registration
 KINDS: dict[type, str] = {
     Comparison: "sweep:comparison_page",
     Diagnosis: "diagnosis:page",
@@ -27,27 +28,13 @@ KINDS: dict[type, str] = {
     Study: "sweep:study_page",
     Validation: "validation:page",
 }
-"""The module and function here that make the page of each kind of document; the module is imported
-when it is needed. This table is the one place of registration."""
 
 
 def write(document: Any, stream: BinaryIO, **more: Any) -> None:
-    """Write a document as a page.
+    """Write a document of `KINDS` as a page.
 
-    Parameters
-    ----------
-    document : Study
-        Or another kind of `KINDS`; left as it is.
-    stream : binary stream
-        Where the bytes go; equal documents give equal bytes.
-    **more
-        What the document does not hold itself, such as the ``command`` that made it; see the
-        function of its kind.
-
-    Raises
-    ------
-    TypeError
-        If there is no page of such documents.
+    ``more`` is passed to the function of its kind, such as the ``command`` that made the document.
+    Equal documents give equal bytes. Raises `TypeError` for other documents.
     """
     render(page_of(document, **more), stream)
 

@@ -1,4 +1,4 @@
-"""Sections of a diagnosis and of a difference."""
+"""Pages of a diagnosis and of a difference."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from simdp.reports.sections import (
 from simdp.results.comparison import Difference, PointDifference
 from simdp.results.diagnosis import Diagnosis
 
-# Diagnosis ----------------------------------------------------------------------------------------
-
+# names, fields and fills of a step's parts; the rest is `other`
 PARTS = (
     ("compute", "compute_s", "compute"),
     ("transfers in the open", "transfer_s", "comm"),
@@ -34,33 +33,19 @@ PARTS = (
     ("data late", "input_s", "input"),
     ("host late", "launch_s", "host"),
 )
-"""Names, fields and fills of where a step goes; what is in none is `other`."""
 
+# the same for a job without a trace
 REPORTED_PARTS = (
     ("compute", "compute_s", "compute"),
     ("communication in the open", "exposed_comm_s", "comm"),
 )
-"""The same of a job without a trace."""
 
-TINY = 1e-10
-"""Shorter times are what rounding leaves, as traces count nanoseconds [s]."""
-
-MANY_RANKS = 64
-"""From here on lateness is a line, not bars."""
+TINY = 1e-10  # rounding error of times, as traces count nanoseconds [s]
+MANY_RANKS = 64  # ranks above which lateness is a line, not bars
 
 
 def page(found: Diagnosis, command: Sequence[str] = (), title: str = "") -> Page:
-    """Make the page of a diagnosis.
-
-    Parameters
-    ----------
-    found : Diagnosis
-        Of traces, flight records or logging data.
-    command : sequence of str
-        As for `simdp.reports.page.sweep.study_page`.
-    title : str
-        Name of the file or folder.
-    """
+    """Make the page of a diagnosis; ``title`` is the file or folder."""
     sections = [
         *_verdict(found),
         _summary(found),
@@ -128,7 +113,7 @@ def _summary(found: Diagnosis) -> Section:
 
 
 def _remedies(found: Diagnosis) -> Iterator[Section]:
-    """What would help, simulated, the best first."""
+    """Make the table of simulated remedies, the best first."""
     each = [(one, remedy) for one in found.verdict for remedy in one.remedies]
     if not each:
         return
@@ -151,7 +136,7 @@ def _remedies(found: Diagnosis) -> Iterator[Section]:
 
 
 def _parts(found: Diagnosis) -> Iterator[Section]:
-    """Where a step goes, means over ranks."""
+    """Draw the parts of a step, means over ranks."""
     step = found.step_time_s
     if step is None:
         return
@@ -188,7 +173,7 @@ def _bar_color(name: str) -> str:
 
 
 def _lateness(found: Diagnosis) -> Iterator[Section]:
-    """How late each rank is, and how long it waits for others."""
+    """Draw each rank's lateness and its waiting."""
     rows = [row for row in found.ranks if row.rank is not None]
     if len(rows) < 2 or not any(row.late_s or row.wait_s for row in rows):
         return
@@ -246,6 +231,7 @@ def _tables(found: Diagnosis) -> Iterator[Section]:
         )
 
 
+# heads and fields of the table of ranks
 RANK_COLUMNS = {
     "step": "step_time_s",
     "compute": "compute_s",
@@ -257,16 +243,12 @@ RANK_COLUMNS = {
     "data late": "input_s",
     "host late": "launch_s",
 }
-"""Heads and fields of the table of ranks."""
 
 
 def _ranks(found: Diagnosis) -> Section:
     heads = [("rank", True), *((head, True) for head in RANK_COLUMNS)]
     rows = [
-        [
-            _count(row.rank),
-            *(_time(getattr(row, field)) for field in RANK_COLUMNS.values()),
-        ]
+        [_count(row.rank), *(_time(getattr(row, field)) for field in RANK_COLUMNS.values())]
         for row in found.ranks
     ]
     return table_of("Ranks", heads, rows, "Means of a step.")
@@ -277,7 +259,7 @@ def _count(value: int | None) -> TableCell:
 
 
 def _time(value: float | None) -> TableCell:
-    """Write a time; what rounding leaves of none is none."""
+    """Write a time; rounding errors are 0."""
     return seconds(0.0 if value is not None and abs(value) < TINY else value)
 
 
@@ -309,24 +291,17 @@ def _reproduce(command: Sequence[str]) -> Iterator[Section]:
         yield Source("How to reproduce it", source=given, name="command line")
 
 
-# Difference ---------------------------------------------------------------------------------------
-
+# names and fills of the parts of a step
 LOOKS = {
     **FILLS,
     "compute_and_update_s": (difference_table.NAMES["compute_and_update_s"], FILLS["compute_s"][1]),
 }
-"""Names and fills of the parts of a step."""
 
 
 def difference_page(found: Difference, command: Sequence[str] = ()) -> Page:
-    """Make the page of what changed.
+    """Make the page of a difference of at least one point.
 
-    Parameters
-    ----------
-    found : Difference
-        With at least one point.
-    command : sequence of str
-        Not shown: both sides are files of the reader's.
+    ``command`` is not shown: both sides are files of the reader's.
     """
     notes = [*difference_table.remarks(found)]
     lines = [line.strip() for line in difference_table.words(found)]
@@ -379,7 +354,7 @@ def _difference_summary(found: Difference) -> Iterator[Section]:
 
 
 def bars(found: Difference) -> Section:
-    """Steps of both sides in parts, of each point two bars."""
+    """Draw the steps of both sides in parts, two bars per point."""
     unit, per_second = theme.time_unit(max(max(p.a_s, p.b_s) for p in found.points))
     names = [name for point in found.points for name in _names(point, found)]
     present = [part for part in LOOKS if any(part == p.part for p in found.points[0].parts)]

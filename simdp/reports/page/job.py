@@ -25,12 +25,10 @@ from simdp.reports.sections import (
 )
 from simdp.results.job import JobRuns, JobStudy
 
-NUM_BINS = 240
-"""Columns that one run is cut into."""
+NUM_BINS = 240  # columns of time of a run
+MAX_LINES = len(theme.SERIES)  # points of a sweep whose finish times are drawn
 
-MAX_LINES = len(theme.SERIES)
-"""Points of a sweep whose finish times are drawn."""
-
+# by the parts of `simdp.results.job.BADPUT`
 COLORS = {
     **{part: color for part, (color, _) in LOOKS.items()},
     "lost_work": LOOKS["lost"][0],
@@ -38,22 +36,12 @@ COLORS = {
     "straggler": theme.COMM,
     "other": theme.MUTED,
 }
-"""By parts of `simdp.results.job.BADPUT`, as a strip has them."""
 
-NUM_STEPS = 200
-"""Places of a line of finish times, at most."""
+NUM_STEPS = 200  # most places of a line of finish times
 
 
 def page(study: JobStudy, command: Sequence[str] = ()) -> Page:
-    """Make the page of a job.
-
-    Parameters
-    ----------
-    study : JobStudy
-        Of one job, or of one for every point of a sweep.
-    command : sequence of str
-        As for `simdp.reports.page.sweep.study_page`.
-    """
+    """Make the page of a job, or of one for every point of a sweep."""
     single = not study.scenario.get("sweep")
     sections = [
         *(_one(study, study.points[0]) if single else _several(study)),
@@ -72,7 +60,7 @@ def page(study: JobStudy, command: Sequence[str] = ()) -> Page:
 
 
 def _command(study: JobStudy) -> list[str]:
-    """What plays the scenario at the end of the page as often."""
+    """Make the command that repeats the runs of the scenario below."""
     until = [] if study.until_s is None else ["--until", f"{study.until_s:.10g} s"]
     runs = ["--runs", str(study.points[0].runs)]
     return ["job", f"{study.scenario['name']}.yaml", *runs, *until]
@@ -122,7 +110,7 @@ def _several(study: JobStudy) -> Iterator[Section]:
 
 
 def finishes(study: JobStudy) -> Iterator[Section]:
-    """The share of runs that are done, over time: a line for each point."""
+    """Draw the share of finished runs over time, a line per point."""
     points = [job for job in study.points if len(set(job.finishes)) > 1]
     if not points:
         return
@@ -153,7 +141,7 @@ def finishes(study: JobStudy) -> Iterator[Section]:
 
 
 def badput(study: JobStudy) -> Iterator[Section]:
-    """What the time goes to beside productive steps, by cause."""
+    """Draw the lost time by cause."""
     points, called = study.points, [name or "the job" for name in names(study.points)]
     each = [{row.key: row.value for row in job_table.part_rows(job)} for job in points]
     causes = [part for part in job_table.NAMES if any(part in one for one in each)]
@@ -184,7 +172,7 @@ def badput(study: JobStudy) -> Iterator[Section]:
 
 
 def strip(job: JobRuns) -> Iterator[Section]:
-    """What keeps the first run from training when: of each column of time the shares."""
+    """Draw the first run's lost time by cause, in columns of time."""
     if not job.strip:
         return
     end = max(stretch.end for stretch in job.strip)

@@ -48,15 +48,7 @@ from simdp.results.plan import Option, PlanResult
 
 
 def page(plan: PlanResult, command: Sequence[str] = ()) -> Page:
-    """Make the page of a plan.
-
-    Parameters
-    ----------
-    plan : Plan
-        With options, or with the one that misses its limits least.
-    command : sequence of str
-        As for `simdp.reports.page.sweep.study_page`.
-    """
+    """Make the page of a plan with its options, or with the one that misses its limits least."""
     sections = [
         _verdict(plan),
         _summary(plan),
@@ -106,7 +98,7 @@ def _verdict(plan: PlanResult) -> Section:
 
 
 def _training(plan: PlanResult) -> Iterator[Section]:
-    """What options change in the training itself."""
+    """List the options that change the training itself."""
     groups = changes_of(plan, plan.options)
     if groups:
         lines = [
@@ -169,7 +161,7 @@ def _summary(plan: PlanResult) -> Section:
 
 
 def _proof(plan: PlanResult) -> str:
-    """How much the search proves."""
+    """Write whether the search is exhaustive and its order certain."""
     if not plan.is_exact:
         return "of a sample: not all points were looked at"
     if plan.is_order_sure:
@@ -187,7 +179,7 @@ def _interval(option: Option) -> str:
 
 
 def front(plan: PlanResult) -> Iterator[Section]:
-    """Time against money and against memory, with the intervals of times."""
+    """Draw time against money and against memory, with the intervals of times."""
     options = plan.front or plan.best
     if len(options) < 2:
         return
@@ -236,7 +228,7 @@ def front(plan: PlanResult) -> Iterator[Section]:
 
 
 def _names(plan: PlanResult, options: Sequence[Option]) -> dict[str, str]:
-    """What each point of a picture is called: its number, and what tells it from the others."""
+    """Name the points of a picture: number, and differing settings."""
     keys = list(dict.fromkeys(key for one in options for key in one.set))
     own = [key for key in keys if len({repr(one.set.get(key)) for one in options}) > 1]
     own = [key for key in own if key != "workload.grad_accum"] or own
@@ -280,7 +272,7 @@ def _series(
 
 
 def _options(plan: PlanResult) -> Section:
-    """Every option that the plan tells of."""
+    """Make the table of all options."""
     heads = [
         "#",
         "option",
@@ -321,7 +313,7 @@ def _options(plan: PlanResult) -> Section:
 
 
 def _shares(plan: PlanResult) -> Iterator[Section]:
-    """What a step of each option is made of."""
+    """Draw the parts of each option's step."""
     options = [one for one in plan.options if one.shares]
     if not options:
         return
@@ -334,7 +326,7 @@ def _shares(plan: PlanResult) -> Iterator[Section]:
 
 
 def _scenarios(plan: PlanResult) -> Iterator[Section]:
-    """What each option sets, and the file that plays it."""
+    """List each option's settings and file."""
     parts = []
     for number, one in enumerate(plan.options, 1):
         lead = f"# option {number}: {one.file or one.label}\n"
@@ -350,6 +342,6 @@ def _scenarios(plan: PlanResult) -> Iterator[Section]:
 
 
 def _line(key: str, value: object) -> str:
-    """A key and its value as YAML, without the brackets of a short mapping."""
+    """Write a key and its value as YAML, without the brackets of a short mapping."""
     text = format_yaml({key: value})
     return text[1:-2] + "\n" if text.startswith("{") else text

@@ -1,4 +1,4 @@
-"""HTML of a page of sections: one file that needs nothing else.
+"""HTML of a page of sections: one file without external parts.
 
 Text is escaped by Jinja; data go into ``<script type="application/json">`` with every letter
 escaped that could end it. A policy in the file's head lets a browser run the scripts written here,
@@ -25,20 +25,12 @@ from simdp.reports.sections import Chart, LinkGraph, Page, Section, Timeline
 
 HERE = Path(__file__).parent
 ECHARTS = HERE / "echarts-6.1.0" / "echarts.min.js"
+# the page's own scripts, in order of execution
 SCRIPTS = ("looks.js", "tables.js", "charts.js", "graph.js", "timeline.js", "page.js")
-"""The page's own scripts, in the order in which they run."""
 
 
 def render(page: Page, stream: BinaryIO) -> None:
-    """Write a page as HTML.
-
-    Parameters
-    ----------
-    page : Page
-        Left as it is.
-    stream : binary stream
-        Where the bytes go; equal pages give equal bytes.
-    """
+    """Write a page as HTML; equal pages give equal bytes."""
     library, own = _scripts()
     text = (
         _environment()
@@ -73,7 +65,7 @@ def _environment() -> Environment:
 
 @cache
 def _scripts() -> tuple[str, str]:
-    """The library, and the page's own scripts as one; each is text that HTML holds as it is."""
+    """Read the library, and the page's own scripts as one text, neither to be escaped."""
     library = read_text(ECHARTS, "it comes with simdp")
     own = "\n".join(read_text(HERE / name) for name in SCRIPTS)
     return f"\n{library}\n", f"\n{own}\n"
@@ -84,7 +76,7 @@ def _hash(script: str) -> str:
 
 
 def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
-    """Names of sections for links to them; each one once."""
+    """Make a unique anchor for each section."""
     found: list[str] = []
     for section in sections:
         name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or section.kind
@@ -94,12 +86,12 @@ def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
 
 
 def _is_numeric(rows: Any, column: int) -> bool:
-    """Whether a column holds figures."""
+    """Return whether a column holds figures."""
     return any(isinstance(row[column], TableCell) and row[column].value is not None for row in rows)
 
 
 def data_of(section: Section) -> Any:
-    """What the scripts draw a section from, as plain data; None of one that needs no script."""
+    """Make the plain data of a section for the scripts; None without scripts."""
     if isinstance(section, Chart):
         return {
             "x": section.x._asdict(),
@@ -114,7 +106,7 @@ def data_of(section: Section) -> Any:
 
 
 def looks() -> dict[str, Any]:
-    """The house's colours and patterns."""
+    """Return the colours and patterns of `simdp.reports.theme`."""
     return {
         "series": theme.SERIES,
         "fills": {name: fill._asdict() for name, fill in theme.FILLS.items()},

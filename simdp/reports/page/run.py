@@ -1,4 +1,4 @@
-"""Sections of a run."""
+"""Sections of a run, and the last ones of every page."""
 
 from __future__ import annotations
 
@@ -54,17 +54,7 @@ def steps(
     said: str = "",
     note: str = "",
 ) -> Chart:
-    """Stack the parts of each step.
-
-    Parameters
-    ----------
-    title, axis, said, note : str
-        Of the chart, and of the axis with the names.
-    names : sequence of str
-        Of the steps.
-    parts : sequence of mapping of str to float
-        Of each step, by the keys of `PARTS` [s]; what one lacks is nothing.
-    """
+    """Draw the parts of steps as stacked bars; ``parts`` have the keys of `PARTS` [s]."""
     longest = max(sum(one.get(key, 0.0) for key in STEP_PARTS) for one in parts)
     unit, per_second = theme.time_unit(longest)
     series = [
@@ -95,7 +85,7 @@ LEAD, BETWEEN = "the link from ", " to "
 
 
 def links(result: Result) -> list[Section]:
-    """Make the sections: a graph where the ends of all links are known, and a table."""
+    """Draw the links as a graph, if the ends of all are known, and as a table."""
     listed: list[dict[str, Any]] = result.network.get("links") or []
     if not listed:
         return []
@@ -132,7 +122,7 @@ def _words(one: dict[str, Any]) -> str:
 
 
 def _ends(name: str) -> tuple[str, str] | None:
-    """Read both ends from a link's name; None of what has no two ends."""
+    """Read both ends from a link's name; None without two ends."""
     if not name.startswith(LEAD):
         return None
     start, found, end = name.removeprefix(LEAD).partition(BETWEEN)
@@ -140,7 +130,7 @@ def _ends(name: str) -> tuple[str, str] | None:
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Order names with numbers in them as people do: rank 2 before rank 10."""
+    """Order names by the numbers in them: rank 2 before rank 10."""
     words = name.split()
     return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
 
@@ -163,12 +153,11 @@ def _table(listed: list[dict[str, Any]], said: str) -> Table:
     )
 
 
-MOST_INSTANTS = 1500
-"""Instants of the areas; of more the fullest of neighbours stay."""
+MOST_INSTANTS = 1500  # instants of the areas; of more the fullest of neighbours stay
 
 
 def memory(result: Result) -> list[Chart]:
-    """Make the section; none where a trace does not tell when memory is taken."""
+    """Draw the memory over a step; nothing without a memory trace."""
     if result.trace is None or not any(held.step >= 0 for held in result.trace.memory):
         return []
     found = fullest_step(result)
@@ -205,7 +194,7 @@ def _area(name: str, times: list[float], heights: Floats) -> Series:
 
 
 def _thinned(at: Floats, total: Floats) -> Ints:
-    """Places of the fullest of all that happens at one instant, or close together; the ends too."""
+    """Choose the fullest of close instants, with both ends."""
     span = at[-1] - at[0] or 1.0
     bins = np.floor((at - at[0]) / span * MOST_INSTANTS)
     same = bins if len(np.unique(at)) > MOST_INSTANTS else at
@@ -215,14 +204,11 @@ def _thinned(at: Floats, total: Floats) -> Ints:
     return found
 
 
-# Ranks --------------------------------------------------------------------------------------------
-
-MOST_ROWS = 256
-"""Ranks in the table; of more those that compute longest, and the first."""
+MOST_ROWS = 256  # ranks in the table; of more the longest computing ones, and the first
 
 
 def stragglers(result: Result) -> list[Section]:
-    """What each straggler costs, and who was the slowest of how many steps."""
+    """Make the tables of each straggler's cost, and of the slowest ranks."""
     step_time, made = result.metrics["step_time_s"], list[Section]()
     if result.lost:
         rows = [
@@ -260,7 +246,7 @@ def _where(ranks: list[int] | None) -> str:
 
 
 def every_rank(result: Result) -> list[Section]:
-    """Where the time of each rank goes; none without a trace."""
+    """Make the table of each rank's times; nothing without a trace."""
     trace, n, m = result.trace, result.world_size, result.metrics
     if trace is None or not trace.blocks or n == 1:
         return []
@@ -299,21 +285,13 @@ def _lost(value: float | None) -> TableCell:
     return TableCell(number(value), value)
 
 
-# Run ----------------------------------------------------------------------------------------------
-
-
 def sections(result: Result, advice: Advice | None = None) -> list[Section]:
-    """Make the sections of a run, without those that every page has."""
-    return [
-        *verdict(result, advice),
-        summary(result),
-        step(result),
-        *mfu(result),
-    ]
+    """Make the sections of a run, except those that every page has."""
+    return [*verdict(result, advice), summary(result), step(result), *mfu(result)]
 
 
 def pictures(result: Result) -> list[Section]:
-    """Make the sections of all that happened within a run, one with a trace above all."""
+    """Make the sections of events within a run, most of which need a trace."""
     return [
         *timeline(result),
         *stragglers(result),
@@ -324,7 +302,7 @@ def pictures(result: Result) -> list[Section]:
 
 
 def verdict(result: Result, advice: Advice | None) -> list[Section]:
-    """What limits the run, what would help, and what to be careful of."""
+    """Write the verdict, the advice, and warnings."""
     m, rows = result.metrics, table.fact_rows(result, advice)
     said_of = of_run(result)
     found = list(said_of.lines)
@@ -339,7 +317,7 @@ def verdict(result: Result, advice: Advice | None) -> list[Section]:
 
 
 def summary(result: Result) -> Section:
-    """The figures that matter most, and all that the terminal says."""
+    """Make the main figures, and the facts of the terminal."""
     m, rows = result.metrics, table.fact_rows(result)
     by_key = {row.key: row.text for row in rows}
     samples, *tokens = rates(m)
@@ -353,7 +331,7 @@ def summary(result: Result) -> Section:
 
 
 def mfu(result: Result) -> list[Section]:
-    """What a step is spent on beside useful arithmetic; nothing where compute has no kernels."""
+    """Make the table of parts of a step that are not useful arithmetic; nothing without kernels."""
     rows: list[list[TableCell | str]] = [
         [name, TableCell(percent(share), share), str(percent(rate))]
         for name, share, rate in step_shares(result)
@@ -367,26 +345,17 @@ def mfu(result: Result) -> list[Section]:
 
 
 def step(result: Result) -> Section:
-    """What a step's time is made of."""
+    """Draw the parts of a step."""
     return steps("Where a step's time goes", ["step"], [result.metrics])
 
 
 def closing(
     scenario: Mapping[str, Any], version: str, subcommand: str, command: Sequence[str] = ()
 ) -> list[Section]:
-    """Make the last sections of a page.
+    """Make the last sections of a page: command line and scenario.
 
-    Parameters
-    ----------
-    scenario : mapping
-        As resolved; loads again.
-    version : str
-        Of simdp.
-    subcommand : str
-        Which command reads such a scenario: ``"run"``.
-    command : sequence of str
-        The command line that was given, from the subcommand on; without one it is made up from the
-        scenario below it.
+    ``scenario`` is as resolved and loads again with ``subcommand``, such as ``"run"``. Without the
+    given ``command`` that for the scenario is shown.
     """
     name = f"{scenario.get('name') or 'scenario'}.yaml"
     given = ["python", "-m", "simdp", *(command or [subcommand, name])]
@@ -409,7 +378,7 @@ def closing(
 
 
 def loss(study: Study) -> list[Chart]:
-    """Make the section; none without numerics."""
+    """Draw the loss; nothing without numerics."""
     points = [point for point in study.points if point.metrics.get("loss")]
     if not points:
         return []
@@ -450,7 +419,7 @@ def _line(point: Result, name: str, alone: bool) -> Series:
 
 
 def _loss_ends(ranks: Floats) -> tuple[Floats, Floats]:
-    """The least and the most of each step, of those that are finite."""
+    """Compute the least and the largest finite loss of each step."""
     least = np.where(np.isfinite(ranks), ranks, np.inf).min(axis=1)
     most = np.where(np.isfinite(ranks), ranks, -np.inf).max(axis=1)
     return least, most
@@ -461,7 +430,7 @@ def _loss_where(values: Floats) -> list[float | None]:
 
 
 def _scale(points: Sequence[Result]) -> Literal["value", "log"]:
-    """A loss that falls far has a logarithmic axis, as in the picture of it."""
+    """Choose a logarithmic axis for a loss that falls far, as in the picture of it."""
     values = np.concatenate([floats(point.metrics["loss"]) for point in points])
     values = values[np.isfinite(values)]
     falls_far = len(values) and values.min() > 0 and values.max() / values.min() >= LOG_RATIO

@@ -1,4 +1,4 @@
-"""Sections of a sweep and a comparison."""
+"""Pages of a sweep or run, and of a comparison."""
 
 from __future__ import annotations
 
@@ -21,17 +21,7 @@ from simdp.reports.plots.labels import cut, evenly, key_label, point_names
 from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_about_scaling
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
-from simdp.reports.sections import (
-    Axis,
-    Chart,
-    Page,
-    Section,
-    Series,
-    Summary,
-    Table,
-    Tile,
-    Verdict,
-)
+from simdp.reports.sections import Axis, Chart, Page, Section, Series, Summary, Table, Tile, Verdict
 from simdp.reports.sweep_table import (
     best_point,
     has_intervals,
@@ -44,19 +34,9 @@ from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_k
 from simdp.results.result import Advice, Result, Study
 from simdp.scenario.measured import MeasuredPoint
 
-# Comparison ---------------------------------------------------------------------------------------
-
 
 def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
-    """Make the page of a comparison.
-
-    Parameters
-    ----------
-    found : Comparison
-        With at least one point that ran.
-    command : sequence of str
-        As for `simdp.reports.page.sweep.study_page`.
-    """
+    """Make the page of a comparison; at least one point ran."""
     points = sweep_table.grid(found)
     foot, *notes = sweep_table.remarks(found)
     sections = [
@@ -78,7 +58,7 @@ def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
 
 
 def _command(found: Comparison) -> list[str]:
-    """What makes the same comparison of the scenario at the end of the page."""
+    """Make the command that repeats the comparison of the scenario below."""
     over = [f"--over={key}={_listed(values)}" for key, values in found.over.items()]
     return ["compare", f"{found.scenario['name']}.yaml", *over]
 
@@ -139,7 +119,7 @@ def _summary(found: Comparison) -> Iterator[Section]:
 
 
 def _careful(found: Comparison) -> list[str]:
-    """What does not fit, and what cannot run."""
+    """List the points that do not fit or cannot run."""
     lines = [
         f"{point.label} does not fit: it needs {nbytes(point.device_bytes or 0.0)} of a device "
         f"with {nbytes(point.capacity_bytes or 0.0)}."
@@ -150,7 +130,7 @@ def _careful(found: Comparison) -> list[str]:
 
 
 def comparison_steps(title: str, points: Sequence[ComparedPoint]) -> Section:
-    """What a step of each point is made of, as bars that lie."""
+    """Draw the parts of each point's step as horizontal bars."""
     return bars(
         title,
         [point.label for point in points],
@@ -160,7 +140,7 @@ def comparison_steps(title: str, points: Sequence[ComparedPoint]) -> Section:
 
 
 def memory(points: Sequence[ComparedPoint]) -> Section:
-    """How full the fullest device is."""
+    """Draw the memory of the fullest device."""
     names = [point.label for point in points]
     sizes = [(point.device_bytes or 0.0) / 1e9 for point in points]
     rooms = {(point.capacity_bytes or 0.0) / 1e9 for point in points}
@@ -176,19 +156,9 @@ def memory(points: Sequence[ComparedPoint]) -> Section:
 
 
 def measured_times(study: Study, per_second: float) -> list[Series]:
-    """Make points of the measured step times that belong to points of a sweep.
+    """Draw the measured step times of a sweep over world sizes; empty without any.
 
-    Parameters
-    ----------
-    study : Study
-        A sweep over world sizes, whose scenario may have ``measured``.
-    per_second : float
-        How many units of the axis make a second.
-
-    Returns
-    -------
-    list of Series
-        One, or none where nothing was measured.
+    ``per_second`` is the number of the axis' units in a second.
     """
     content = (study.scenario.get("measured") or {}).get("points") or []
     found: list[tuple[float, float]] = []
@@ -205,7 +175,7 @@ def measured_times(study: Study, per_second: float) -> list[Series]:
 
 
 def _like(study: Study, one: MeasuredPoint) -> Result | None:
-    """The point of a sweep that sets what a measured one sets."""
+    """Find the point of a sweep with the settings of a measured one."""
     for point in study.points:
         here = {AXIS: point.world_size, **point.set}
         if all(here.get(key) == value for key, value in one.set.items()) and AXIS in one.set:
@@ -213,14 +183,11 @@ def _like(study: Study, one: MeasuredPoint) -> Result | None:
     return None
 
 
-# Sweep --------------------------------------------------------------------------------------------
-
-MOST_BARS = 64
-"""Points with a bar of their own; of more some are left out, and all are in the table."""
+MOST_BARS = 64  # points with a bar of their own; the table has all
 
 
 def sections(study: Study) -> list[Section]:
-    """Make the sections of a sweep, without those that every page has."""
+    """Make the sections of a sweep, except those that every page has."""
     return [
         *verdict(study),
         summary(study),
@@ -232,7 +199,7 @@ def sections(study: Study) -> list[Section]:
 
 
 def verdict(study: Study) -> list[Section]:
-    """What the best point reaches and loses, and what to be careful of."""
+    """Write the verdict on the best point, and warnings."""
     points = study.points
     said_of = sweep_verdict(study)
     made: list[Section] = []
@@ -249,7 +216,7 @@ def verdict(study: Study) -> list[Section]:
 
 
 def summary(study: Study) -> Section:
-    """The range of the sweep in a few figures."""
+    """Make the main figures of a sweep."""
     times = [p.metrics["step_time_s"] for p in study.points]
     best, rates, unit = best_point(study)
     tiles = [
@@ -266,7 +233,7 @@ def summary(study: Study) -> Section:
 
 
 def points_table(study: Study) -> Section:
-    """Every point, in the terminal's columns, all of them."""
+    """Make the table of every point, with all columns."""
     _, cells = sweep_cells(study)
     foot, _ = sweep_feet(study)
     title = sweep_title(study).partition(": ")[2]
@@ -276,13 +243,13 @@ def points_table(study: Study) -> Section:
 
 
 def of_last(section: Section, last: Result) -> Section:
-    """Name the point that a section of what happens within a run is of: the last one."""
+    """Add the last point's settings to the title of a section about one run."""
     values = ", ".join(f"{short_key(key)} {written(value)}" for key, value in last.set.items())
     return replace(section, title=f"{section.title} at the last point: {cut(values)}")
 
 
 def scaling(study: Study) -> list[Section]:
-    """Step time, with its interval and what was measured, and throughput against world size."""
+    """Draw step time, throughput and efficiency against world size."""
     every = [curve for curve in curves_of(study) if len(curve.world_size) > 1]
     if not is_about_scaling(study, every):
         return []
@@ -339,7 +306,7 @@ def _steps(curve: Curve, number: int, per_second: float) -> Series:
 
 
 def _known(ends: Floats) -> list[float | None]:
-    """Ends of intervals, None where one is not known; empty where none is."""
+    """Replace unknown ends of intervals by None; empty if all are unknown."""
     found = [end if isfinite(end) else None for end in ends.tolist()]
     return found if any(end is not None for end in found) else []
 
@@ -356,7 +323,7 @@ def _rates(curve: Curve, number: int) -> tuple[Series, Series]:
 
 
 def curves(study: Study) -> list[Section]:
-    """Step time, and what it costs or gains besides, over the key that has most numbers."""
+    """Draw the step time, and its trade-off, against the swept number with the most values."""
     key = key_of(study)
     if key is None:
         return []
@@ -395,7 +362,7 @@ def curves(study: Study) -> list[Section]:
 
 
 def _with_intervals(line: Series, points: Sequence[Result], per_second: float) -> Series:
-    """A line of step times with the intervals of its points."""
+    """Add the intervals of the points to a line of step times."""
     both = [point.metrics.get("interval_s") or (nan, nan) for point in points]
     low, high = (np.array(ends, dtype=np.float64) * per_second for ends in zip(*both, strict=True))
     return line._replace(low=_known(low), high=_known(high))
@@ -418,7 +385,7 @@ def _curve(
 
 
 def sweep_bars(study: Study) -> Section:
-    """What each point's step is made of."""
+    """Draw the parts of each point's step."""
     chosen = evenly(len(study.points), MOST_BARS)
     names = point_names(study.points)
     points = [study.points[i] for i in chosen]
@@ -437,14 +404,8 @@ def sweep_bars(study: Study) -> Section:
 def study_page(study: Study, command: Sequence[str] = (), advice: Advice | None = None) -> Page:
     """Make the page of a study.
 
-    Parameters
-    ----------
-    study : Study
-        Left as it is.
-    command : sequence of str
-        The command line that made it, from the subcommand on, such as ``("run", "a.yaml")``.
-    advice : Advice, optional
-        What would make the one run faster, where somebody has looked for it.
+    ``command`` is the command line that made it, from the subcommand on, such as ``("run",
+    "a.yaml")``; ``advice`` lists changes that make the run faster.
     """
     last = study.points[-1]
     if study.scenario.get("sweep"):
@@ -456,11 +417,6 @@ def study_page(study: Study, command: Sequence[str] = (), advice: Advice | None 
     return Page(
         str(study.scenario.get("name", "scenario")),
         said,
-        [
-            *found,
-            *loss(study),
-            *within,
-            *closing(study.scenario, study.version, "run", command),
-        ],
+        [*found, *loss(study), *within, *closing(study.scenario, study.version, "run", command)],
         theme.footer(study),
     )

@@ -1,10 +1,10 @@
 """The timeline section.
 
-Ranks that do the same share one list of spans. Of more spans than a page has room for, first the
-early steps are left out, then neighbours of one activity become one span on all but a few ranks,
-and only then whole ranks. A span is a kind (lane, activity, name and step), the gap since the end
-of the one before it in its lane, and its length, in ticks of `TICKS` to the time that is shown.
-Gaps are mostly 0 and ranks repeat each other, so that little is left once these are deflated.
+Ranks with equal spans share one list of them. If a page has no room for all spans, first the early
+steps are dropped, then neighbours of one activity become one span on all but a few ranks, and only
+then whole ranks are dropped. A span is a kind (lane, activity, name and step), the gap since the
+end of the one before it in its lane, and its length, in ticks of 1 / `TICKS` of the shown time.
+Gaps are mostly 0 and ranks repeat each other, so that deflated they take little room.
 """
 
 from __future__ import annotations
@@ -25,70 +25,35 @@ from simdp.reports.sections import Timeline
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, lane_name
 
-# Spans --------------------------------------------------------------------------------------------
-
+# spans of a page: about half as many bytes of it when ranks repeat each other little
 MOST_SPANS = 300_000
-"""Spans of a page: about half as many bytes of it when ranks repeat each other little."""
-
-FEW_SPANS = 30_000
-"""Spans of all ranks up to which nobody looks for ranks that do the same."""
-
-FEW_ROWS = 40
-"""Ranks that have a row each at first; more are grouped."""
-
-MANY_SPANS = 3_000_000
-"""Spans of all ranks from which on only the last steps are looked at."""
-
-EXACT_PART = 0.5
-"""Part of the spans that stay one by one where most ranks' are put together."""
-
-TICKS = 2**24
-"""Ticks of the time that is shown."""
-
-FINE = 0.1
-"""Part of a picture's pixel by which instants of ranks that share their spans may differ."""
-
+FEW_SPANS = 30_000  # spans of all ranks up to which equal ranks are not searched
+FEW_ROWS = 40  # ranks that have a row each at first; more are grouped
+MANY_SPANS = 3_000_000  # spans of all ranks above which only the last steps are considered
+EXACT_PART = 0.5  # share of the spans that are kept one by one if most are merged
+TICKS = 2**24  # ticks of the shown time
+FINE = 0.1  # part of a picture's pixel by which instants of equal ranks may differ
 _TRANSFER = ACTIVITIES.index("transfer")
 
 
 class TimelineData(NamedTuple):
-    """What a page shows of a run.
+    """Contents of a page's timeline."""
 
-    Attributes
-    ----------
-    window : Window
-        What is looked at first.
-    begin, end : float
-        The time that can be looked at [s].
-    ranks : list of list of int
-        Ranks that do the same.
-    exact, merged : Trace or None
-        Spans of the first rank of each group, one by one, or put together.
-    num_groups : int
-        How many groups there are with those that are left out.
-    slow : dict of int to str
-        Ranks that are marked, with what is said of them.
-    rows : list of list of int
-        Of many ranks the groups that have a row at first, as in a picture: of each group those
-        that are shown. Empty for few ranks, which have a row each.
-    num_rows : int
-        How many such groups there are.
-    """
-
-    window: TimeWindow
-    begin: float
+    window: TimeWindow  # the first view
+    begin: float  # of all spans [s]
     end: float
-    ranks: list[list[int]]
-    exact: Trace
-    merged: Trace | None
-    num_groups: int
-    slow: dict[int, str]
+    ranks: list[list[int]]  # groups of equal ranks
+    exact: Trace  # spans of each group's first rank, one by one
+    merged: Trace | None  # others, merged
+    num_groups: int  # including dropped ones
+    slow: dict[int, str]  # suffix of each marked rank
+    # for many ranks the groups with a row at first, as in a picture; else empty
     rows: list[list[int]]
-    num_rows: int
+    num_rows: int  # all such groups
 
 
 def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> TimelineData:
-    """Choose what a page shows of a run that has a trace of a step or more."""
+    """Choose the contents for a run with a trace of at least one step."""
     found = _spans_of(result, most, few)
     if result.world_size <= FEW_ROWS:
         return found
@@ -137,7 +102,7 @@ def _spans_of(result: Result, most: int, few: int) -> TimelineData:
 
 
 def _candidates(everything: Trace, window: TimeWindow) -> list[Trace]:
-    """What may be shown, the most first: all steps, the last two, the last one."""
+    """List traces to show, the longest first: all steps, the last two, the last one."""
     found = [everything] if len(everything) <= MANY_SPANS else []
     found.append(window.cut(everything))
     if not window.apart and len(window.steps) > 1:
@@ -152,7 +117,7 @@ def _ends(trace: Trace) -> tuple[float, float]:
 
 
 def _merged(trace: Trace, tolerance: float) -> Columns:
-    """Put neighbours of one activity, lane and step together; they have no name any more."""
+    """Merge neighbours of one activity, lane and step; merged spans lose their name."""
     c = trace.columns
     if not len(c["rank"]):
         return dict(c)
@@ -168,16 +133,7 @@ def _merged(trace: Trace, tolerance: float) -> Columns:
 
 
 def packed(found: TimelineData) -> dict[str, Any]:
-    """Pack what is shown as plain data, which ``timeline.js`` unpacks.
-
-    Returns
-    -------
-    dict
-        ``ranks``, their groups (``group``), and the number of spans of each group (``counts``);
-        ``kind``, ``gap`` and ``length`` of each span, and the table of ``kinds``; names of lanes,
-        activities and spans; ``begin`` and ``tick`` [s]; the steps with their begins and ends, and
-        the ``view`` to begin with.
-    """
+    """Pack the contents as plain data for ``timeline.js``."""
     c = _columns(found)
     tick = (found.end - found.begin) / TICKS
     start = np.rint((c["start"] - found.begin) / tick).astype(np.int64)
@@ -218,7 +174,7 @@ def packed(found: TimelineData) -> dict[str, Any]:
 
 
 def _columns(found: TimelineData) -> Columns:
-    """Columns of all spans, by group, lane and start."""
+    """Join the columns of all spans, by group, lane and start."""
     exact = found.exact.columns
     if found.merged is None:
         return exact
@@ -229,7 +185,7 @@ def _columns(found: TimelineData) -> Columns:
 
 
 def _steps(c: Columns, found: TimelineData, steps: Ints) -> list[tuple[int, float, float]]:
-    """Each step's number, from 1 on, its first begin and its last end [s]."""
+    """List each step's number from 1 on, first begin and last end [s]."""
     rows = []
     for step in steps:
         mine: Bools = c["step"] == step
@@ -240,7 +196,7 @@ def _steps(c: Columns, found: TimelineData, steps: Ints) -> list[tuple[int, floa
 def pack(values: Array | Sequence[int], dtype: type[np.generic]) -> dict[str, Any]:
     """Pack whole numbers: their bytes plane by plane, little-endian, deflated, in base64.
 
-    The planes of high bytes are almost all zeros, which takes no room.
+    The planes of high bytes are almost all zeros and compress well.
     """
     array = np.ascontiguousarray(values, dtype=np.dtype(dtype).newbyteorder("<"))
     planes = array.view(np.uint8).reshape(len(array), array.itemsize).T
@@ -262,7 +218,7 @@ def timeline(result: Result) -> list[Timeline]:
 
 
 def _said(found: TimelineData) -> str:
-    """What a reader who does not see it is told."""
+    """Describe the timeline for readers who do not see it."""
     first, last = found.window.steps[0] + 1, found.window.steps[-1] + 1
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     text = f"Who computes and who communicates when; at first {steps}"
@@ -280,7 +236,7 @@ def _said(found: TimelineData) -> str:
 
 
 def _left_out(found: TimelineData) -> str:
-    """Say what there was no room for; nothing if all is there."""
+    """Write which spans and ranks are dropped; empty if none are."""
     said = []
     if found.merged is not None:
         fine = listed(sorted(int(rank) for rank in {*found.exact.rank}))

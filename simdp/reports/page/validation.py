@@ -1,4 +1,4 @@
-"""The page of a validation: simulated times against measured ones, with their intervals."""
+"""Page of a validation: simulated times against measured ones, with their intervals."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from simdp.reports.sections import (
 )
 from simdp.results.validation import LeftOut, TimeComparison, Validation
 
-BAND = 0.10
-"""The error that lines beside the diagonal mark."""
+BAND = 0.10  # error that lines beside the diagonal mark
 
 
 def page(
@@ -34,16 +33,8 @@ def page(
 ) -> Page:
     """Make the page of a validation.
 
-    Parameters
-    ----------
-    found : Validation
-        Left as it is.
-    command : sequence of str
-        As for `simdp.reports.page.sweep.study_page`.
-    target : float
-        Error beyond which a predicted point is missed.
-    left_out : LeftOut, optional
-        Where the validation is that of what was left out.
+    ``target`` is the error above which a predicted point is missed, and ``left_out`` adds
+    cross-validation.
     """
     sections = [
         *_verdict(found, target),
@@ -118,7 +109,7 @@ def _summaries(found: Validation, left_out: LeftOut | None) -> Iterator[Section]
 
 
 def against(found: Validation) -> Iterator[Section]:
-    """Simulated over measured times, each with its interval, by cluster."""
+    """Draw simulated over measured times with intervals, by cluster."""
     for what, every in (("steps", found.points), ("collectives", found.rows)):
         if not every:
             continue

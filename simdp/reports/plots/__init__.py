@@ -60,7 +60,7 @@ Drawn = (
 
 
 def fitting(study: Drawn) -> list[str]:
-    """Name the kinds of plot that a study has the data for, in the table's order."""
+    """List the kinds of plot that a study has the data for, in the table's order."""
     return [kind for kind, plot in PLOTS.items() if _fits(plot, study)]
 
 
@@ -69,21 +69,9 @@ def _fits(plot: type[Plot[Any]], study: Drawn) -> bool:
 
 
 def render(study: Drawn, kind: str, stream: BinaryIO) -> None:
-    """Draw a study as PNG.
+    """Draw a study as the PNG of a kind of `PLOTS`; equal studies give equal bytes.
 
-    Parameters
-    ----------
-    study : Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration or other
-        Of `Drawn`; left as it is.
-    kind : str
-        A key of `PLOTS`.
-    stream : binary stream
-        Where the bytes go; equal studies give equal bytes.
-
-    Raises
-    ------
-    ValueError
-        If there is no such kind, or the study lacks its data.
+    Raises `ValueError` for an unknown kind, or if the study lacks its data.
     """
     if kind not in PLOTS:
         raise ValueError(f"kind must be one of {', '.join(PLOTS)}, got {kind!r}")

@@ -22,46 +22,27 @@ from simdp.results.collective import (
 )
 from simdp.units import format_quantity
 
-# Collective curves --------------------------------------------------------------------------------
-
-MAX_TICKS = 12
-"""Sizes that are written below an axis."""
+MAX_TICKS = 12  # sizes that are written below an axis
 
 
 class BandwidthLine(NamedTuple):
-    """What was simulated.
+    """A line of a plot."""
 
-    Attributes
-    ----------
-    name : str
-        Written at its end.
-    x, y : list of float
-        As on the axes.
-    color, marker : int
-        Which of `theme.SERIES` and `theme.MARKERS`.
-    """
-
-    name: str
+    name: str  # written at its end
     x: list[float]
     y: list[float]
-    color: int
-    marker: int
+    color: int  # place in `theme.SERIES`
+    marker: int  # place in `theme.MARKERS`
 
 
 def draw_lines(ax: Axes, lines: Sequence[BandwidthLine]) -> list[End]:
-    """Draw lines with markers; where they end, they are named."""
+    """Draw lines with markers; return their ends for `label_ends`."""
     ends = []
     for number, line in enumerate(lines):
         color = theme.SERIES[line.color % len(theme.SERIES)]
         marker = theme.MARKERS[line.marker % len(theme.MARKERS)]
         covered = sum(_coincide(line, later) for later in lines[number + 1 :])
-        ax.plot(
-            line.x,
-            line.y,
-            color=color,
-            marker=marker,
-            **theme.line_style(number, covered),
-        )
+        ax.plot(line.x, line.y, color=color, marker=marker, **theme.line_style(number, covered))
         ends.append(End(cut(line.name), line.x[-1], line.y[-1], color, marker))
     return ends
 
@@ -72,7 +53,7 @@ def _coincide(a: BandwidthLine, b: BandwidthLine) -> bool:
 
 
 def size_axis(ax: Axes, sizes: Sequence[float]) -> None:
-    """Give sizes a log2 axis with units at some of them."""
+    """Make a log2 axis of sizes, with units at some of them."""
     ax.set_xscale("log", base=2)
     margin = (sizes[-1] / sizes[0]) ** 0.03
     ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
@@ -83,7 +64,7 @@ def size_axis(ax: Axes, sizes: Sequence[float]) -> None:
 
 
 def _ticks(sizes: Sequence[float]) -> list[float]:
-    """Sizes that are far enough apart, from the largest down."""
+    """Choose sizes that are far enough apart, from the largest down."""
     kept = [sizes[-1]]
     step = log2(sizes[-1] / sizes[0]) / MAX_TICKS
     for size in reversed(sizes[:-1]):
@@ -104,7 +85,7 @@ def short_size(nbytes: float) -> str:
 
 
 def log_axis(ax: Axes, values: Sequence[float], above: float = 0.05) -> None:
-    """Give magnitudes a log axis, with some room (a part of the axis) above the largest."""
+    """Make a log axis, with room above the largest value (as a part of the axis)."""
     low, high = min(values), max(values)
     span = max(high / low, 1.5)
     ax.set_yscale("log")
@@ -117,17 +98,12 @@ def log_axis(ax: Axes, values: Sequence[float], above: float = 0.05) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
 
 
-# Fit ----------------------------------------------------------------------------------------------
-
-MAX_ERROR = 0.5
-"""Largest error of the lower panel; what is beyond is drawn at its edge."""
-
-BAND = 0.10
-"""The error that the band marks."""
+MAX_ERROR = 0.5  # largest error of the lower panel; larger ones are drawn at its edge
+BAND = 0.10  # error that the band marks
 
 
 class FitPlot(Plot[CalibrationStudy]):
-    """How well fitted constants explain measured collectives."""
+    """Measured collectives against fitted constants, with errors."""
 
     kind = "fit"
     reads = CalibrationStudy
@@ -135,11 +111,9 @@ class FitPlot(Plot[CalibrationStudy]):
     num_axes = 2
 
     def fits(self, study: CalibrationStudy) -> bool:
-        """Tell whether there are two sizes or more."""
         return len({point.nbytes for point in study.points}) > 1
 
     def draw(self, study: CalibrationStudy, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         ax, bottom = axes
         curves = _curves(study)
         lines = [
@@ -173,7 +147,7 @@ class FitPlot(Plot[CalibrationStudy]):
 
 
 def _curves(study: CalibrationStudy) -> dict[str, list[FittedPoint]]:
-    """Points by collective and layout, in order of size, under the name of their line."""
+    """Group points by collective and layout, under their lines' names, in order of size."""
     found: dict[str, list[FittedPoint]] = {}
     several = len({point.collective for point in study.points}) > 1
     for point in sorted(study.points, key=lambda point: point.nbytes):
@@ -197,26 +171,21 @@ def _errors_axis(ax: Axes, sizes: list[float]) -> None:
     ax.set_ylabel("Error [%]")
 
 
-MAX_LINES = 6
-"""Lines; of more world sizes some are left out."""
-
-_POINTS = 72 * theme.WIDTH * 0.7
-"""Width of the panel."""
+MAX_LINES = 6  # lines; of more world sizes some are dropped
+_POINTS = 72 * theme.WIDTH * 0.7  # width of the panel
 
 
 class Bandwidth(Plot[CollectiveStudy]):
-    """How well the links are used: a line per algorithm and world size."""
+    """Bus bandwidth by buffer size: a line per algorithm and world size."""
 
     kind = "bandwidth"
     reads = CollectiveStudy
     needs = "a collective that moves data, at two sizes or more"
 
     def fits(self, study: CollectiveStudy) -> bool:
-        """Tell whether there are two bandwidths or more to join."""
         return any(len(line.x) > 1 for line in _lines(study))
 
     def draw(self, study: CollectiveStudy, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         lines = _lines(study)
         title = f"Bus bandwidth of {study.collective}{_said(study)}"
@@ -248,14 +217,14 @@ class Bandwidth(Plot[CollectiveStudy]):
 
 
 def _world_sizes(study: CollectiveStudy) -> list[int]:
-    """World sizes that are shown: all, or some that are spread over them."""
+    """Choose world sizes evenly."""
     every = sorted({curve.world_size for curve in study.curves})
     num_algorithms = len(study.curves) // len(every)
     return [every[i] for i in evenly(len(every), max(MAX_LINES // num_algorithms, 1))]
 
 
 def _said(study: CollectiveStudy) -> str:
-    """What the title says of the world sizes."""
+    """Write the world sizes in the title."""
     shown, every = _world_sizes(study), {curve.world_size for curve in study.curves}
     if len(every) == 1:
         return f", {shown[0]} GPU{'s' * (shown[0] > 1)}"
@@ -263,7 +232,7 @@ def _said(study: CollectiveStudy) -> str:
 
 
 def _lines(study: CollectiveStudy) -> list[BandwidthLine]:
-    """A line per curve with bandwidths, coloured by what differs."""
+    """Make a line per curve with bandwidths, coloured by algorithm or world size."""
     algorithms = list(dict.fromkeys(curve.algorithm for curve in study.curves))
     sizes = _world_sizes(study)
     lines = []
@@ -293,7 +262,7 @@ def _line(
 
 
 def _candidates(study: CollectiveStudy, curve: CollectiveCurve) -> list[BandwidthLine]:
-    """What each candidate was predicted to reach; too long ones are not predicted at all sizes."""
+    """Make a line of each candidate's predicted bandwidth; slow ones lack some sizes."""
     names = dict.fromkeys(name for point in curve.points for name in point.candidates)
     return [
         _line(
@@ -355,11 +324,8 @@ def _draw_measured(ax: Axes, line: BandwidthLine) -> End:
     return End("measured", line.x[-1], line.y[-1], theme.INK, "o", is_open=True)
 
 
-# Crossovers --------------------------------------------------------------------------------------
-
-
 def _mark_crossovers(ax: Axes, curve: CollectiveCurve) -> None:
-    """Draw a line where ``auto`` turns to another algorithm, and name those on top."""
+    """Draw a line where ``auto`` changes its algorithm, and name these on top."""
     points = curve.points
     edges, names = [float(points[0].nbytes)], [points[0].algorithm]
     for before, after in pairwise(points):
@@ -392,7 +358,7 @@ def _fits(text: str, room: float) -> bool:
 
 
 def _meeting(before: CollectivePoint, after: CollectivePoint) -> float:
-    """Size at which both algorithms take the same time, on straight lines between two sizes."""
+    """Find the size of equal times of two algorithms, on straight lines between two sizes."""
     old, new = before.algorithm, after.algorithm
     if not all({old, new} <= {*point.candidates} for point in (before, after)):
         return float(after.nbytes)
@@ -402,18 +368,16 @@ def _meeting(before: CollectivePoint, after: CollectivePoint) -> float:
 
 
 class WorldSize(Plot[CollectiveStudy]):
-    """How the time grows with the ranks: a line per algorithm, at a few sizes."""
+    """Time by world size: a line per algorithm, at a few sizes."""
 
     kind = "world_size"
     reads = CollectiveStudy
     needs = "two world sizes or more"
 
     def fits(self, study: CollectiveStudy) -> bool:
-        """Tell whether a line has two world sizes or more that take time."""
         return any(len(line.x) > 1 for line in _world_size_lines(study))
 
     def draw(self, study: CollectiveStudy, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         lines = _world_size_lines(study)
         unit, per_second = theme.time_unit(max(max(line.y) for line in lines))
@@ -438,20 +402,20 @@ class WorldSize(Plot[CollectiveStudy]):
 
 
 def _sizes(study: CollectiveStudy) -> list[int]:
-    """Sizes that are shown: all, or some that are spread over them."""
+    """Choose sizes evenly."""
     every = [point.nbytes for point in study.curves[0].points]
     num_algorithms = len({curve.algorithm for curve in study.curves})
     return [every[i] for i in evenly(len(every), max(MAX_LINES // num_algorithms, 1))]
 
 
 def _is_in_the_title(study: CollectiveStudy) -> bool:
-    """Whether several algorithms share one size, which then need not stand at each line."""
+    """Return whether several algorithms share one size, written in the title only."""
     several = len({curve.algorithm for curve in study.curves}) > 1
     return several and len(study.curves[0].points) == 1 and _sizes(study)[0] > 0
 
 
 def _world_size_lines(study: CollectiveStudy) -> list[BandwidthLine]:
-    """Times of every algorithm at sizes that are spread over all; a rank alone takes none."""
+    """Make lines of each algorithm's times at some sizes; a single rank takes none."""
     algorithms = list(dict.fromkeys(curve.algorithm for curve in study.curves))
     sizes, lines = _sizes(study), []
     for which, algorithm in enumerate(algorithms):

@@ -13,25 +13,22 @@ from simdp.reports import theme
 from simdp.results.metrics import num_warm_up
 from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, SpanBlock, Trace, part
 
-# Bar names ----------------------------------------------------------------------------------------
-
-PADDING = 2.0
-"""What stays free around a name, both sides together [points]."""
-
+PADDING = 2.0  # free space around a name, both sides together [points]
+# a pass is shown in blocks if at least so many have room for their names, over at least this share
+# of it
 MIN_BLOCKS, MIN_SHARE = 3, 0.6
-"""A pass is shown in blocks if so many of them have room for their names, over so much of it."""
 
 
 def fits(text: str, width: float) -> bool:
-    """Tell whether there is room for a name in a bar as wide as this [points]."""
+    """Return whether a bar of this width [points] has room for a name."""
     return theme.text_width(text, theme.TINY_SIZE) + PADDING <= width
 
 
 def shorter(name: str) -> list[str]:
     """Write a bar's name in ever fewer letters.
 
-    ``all_reduce bucket 3`` is at last ``b3``; ``broadcast buffers 0`` is ``buffers``, and
-    ``all_gather layer1.0.bn1 statistics`` is ``bn1``; ``step 7`` is ``7``.
+    ``all_reduce bucket 3`` becomes ``b3``; ``broadcast buffers 0`` ``buffers``, ``all_gather
+    layer1.0.bn1 statistics`` ``bn1``, and ``step 7`` ``7``.
     """
     if name in ("forward", "backward"):
         return [name, {"forward": "fwd", "backward": "bwd"}[name]]
@@ -51,20 +48,11 @@ def shorter(name: str) -> list[str]:
 
 
 def blocks(layers: Sequence[str], start: Floats, end: Floats) -> dict[str, str]:
-    """Gather the layers of a pass into blocks whose names can be read, as small as they may be.
+    """Group the layers of a pass into the smallest blocks with readable names.
 
-    Parameters
-    ----------
-    layers : sequence of str
-        Names in the order of one rank's pass, such as ``layer1.0.conv1``.
-    start, end : ndarray, shape `(num_layers,)`
-        Where each one's bar begins and ends [points].
-
-    Returns
-    -------
-    dict of str to str
-        What stands in a layer's bar, such as ``layer1.0`` or ``layer1``; ``""`` where it has no
-        room. Empty if most of the pass would have no name.
+    ``layers`` are names in the order of one rank's pass, such as ``layer1.0.conv1``; ``start`` and
+    ``end`` of shape `(num_layers,)` are the edges of their bars [points]. Returns the name by
+    layer, such as ``layer1.0``, ``""`` without room; empty if most of the pass would have no name.
     """
     for gather in (_block, _stage):
         paths = [gather(layer) for layer in layers]
@@ -97,43 +85,26 @@ def _stage(layer: str) -> str:
     return layer.partition(".")[0]
 
 
-# Window -------------------------------------------------------------------------------------------
-
-NUM_STEPS = 2
-"""Steps that are shown of one run."""
-
-SPARSE = 2.0
-"""Last steps that take so many times as long as any rank's own are apart: most would be empty."""
-
+NUM_STEPS = 2  # steps of one run that are shown
+SPARSE = 2.0  # the last steps are apart if they take so many times as long as any rank's own
 _TRANSFER = ACTIVITIES.index("transfer")
 
 
 class TimeWindow(NamedTuple):
-    """The time that is shown.
+    """The shown time."""
 
-    Attributes
-    ----------
-    begin, end : float
-        Instants [s].
-    steps : range
-        The last ones, which are shown whole.
-    apart : bool
-        Whether ranks go through these at times so different that not they are shown, but what all
-        ranks do at the same time.
-    """
-
-    begin: float
-    end: float
-    steps: range
-    apart: bool
+    begin: float  # [s]
+    end: float  # [s]
+    steps: range  # the last ones, shown whole
+    apart: bool  # whether ranks run these at such different times that the window is a common time
 
     @property
     def length(self) -> float:
-        """How long it is [s]."""
+        """Length [s]."""
         return self.end - self.begin
 
     def cut(self, trace: Trace) -> Trace:
-        """Keep the spans that get bars: not single transfers, and not what lies outside."""
+        """Keep the spans with bars: no single transfers, and none outside."""
         blocks = []
         for block in trace.blocks:
             if block.activity == _TRANSFER or (not self.apart and block.step < self.steps[0]):
@@ -147,11 +118,11 @@ class TimeWindow(NamedTuple):
 
 
 def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> TimeWindow:
-    """Choose what to show of a run of at least one step: the last ones that are steady.
+    """Choose the window of a run of at least one step: the last steady steps.
 
-    The first of several steps is warm-up, as for the metrics. Where ranks do not wait for each
-    other, the last steps lie far apart on the clock. Then it is the time before the first rank is
-    done, as long as the slowest one's last steps.
+    The first of several steps is warm-up, as for the metrics. If ranks do not wait for each other,
+    their last steps are far apart; then the window ends when the first rank is done, and is as long
+    as the slowest one's last steps.
     """
     drawn = [block for block in trace.blocks if block.activity != _TRANSFER]
     last = max(block.step for block in drawn)
@@ -176,7 +147,7 @@ def _is_compute(block: SpanBlock) -> bool:
 
 
 def _extremes(blocks: list[SpanBlock], size: int) -> tuple[Floats, Floats]:
-    """First start and last end of each rank [s]; infinite of ranks without a span."""
+    """Compute first start and last end of each rank [s]; infinite without a span."""
     starts, ends = np.full(size, np.inf), np.full(size, -np.inf)
     for block in blocks:
         np.minimum.at(starts, block.ranks, block.start)
@@ -185,81 +156,43 @@ def _extremes(blocks: list[SpanBlock], size: int) -> tuple[Floats, Floats]:
 
 
 Names = NDArray[np.object_]
-
-PIXEL = 1 / 1200
-"""Part of the panel that a pixel shows."""
-
+PIXEL = 1 / 1200  # part of the panel that a pixel shows
+# Narrower neighbouring bars with narrower gaps are drawn together, as their share of the time in
+# bins of this width [pixels]
 THIN, BIN = 3.0, 4.0
-"""Bars side by side that are narrower, with gaps that are narrower, are shown together, by the part
-of the time that they take in bins as wide as this [pixels]."""
-
-WIDE = 2.0
-"""A collective that is wider may have a name of its own [points]."""
-
-LEVELS = 8
-"""Shades of a band."""
-
-MIN_IN_BAND = 3
-"""Bars that make a band; fewer are drawn as they are."""
+WIDE = 2.0  # least width of a collective with a name of its own [points]
+LEVELS = 8  # shades of a band
+MIN_IN_BAND = 3  # least number of bars in a band
 
 
 class Bars(NamedTuple):
-    """What is drawn, in columns of equal length.
-
-    Attributes
-    ----------
-    rank, lane, activity : ndarray, int64
-        As in `Trace`.
-    name : ndarray of str
-        What is written into the bar, if there is room.
-    start, end : ndarray, float64
-        Since the begin of the window [s].
-    fill : ndarray, float64
-        Part of the bar's time that it stands for: 1, or less in a band.
-    """
+    """Bars in columns of equal length."""
 
     rank: Ints
     lane: Ints
     activity: Ints
-    name: Names
-    start: Floats
-    end: Floats
-    fill: Floats
+    name: Names  # written into the bar if there is room
+    start: Floats  # since the begin of the window [s]
+    end: Floats  # since the begin of the window [s]
+    fill: Floats  # busy share of the bar's time: 1, or less in a band
 
 
 class Band(NamedTuple):
-    """Many narrow bars of a lane, which are counted.
-
-    Attributes
-    ----------
-    rank, lane : int
-        As in `Trace`.
-    start, end : float
-        Since the begin of the window [s].
-    text : str
-        How many, and of what: ``"145 × all_reduce"``.
-    """
+    """Many narrow bars of a lane, with their count."""
 
     rank: int
     lane: int
-    start: float
-    end: float
-    text: str
+    start: float  # since the begin of the window [s]
+    end: float  # since the begin of the window [s]
+    text: str  # ``"145 × all_reduce"``
 
 
 def bars_of(
     trace: Trace, window: TimeWindow, length: float, room: float
 ) -> tuple[Bars, list[Band]]:
-    """Make bars of spans.
+    """Make bars and bands of a window's spans.
 
-    Parameters
-    ----------
-    trace : Trace
-        What the window holds, of the ranks that are shown.
-    window : Window
-        What leaves it is cut off.
-    length, room : float
-        Of the panel, in time [s] and on paper [points].
+    The panel is ``length`` long in time [s] and ``room`` wide [points].
     """
     pixel = PIXEL * length
     if not len(trace):
@@ -291,10 +224,10 @@ def bars_of(
 
 
 def _names(trace: Trace, start: Floats, end: Floats, per_second: float, apart: bool) -> Names:
-    """Name spans: collectives that are wide enough, blocks of layers, all others by activity.
+    """Name spans: wide collectives, blocks of layers, others by activity.
 
-    Where ranks are in different steps, forward says which one begins. ``per_second`` is how long a
-    second is [points].
+    If ranks are in different steps, forward has the step's number. ``per_second`` is the width of a
+    second [points].
     """
     rank, step, activity = trace.rank, trace.step, trace.activity
     own = np.array([*trace.names, ""], dtype=object)[trace.name]
@@ -313,11 +246,8 @@ def _names(trace: Trace, start: Floats, end: Floats, per_second: float, apart: b
     return name
 
 
-# Bands -------------------------------------------------------------------------------------------
-
-
 def _with_bands(bars: Bars, code: Ints, names: list[str], pixel: float) -> tuple[Bars, list[Band]]:
-    """Replace runs of narrow bars by bands; a narrow bar that stands alone is as wide as a pixel.
+    """Replace runs of narrow bars by bands; a single narrow bar is widened to a pixel.
 
     ``code`` are the places of the bars' names in ``names``.
     """
@@ -351,7 +281,7 @@ def _part(bars: Bars, which: Bools) -> Bars:
 
 
 def _runs(bars: Bars, pixel: float) -> Ints:
-    """Number runs of narrow bars with narrow gaps; every wide bar is a run of its own."""
+    """Number runs of narrow bars with narrow gaps; every wide bar is a run."""
     thin: Bools = bars.end - bars.start < THIN * pixel
     new = np.ones(len(thin), dtype=bool)
     new[1:] = (bars.rank[1:] != bars.rank[:-1]) | (bars.lane[1:] != bars.lane[:-1])
@@ -360,7 +290,7 @@ def _runs(bars: Bars, pixel: float) -> Ints:
 
 
 def _said(activity: Ints, names: list[str]) -> str:
-    """Count what is in a band; waiting belongs to what is waited for."""
+    """Count the bars of a band by name; waits belong to collectives."""
     comm = ACTIVITIES.index("comm")
     named = [name for name, code in zip(names, activity, strict=True) if code == comm] or names
     kinds = list(dict.fromkeys(name.partition(" ")[0] for name in named))

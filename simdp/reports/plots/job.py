@@ -16,26 +16,21 @@ from simdp.reports.job_table import names
 from simdp.reports.plots.labels import Plot, cut, entitle, evenly
 from simdp.results.job import JobStretch, JobStudy
 
-MAX_LINES = len(theme.SERIES)
-"""Lines; of more points some are left out."""
-
-MARKED = (0.5, 0.9, 0.99)
-"""Shares of the runs at which a line has a marker."""
+MAX_LINES = len(theme.SERIES)  # lines; of more points some are dropped
+MARKED = (0.5, 0.9, 0.99)  # shares of the runs at which a line has a marker
 
 
 class JobFinish(Plot[JobStudy]):
-    """The share of runs that are done, over time: a line for each point of a sweep."""
+    """Share of finished runs over time: a line for each point of a sweep."""
 
     kind = "job_finish"
     reads = JobStudy
     needs = "a job with two runs or more"
 
     def fits(self, study: JobStudy) -> bool:
-        """Tell whether runs differ."""
         return any(len(set(job.finishes)) > 1 for job in study.points)
 
     def draw(self, study: JobStudy, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         every, called = study.points, names(study.points)
         chosen = evenly(len(every), MAX_LINES)
@@ -64,15 +59,11 @@ class JobFinish(Plot[JobStudy]):
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
 
 
-MAX_ROWS = 10
-"""Rows of points; of more some are left out."""
+MAX_ROWS = 10  # rows of points; of more some are dropped
+MAX_NAME = 28  # letters of a row's name
+NUM_PIECES = 6  # rows that a single run is cut into
 
-MAX_NAME = 28
-"""Letters of a row's name."""
-
-NUM_PIECES = 6
-"""Rows that a single run is cut into, one below the other."""
-
+# colour and name of a run's activities, from the top of a column to the bottom
 LOOKS = {
     "training": (theme.COMPUTE, "training"),
     "checkpoint_save": (theme.COPY, "checkpoint"),
@@ -81,38 +72,32 @@ LOOKS = {
     "checkpoint_restore": (theme.UPDATE, "load"),
     "lost": (theme.STRAGGLER, "training that was lost"),
 }
-"""Colour and name of what a run does; in a column of the picture from the top to the bottom."""
 
-NUM_COLUMNS, HEIGHT = 500, 0.76
-"""Columns of time of the longest row; a row's height."""
-
+NUM_COLUMNS, HEIGHT = 500, 0.76  # columns of time of the longest row; a row's height
 Row = list[JobStretch]
 
 
 class JobStrip(Plot[JobStudy]):
-    """The first run as a strip of time: cut into rows, or of each point of a sweep a row."""
+    """The first run's activities over time: cut into rows, or a row per point of a sweep."""
 
     kind = "job_strip"
     reads = JobStudy
     needs = "a run with its strip"
 
     def fits(self, study: JobStudy) -> bool:
-        """Tell whether there is one."""
         return any(job.strip for job in study.points)
 
     def num_rows(self, study: JobStudy) -> int:
-        """Count rows; see `Plot.num_rows`."""
         return len(_rows(study)[0])
 
     def draw(self, study: JobStudy, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         called, rows = _rows(study)
         unit, scale = long_unit(max(row[-1].end for row in rows))
         present = [what for what in LOOKS if any(s.what == what for row in rows for s in row)]
         whole = max(row[-1].end for row in rows)
         for y, row in enumerate(rows):
-            # A column's height is its time: what is shorter than a column keeps its own colour.
+            # Heights are shares of a column, so that short activities keep their colour.
             edges = np.append(np.arange(0.0, row[-1].end, whole / NUM_COLUMNS), row[-1].end)
             low = np.full(len(edges), y + HEIGHT / 2)
             for what in reversed(present):
@@ -140,21 +125,9 @@ class JobStrip(Plot[JobStudy]):
 
 
 def shares(strip: Sequence[JobStretch], what: str, edges: Floats) -> Floats:
-    """Compute the share of each column of time that is spent on one activity.
+    """Compute the share, from 0 to 1, of each column of time that one activity takes.
 
-    Parameters
-    ----------
-    strip : sequence of Stretch
-        Of one run.
-    what : str
-        The activity.
-    edges : ndarray, shape `(num_columns + 1,)`
-        Of the columns, rising [s].
-
-    Returns
-    -------
-    ndarray, shape `(num_columns,)`
-        From 0 to 1.
+    ``edges``, shape `(num_columns + 1,)`, ascend [s].
     """
     mine = [(s.start, s.end) for s in strip if s.what == what]
     if not mine:
@@ -168,7 +141,7 @@ def shares(strip: Sequence[JobStretch], what: str, edges: Floats) -> Floats:
 
 
 def _rows(study: JobStudy) -> tuple[list[str], list[Row]]:
-    """Names of rows and what is drawn in each."""
+    """Make names and contents of the rows."""
     points = [job for job in study.points if job.strip]
     if len(study.points) == 1:
         return _pieces(points[0].strip)
@@ -177,7 +150,7 @@ def _rows(study: JobStudy) -> tuple[list[str], list[Row]]:
 
 
 def _in_order(strip: Sequence[JobStretch]) -> Row:
-    """By their ends, so that the last one is where the run ends."""
+    """Sort by end, so that the last one ends the run."""
     return sorted(strip, key=lambda s: s.end)
 
 

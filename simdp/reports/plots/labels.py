@@ -20,55 +20,29 @@ from simdp.results.result import Study
 from simdp.results.validation import Validation
 
 D = TypeVar(
-    "D",
-    Study,
-    CollectiveStudy,
-    Validation,
-    CalibrationStudy,
-    StepCalibration,
-    Comparison,
-    JobStudy,
+    "D", Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration, Comparison, JobStudy
 )
 
 
 class Plot(ABC, Generic[D]):
-    """One kind of picture.
+    """One kind of picture."""
 
-    Attributes
-    ----------
-    kind : str
-        Its name in the table and its file's.
-    reads : type
-        What it draws: `Study`, `CollectiveStudy`, `Validation`, `CalibrationStudy`,
-        `StepCalibration`, `Comparison` or `JobStudy`.
-    needs : str
-        What a study must have, for messages.
-    num_axes : int
-        How many panels it draws on, one above the other.
-    widths : tuple of float
-        Relative widths of panels that stand side by side and share their rows; else empty.
-    """
-
-    kind: ClassVar[str]
-    reads: ClassVar[type]
-    needs: ClassVar[str]
-    num_axes: ClassVar[int] = 1
+    kind: ClassVar[str]  # in the table, and the file's name
+    reads: ClassVar[type]  # type of the studies that it draws
+    needs: ClassVar[str]  # required data, for messages
+    num_axes: ClassVar[int] = 1  # panels, one above the other
+    # relative widths of panels side by side that share their rows; else empty
     widths: ClassVar[tuple[float, ...]] = ()
 
     @abstractmethod
     def fits(self, study: D) -> bool:
-        """Tell whether the study has what the plot shows."""
+        """Return whether the study has the plot's data."""
 
     @abstractmethod
     def draw(self, study: D, *axes: Axes) -> None:
-        """Draw on ``num_axes`` panels and touch nothing else.
+        """Draw a study that fits on ``num_axes`` empty panels, from the top.
 
-        Parameters
-        ----------
-        study : object of type `reads`
-            One that fits; left as it is.
-        *axes : Axes
-            Empty panels from the top, made inside `simdp.reports.theme.style`.
+        Inside `simdp.reports.theme.style`; touches nothing but the panels.
         """
 
     def num_rows(self, study: D) -> int:
@@ -76,21 +50,13 @@ class Plot(ABC, Generic[D]):
         return 0
 
 
-ABOUT = "about"
-"""What the line below a title is called among the texts of a panel."""
+ABOUT = "about"  # id of the line below a title
 
 
 def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
-    """Write a title, and below it, smaller, what the picture is of.
+    """Write a title, and below it, smaller, the model, cluster and point.
 
-    Parameters
-    ----------
-    ax : Axes
-        Whose title it is.
-    title, about : str
-        What is shown; of which model, cluster and point. The latter is cut where it has no room.
-    rows : int
-        Rows of a legend that stand between these and the panel.
+    ``about`` is cut to the panel's width; ``rows`` of a legend are between these and the panel.
     """
     above = 5.0 + 1.9 * theme.SMALL_SIZE * rows
     ax.set_title(title, pad=above + (1.6 * theme.SMALL_SIZE if about else 3.0))
@@ -111,7 +77,7 @@ def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
 
 
 def legend_above(ax: Axes, handles: Sequence[Artist], rows: int = 1) -> None:
-    """Say what colours mean, in rows between the title and the panel."""
+    """Draw a legend in rows between the title and the panel."""
     if not handles:
         return
     ax.legend(
@@ -127,15 +93,11 @@ def legend_above(ax: Axes, handles: Sequence[Artist], rows: int = 1) -> None:
     )
 
 
-# Labels -------------------------------------------------------------------------------------------
-
-MAX_NAME = 40
-"""Letters of the longest name; of a longer one the keys are cut, then the rest."""
-
-MIN_KEY = 6
-"""Letters that a key keeps."""
+MAX_NAME = 40  # letters of the longest name; of a longer one the keys are cut, then the rest
+MIN_KEY = 6  # least letters of a key
 
 
+# axis labels of keys whose own name would be unclear or lacks its unit
 KEY_NAMES = {
     "alpha": "Latency",
     "async_launch": "Asynchronous launch",
@@ -149,23 +111,12 @@ KEY_NAMES = {
     "microbatch": "Micro-batch [samples per GPU]",
     "world_size": "World size [GPUs]",
 }
-"""Axis labels of keys whose own name, in words, would not be clear or lacks its unit."""
 
 
 def key_label(key: str, scenario: Mapping[str, Any]) -> str:
-    """Name a swept key as a label of an axis.
+    """Write the axis label of a swept key: ``"World size [GPUs]"``, ``"Slowdown of rank 3 [x]"``.
 
-    Parameters
-    ----------
-    key : str
-        Dotted.
-    scenario : mapping
-        As in ``result.json``; an entry of a list, such as a straggler, is named by what it is.
-
-    Returns
-    -------
-    str
-        For example ``"Overlap"``, ``"World size [GPUs]"`` or ``"Slowdown of rank 3 [x]"``.
+    ``key`` is dotted; an entry of a list, such as a straggler, is named by its kind or rank.
     """
     *path, last = key.removesuffix(".kind").split(".")
     if last.isdecimal():
@@ -192,7 +143,7 @@ def _in_words(name: str) -> str:
 
 
 def wrapped(text: str, limit: int = MAX_NAME) -> str:
-    """Break a long name into lines, behind commas where that is possible; nothing is cut."""
+    """Wrap a long name, behind commas if possible."""
     lines = [""]
     for piece in text.replace(", ", ",\0").split("\0"):
         if lines[-1] and len(f"{lines[-1]} {piece}") > limit:
@@ -203,29 +154,15 @@ def wrapped(text: str, limit: int = MAX_NAME) -> str:
 
 
 class End(NamedTuple):
-    """Where a line ends, and how it looks.
+    """End and look of a line."""
 
-    Attributes
-    ----------
-    text : str
-        The line's name.
-    x, y : float
-        Its last point, in data.
-    color, marker : str
-        As drawn; the marker may be ``""``.
-    dashed : bool
-        Whether it is theory.
-    is_open : bool
-        Whether its marker is open, as measurements' are.
-    """
-
-    text: str
-    x: float
-    y: float
+    text: str  # the line's name
+    x: float  # in data
+    y: float  # in data
     color: str
-    marker: str = ""
-    dashed: bool = False
-    is_open: bool = False
+    marker: str = ""  # may be empty
+    dashed: bool = False  # for theory
+    is_open: bool = False  # open marker, as for measurements
 
 
 def evenly(count: int, limit: int) -> list[int]:
@@ -242,25 +179,13 @@ class Swept(Protocol):
 
     @property
     def set(self) -> dict[str, Any]:
-        """What it sets."""
+        """Settings by key."""
 
 
 def point_names(points: Sequence[Swept], leave_out: str = "", limit: int = MAX_NAME) -> list[str]:
-    """Name each point by what it sets, without what all points have in common.
+    """Name points by the keys whose values differ: ``"all_reduce: ring"``.
 
-    Parameters
-    ----------
-    points : sequence of Result or Job
-        Of one sweep.
-    leave_out : str
-        A key that an axis shows already.
-    limit : int
-        Letters of the longest name.
-
-    Returns
-    -------
-    list of str
-        For example ``["all_reduce: ring", "all_reduce: tree"]``; empty names where nothing differs.
+    ``leave_out`` is a key that an axis shows. Names have at most ``limit`` letters.
     """
     keys = [
         key
@@ -274,9 +199,9 @@ def point_names(points: Sequence[Swept], leave_out: str = "", limit: int = MAX_N
 
 
 def _name(pairs: list[tuple[str, str]], limit: int) -> str:
-    """Join keys and values; values tell points apart, so that the longest key is cut first.
+    """Join keys and values, and cut the longest keys first, since values distinguish points.
 
-    A key that stands alone goes altogether, where its value would be cut otherwise.
+    A single key is dropped if its value would be cut otherwise.
     """
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     while True:
@@ -288,24 +213,14 @@ def _name(pairs: list[tuple[str, str]], limit: int) -> str:
 
 
 def cut(text: str, limit: int = MAX_NAME) -> str:
-    """Keep as many letters of a name as there is room for."""
+    """Cut a name to a number of letters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Move positions apart as little as it takes.
+    """Move labels apart as little as possible, at least ``gap`` between neighbours.
 
-    Parameters
-    ----------
-    wanted : sequence of float
-        Where labels would stand, as fractions of the panel's height.
-    gap : float
-        Least distance between neighbours.
-
-    Returns
-    -------
-    list of float
-        Positions in the order of ``wanted``; equal wishes keep their order, the first on top.
+    Positions are fractions of the panel's height; equal ones keep their order, the first on top.
     """
     order = sorted(range(len(wanted)), key=lambda i: (-wanted[i], i))
     # Runs of touching labels, each around the mean of its wishes; touching runs join.
@@ -330,7 +245,7 @@ def _bottom(run: Sequence[int], wanted: Sequence[float], gap: float) -> float:
 
 
 def label_ends(ax: Axes, ends: Sequence[End]) -> None:
-    """Name lines right of the panel, beside their ends; after everything else is drawn."""
+    """Name lines right of the panel, beside their ends; call it last."""
     ax.set_xlim(ax.get_xlim())
     ax.set_ylim(ax.get_ylim())  # from here on nothing may move the data
     to_fraction = ax.transScale + ax.transLimits

@@ -15,36 +15,26 @@ from simdp.reports.captions import about, about_point
 from simdp.reports.plots.labels import End, Plot, entitle, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
-# Loss ---------------------------------------------------------------------------------------------
-
+# lines of a sweep; thin lines of ranks; markers on a line
 MAX_LINES, MAX_RANKS, MAX_MARKERS = len(theme.SERIES), 64, 12
-"""Lines of a sweep; thin lines of ranks; markers on a line. Beyond them some are left out."""
-
+# marker of a step whose gradients were not finite, and its letter
 SKIPPED, SKIPPED_GLYPH = "X", "✖"
-"""Marker of a step whose gradients were not finite, and the letter that looks like it."""
-
-NEVER = ": never finite"
-"""End of the title where there is nothing to draw."""
-
-LOG_RATIO = 30.0
-"""A loss that falls by more than this is shown on a logarithmic axis."""
-
+NEVER = ": never finite"  # end of the title without finite losses
+LOG_RATIO = 30.0  # fall of the loss from which on the axis is logarithmic
 _UNITS = {"cross_entropy": "nats", "mse": "target units squared"}
 
 
 class LossCurve(Plot[Study]):
-    """How the loss falls."""
+    """Loss by step."""
 
     kind = "loss"
     reads = Study
     needs = "a loss, that is, numerics"
 
     def fits(self, study: Study) -> bool:
-        """Tell whether any point has a loss."""
         return any(point.metrics.get("loss") for point in study.points)
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         points = [point for point in study.points if point.metrics.get("loss")]
         num_steps = max(len(point.metrics["loss"]) for point in points)
@@ -64,7 +54,7 @@ class LossCurve(Plot[Study]):
 
 
 def _step_axis(ax: Axes, num_steps: int) -> None:
-    """Show every step, also those that have no loss to draw; there is no step 0."""
+    """Show every step from 1 on, also those without a loss."""
     margin = 0.05 * max(num_steps - 1, 1)
     ax.set_xlim(1 - margin, num_steps + margin)
     ticks = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(1, num_steps)
@@ -112,7 +102,7 @@ def _steps(loss: Floats) -> Ints:
 def draw_line(
     ax: Axes, x: Floats | Ints, loss: Floats, name: str, number: int = 0, num_lines: int = 1
 ) -> End:
-    """Draw one line of losses; its markers stand between those of the other lines."""
+    """Draw one line of losses, with markers between those of the other lines."""
     color, marker = theme.look(number)
     every = max(-(-len(loss) // MAX_MARKERS), min(num_lines, len(loss)))
     ax.plot(
@@ -133,7 +123,7 @@ def draw_line(
 
 
 def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
-    """Cross out the steps that left the weights as they were; on the line, or in its gap."""
+    """Cross out the steps without an update, on the line or in its gap."""
     skipped = np.array(point.metrics.get("skipped_steps") or [], dtype=np.int64)
     finite = np.flatnonzero(np.isfinite(loss))
     if not len(skipped) or not len(finite):
@@ -152,7 +142,7 @@ def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
 
 
 def choose_scale(ax: Axes, losses: list[Floats]) -> None:
-    """Make the axis of a loss that falls far logarithmic."""
+    """Make the axis logarithmic if the loss falls far."""
     values = np.concatenate(losses)
     values = values[np.isfinite(values)]
     if not len(values) or values.min() <= 0 or values.max() / values.min() < LOG_RATIO:
@@ -165,14 +155,14 @@ def choose_scale(ax: Axes, losses: list[Floats]) -> None:
 
 
 def loss_label(study: Study) -> str:
-    """Write the label of an axis of losses, with the unit that follows from the kind."""
+    """Write the axis label of losses, with the unit of their kind."""
     loss = study.scenario.get("workload", {}).get("loss")
     kind = loss.get("kind") if isinstance(loss, dict) else loss
     return f"Loss ({kind}) [{_UNITS[kind]}]" if kind in _UNITS else "Loss [the loss's own unit]"
 
 
 def floats(values: Any) -> Floats:
-    """Make an array in which None, a loss that there is not, is a gap in the line."""
+    """Make an array with NaN for None and infinite losses."""
     array = np.array(values, dtype=object)
     array[array == None] = np.nan  # noqa: E711
     array = array.astype(np.float64)
@@ -180,22 +170,18 @@ def floats(values: Any) -> Floats:
     return array
 
 
-MAX_LOSS_LINES = len(theme.SERIES)
-"""Lines; of more points some are left out."""
-
-LEAST_DIFFERENCE = 0.02
-"""Part by which times and losses of points must differ for the plot to say more than `loss`."""
+MAX_LOSS_LINES = len(theme.SERIES)  # lines; of more points some are dropped
+LEAST_DIFFERENCE = 0.02  # least relative difference of times and losses
 
 
 class LossTime(Plot[Study]):
-    """How far the loss has fallen when: a line per point, or per rank where ranks do not wait."""
+    """The loss over time: a line per point, or per rank if ranks do not wait."""
 
     kind = "loss_time"
     reads = Study
     needs = "points whose losses and times differ, or ranks that do not wait for each other"
 
     def fits(self, study: Study) -> bool:
-        """Tell whether time orders losses differently than steps do."""
         points = _timed(study)
         if len(points) == 1 == len(study.points):
             return _is_apart(points[0])
@@ -204,7 +190,6 @@ class LossTime(Plot[Study]):
         return len(points) > 1 and _differ(times) and _differ(losses)
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         every = _timed(study)
         chosen = evenly(len(every), MAX_LOSS_LINES)
@@ -238,13 +223,13 @@ def _has_ends(point: Result) -> bool:
 
 
 def _ends(point: Result) -> Floats:
-    """When ranks are done with each step, shape `(world_size, num_steps)` [s]."""
+    """Return the ends of each rank's steps, shape `(world_size, num_steps)` [s]."""
     assert point.step_ends is not None
     return point.step_ends[:, 1:]
 
 
 def _is_apart(point: Result) -> bool:
-    """Whether ranks end the last steps at times further apart than a step is long."""
+    """Return whether ranks end the last step more than two step times apart."""
     ends = _ends(point)
     step = float(point.metrics.get("step_time_s") or 0.0)
     return bool(np.ptp(ends[:, -1]) > 2 * step > 0)
@@ -258,7 +243,7 @@ def _differ(values: list[float]) -> bool:
 
 
 def _draw_ranks(ax: Axes, point: Result, per_second: float) -> list[End]:
-    """Draw each rank's own loss when it was done with a step."""
+    """Draw each rank's own loss at the ends of its steps."""
     per_rank = floats(point.metrics.get("loss_per_rank") or [])
     if per_rank.ndim != 2 or per_rank.shape[1] < 2:
         return []

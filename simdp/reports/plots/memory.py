@@ -20,29 +20,24 @@ from simdp.results.memory import MEMORY_PARTS, MemoryUsage, usage
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, Trace
 
-# Memory parts -------------------------------------------------------------------------------------
-
-LEAST_SHARE = 0.005
-"""Part of the highest total below which a part is not told apart from the rest."""
-
-FAR = 2.5
-"""A capacity that is so many times the peak is said, not drawn: it would flatten all the rest."""
+LEAST_SHARE = 0.005  # least share of the highest total that a part of its own has
+FAR = 2.5  # multiple of the peak above which a capacity is written, not drawn
 
 
 def device_ranks(result: Result, rank: int) -> list[int]:
-    """List the ranks that share a rank's device, itself included."""
+    """List the ranks on a rank's device, including itself."""
     k = int(result.scenario["cluster"].get("ranks_per_device", 1))
     first = rank // k * k
     return list(range(first, min(first + k, result.world_size)))
 
 
 def capacity(result: Result, rank: int) -> float:
-    """Memory of a rank's device [bytes]."""
+    """Return the memory of a rank's device [bytes]."""
     return Cluster.model_validate(result.scenario["cluster"]).devices()[rank].memory
 
 
 def mark_capacity(ax: Axes, height: float, right: float, text: str) -> None:
-    """Draw what a device holds as a dashed line, with its name above the right end."""
+    """Draw a capacity as a dashed line, named above its right end."""
     ax.axhline(height, color=theme.STRAGGLER, linestyle="--", linewidth=theme.LINE_WIDTH)
     ax.annotate(
         f"capacity {text}",
@@ -57,17 +52,9 @@ def mark_capacity(ax: Axes, height: float, right: float, text: str) -> None:
 
 
 def shown_parts(kept: Floats) -> list[int]:
-    """Choose the parts that can be seen; the others are shown together.
+    """Choose the visible parts of memory, as places in `MEMORY_PARTS`.
 
-    Parameters
-    ----------
-    kept : ndarray, shape `(..., len(PARTS))`
-        What is there [bytes].
-
-    Returns
-    -------
-    list of int
-        Places in `PARTS`.
+    ``kept`` has the shape `(..., len(MEMORY_PARTS))` [bytes].
     """
     flat = kept.reshape(-1, len(MEMORY_PARTS))
     largest, highest = flat.max(axis=0), flat.sum(axis=1).max()
@@ -75,14 +62,14 @@ def shown_parts(kept: Floats) -> list[int]:
 
 
 def rest(kept: Floats, parts: Sequence[int]) -> Floats:
-    """Sum the parts that are not shown, shaped as ``kept`` without its last axis."""
+    """Sum the other parts, shaped as ``kept`` without its last axis."""
     others = [part for part in range(len(MEMORY_PARTS)) if part not in parts]
     found: Floats = kept[..., others].sum(axis=-1)
     return found
 
 
 def name_parts(ax: Axes, parts: Sequence[int]) -> None:
-    """Say above a panel what the colours mean."""
+    """Draw the legend of memory parts above a panel."""
     fills = [(MEMORY_PARTS[part], theme.PART_FILLS[MEMORY_PARTS[part]]) for part in parts]
     handles = [
         Patch(
@@ -97,25 +84,19 @@ def name_parts(ax: Axes, parts: Sequence[int]) -> None:
     legend_above(ax, handles)
 
 
-MAX_ROWS = 16
-"""Bars; of more groups of ranks some are left out."""
-
-BAR_HEIGHT = 0.62
-"""Of a row."""
-
-LEAST_DIFFERENCE = 0.01
-"""Part of the highest peak by which another one must be lower for ranks to differ."""
+MAX_ROWS = 16  # bars; of more groups of ranks some are dropped
+BAR_HEIGHT = 0.62  # in rows
+LEAST_DIFFERENCE = 0.01  # least relative difference of peaks
 
 
 class MemoryPerRank(Plot[Study]):
-    """A bar for ranks with the same peak, and what that is made of."""
+    """Peak memory in parts, a bar per group of ranks with equal peaks."""
 
     kind = "memory_per_rank"
     reads = Study
     needs = "ranks whose peaks differ, and a trace that tells when memory is taken"
 
     def fits(self, study: Study) -> bool:
-        """Tell whether the last point's ranks differ in what they keep."""
         result = study.points[-1] if study.points else None
         if result is None or result.trace is None or not result.trace.memory:
             return False
@@ -123,11 +104,9 @@ class MemoryPerRank(Plot[Study]):
         return bool(min(peaks) < (1 - LEAST_DIFFERENCE) * max(peaks))
 
     def num_rows(self, study: Study) -> int:
-        """Count the bars that are shown."""
         return min(len(_groups(study.points[-1])), MAX_ROWS)
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         result = study.points[-1]
         shown, kept = _peaks(result)
@@ -169,7 +148,7 @@ class MemoryPerRank(Plot[Study]):
 
 
 def _peaks(result: Result) -> tuple[list[list[int]], Floats]:
-    """The groups of ranks that are shown, and what each keeps at its peak, part by part [bytes]."""
+    """Choose the groups of ranks to show, and read their parts at the peak [bytes]."""
     assert result.trace is not None, "draw only studies that fit"
     peaks = np.array(result.metrics["peak_memory_bytes"])
     every = _groups(result)
@@ -182,7 +161,7 @@ def _peaks(result: Result) -> tuple[list[list[int]], Floats]:
 
 
 def _groups(result: Result) -> list[list[int]]:
-    """Ranks with equal peaks, the groups by their first ranks."""
+    """Group ranks with equal peaks, by their first ranks."""
     found: dict[int, list[int]] = {}
     for rank, peak in enumerate(result.metrics["peak_memory_bytes"]):
         found.setdefault(peak, []).append(rank)
@@ -215,57 +194,34 @@ def _left_out(num_groups: int, num_shown: int) -> str:
     return f"\n{num_shown} of {num_groups} groups of ranks are shown, the fullest among them"
 
 
-# Memory -------------------------------------------------------------------------------------------
-
-PHASES = ("forward", "backward", "update")
-"""Activities that are named above the areas."""
-
-PHASE_SHARE = 0.05
-"""Part of the step that a phase must take for its name to have room."""
+PHASES = ("forward", "backward", "update")  # activities that are named above the areas
+PHASE_SHARE = 0.05  # least share of the step of a named phase
 
 
 class MemoryCurves(NamedTuple):
-    """What is drawn.
+    """Memory of a device over a step."""
 
-    Attributes
-    ----------
-    ranks : list of int
-        Those of the device.
-    step : int
-        Which step.
-    begin, end : float
-        Of the step, on these ranks [s].
-    at : ndarray, shape `(num_changes,)`
-        Instants, the step's begin and end included [s].
-    kept : ndarray, shape `(num_changes, len(PARTS))`
-        What is there from then on [bytes].
-    peak : int
-        Place of the peak in these.
-    """
-
-    ranks: list[int]
+    ranks: list[int]  # on the device
     step: int
-    begin: float
-    end: float
-    at: Floats
-    kept: Floats
-    peak: int
+    begin: float  # of the step, on these ranks [s]
+    end: float  # [s]
+    at: Floats  # instants, with the step's begin and end, shape `(num_changes,)` [s]
+    kept: Floats  # memory from then on, shape `(num_changes, len(MEMORY_PARTS))` [bytes]
+    peak: int  # place of the peak in these
 
 
 class MemoryOverTime(Plot[Study]):
-    """Areas on top of each other, of the device that comes closest to its capacity, or beyond."""
+    """Memory in parts over a step, of the fullest device."""
 
     kind = "memory"
     reads = Study
     needs = "a trace that tells when memory is taken, which runs of more than 2,000 ranks have not"
 
     def fits(self, study: Study) -> bool:
-        """Tell whether the last point's trace tells of memory within a step."""
         trace = study.points[-1].trace if study.points else None
         return trace is not None and any(held.step >= 0 for held in trace.memory)
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         result = study.points[-1]
         shown = fullest_step(result)
@@ -293,7 +249,7 @@ class MemoryOverTime(Plot[Study]):
 
 
 def fullest_step(result: Result) -> MemoryCurves:
-    """Choose the device, and the step in which it is fullest."""
+    """Choose the fullest device, and its fullest step."""
     trace = result.trace
     assert trace is not None, "draw only studies that fit"
     peaks = np.array(result.metrics["peak_memory_bytes"], dtype=float)
@@ -312,13 +268,13 @@ def fullest_step(result: Result) -> MemoryCurves:
 
 
 def _peak_of_steps(found: MemoryUsage) -> int:
-    """Place of the peak of the steps, the setup left out."""
+    """Find the peak of the steps, without the setup."""
     steps = MemoryUsage(found.step, found.at, np.where(found.step[:, None] >= 0, found.kept, 0.0))
     return steps.peak()
 
 
 def _bounds(trace: Trace, step: int) -> tuple[float, float]:
-    """When a step begins and ends on the ranks of a trace [s]."""
+    """Compute begin and end of a step on the ranks of a trace [s]."""
     mine = trace.step == step
     begin = float(trace.end[trace.step < step].max(initial=0.0))
     end = float(trace.end[mine].max(initial=begin))
@@ -357,7 +313,7 @@ def _said(room: float) -> str:
 def _mark_peak(
     ax: Axes, result: Result, shown: MemoryCurves, times: Floats, scale: float, unit: str, of: str
 ) -> None:
-    """Put a marker on the peak, and say its size, when it is and what it is made of most."""
+    """Mark the peak with its size, activity and largest parts."""
     kept = shown.kept[shown.peak]
     height, x = kept.sum() / scale, times[shown.peak]
     largest = np.argsort(-kept, kind="stable")[:3]
@@ -382,7 +338,7 @@ def _mark_peak(
 
 
 def doing_at(result: Result, shown: MemoryCurves) -> str:
-    """Say what the device does at the peak."""
+    """Write the device's activity at the peak."""
     assert result.trace is not None
     trace, at = result.trace.of_ranks(shown.ranks), shown.at[shown.peak]
     lane = trace.lane == COMPUTE_LANE
@@ -395,10 +351,9 @@ def doing_at(result: Result, shown: MemoryCurves) -> str:
 
 
 def _phases(trace: Trace, step: int) -> list[tuple[str, float, float]]:
-    """Find each phase of a rank's step: its name, its begin and its end [s].
+    """Find each phase of a rank's step: name, begin and end [s].
 
-    Forward that backward runs again is a part of backward: only the model's first call begins
-    another micro-step.
+    Recomputed forward belongs to backward: only the model's first call begins another micro-step.
     """
     mine = np.flatnonzero((trace.step == step) & (trace.lane == COMPUTE_LANE))
     runs: list[tuple[str, float, float]] = []

@@ -1,4 +1,4 @@
-"""Step time and throughput against world size, beside linear scaling."""
+"""Step time, throughput and efficiency against world size."""
 
 from __future__ import annotations
 
@@ -17,47 +17,30 @@ from simdp.reports.plots.labels import End, Plot, entitle, evenly, label_ends, p
 from simdp.results.result import Result, Study
 
 AXIS = "cluster.world_size"
-MAX_LINES = 6
-"""Lines; of more some are left out."""
-
-MAX_BANDS = 2
-"""Lines whose intervals are drawn as bands, which more of them would hide."""
-
-BESIDE = 0.008
-"""Distance of the bars of two lines at one world size, as a part of the axis."""
-
-MOST_ABOVE = 2.5
-"""How much higher than the longest step, in such steps, an interval is shown."""
+MAX_LINES = 6  # lines; of more some are dropped
+MAX_BANDS = 2  # most lines with bands of intervals
+BESIDE = 0.008  # distance of two lines' bars at one world size, as a part of the axis
+MOST_ABOVE = 2.5  # highest end of an interval, in longest steps
 
 
 class Curve(NamedTuple):
-    """The points of a sweep that differ in nothing but the world size, by world size.
+    """Points of a sweep that differ in world size only, in its order."""
 
-    Attributes
-    ----------
-    name : str
-        What else the sweep sets here.
-    world_size, step_time, throughput : ndarray, shape `(num_points,)`
-        Ranks; seconds; samples per second.
-    low, high : ndarray, shape `(num_points,)`
-        Ends of the steps' 90 % intervals [s]; NaN where they are not known.
-    """
-
-    name: str
-    world_size: Floats
-    step_time: Floats
-    throughput: Floats
-    low: Floats
-    high: Floats
+    name: str  # other settings
+    world_size: Floats  # all arrays: shape `(num_points,)`
+    step_time: Floats  # [s]
+    throughput: Floats  # [samples/s]
+    low: Floats  # of the step's 90 % interval [s]; NaN if unknown
+    high: Floats  # likewise
 
     @property
     def has_interval(self) -> bool:
-        """Whether the interval of a point is known."""
+        """Return whether a point has an interval."""
         return bool(np.isfinite(self.high).any())
 
     @property
     def throughput_ends(self) -> tuple[Floats, Floats]:
-        """The throughput at the ends of the steps' intervals, the lower one first [samples/s]."""
+        """Throughput at the ends of the steps' intervals, the lower one first [samples/s]."""
         samples, low = self.throughput * self.step_time, np.where(self.low > 0, self.low, np.nan)
         return np.asarray(samples / self.high), np.asarray(samples / low)
 
@@ -69,17 +52,17 @@ class Curve(NamedTuple):
 
     @property
     def ideal_step_time(self) -> Floats:
-        """Step time if the throughput grew with the world size [s]."""
+        """Step time with linear scaling of throughput [s]."""
         return np.asarray(self.step_time * self.efficiency)
 
     @property
     def ideal_throughput(self) -> Floats:
-        """The smallest world size's throughput, grown linearly [samples/s]."""
+        """Linear scaling from the smallest world size [samples/s]."""
         return np.asarray(self.throughput / self.efficiency)
 
 
 class ScalingCurve(Plot[Study]):
-    """How much faster more ranks are: step time, throughput and scaling efficiency."""
+    """Step time, throughput and scaling efficiency by world size, beside linear scaling."""
 
     kind = "scaling"
     reads = Study
@@ -87,11 +70,9 @@ class ScalingCurve(Plot[Study]):
     num_axes = 3
 
     def fits(self, study: Study) -> bool:
-        """Tell whether the sweep is about scaling; see `is_about_scaling`."""
         return is_about_scaling(study, curves_of(study))
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on three panels; see `Plot.draw`."""
         top, middle, bottom = axes
         every = [curve for curve in curves_of(study) if len(curve.world_size)]
         curves = [every[i] for i in evenly(len(every), MAX_LINES)]
@@ -149,17 +130,17 @@ class ScalingCurve(Plot[Study]):
 
 
 def is_about_scaling(study: Study, curves: list[Curve]) -> bool:
-    """Whether a sweep's points make a scaling curve.
+    """Return whether a sweep's points make a scaling curve.
 
-    Two world sizes are enough where nothing else is swept. Beside other keys they compare one
-    GPU, or one node, with several, which `points` shows.
+    Two world sizes are enough if nothing else is swept. Otherwise they compare one GPU, or one
+    node, with several, which the plot `points` shows.
     """
     alone = all(len(point.set) == 1 for point in study.points)
     return any(len(curve.world_size) > (1 if alone else 2) for curve in curves)
 
 
 def curves_of(study: Study) -> list[Curve]:
-    """Sort a sweep's points over world sizes into curves, in the order of the sweep."""
+    """Group a sweep's points over world sizes into curves, in the order of the sweep."""
     points = [
         point
         for point in study.points
@@ -190,14 +171,14 @@ def _column(group: dict[int, Result], metric: str) -> Floats:
 
 
 def _ends(group: dict[int, Result]) -> tuple[Floats, Floats]:
-    """Both ends of the 90 % intervals of some points' steps [s]."""
+    """Read both ends of the 90 % intervals of some points' steps [s]."""
     ends = [group[n].metrics.get("interval_s") or (np.nan, np.nan) for n in sorted(group)]
     low, high = np.array(ends, dtype=np.float64).T
     return low, high
 
 
 def _draw_intervals(ax: Axes, curves: list[Curve], ends: Sequence[tuple[Floats, Floats]]) -> None:
-    """Draw the intervals of step times, or of rates, bars of several lines beside each other."""
+    """Draw intervals of step times or throughputs, bars of several lines beside each other."""
     span = max(float(curve.world_size[-1] / curve.world_size[0]) for curve in curves)
     middle = (len(curves) - 1) / 2
     draw_intervals(
@@ -217,16 +198,10 @@ def draw_intervals(
     bars: Sequence[Floats],
     ends: Sequence[tuple[Floats, Floats]],
 ) -> None:
-    """Draw a bar at each point whose interval is known, and a band where there are few lines.
+    """Draw a bar at each point with an interval, and a band for few lines.
 
-    Parameters
-    ----------
-    ax : Axes
-        With the lines themselves.
-    places, bars : sequence of ndarray
-        Where the points of each line are, and where their bars are.
-    ends : sequence of (ndarray, ndarray)
-        Both ends at the points of each line; NaN where they are not known.
+    ``places`` are those of the points of each line, ``bars`` those of their bars; ``ends`` are NaN
+    if unknown.
     """
     if not any(np.isfinite(high).any() for _, high in ends):
         return
@@ -257,7 +232,7 @@ def _draw_curves(
     ideal: list[Floats],
     best: Callable[..., End],
 ) -> list[End]:
-    """Draw what was simulated, solid with markers, over linear scaling, dashed."""
+    """Draw simulated lines, solid with markers, over linear scaling, dashed."""
     ends, drawn = [], []
     one_ideal = all(
         len(line) == len(ideal[0]) and np.allclose(line, ideal[0], rtol=1e-9) for line in ideal
@@ -274,11 +249,7 @@ def _draw_curves(
         color, marker = theme.look(number)
         covered = sum(_coincide(line, later) for later in simulated[number + 1 :])
         ax.plot(
-            curve.world_size,
-            line,
-            color=color,
-            marker=marker,
-            **theme.line_style(number, covered),
+            curve.world_size, line, color=color, marker=marker, **theme.line_style(number, covered)
         )
         name = curve.name or "simulated"
         ends.append(End(name, curve.world_size[-1], line[-1], color, marker))
@@ -290,7 +261,7 @@ def _coincide(a: Floats, b: Floats) -> bool:
 
 
 def _apart(sizes: list[int], parts: int) -> list[int]:
-    """Keep the sizes, from the largest down, that are a part of the axis away from each other."""
+    """Choose sizes, from the largest down, at least a part of the axis away from each other."""
     kept = sizes[-1:]
     for size in reversed(sizes[:-1]):
         if np.log2(kept[-1] / size) * parts >= np.log2(sizes[-1] / sizes[0]):
@@ -299,7 +270,7 @@ def _apart(sizes: list[int], parts: int) -> list[int]:
 
 
 def _size_axis(ax: Axes, sizes: list[int]) -> None:
-    """Give world_size a log2 axis, with those of its values as ticks that have room."""
+    """Make a log2 axis of world sizes, with ticks at those that have room."""
     ax.set_xscale("log", base=2)
     margin = (sizes[-1] / sizes[0]) ** 0.05
     ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
@@ -310,7 +281,7 @@ def _size_axis(ax: Axes, sizes: list[int]) -> None:
 
 
 def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
-    """Make the axis logarithmic: linear scaling is a straight line at every world size."""
+    """Make a log axis, on which linear scaling is a straight line."""
     values = np.concatenate(
         [
             *(curve.throughput for curve in curves),

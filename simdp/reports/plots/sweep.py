@@ -33,24 +33,14 @@ from simdp.results.comparison import ComparedPoint, Comparison, written
 from simdp.results.result import Result, Study
 from simdp.units import COMMON, DIMENSIONS, parse
 
-# Step parts ---------------------------------------------------------------------------------------
-
-MAX_ROWS = 16
-"""Points; of more some are left out."""
-
-FAR = 4.0
-"""A device's memory that is so many times the fullest one's peak is said, not drawn: beside it the
-bars could not be read."""
-
+MAX_ROWS = 16  # points; of more some are dropped
+FAR = 4.0  # multiple of the highest peak above which a device's memory is written, not drawn
+# height of a bar, in rows; length of an axis, in longest bars
 BAR_HEIGHT, ROOM, NARROW_ROOM = 0.62, 1.24, 1.42
-"""Height of a bar, in rows; length of an axis, in longest bars, with room for the value."""
+MOST_ABOVE_STEP = 1.6  # highest end of an interval, in longest bars
+REASON_WIDTH = 300.0  # width for the reason of a point that cannot run [points]
 
-MOST_ABOVE_STEP = 1.6
-"""How much longer than the longest bar, in such bars, an interval is shown."""
-
-REASON_WIDTH = 300.0
-"""What there is room for in the row of a point that cannot run [points]."""
-
+# parts of a step's time, in the order of the bars, with their look
 STEP_PARTS = {
     "compute_s": ("compute", theme.FILLS["forward"]),
     "update_s": ("update", theme.FILLS["update"]),
@@ -58,11 +48,10 @@ STEP_PARTS = {
     "wait_s": ("wait", theme.FILLS["wait"]),
     "other_s": ("other", theme.FillStyle("#FFFFFF", "....", theme.MUTED, theme.INK)),
 }
-"""What a step's time is made of, in the order of the bars, and how it looks."""
 
 MEMORY = theme.FillStyle(theme.INPUT, "", "none", theme.INK)
+# bars of memory that fits a device, and that does not
 TOO_MUCH = theme.FillStyle(theme.STRAGGLER, "xxxx", "#F2B48C", theme.INK)
-"""Bars of memory that fit a device, and that do not."""
 
 
 def shown_points(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
@@ -73,18 +62,10 @@ def shown_points(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
 def draw_points(
     left: Axes, right: Axes, points: Sequence[ComparedPoint], names: Sequence[str], said: str
 ) -> None:
-    """Draw a row per point: on the left its step in parts, on the right its fullest device.
+    """Draw a row per point: left the parts of its step, right its fullest device.
 
-    Parameters
-    ----------
-    left, right : Axes
-        Panels that share their rows.
-    points : sequence of ComparedPoint
-        One that ran at least; those that cannot run say why.
-    names : sequence of str
-        Of the rows.
-    said : str
-        What stands below the left panel's axis; may be empty.
+    The panels share their rows. At least one point ran; others have their reason. ``said`` is
+    written below the left axis.
     """
     rows = np.array([row for row, point in enumerate(points) if point.metrics is not None])
     ran = [points[row] for row in rows]
@@ -103,7 +84,7 @@ def draw_points(
 
 
 def _write_reason(ax: Axes, row: int, point: ComparedPoint) -> None:
-    """Say why a point cannot run, cut to the room that its row has."""
+    """Write why a point cannot run, cut to its row."""
     reason = point.problems[0] if point.problems else "it gave no result"
     text = f"cannot run: {' '.join(reason.split())}"
     ax.annotate(
@@ -146,7 +127,7 @@ def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
 def _draw_intervals(
     ax: Axes, rows: Ints, points: Sequence[ComparedPoint], per_second: float
 ) -> tuple[Artist, float] | None:
-    """Draw the 90 % intervals that are known below the bars: the legend's key, and the last end."""
+    """Draw the known 90 % intervals below the bars; return a legend handle and the last end."""
     ends = [((point.metrics or {}).get("interval_s")) for point in points]
     known = [(row, *one) for row, one in zip(rows, ends, strict=True) if one]
     if not known:
@@ -163,7 +144,7 @@ def _draw_intervals(
 
 
 def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None:
-    """Draw what the fullest device keeps, and what it has room for."""
+    """Draw the memory of the fullest device, and its capacity."""
     kept = np.array([point.device_bytes for point in points], dtype=np.float64)
     room = np.array([point.capacity_bytes for point in points], dtype=np.float64)
     unit, per_byte = _size_unit(float(kept.max()))
@@ -192,7 +173,7 @@ def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None
 
 
 def _said_of(room: Floats) -> str:
-    """Say what devices have that have far more than is kept."""
+    """Write capacities that are far above the peaks."""
     if not len(room):
         return ""
     unit, per_byte = _size_unit(float(room.min()))
@@ -247,7 +228,7 @@ def _write_values(ax: Axes, rows: Ints, ends: Floats, texts: Sequence[str]) -> N
 
 
 def _size_unit(largest: float) -> tuple[str, float]:
-    """Choose the unit of an axis of sizes, and how many of it make a byte."""
+    """Choose the unit of an axis of sizes, and how many make a byte."""
     for unit, nbytes in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if largest >= nbytes:
             return unit, 1 / nbytes
@@ -259,7 +240,7 @@ def _short(value: float) -> str:
 
 
 class ComparisonBars(Plot[Comparison]):
-    """Every point's step in parts, and beside it the memory of its fullest device."""
+    """Parts of every point's step, and the memory of its fullest device."""
 
     kind = "comparison"
     reads = Comparison
@@ -268,16 +249,13 @@ class ComparisonBars(Plot[Comparison]):
     widths = (1.9, 1.0)
 
     def fits(self, study: Comparison) -> bool:
-        """Tell whether a point ran."""
         return bool(study.ran)
 
     def num_rows(self, study: Comparison) -> int:
-        """Count the points that are shown; names of three lines and more need higher rows."""
         lines = max(name.count("\n") + 1 for name in _comparison_names(study.points))
         return min(len(study.points), MAX_ROWS) * -(-lines // 2)
 
     def draw(self, study: Comparison, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         left, right = axes
         every = study.points if len(study.points) <= MAX_ROWS else study.ran
         points = shown_points(every)
@@ -290,57 +268,37 @@ class ComparisonBars(Plot[Comparison]):
 
 
 def _comparison_names(points: Sequence[ComparedPoint]) -> list[str]:
-    """Name the rows; where points differ in it, with the number of ranks."""
+    """Name the rows; with the number of ranks if points differ in it."""
     several = len({point.world_size for point in points if point.world_size is not None}) > 1
     names = []
     for point in points:
         ranks = f"{point.world_size} GPU{'s' * (point.world_size != 1)}"
         told = "cluster.world_size" in point.set and point.label.endswith(str(point.world_size))
-        # The axis names the key; one alone need not stand in every row.
+        # The axis names a single key, so the rows have its values only.
         name = written(*point.set.values()) if len(point.set) == 1 else point.label
         tell = several and not told and point.world_size is not None
         names.append(wrapped(name + (f" · {ranks}" if tell else "")))
     return names
 
 
-# Sweep --------------------------------------------------------------------------------------------
-
 WORLD_SIZE = "cluster.world_size"
-
+# values of a key that make a curve; curves; values below the axis
 MIN_VALUES, MAX_LINES, MAX_TICKS = 3, 6, 10
-"""Values of a key that make a curve; curves, and values below the axis. Of more some are left
-out."""
-
-LOG_RATIO = 8.0
-"""Positive values that reach so far are shown on a logarithmic axis."""
-
-LEAST_DIFFERENCE = 0.01
-"""Part by which something must differ to be shown."""
-
-
+LOG_RATIO = 8.0  # ratio of positive values from which on the axis is logarithmic
+LEAST_DIFFERENCE = 0.01  # least relative difference that is shown
 PEAKS = "Peak memory of the fullest rank"
 
 
 class Second(NamedTuple):
-    """What the lower panel shows.
+    """Contents of the lower panel."""
 
-    Attributes
-    ----------
-    label : str
-        Of its axis, with the unit.
-    read : callable
-        Reads it from a point's metrics.
-    title : str
-        What is said above the panel.
-    """
-
-    label: str
-    read: Callable[[dict[str, Any]], float]
-    title: str
+    label: str  # of its axis, with the unit
+    read: Callable[[dict[str, Any]], float]  # reads the value from a point's metrics
+    title: str  # above the panel
 
 
 class SweepCurve(Plot[Study]):
-    """How the step time depends on a key; below, what it costs or gains besides."""
+    """Step time by a swept key, above its trade-off, such as loss or memory."""
 
     kind = "sweep"
     reads = Study
@@ -348,11 +306,9 @@ class SweepCurve(Plot[Study]):
     num_axes = 2
 
     def fits(self, study: Study) -> bool:
-        """Tell whether a key has enough values, and world_size has no plot for itself."""
         return key_of(study) is not None
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         top, bottom = axes
         key = key_of(study)
         assert key is not None, "draw only studies that fit"
@@ -407,7 +363,7 @@ class SweepCurve(Plot[Study]):
 def _intervals(
     ax: Axes, lines: Sequence[BandwidthLine], curves: Sequence[Sequence[Result]], per_second: float
 ) -> float:
-    """Draw the intervals of steps that are known; how high they reach on the axis."""
+    """Draw the known intervals of steps; return their height on the axis."""
     ends = [
         np.array([p.metrics.get("interval_s") or (np.nan, np.nan) for p in points]).T * per_second
         for points in curves
@@ -420,7 +376,7 @@ def _intervals(
 
 
 def _around(low: float, high: float) -> tuple[float, float]:
-    """Limits of an axis that does not begin at 0."""
+    """Compute limits of an axis that does not begin at 0."""
     room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
     return low - room, high + room
 
@@ -431,9 +387,9 @@ def timed(study: Study) -> list[Result]:
 
 
 def key_of(study: Study) -> str | None:
-    """Choose the axis: of the keys whose values are numbers the one that has most of them.
+    """Choose the numeric key with the most values as axis.
 
-    None where there is none, and where more world sizes are swept, which `scaling` shows.
+    None without one, and if more world sizes are swept, which the plot `scaling` shows.
     """
     points = timed(study)
     keys = [*(points[0].set if points else {})]
@@ -449,7 +405,7 @@ def key_of(study: Study) -> str | None:
 
 
 def places_of(values: list[Any]) -> dict[str, float] | None:
-    """Where values stand on an axis, by how they are written; None if one is no number."""
+    """Map written values to positions on an axis; None if one is no number."""
     if any(isinstance(value, bool) or not isinstance(value, int | float | str) for value in values):
         return None
     if not any(isinstance(value, str) for value in values):
@@ -465,12 +421,12 @@ def places_of(values: list[Any]) -> dict[str, float] | None:
 
 
 def place_at(point: Result, key: str, place: dict[str, float]) -> float:
-    """Where a point stands on the axis of a key; see `places_of`."""
+    """Return a point's position on the axis of a key; see `places_of`."""
     return place[written(point.set[key])]
 
 
 def curves_of(points: list[Result], key: str, place: dict[str, float]) -> dict[str, list[Result]]:
-    """Sort points into curves that differ in nothing but the key, by its value."""
+    """Group points into curves that differ in the key only, by its value."""
     curves: dict[str, list[Result]] = {}
     for point, name in zip(points, point_names(points, leave_out=key), strict=True):
         curves.setdefault(name, []).append(point)
@@ -481,10 +437,7 @@ def curves_of(points: list[Result], key: str, place: dict[str, float]) -> dict[s
 
 
 def second_of(points: list[Result]) -> Second:
-    """Choose what the lower panel shows: the loss, else the memory, where they change, else more.
-
-    A sweep asks what a change of the step time costs; where it costs nothing, what hides it.
-    """
+    """Choose the lower panel: loss, else memory, else lost time if they vary, else throughput."""
     losses = [point.metrics["loss"][-1] if point.metrics.get("loss") else None for point in points]
     if None not in losses and _differ([float(loss) for loss in losses if loss is not None]):
         return Second(
@@ -510,7 +463,7 @@ def second_of(points: list[Result]) -> Second:
 
 
 def _say_capacity(ax: Axes, points: list[Result]) -> None:
-    """Draw what a device holds, where some points need more."""
+    """Draw a device's capacity if some points need more."""
     rooms = {capacity(point, 0) for point in points if not point.metrics["fits_memory"]}
     if len(rooms) == 1:
         room = rooms.pop()
@@ -527,7 +480,7 @@ def _differ(values: list[float]) -> bool:
 
 
 def _value_axis(ax: Axes, ticks: dict[float, str], label: str) -> None:
-    """Give the key's values an axis, on which they stand as they are written."""
+    """Make an axis of the key's values, written as in the sweep."""
     values = sorted(ticks)
     if values[0] > 0 and values[-1] / values[0] >= LOG_RATIO:
         ax.set_xscale("log", base=2)
@@ -549,7 +502,7 @@ def _value_axis(ax: Axes, ticks: dict[float, str], label: str) -> None:
 
 
 def lowered(label: str) -> str:
-    """Write the label of an axis inside a sentence, without its unit."""
+    """Write an axis label inside a sentence, without its unit."""
     return label[:1].lower() + label[1:].partition(" [")[0]
 
 
@@ -558,14 +511,11 @@ def _tick(ticks: dict[float, str], value: float) -> str:
     return ticks[nearest]
 
 
-# Points -------------------------------------------------------------------------------------------
-
-MOST_LETTERS = 400
-"""Letters of a name that is broken into lines; only longer ones are cut."""
+MOST_LETTERS = 400  # letters of a name that is broken into lines; only longer ones are cut
 
 
 class PointBars(Plot[Study]):
-    """Every point's step in parts, and beside it the memory of its fullest device."""
+    """Parts of every point's step, and the memory of its fullest device."""
 
     kind = "points"
     reads = Study
@@ -574,18 +524,15 @@ class PointBars(Plot[Study]):
     widths = (1.9, 1.0)
 
     def fits(self, study: Study) -> bool:
-        """Tell whether there are points that no other plot of sweeps shows."""
         timed = [point for point in study.points if point.metrics.get("step_time_s")]
         shown = ScalingCurve().fits(study) or SweepCurve().fits(study)
         return len(timed) > 1 and not shown
 
     def num_rows(self, study: Study) -> int:
-        """Count the points that are shown; names of three lines and more need higher rows."""
         lines = max(name.count("\n") + 1 for name in _names(study))
         return min(len(study.points), MAX_ROWS) * -(-lines // 2)
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         left, right = axes
         every = [_compared(point) for point in study.points]
         points = shown_points(every)
@@ -600,14 +547,14 @@ class PointBars(Plot[Study]):
 
 
 def _names(study: Study) -> list[str]:
-    """Name the rows, whole: the axis names a single key."""
+    """Name the rows; the axis names a single key."""
     if len(study.points[0].set) == 1:
         return [wrapped(written(*point.set.values())) for point in study.points]
     return [wrapped(name or "-") for name in point_names(study.points, limit=MOST_LETTERS)]
 
 
 def _compared(point: Result) -> ComparedPoint:
-    """Read a point; of devices the one that has the least room left for its size."""
+    """Read a point with its device of the highest memory utilisation."""
     peaks = point.metrics["peak_memory_bytes"]
     held = {
         (sum(peaks[r] for r in device_ranks(point, rank)), capacity(point, rank))
@@ -624,7 +571,7 @@ def _compared(point: Result) -> ComparedPoint:
 
 
 def _unlike(point: Result, peaks: list[int]) -> list[int]:
-    """First rank of each device, but of those that keep the same on equal ones only one."""
+    """List the first rank of each device; of equal devices only the fullest one's."""
     firsts = [r for r in range(point.world_size) if device_ranks(point, r)[0] == r]
     if isinstance(point.scenario["cluster"].get("device"), list):
         return firsts

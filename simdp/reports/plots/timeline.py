@@ -36,28 +36,13 @@ from simdp.reports.rank_rows import slow_ranks
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
 
-# Alike --------------------------------------------------------------------------------------------
-
-MAX_SAID = 22
-"""Letters of a list of ranks; of a longer one the middle is left out."""
+MAX_SAID = 22  # letters of a list of ranks; of a longer one the middle is dropped
 
 
 def groups(trace: Trace, world_size: int, tolerance: float) -> list[list[int]]:
-    """Sort ranks into groups whose spans are the same.
+    """Group ranks with equal spans, by their first ranks.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of the time that is looked at.
-    world_size : int
-        Number of ranks.
-    tolerance : float
-        How far instants may lie apart, and still look the same [s].
-
-    Returns
-    -------
-    list of list of int
-        Ranks of each group, in order; the groups by their first ranks.
+    ``tolerance`` is the difference of instants that counts as equal [s].
     """
     label = np.zeros(world_size, dtype=np.int64)
     for block in trace.blocks:
@@ -81,7 +66,7 @@ def groups(trace: Trace, world_size: int, tolerance: float) -> list[list[int]]:
 
 
 def _level(values: Floats, tolerance: float) -> Ints:
-    """Number values so that those with one number lie no further apart than the tolerance."""
+    """Number values so that equal numbers are at most the tolerance apart."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     run = np.concatenate([[0], np.cumsum(np.diff(ordered) > tolerance)])
@@ -95,14 +80,14 @@ def _level(values: Floats, tolerance: float) -> Ints:
 
 
 def _split(label: Ints, other: Ints) -> Ints:
-    """Part groups whose ranks differ in something else."""
+    """Split groups whose ranks differ in another label."""
     _, number = np.unique(label * (int(other.max()) + 1) + other, return_inverse=True)
     found: Ints = number.reshape(-1).astype(np.int64)
     return found
 
 
 def listed(ranks: Iterable[int], dash: str = "–") -> str:
-    """Write ranks in short: ``"0–6, 8–31"``; of many the middle is left out."""
+    """Write ranks in short: ``"0–6, 8–31"``; of many the middle is dropped."""
     said = [
         str(a) if a == b else f"{a}{', ' if b == a + 1 else dash}{b}" for a, b in consecutive(ranks)
     ]
@@ -116,35 +101,15 @@ def listed(ranks: Iterable[int], dash: str = "–") -> str:
 
 
 def row_name(ranks: Sequence[int], slow: Mapping[int, str]) -> str:
-    """Name the row of a group of ranks; a slow one has a marker and its factor.
-
-    Parameters
-    ----------
-    ranks : sequence of int
-        Of the group.
-    slow : mapping of int to str
-        See `simdp.reports.table.slow_ranks`.
-    """
+    """Name the row of a group; ``slow`` ranks, of `slow_ranks`, have a marker and a factor."""
     factors = dict.fromkeys(slow[rank] for rank in ranks if rank in slow)
     return f"▲ {listed(ranks)}{next(iter(factors))}" if factors else listed(ranks)
 
 
 def choose(found: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> list[int]:
-    """Choose groups to show: the first, the last, those of named ranks, and some between.
+    """Choose places of groups: the first, the last, those of named ranks, and some between.
 
-    Parameters
-    ----------
-    found : sequence of sequences of int
-        Ranks of each group.
-    named : sequence of int
-        Ranks that are to be seen, the most important first.
-    limit : int
-        Groups that have room.
-
-    Returns
-    -------
-    list of int
-        Places in ``found``, in order.
+    ``named`` ranks are in order of importance; ``limit`` groups have room.
     """
     if len(found) <= limit:
         return list(range(len(found)))
@@ -158,39 +123,22 @@ def choose(found: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> 
     return sorted(chosen)
 
 
-MAX_ROWS, MAX_HEADING = 16, 90
-"""Rows of all runs; letters of what one is called. The whole run is in trace.json."""
+MAX_ROWS, MAX_HEADING = 16, 90  # rows of all runs; letters of a heading
 
 
 class TimelineRows(NamedTuple):
-    """One run: a row for each group of ranks that do the same.
+    """Rows of one run, one for each group of equal ranks."""
 
-    Attributes
-    ----------
-    heading : str
-        What the run is called where there are several.
-    window : Window
-        The time that is shown.
-    trace : Trace
-        What the rows' first ranks do in it.
-    ranks : list of list of int
-        The ranks of each row.
-    slow : dict of int to str
-        Ranks that are marked, with what is said of them.
-    num_groups : int
-        How many rows there would be for all ranks.
-    """
-
-    heading: str
+    heading: str  # empty for a single run
     window: TimeWindow
-    trace: Trace
-    ranks: list[list[int]]
-    slow: dict[int, str]
-    num_groups: int
+    trace: Trace  # spans of the rows' first ranks
+    ranks: list[list[int]]  # of each row
+    slow: dict[int, str]  # suffix of each marked rank
+    num_groups: int  # rows of all ranks
 
 
 def read_rows(study: Study) -> list[TimelineRows]:
-    """Read the last point; or every point, where the sweep kept all traces."""
+    """Read the last point; or every point if all have traces."""
     points = study.points
     if len(points) < 2 or any(point.trace is None for point in points):
         return [_rows(points[-1], "", NUM_STEPS, MAX_ROWS)]
@@ -221,18 +169,14 @@ def _rows(result: Result, heading: str, num_steps: int, limit: int) -> TimelineR
     return TimelineRows(heading, window, shown, ranks, slow, len(found))
 
 
-MAX_LABELS = 600
-"""Names written into bars."""
-
-HEADING = 0.85
-"""Height of the line above the rows of one of several runs, in rows."""
-
+MAX_LABELS = 600  # names written into bars
+HEADING = 0.85  # height of the heading of one of several runs, in rows
+# a lane's height, and its upper edge from the middle of its row, in rows
 LANE_HEIGHT, LANE_OFFSET = 0.38, {COMPUTE_LANE: -0.4, COMM_LANE: 0.02}
-"""A lane's height, and its upper edge from the middle of its row; rows are 1 high."""
 
 
 class TimelinePlot(Plot[Study]):
-    """Two lanes per row: what its ranks compute, and how they communicate."""
+    """Compute and communication lanes of each group of ranks."""
 
     kind = "timeline"
     reads = Study
@@ -242,17 +186,14 @@ class TimelinePlot(Plot[Study]):
         self._read: tuple[Study, list[TimelineRows]] | None = None
 
     def fits(self, study: Study) -> bool:
-        """Tell whether the last point has a trace of at least one step."""
         trace = study.points[-1].trace if study.points else None
         return trace is not None and any(block.step >= 0 for block in trace.blocks)
 
     def num_rows(self, study: Study) -> int:
-        """Count the rows, headings included."""
         runs = self._runs(study)
         return round(sum(len(run.ranks) + HEADING * bool(run.heading) for run in runs))
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         result, runs = study.points[-1], self._runs(study)
         length = max(run.window.length for run in runs)
@@ -294,9 +235,6 @@ class TimelinePlot(Plot[Study]):
         return self._read[1]
 
 
-# Drawing -----------------------------------------------------------------------------------------
-
-
 def _tops(lane: Any, rank: Any, row_of: Floats) -> Floats:
     compute = np.asarray(lane) == COMPUTE_LANE
     offset = np.where(compute, LANE_OFFSET[COMPUTE_LANE], LANE_OFFSET[COMM_LANE])
@@ -304,8 +242,8 @@ def _tops(lane: Any, rank: Any, row_of: Floats) -> Floats:
 
 
 def _draw_bars(ax: Axes, bars: Bars, row_of: Floats, per_second: float, pixel: float) -> None:
-    """Draw each activity's bars as one collection; what is less than full is paler."""
-    # A bar that has room for it ends a little early, so that its neighbour stands apart.
+    """Draw each activity's bars as one collection; partly filled ones are paler."""
+    # A wide bar ends a little early, to leave a gap before its neighbour.
     width = bars.end - bars.start
     short = np.where((width > THIN * pixel) & (bars.name != ""), 1.5 * pixel, 0.0)
     short = np.minimum(short, 0.25 * width)
@@ -337,9 +275,9 @@ def _draw_bars(ax: Axes, bars: Bars, row_of: Floats, per_second: float, pixel: f
 
 
 def _label_bars(ax: Axes, bars: Bars, row_of: Floats, points: float, per_second: float) -> None:
-    """Write what a bar is into it, as long as it fits; the widest bars first.
+    """Write names into bars that have room, the widest first.
 
-    A second is so many ``points`` wide, and so many units of the axis.
+    A second is ``points`` wide, and ``per_second`` units of the axis.
     """
     width = (bars.end - bars.start) * points
     middles = _tops(bars.lane, bars.rank, row_of) + LANE_HEIGHT / 2
@@ -357,7 +295,7 @@ def _label_bars(ax: Axes, bars: Bars, row_of: Floats, points: float, per_second:
 def _label_bands(
     ax: Axes, bands: Sequence[Band], row_of: Floats, points: float, per_second: float
 ) -> None:
-    """Write how many bars a band stands for, where there is room."""
+    """Write the count of a band's bars, if there is room."""
     halo = [withStroke(linewidth=2.0, foreground="white", alpha=0.8)]
     for band in bands:
         room = (band.end - band.start) * points
@@ -397,7 +335,7 @@ def _write_heading(ax: Axes, text: str, top: float) -> None:
 
 
 def _mark_steps(ax: Axes, run: TimelineRows, top: float, per_second: float, named: bool) -> None:
-    """Name the steps above the first row; a line stands where a later one begins."""
+    """Name the steps above the first row, and draw lines at their begins."""
     begin, length, steps, trace = run.window.begin, run.window.length, run.window.steps, run.trace
     starts = [float(trace.start[trace.step == step].min(initial=np.inf)) - begin for step in steps]
     starts = [min(start, length) for start in starts]
@@ -419,7 +357,7 @@ def _mark_steps(ax: Axes, run: TimelineRows, top: float, per_second: float, name
 
 
 def _room(runs: Sequence[TimelineRows]) -> float:
-    """Width of the panel, right of the names of its rows [points]."""
+    """Compute the width of the panel, right of the names of its rows [points]."""
     lines = [line for run in runs for r in run.ranks for line in _row_name(r, run.slow).split("\n")]
     names = max(theme.text_width(line, theme.SMALL_SIZE) for line in lines)
     return 0.97 * 72 * theme.WIDTH - 1.1 * names - 40
@@ -432,7 +370,7 @@ def _row_name(ranks: list[int], slow: dict[int, str]) -> str:
 
 
 def _label_ranks(ax: Axes, ticks: list[tuple[float, list[int], dict[int, str]]]) -> None:
-    """Name the rows; a straggler has a colour, too."""
+    """Name the rows; stragglers are coloured."""
     ax.yaxis.set_major_locator(FixedLocator([place for place, _, _ in ticks]))
     names = [_row_name(ranks, slow) for _, ranks, slow in ticks]
     for (_, ranks, slow), label in zip(ticks, ax.set_yticklabels(names), strict=True):
@@ -470,7 +408,7 @@ def _title(study: Study, runs: Sequence[TimelineRows]) -> str:
 
 
 def _handles(present: set[int], is_slow: bool) -> list[Artist]:
-    """What the colours and markers mean."""
+    """Make the legend of activities and slow ranks."""
     handles: list[Artist] = [
         Patch(
             facecolor=fill.color,
@@ -490,7 +428,7 @@ def _handles(present: set[int], is_slow: bool) -> list[Artist]:
 
 
 def _left_out(runs: Sequence[TimelineRows]) -> str:
-    """Say how many rows are not shown, as a line below the axis; nothing if all are."""
+    """Count the rows that are not shown, as a line below the axis; empty if none."""
     shown, every = sum(len(run.ranks) for run in runs), sum(run.num_groups for run in runs)
     if shown == every:
         return ""

@@ -24,12 +24,11 @@ from simdp.results.validation import (
     num_series,
 )
 
-STEP_FIT_BAND = 0.05
-"""The error that the band marks."""
+STEP_FIT_BAND = 0.05  # error that the band marks
 
 
 class StepFit(Plot[StepCalibration]):
-    """How well fitted constants explain measured steps."""
+    """Measured steps against fitted constants, with errors."""
 
     kind = "step_fit"
     reads = StepCalibration
@@ -37,11 +36,9 @@ class StepFit(Plot[StepCalibration]):
     num_axes = 2
 
     def fits(self, study: StepCalibration) -> bool:
-        """Tell whether there are two points or more."""
         return len(study.points) > 1
 
     def draw(self, study: StepCalibration, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         ax, bottom = axes
         unit, per_second = theme.time_unit(max(point.measured for point in study.points))
         measured = [point.measured * per_second for point in study.points]
@@ -82,33 +79,25 @@ class StepFit(Plot[StepCalibration]):
             axis.set_minor_locator(NullLocator())
 
 
-NUM_RELIABILITY_ROWS = 13
-"""Its height, in rows of bars."""
-
-LEAST = 5
-"""Fewer points tell nothing of a level."""
-
-RELIABILITY_ASIDE = 0.35
-"""By how much bands of steps and of collectives stand beside each other [%]."""
+NUM_RELIABILITY_ROWS = 13  # height, in rows of bars
+LEAST = 5  # least points of a level
+RELIABILITY_ASIDE = 0.35  # distance of the bands of steps and of collectives [%]
 
 
 class Reliability(Plot[Validation]):
-    """Nominal against observed coverage of the intervals, of steps and of collectives."""
+    """Observed against nominal coverage of the simulated intervals."""
 
     kind = "reliability"
     reads = Validation
     needs = "five predicted points with intervals"
 
     def fits(self, study: Validation) -> bool:
-        """Tell whether enough is predicted, with an interval."""
         return bool(_reliability_groups(study))
 
     def num_rows(self, study: Validation) -> int:
-        """Count as many as make it nearly as high as it is wide."""
         return NUM_RELIABILITY_ROWS
 
     def draw(self, study: Validation, *axes: Axes) -> None:
-        """Draw on one panel; see `Plot.draw`."""
         (ax,) = axes
         groups = _reliability_groups(study)
         ends = [100 * LEVELS[0] - 3, 100.0]
@@ -146,7 +135,7 @@ class Reliability(Plot[Validation]):
 
 
 def _reliability_groups(study: Validation) -> dict[str, Sequence[TimeComparison]]:
-    """Predicted steps, and sizes of collectives, where there are enough with an interval."""
+    """Group predicted steps and collectives, each with enough intervals."""
     every: dict[str, Sequence[TimeComparison]] = {"steps": study.points, "collectives": study.rows}
     found = {name: [p for p in points if p.is_predicted] for name, points in every.items()}
     return {
@@ -157,26 +146,20 @@ def _reliability_groups(study: Validation) -> dict[str, Sequence[TimeComparison]
 
 
 def _said(name: str, points: Sequence[TimeComparison]) -> str:
-    """What the legend says of a line."""
+    """Write the legend of a line."""
     series = "scenario" if name == "steps" else "table"
     count = num_series(points)
     return f"{name}: {len(points)} in {count} {series}{'s' * (count > 1)}"
 
 
 AXIS = "cluster.world_size"
-
-ASIDE = 0.009
-"""Part of the axis between the errors of two curves."""
-
-BAND = 0.10
-"""The error that the band marks."""
-
-MAX_LINES = 6
-"""Lines; of more those with the most points are kept."""
+ASIDE = 0.009  # distance of the errors of two curves, as a part of the axis
+BAND = 0.10  # error that the band marks
+MAX_LINES = 6  # lines; of more those with the most points are kept
 
 
 class ThroughputCurve(NamedTuple):
-    """Points that differ in nothing but the world size, by world size."""
+    """Points that differ in world size only, in its order."""
 
     name: str
     points: list[StepComparison]
@@ -188,7 +171,7 @@ class ThroughputCurve(NamedTuple):
 
 
 class ThroughputCurves(Plot[Validation]):
-    """Throughput of a cluster's runs by the number of GPUs, measured as open circles."""
+    """Throughput by world size of a cluster's runs, simulated and measured, with errors."""
 
     kind = "throughput_curves"
     reads = Validation
@@ -196,11 +179,9 @@ class ThroughputCurves(Plot[Validation]):
     num_axes = 2
 
     def fits(self, study: Validation) -> bool:
-        """Tell whether there is one cluster, with a curve."""
         return len(study.clusters) == 1 and bool(_curves(study))
 
     def draw(self, study: Validation, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         ax, bottom = axes
         every = _curves(study)
         curves = _shown(every)
@@ -230,7 +211,7 @@ class ThroughputCurves(Plot[Validation]):
 
 
 def _curves(study: Validation) -> list[ThroughputCurve]:
-    """Sort points into curves of two world sizes or more, in the order of the scenarios."""
+    """Group points into curves of two world sizes or more, in the order of the scenarios."""
     groups: dict[tuple[str, str], list[StepComparison]] = {}
     for point in study.points:
         rest = repr({key: value for key, value in point.set.items() if key != AXIS})
@@ -252,7 +233,7 @@ def _curves(study: Validation) -> list[ThroughputCurve]:
 
 
 def _shown(curves: list[ThroughputCurve]) -> list[ThroughputCurve]:
-    """Those with the most points, evenly where many have as many."""
+    """Choose the curves with the most points, evenly among equal ones."""
     most = max(len(curve.points) for curve in curves)
     longest = [i for i, curve in enumerate(curves) if len(curve.points) == most]
     chosen = [longest[i] for i in evenly(len(longest), MAX_LINES)]
@@ -262,7 +243,7 @@ def _shown(curves: list[ThroughputCurve]) -> list[ThroughputCurve]:
 
 
 def _draw_measured(ax: Axes, curve: ThroughputCurve, color: str) -> list[float]:
-    """Draw what was measured, and the interval of what was simulated; return all values."""
+    """Draw measured points and the interval of simulated ones; return all values."""
     measured = [point.samples / point.measured for point in curve.points]
     slow = [point.samples / point.high for point in curve.points]
     fast = [point.samples / point.low if point.low else 0.0 for point in curve.points]
@@ -283,7 +264,7 @@ def _draw_measured(ax: Axes, curve: ThroughputCurve, color: str) -> list[float]:
 def _draw_errors(
     ax: Axes, curve: ThroughputCurve, number: int, num_curves: int, span: float
 ) -> None:
-    """Draw the errors of a curve with their intervals, a little beside those of the others.
+    """Draw the errors of a curve with their intervals, beside those of the others.
 
     The largest world size is ``span`` times the smallest.
     """
@@ -312,9 +293,7 @@ def _error_axis(ax: Axes) -> None:
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.4g}" if value else "0"))
     ax.set_ylabel("Error of the step time [%]")
     ax.set_title(
-        "Error at each point, with the 90 % interval",
-        fontsize=theme.TEXT_SIZE,
-        fontweight="normal",
+        "Error at each point, with the 90 % interval", fontsize=theme.TEXT_SIZE, fontweight="normal"
     )
 
 
@@ -337,15 +316,11 @@ def _handles() -> list[Line2D]:
     ]
 
 
-NUM_ROWS = 18
-"""Its height, in rows of bars."""
+NUM_ROWS = 18  # height, in rows of bars
+MAX_ENTRIES = 18  # lines of the legend that the upper panel has room for
+MAX_CLUSTERS = 8  # clusters with a colour each; more are grouped by the class of their network
 
-MAX_ENTRIES = 18
-"""Lines of the legend that the upper panel is high enough for."""
-
-MAX_CLUSTERS = 8
-"""Clusters that have a colour each; more are grouped by the class of their network."""
-
+# names of the classes of `simdp.collectives.costs.nccl` in the legend
 NETWORKS = {
     "": "one GPU",
     "nvlink": "one node, NVLink or xGMI",
@@ -357,14 +332,12 @@ NETWORKS = {
     "staged": "nodes, RDMA through host memory",
     "tcp": "nodes, TCP",
 }
-"""Names of the classes of `simdp.collectives.costs.nccl`, as the legend shows them."""
 
-MAX_ERROR = 0.5
-"""Largest error of the lower panel; what is beyond is drawn at its edge."""
+MAX_ERROR = 0.5  # largest error of the lower panel; larger ones are drawn at its edge
 
 
 class SimulatedAgainstMeasured(Plot[Validation]):
-    """How far simulated times lie from measured ones, by cluster."""
+    """Simulated against measured times, by cluster, with errors."""
 
     kind = "simulated_against_measured"
     reads = Validation
@@ -372,15 +345,12 @@ class SimulatedAgainstMeasured(Plot[Validation]):
     num_axes = 2
 
     def fits(self, study: Validation) -> bool:
-        """Tell whether there is a point."""
         return bool(study.points or study.rows)
 
     def num_rows(self, study: Validation) -> int:
-        """Count as many as make the upper panel as high as it is wide, nearly."""
         return NUM_ROWS
 
     def draw(self, study: Validation, *axes: Axes) -> None:
-        """Draw on two panels; see `Plot.draw`."""
         ax, bottom = axes
         every: Sequence[TimeComparison] = (*study.points, *study.rows)
         unit, per_second = theme.time_unit(max(point.measured for point in every))
@@ -419,7 +389,7 @@ class SimulatedAgainstMeasured(Plot[Validation]):
 
 
 def _groups(study: Validation, every: Sequence[TimeComparison]) -> dict[str, list[TimeComparison]]:
-    """Points by cluster; of many clusters by what joins their ranks, the fastest first."""
+    """Group points by cluster, or if there are many by network, the fastest first."""
     names = [name for name in study.clusters if any(p.cluster == name for p in every)]
     if len(names) <= MAX_CLUSTERS:
         return {name: [p for p in every if p.cluster == name] for name in names}
@@ -428,7 +398,6 @@ def _groups(study: Validation, every: Sequence[TimeComparison]) -> dict[str, lis
 
 
 def _look(number: int) -> tuple[str, str]:
-    """Colour and marker of a cluster; both change from one to the next."""
     return theme.look(number)
 
 
@@ -469,7 +438,7 @@ def _draw(
     y: Sequence[float],
     look: tuple[str, str],
 ) -> None:
-    """Draw points of a cluster: those that are predicted filled, above those of the calibration."""
+    """Draw a cluster's points: predicted ones filled, above those of the calibration."""
     color, marker = look
     for is_predicted in (False, True):
         chosen = [i for i, point in enumerate(points) if point.is_predicted == is_predicted]
@@ -487,7 +456,7 @@ def _draw(
 
 
 def _measured_handles(study: Validation, groups: dict[str, list[TimeComparison]]) -> list[Line2D]:
-    """Name each group with its mean error, then hollow markers and the band."""
+    """Make the legend: groups with mean errors, hollow markers, and the band."""
     handles = []
     means = {found.name: found.mean_error for found in study.collective_summaries()}
     means |= {found.name: found.mean_error for found in study.step_summaries()}
