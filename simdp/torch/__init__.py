@@ -1,9 +1,9 @@
 """TORCH: unmodified torch scripts on virtual ranks, with real tensors and a virtual clock.
 
-A rank is a thread, of which one runs at a time; state that torch and Python keep per process is
-kept per rank. ``import torch`` in this package is the real one.
+A rank is a thread, of which one runs at a time; process-wide state of torch and Python is stored
+per rank. ``import torch`` in this package is the real one.
 
-`workload` makes a scenario's workload of any module, without running it.
+`workload` converts any module to a scenario's workload, without running it.
 """
 
 from importlib import import_module

@@ -1,9 +1,9 @@
 """Tensors of torch scripts as buffers of collectives.
 
-Torch's own collectives work on memory, behind the back of autograd, of modes and of versions; so
-do these, on NumPy's views of it.
+torch's collectives work on memory, unseen by autograd, modes and versions; so do these, on NumPy
+views of it.
 
-Tensors of these ranks lie on the host, where torch has gloo, so that a script can be compared with
+Tensors of these ranks are on the host, where torch has gloo, so that a script can be compared with
 its real run. The order of additions is that of gloo's plans. Blocks that fit the processor's cache
 go from all inputs to all outputs at once.
 """
@@ -28,10 +28,10 @@ from simdp.errors import ProgramError
 # Buffers ------------------------------------------------------------------------------------------
 
 SIXTEEN = {torch.bfloat16: torch.int16, torch.float16: torch.int16}
-"""What NumPy has not, or is slow with, by what it is taken for."""
+"""Substitutes of dtypes that NumPy lacks, or is slow with."""
 
 _NUMPY = torch._C.TensorBase.numpy
-"""Torch's own, whatever stands in for it while a script runs."""
+"""torch's method, even if replaced while a script runs."""
 
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -42,7 +42,7 @@ class Buffer:
     Parameters
     ----------
     tensor : Tensor
-        Dense, with no element twice; or without memory, on torch's device ``meta``.
+        Dense, without overlaps; or without memory, on torch's device ``meta``.
     call : str
         For messages.
 
@@ -51,11 +51,11 @@ class Buffer:
     dtype : torch.dtype
         The tensor's.
     array : ndarray, shape `(num_elements,)`
-        Its elements as they lie in memory, as whole numbers where NumPy has no such dtype.
+        Its elements in memory order, as integers if NumPy lacks the dtype.
     nbytes, size : int
         As of an array.
     real : bool
-        Whether there is memory; an array without has one element, again and again.
+        Whether there is memory; else the array repeats one element.
 
     Raises
     ------
@@ -98,12 +98,12 @@ def _array(tensor: Any, call: str) -> Array:
 
 
 def of(tensors: Sequence[Any], call: str) -> list[Buffer]:
-    """The memory of several tensors."""
+    """Return the memory of several tensors."""
     return [Buffer(tensor, call) for tensor in tensors]
 
 
 def _dense(tensor: Any) -> bool:
-    """Whether a tensor's elements fill its memory, each once, in whatever order of dimensions."""
+    """Return whether a tensor's elements fill its memory, each once, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
@@ -113,12 +113,12 @@ def _dense(tensor: Any) -> bool:
 
 
 def halves(arrays: Sequence[Array], dtype: Any) -> list[Any]:
-    """Arrays of 16-bit numbers as tensors, with which torch adds up as gloo does."""
+    """Return arrays of 16-bit numbers as tensors, which torch adds as gloo does."""
     return [torch.from_numpy(array.view(np.int16)).view(dtype) for array in arrays]
 
 
 def device_type(tensor: Any) -> str:
-    """The type of device that a tensor is on, as its script sees it."""
+    """Return the type of a tensor's device, as seen by its script."""
     return str(tensor.device.type)
 
 
@@ -135,13 +135,13 @@ OPS: dict[str, tuple[Any, Any]] = {
     "BOR": (np.bitwise_or, None),
     "BXOR": (np.bitwise_xor, None),
 }
-"""By torch's name: what adds arrays, and what adds 16-bit numbers."""
+"""Functions that combine arrays, and 16-bit tensors, by torch's name."""
 
 GLOO = Collectives.model_validate(BACKENDS["gloo"])
 
 
 class Reduction(NamedTuple):
-    """How elements are combined."""
+    """An operator of a reduction."""
 
     name: str  # a key of `OPS`
     factor: float = 1.0  # of ``PREMUL_SUM``: factor of the inputs
@@ -151,12 +151,12 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: Any, call: str, dtype: Any) -> Reduction:
-    """Read torch's ReduceOp.
+    """Convert torch's ReduceOp.
 
     Raises
     ------
     ProgramError
-        If the reduction is not there for the dtype.
+        If the dtype does not support the reduction.
     """
     kind = op.op if hasattr(op, "op") else op
     name = str(kind).rpartition(".")[2]
@@ -180,7 +180,7 @@ def reduce_into(
     how: Reduction,
     root: int = 0,
 ) -> None:
-    """Reduce the inputs of all ranks into some arrays, which may be the inputs.
+    """Reduce the inputs of all ranks into arrays, which may be the inputs.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def reduce_into(
     outputs : sequence of ndarray, each shape `(num_elements,)`
         Output of the whole.
     how : Reduction
-        Function used in place of addition.
+        Function used instead of addition.
     root : int
         Of a reduce.
     """
@@ -238,30 +238,30 @@ def _chunks(collective: str, n: int, size: int, itemsize: int, root: int) -> Chu
 
 
 def listed(tensors: Any) -> list[Any]:
-    """A list of tensors, or a single tensor."""
+    """Return a list of tensors from a list or a single tensor."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def lists(tensors: Any) -> list[list[Any]]:
-    """A list of lists of tensors, or a single one."""
+    """Return a list of lists of tensors from a list of lists or a single one."""
     if tensors and isinstance(tensors[0], torch.Tensor):
         return [list(tensors)]
     return [list(each) for each in tensors]
 
 
 def op_of(opts: Any) -> Any:
-    """The reduction of some options, or given in their place."""
+    """Return the reduction of some options, or given instead of them."""
     if opts is None:
         return dist.ReduceOp.SUM
     return getattr(opts, "reduceOp", opts)
 
 
 def message(name: str, memory: Buffer, whom: str, tag: int) -> CallSignature:
-    """A message, as reports have it."""
+    """Format a message for reports."""
     dtype = str(memory.dtype).removeprefix("torch.")
     return CallSignature(name, dtype, (memory.size,), whom + (f", tag={tag}" if tag else ""))
 
 
 def flat_tensors(works: Sequence[Any]) -> list[Any]:
-    """Results of several works."""
+    """Return the results of several works."""
     return [tensor for work in works for tensor in work.tensors]

@@ -1,11 +1,11 @@
 """Random generators and modules of each rank.
 
-The generators of torch, NumPy and Python belong to the process; each rank has states of its own,
-which are installed whenever the rank resumes. Torch's begins as in any fresh process. The others
-begin with seeds of the program and the rank, in place of the system's random seeds.
+The generators of torch, NumPy and Python are process-wide; each rank has separate states, which are
+installed whenever the rank resumes. torch's starts as in any fresh process. The others start with
+seeds of the program and the rank, instead of the system's random seeds.
 
-Their globals are then each rank's own, as in processes. Installed packages and their state are
-shared by all ranks.
+Modules of the script's folder are loaded per rank, with separate globals, as in processes.
+Installed packages and their state are shared by all ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simdp.rng import stream
 from simdp.torch.ranks import Rank, RankLocal, current
 
 FRESH = 67280421310721
-"""What torch's generator is seeded with in a fresh process, in every one."""
+"""Seed of torch's generator in every fresh process."""
 
 
 class Generators(RankLocal):
@@ -78,10 +78,10 @@ def _put(state: tuple[Any, ...]) -> None:
 
 
 KEY, KEPT = "module names", "modules"
-"""Under which a rank keeps what it has imported: names, and modules while it has not the baton."""
+"""Keys of a rank's imported names, and of its modules while it is paused."""
 
 INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of what is installed, which may lie in a script's folder."""
+"""Folders of installed packages, which may be in a script's folder."""
 
 
 class Modules(RankLocal):
@@ -99,7 +99,7 @@ class Modules(RankLocal):
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
-        """Find a module of the script's folder, and note that it is the rank's own."""
+        """Find a module of the script's folder, and record that it belongs to the rank."""
         rank = current()
         if rank is None or self.folder is None or KEY not in rank.state:
             return None

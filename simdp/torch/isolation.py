@@ -1,13 +1,13 @@
 """Isolates ranks: clocks, stores, processes, data loading, world state.
 
-Torch keeps its groups in variables of a module and of one object, and in a registry that C++ looks
-names up in, which it can keep for each thread.
+torch stores its groups in variables of a module and of one object, and in a registry of names for
+C++, which can be separate for each thread.
 
-So a script's own ``samples/s`` are those of the cluster. Each look at a clock takes a nanosecond:
-on any machine two looks differ.
+Clocks of `time` are virtual, so that a script's ``samples/s`` are those of the cluster. Each
+reading of a clock takes a nanosecond, since two readings differ on any machine.
 
-Numbers are those of the workers: each is seeded as in torch, has generators of its own, and gets
-every n-th batch. Their time is not charged; on a real host it is hidden by as many cores.
+Data loading gives the numbers of the workers: each is seeded as in torch, has separate generators,
+and gets every n-th batch. Their time is not charged; on a real host it is hidden by as many cores.
 
 Ranks of a program share a process: one dictionary replaces the server of each address. A rank that
 waits for a key lets other ranks run, and only their time passes.
@@ -147,17 +147,17 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """Numbers of glibc's settings (malloc.h)."""
 
 LARGEST = 32 * 2**20
-"""Beyond this glibc maps each block by itself, whatever it is told [bytes]."""
+"""glibc maps larger blocks separately, whatever its settings [bytes]."""
 
 KEPT_BYTES = 2**31 - 1
-"""What is kept at most [bytes]."""
+"""Limit of kept memory [bytes]."""
 
 
 def keep_what_is_freed() -> None:
-    """Let malloc keep blocks of some megabytes, for as long as the process lives.
+    """Let malloc keep blocks of some megabytes for the life of the process.
 
-    Left to itself it gives them back to the system at once, which clears the pages of the next one:
-    a twentieth of a step of small batches. Nothing happens with another library than glibc.
+    By default it returns them to the system at once, which clears the pages of the next one: a
+    twentieth of a step of small batches. It has no effect without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -172,7 +172,7 @@ def keep_what_is_freed() -> None:
 class ProcessState(RankLocal):
     """Each rank's ``os.environ``, ``sys.argv``, ``__main__`` and ``sys.excepthook``.
 
-    ``os.environ`` stays the same object, whose contents change, so that all references see those of
+    ``os.environ`` stays the same object with changing contents, so that all references see those of
     the running rank.
     """
 
@@ -221,14 +221,14 @@ def _show(seen: tuple[Any, ...]) -> None:
 
 
 class Lines:
-    """A stream that ranks write to: whole lines, with an optional prefix of the rank.
+    """A stream that ranks write whole lines to, with an optional prefix of the rank.
 
     Parameters
     ----------
     stream : file object
-        Where they go.
+        Their target.
     name : {"stdout", "stderr"}
-        Which it is.
+        Its name.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -267,19 +267,19 @@ class Lines:
         self._begun.clear()
 
     def close(self) -> None:
-        """Leave the stream open, which is everybody's."""
+        """Leave the shared stream open."""
         self._stream.flush()
 
 
 LOOK = 1e-9
-"""What a look at a clock takes [s]."""
+"""Time of a clock reading [s]."""
 
 LOOKS = "looks"
-"""Under which a rank keeps how often it has looked."""
+"""Key of a rank's number of clock readings."""
 
 
 class Clocks(RankLocal):
-    """The functions of `time`, which modules that were imported before may still have."""
+    """The functions of `time`, also in modules imported before."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -366,7 +366,7 @@ class _Worker:
             self.resume()
 
     def resume(self) -> None:
-        """Begin with the dataset anew."""
+        """Restart the dataset."""
         loader = self._loader
         self._fetcher = dataloader._DatasetKind.create_fetcher(
             loader._dataset_kind,
@@ -378,7 +378,7 @@ class _Worker:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let the generators and ``get_worker_info`` be the worker's."""
+        """Install the worker's generators and ``get_worker_info``."""
         module: Any = _utils.worker
         before, info = _states(), get_worker_info()
         if self._state is not None:
@@ -412,13 +412,7 @@ def _put(states: tuple[Any, ...]) -> None:
 
 
 class Workers(dataloader._BaseDataLoaderIter):
-    """Goes through a DataLoader as its workers would.
-
-    Parameters
-    ----------
-    loader : DataLoader
-        Loaders with ``num_workers`` above 0.
-    """
+    """Iterates over a DataLoader with ``num_workers`` above 0, as its workers would."""
 
     def __init__(self, loader: Any) -> None:
         super().__init__(loader)
@@ -482,7 +476,7 @@ class Workers(dataloader._BaseDataLoaderIter):
 # Stores -------------------------------------------------------------------------------------------
 
 KEPT = "stores"
-"""Under which a rank keeps its stores: C++, which calls them, keeps nothing of Python."""
+"""Key of a rank's stores, since C++, which calls them, holds no Python references."""
 
 
 class Shelf:
@@ -494,11 +488,11 @@ class Shelf:
 
 
 _SHELVES: dict[tuple[int, str], Shelf] = {}
-"""By program and address."""
+"""Shelves by program and address."""
 
 
 def shelf(address: str) -> Shelf:
-    """Store of the calling rank's program at an address."""
+    """Return the store of the calling rank's program at an address."""
     runtime = asking("store").runtime
     return _SHELVES.setdefault((id(runtime), address), Shelf())
 
@@ -518,7 +512,7 @@ class VirtualStore(dist.Store):
         asking("store").state.setdefault(KEPT, []).append(self)
 
     def set(self, key: str, value: Any) -> None:
-        """Keep a value."""
+        """Store a value."""
         self._shelf.values[key] = value.encode() if isinstance(value, str) else bytes(value)
         self._told(key)
 
@@ -533,18 +527,18 @@ class VirtualStore(dist.Store):
         return self._shelf.values[key]
 
     def add(self, key: str, value: int) -> int:
-        """Add to a number, 0 to begin with."""
+        """Add to a number, initially 0."""
         found = int(self._shelf.values.get(key, b"0")) + int(value)
         self.set(key, str(found))
         return found
 
     def append(self, key: str, value: Any) -> None:
-        """Put a value behind another one."""
+        """Append a value to another one."""
         more = value.encode() if isinstance(value, str) else bytes(value)
         self.set(key, self._shelf.values.get(key, b"") + more)
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        """Keep a value if it was another one before."""
+        """Store a value if the current one is as expected."""
         expected, desired = (
             each.encode() if isinstance(each, str) else bytes(each) for each in (expected, desired)
         )
@@ -557,11 +551,11 @@ class VirtualStore(dist.Store):
         return known
 
     def check(self, keys: Any) -> bool:
-        """Tell whether all keys are there."""
+        """Return whether all keys exist."""
         return all(key in self._shelf.values for key in keys)
 
     def wait(self, keys: Any, timeout: Any = None) -> None:
-        """Wait until all keys are there."""
+        """Wait until all keys exist."""
         rank = asking("store")
         for key in keys:
             if key not in self._shelf.values:
@@ -572,11 +566,11 @@ class VirtualStore(dist.Store):
                 rank.runtime.wait(handle)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key."""
+        """Delete a key."""
         return self._shelf.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """Number of keys."""
+        """Return the number of keys."""
         return len(self._shelf.values)
 
     def multi_get(self, keys: Any) -> list[bytes]:
@@ -584,12 +578,12 @@ class VirtualStore(dist.Store):
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Any, values: Any) -> None:
-        """Keep several values."""
+        """Store several values."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """True: all functions are available."""
+        """Return True: all functions are available."""
         return True
 
     def set_timeout(self, timeout: Any) -> None:
@@ -597,16 +591,16 @@ class VirtualStore(dist.Store):
 
     @property
     def timeout(self) -> Any:
-        """Torch's own default."""
+        """The default of torch."""
         return dist.constants.default_pg_timeout
 
     def clone(self) -> VirtualStore:
-        """Make another door to the same."""
+        """Return another handle of the same store."""
         return VirtualStore(self._address)
 
 
 class Stores(RankLocal):
-    """Torch's ways to meet, and the classes of its stores."""
+    """torch's rendezvous methods, and the classes of its stores."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -635,7 +629,7 @@ def _file(file_name: str, *given: Any, **named: Any) -> VirtualStore:
 
 
 def _met(url: str, **named: Any) -> Iterator[tuple[VirtualStore, int, int]]:
-    """Meet the other ranks, which are there already."""
+    """Yield the rendezvous of the ranks, without waiting."""
     rank = asking("init_process_group")
     address, _, query = url.partition("?")
     given = dict(pair.split("=", 1) for pair in query.split("&") if pair)

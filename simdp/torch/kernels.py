@@ -1,7 +1,7 @@
-"""Kernels that an operator launches, and their sizes.
+"""Kernels launched by an operator, and their sizes.
 
-Counted as simdp's own layers count: each tensor is read or written once by each kernel, products
-are two FLOPs per multiply-add, norms look at their input more than once.
+Counted as by simdp's layers: each tensor is read or written once by each kernel, products are two
+FLOPs per multiply-add, norms read their input more than once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OperatorKernels(NamedTuple):
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors of an operator's arguments or results, each once."""
+    """Return all tensors of an operator's arguments or results, each once."""
     seen: set[int] = set()
     stack = [value]
     while stack:
@@ -48,7 +48,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def stored(tensor: torch.Tensor) -> int:
-    """How many different numbers a tensor shows: those along an expanded axis are one."""
+    """Return the number of stored elements of a tensor: those along an expanded axis count once."""
     found = 1
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         found *= length if stride or not length else 1
@@ -56,7 +56,7 @@ def stored(tensor: torch.Tensor) -> int:
 
 
 def moved(tensors: Iterable[torch.Tensor], flops: float = 0.0) -> Sizes:
-    """A kernel that reads or writes each of these once."""
+    """Return a kernel that reads or writes each of these once."""
     elements = nbytes = 0.0
     for tensor in tensors:
         if tensor.is_floating_point():
@@ -67,7 +67,7 @@ def moved(tensors: Iterable[torch.Tensor], flops: float = 0.0) -> Sizes:
 
 
 def mean_itemsize(values: Any) -> float:
-    """Bytes of a real number in these tensors, the mean over all; 0 where there is none."""
+    """Return the mean bytes of a real number in these tensors; 0 without any."""
     elements = nbytes = 0
     for tensor in tensors_in(values):
         if tensor.is_floating_point():
@@ -82,7 +82,7 @@ Kernels = tuple[Sizes, ...]
 
 
 def _elements(tensor: torch.Tensor, times: float, flops: float = 0.0) -> Sizes:
-    """A kernel that touches every number of a tensor so many times."""
+    """Return a kernel that accesses every element of a tensor ``times`` times."""
     size = moved([tensor])
     return Sizes(flops * tensor.numel(), times * size.elements, times * size.nbytes)
 
@@ -99,7 +99,7 @@ def _addmm_flops(args: Args, out: Any) -> float:
 
 
 def _convolution_flops(args: Args, out: Any) -> float:
-    """Every number of the smaller image goes through every weight of its channel."""
+    """Count the products of every element of the smaller image with every weight of its channel."""
     image = args[0] if args[6] else out
     return 2.0 * image.numel() * prod(args[1].shape[1:])
 
@@ -123,7 +123,7 @@ def _attention_backward_flops(args: Args, out: Any) -> float:
 
 
 def _recurrent_flops(args: Args, out: Any) -> float:
-    """Both products of every step; ``(input, weights of the input, of the state, ...)``."""
+    """Count both products of every step; ``(input, weights of the input, of the state, ...)``."""
     return 2.0 * prod(args[0].shape[:2]) * (args[1].numel() + args[2].numel())
 
 
@@ -132,7 +132,7 @@ def _product(count: Callable[[Args, Any], float]) -> Callable[[Args, Any], Kerne
 
 
 def _convolution_backward(args: Args, out: Any) -> Kernels:
-    """One product for each gradient that is wanted, and the sum of the bias."""
+    """One product for each required gradient, and the sum of the bias."""
     slope, image, weight = args[:3]
     work = _convolution_work(args)
     product = moved([slope, image, weight], work)
@@ -142,7 +142,7 @@ def _convolution_backward(args: Args, out: Any) -> Kernels:
 
 
 def _pairs(query: torch.Tensor, key: torch.Tensor, is_causal: bool) -> float:
-    """The share of all pairs that causal attention looks at; half of a square is its triangle."""
+    """Return the fraction of all pairs in causal attention; half of a square is its triangle."""
     queries, keys = query.shape[-2], key.shape[-2]
     seen = queries * keys - min(queries, keys) ** 2 / 2 if is_causal else queries * keys
     return seen / (queries * keys)
@@ -171,7 +171,7 @@ def _batch_norm(args: Args, out: Any) -> Kernels:
 
 
 def _batch_norm_backward(args: Args, out: Any) -> Kernels:
-    """The sums that are the parameters' gradients; the input's."""
+    """The sums that are the parameters' gradients; then the input's."""
     sums = _elements(args[0], 2, 4.0)
     return (sums, _elements(args[0], 3, 5.0)) if out[0] is not None else (sums,)
 
@@ -185,7 +185,7 @@ def _layer_norm(args: Args, out: Any) -> Kernels:
 
 
 def _norm_backward(below: float, learned: float) -> Callable[[Args, Any], Kernels]:
-    """The input's gradient; weight and bias together."""
+    """The input's gradient; then weight and bias together."""
 
     def kernels(args: Args, out: Any) -> Kernels:
         slope, weights = args[0], [one for one in out[1:] if one is not None]
@@ -201,7 +201,7 @@ def _rms_norm(args: Args, out: Any) -> Kernels:
 
 
 def _with(kernel: Sizes, others: Any) -> Sizes:
-    """A kernel that reads these too."""
+    """Return a kernel that reads these too."""
     more = moved(tensors_in(others))
     return kernel._replace(
         elements=kernel.elements + more.elements, nbytes=kernel.nbytes + more.nbytes
@@ -212,7 +212,7 @@ def _with(kernel: Sizes, others: Any) -> Sizes:
 
 
 def _look_up(args: Args, out: Any) -> Kernels:
-    """Reads as much as it writes, and the places."""
+    """Reads as much as it writes, and the indices."""
     places = [one for one in tensors_in(args[1:]) if not one.is_floating_point()]
     return (_with(_elements(out, 2), places),)
 
@@ -236,24 +236,24 @@ def _put_apart(args: Args, out: Any) -> Kernels:
 
 
 def _slice_backward(args: Args, out: Any) -> Kernels:
-    """Zeros, and the part that there is."""
+    """Writes zeros, and the slice."""
     return (_elements(out, 1), _elements(args[0], 2))
 
 
 def _classes(args: Args, out: Any) -> Kernels:
-    """A number of each row, and which it is."""
+    """Reads one number of each row, and its index."""
     targets = args[1]
     return (_with(Sizes(targets.numel(), targets.numel() + 2.0, 0.0), targets),)
 
 
 def _classes_backward(args: Args, out: Any) -> Kernels:
-    """Zeros, and a number of each row."""
+    """Writes zeros, and one number of each row."""
     targets = args[2]
     return (_elements(out, 1), _with(Sizes(targets.numel(), targets.numel(), 0.0), targets))
 
 
 def _window(args: Args, out: Any) -> Kernels:
-    """A maximum, and its index."""
+    """Writes a maximum, and its index."""
     made = out[0]
     return (moved([args[0], *out], float(made.numel() * prod(args[1]))),)
 
@@ -288,7 +288,7 @@ PRODUCTS: dict[str, tuple[str, Callable[[Args, Any], float]]] = {
     **dict.fromkeys(_ATTENTIONS, ("fused_attention", _attention_flops)),
     **{f"{name}_backward": ("fused_attention", _attention_backward_flops) for name in _ATTENTIONS},
 }
-"""Operators that multiply matrices: how the roofline sees them, and their FLOPs."""
+"""Operators that multiply matrices: their policy in the roofline, and their FLOPs."""
 
 SPECIAL: dict[str, Callable[[Args, Any], Kernels]] = {
     **{name: _product(count) for name, (_, count) in PRODUCTS.items()},
@@ -327,12 +327,12 @@ WIDE = frozenset(
         "binary_cross_entropy_with_logits",
     }
 )
-"""What autocast runs in float32: https://pytorch.org/docs/stable/amp.html."""
+"""Operators that autocast runs in float32: https://pytorch.org/docs/stable/amp.html."""
 
 WRITTEN_ONLY = frozenset(
     ["fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_"]
 )
-"""Whose first argument is written and not read."""
+"""Operators that write their first argument without reading it."""
 
 WORK = {
     "_softmax": 5.0,
@@ -355,7 +355,7 @@ WORK = {
     "fill_": 0.0,
     "zero_": 0.0,
 }
-"""FLOPs per number of what is not 1."""
+"""FLOPs per element of operators other than 1."""
 
 
 # Launched -----------------------------------------------------------------------------------------
@@ -366,26 +366,15 @@ NOTHING = OperatorKernels()
 def launched_by(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 ) -> OperatorKernels:
-    """List the kernels of an operator.
+    """Return the kernels of an operator; empty for views, empty tensors and the like.
 
-    Parameters
-    ----------
-    func : torch._ops.OpOverload
-        As `torch.utils._python_dispatch.TorchDispatchMode` sees it.
-    args, kwargs
-        Its arguments.
-    out : object
-        Its results.
-
-    Returns
-    -------
-    Launched
-        Empty for operators that move no memory, such as views and empty tensors.
+    ``func``, ``args`` and ``kwargs`` are as passed to
+    `torch.utils._python_dispatch.TorchDispatchMode`; ``out`` are its results.
     """
     name = func.overloadpacket.__name__
     filled = {argument.name for argument in func._schema.arguments if argument.is_out}
-    told = {key: value for key, value in kwargs.items() if key not in filled}
-    given, made = list(tensors_in([args, told])), list(tensors_in(out))
+    unfilled = {key: value for key, value in kwargs.items() if key not in filled}
+    given, made = list(tensors_in([args, unfilled])), list(tensors_in(out))
     if _moves_nothing(func, name, given, made):
         return NOTHING
     if name in SPECIAL:
@@ -409,7 +398,7 @@ def _reduces(given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
 def _moves_nothing(
     func: Any, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
 ) -> bool:
-    """Whether it only makes room, looks at memory in another way, or has nothing to do with it."""
+    """Return whether it only allocates, views memory differently, or does not access it."""
     if func.namespace in ("prim", "prims") or name.startswith(("empty", "new_empty", "sym_")):
         return True
     if func._schema.is_mutable:

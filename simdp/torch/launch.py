@@ -1,8 +1,8 @@
 """Launches torch scripts on virtual ranks.
 
 Optimizers and DistributedDataParallel import ``torch._dynamo`` to exclude themselves from
-compilation: some seconds, a third of a short run. Nothing is compiled here, so a stand-in serves
-these two. Any other use loads the real one, which takes its place.
+compilation: some seconds, a third of a short run. Nothing is compiled here, so a stand-in is enough
+for these two. Any other use loads the real one, which replaces it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ KNOWN: dict[str, dict[str, Any]] = {
     "utils": {"get_optimize_ddp_mode": "ddp_optimizer"},
     "trace_rules": {"clear_lru_cache": None},
 }
-"""What torch calls of its parts, and what these answer."""
+"""Names used by torch, and the stand-in's answers."""
 
 DISABLED = "__dynamo_disable"
-"""Under which torch keeps, with a function, what its compiler made of it."""
+"""Key of the compiler's wrapper of a function in torch."""
 
 
 class StandIn(ModuleType):
@@ -65,17 +65,17 @@ class StandIn(ModuleType):
             setattr(self, part, _Part(part, answers))
 
     def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Leave a function as it is."""
+        """Return a function unchanged."""
         if fn is None:
             return lambda given: given
         self._left.append(fn)
         return fn
 
     def graph_break(self, *args: Any, **kwargs: Any) -> None:
-        """Break no graph, as there is none."""
+        """Do nothing, without a graph."""
 
     def forget(self) -> None:
-        """Let torch ask again for all functions that were left as they are."""
+        """Let torch wrap all unchanged functions again."""
         for fn in self._left:
             getattr(fn, "__dict__", {}).pop(DISABLED, None)
 
@@ -100,14 +100,14 @@ def _answering(answer: Any) -> Callable[[], Any]:
 
 
 def _real() -> Any:
-    """Torch's own, in place of the stand-in."""
+    """Load torch's compiler in place of the stand-in."""
     if isinstance(sys.modules.get(NAME), StandIn):
         del sys.modules[NAME]
     return import_module(NAME)
 
 
 class Compilers(RankLocal):
-    """The compiler, if it has not been imported so far."""
+    """Installs the stand-in, unless the compiler is already imported."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -124,7 +124,7 @@ class Compilers(RankLocal):
 
 
 SHARED = ("PartialState", "AcceleratorState", "GradientState")
-"""Classes of ``accelerate.state`` whose objects are all one, by a dictionary that they share."""
+"""Classes of ``accelerate.state`` whose objects share one dictionary."""
 
 LIBRARY_NAME = "libraries"
 
@@ -159,10 +159,10 @@ class Libraries(RankLocal):
 
 
 def _unlocked(self: Any, instance: Any, owner: Any = None) -> Any:
-    """Python 3.11's holds a lock for all objects of a class while it calls the function.
+    """Python 3.11's `cached_property` without its lock of all objects of a class.
 
-    A rank that waits for others in there, as Trainer's does in its first group, would keep them
-    from ever coming. Since 3.12 there is none.
+    A rank that waits for others in it, like Trainer's in its first group, would block them. Python
+    3.12 has no such lock.
     """
     if instance is None:
         return self
@@ -173,7 +173,7 @@ def _unlocked(self: Any, instance: Any, owner: Any = None) -> Any:
 
 
 def _shared() -> dict[str, dict[str, Any]]:
-    """The dictionaries by their classes' names; none where the library is not imported."""
+    """Return the dictionaries by class name; none if the library is not imported."""
     state = sys.modules.get("accelerate.state")
     found = {name: getattr(state, name, None) for name in SHARED} if state else {}
     return {name: kind._shared_state for name, kind in found.items() if kind is not None}
@@ -194,10 +194,10 @@ def _put(contents: dict[str, dict[str, Any]]) -> None:
 TORCHS = str(Path(str(torch.__file__)).parent)
 
 _ALONE = threading.RLock()
-"""Held while a program runs, which has the process for itself."""
+"""Held while a program runs, which uses the whole process."""
 
 Body = Callable[[Rank], Any]
-"""What a rank does."""
+"""The program of a rank."""
 
 
 class RankError(ProgramError):
@@ -231,7 +231,7 @@ def script(path: Path) -> ScriptCode:
 
 
 def module(name: str) -> ScriptCode:
-    """Find a module, as ``python -m`` does.
+    """Find a module, like ``python -m``.
 
     Raises
     ------
@@ -277,16 +277,16 @@ def run(
     marks: Sequence[Mapping[str, str | None]] = (),
     device_count: int | None = None,
 ) -> ProgramResult:
-    """Run a script or module as ``__main__`` on every rank of a cluster, as torchrun does.
+    """Run a script or module as ``__main__`` on every rank of a cluster, like torchrun.
 
     Parameters
     ----------
-    code : Code
+    code : ScriptCode
         From `script` or `module`.
     where : Where
         From `simdp.distributed.launch.find`.
     arguments : sequence of str
-        The script's own.
+        The script's arguments.
     seed : int
         Seed of the stragglers, and of generators without a seed in the script.
     environ : mapping of str to str, optional
@@ -294,7 +294,7 @@ def run(
     marks : sequence of mapping of str to str or None
         Prefix of each rank's lines on ``stdout`` and ``stderr``; None for hidden ranks.
     device_count : int, optional
-        Devices of a node; as many as the cluster has ranks there, if left out.
+        Devices of a node; default: the cluster's ranks of a node.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def play(
     prepare: Callable[[Rank], None] | None = None,
     device_count: int | None = None,
 ) -> ProgramResult:
-    """Run a function on every rank, with all that each has for itself; see `run`.
+    """Run a function on every rank, with the state of each rank; see `run`.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ def play(
     arguments : sequence of str
         Every rank's ``sys.argv``.
     prepare : callable, optional
-        Called with each rank before all else.
+        Called with each rank first.
     """
     cluster = where.cluster
     if cluster.world_size > MAX_RANKS:
@@ -401,7 +401,7 @@ def play(
 
 
 def _play_spawned(rank: Rank, name: str, count: int, body: Body) -> ProgramResult:
-    """Run ranks that a rank has started, with its environment."""
+    """Run ranks started by a rank, with its environment."""
     environ, main = dict(os.environ), sys.modules["__main__"]
     where = rank.state["where"]
     cluster = find(where.cluster, count, count).cluster
@@ -428,7 +428,7 @@ def _installed() -> Iterator[None]:
 
 
 def _variables(rank: int, cluster: Any) -> dict[str, str]:
-    """Environment variables that torchrun sets for a rank."""
+    """Return the environment variables that torchrun sets for a rank."""
     local, nodes = cluster.local_size, cluster.world_size // cluster.local_size
     found = {
         "LOCAL_RANK": rank % local,
@@ -490,9 +490,9 @@ def _live(rank: Rank, body: Body) -> Any:
         become(None)
 
 
-def _failed(rank: Rank, status: int, how: str, told: str = "") -> RankError:
-    """Report of torchrun for the first failed rank."""
-    lines = "".join(f"[rank{rank.rank}]: {line}\n" for line in told.splitlines())
+def _failed(rank: Rank, status: int, how: str, output: str = "") -> RankError:
+    """Format torchrun's report of the first failed rank."""
+    lines = "".join(f"[rank{rank.rank}]: {line}\n" for line in output.splitlines())
     return RankError(
         f"{lines}rank {rank.rank} {how}: exitcode {status}, local_rank {rank.local_rank}; it is "
         "the first that failed, and the others were stopped."

@@ -1,15 +1,16 @@
 """Process groups of torch scripts.
 
-Torch waits for futures in C++, where no other rank could run meanwhile. So works of a rank whose
-future may be in use are stored, and before the rank would block, it waits here for its works until
-the future is done. In a backward pass that is at its end, before DistributedDataParallel reads its
-buckets.
+torch waits for futures in C++, where no other rank could run meanwhile. Therefore works of a rank
+whose future may be in use are stored, and before the rank would block, it waits here for its works
+until the future is done. In a backward pass that is at its end, before DistributedDataParallel
+reads its buckets.
 
-Each is called once all ranks of a group have made the call, with the arguments of each place.
+Collective functions are called once all ranks of a group have made the call, with the arguments of
+each place.
 
-A group takes the place of the C++ one, so that `DistributedDataParallel`, FSDP and all else of
-torch that talks to groups, from Python or from C++, talks to it. Its methods are called as torch
-calls them, under the names of older versions as well.
+A group replaces the C++ one, so that `DistributedDataParallel`, FSDP and all other users of groups
+in torch, from Python or from C++, use it. Its methods have torch's signatures, also under the names
+of older versions.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ from simdp.torch.ranks import Rank, RankLocal, asking, current
 # Works --------------------------------------------------------------------------------------------
 
 AT_ONCE = "at once"
-"""Under which a rank says that futures must be over before anybody can wait for them."""
+"""Key of a rank whose futures must be complete before anything can wait for them."""
 
 
 class Work(TorchWork):
-    """A call of a rank that is under way.
+    """A pending call of a rank.
 
     Parameters
     ----------
     rank : Rank
-        Rank.
+        Its rank.
     handles : sequence of Handle
         Calls to wait for.
     tensors : sequence of Tensor
@@ -85,29 +86,29 @@ class Work(TorchWork):
         self._polls = Polls()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Let the rank wait until the call is over; True then."""
+        """Block the rank until the call is complete; returns True."""
         self._mine("wait")
         self._rank.wait(self.handles)
         self.conclude()
         return True
 
     def over(self) -> bool:
-        """Whether the call is over by now."""
+        """Return whether the call is complete."""
         return all(handle.done for handle in self.handles)
 
     def conclude(self) -> None:
-        """Set the value of the future, if it is in use; the call must be over."""
+        """Set the value of the future, if it is in use; the call must be complete."""
         if self._future is not None and self in self._rank.waits:
             del self._rank.waits[self]
             self._future.set_result(list(self.tensors))
 
     def is_completed(self) -> bool:
-        """Tell whether the call is over by now, at the rank's clock.
+        """Return whether the call is complete, at the rank's clock.
 
         Raises
         ------
         ProgramError
-            If a script does nothing but ask.
+            If a script only polls.
         """
         self._mine("is_completed")
         advice = "what computes and what waits only, so call wait()"
@@ -115,15 +116,15 @@ class Work(TorchWork):
         return self.over()
 
     def is_success(self) -> bool:
-        """Tell that the call has not failed."""
+        """Return that the call has not failed."""
         return True
 
     def exception(self) -> None:
-        """Tell that there is none."""
+        """Return that there is none."""
         return
 
     def result(self) -> list[Any]:
-        """The tensors that the call leaves."""
+        """Return the call's result tensors."""
         self.wait()
         return list(self.tensors)
 
@@ -136,13 +137,13 @@ class Work(TorchWork):
         self.wait()
 
     def source_rank(self) -> int:
-        """The place of the rank that a receive got its message from; -1 of other calls."""
+        """Return the place of a received message's sender; -1 for other calls."""
         return self._places.get(self.handles[0].source, -1)
 
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """Make a future of the list of tensors; there is one of them."""
+        """Return the only future of the list of tensors."""
         if self._future is None:
             self._mine("get_future")
             self._future = torch.futures.Future()
@@ -156,7 +157,7 @@ class Work(TorchWork):
         return self._future
 
     def get_future_result(self) -> Any:
-        """Create a future that reports success."""
+        """Return a future that reports success."""
         return self.get_future().then(lambda _: 0)
 
     def _mine(self, call: str) -> None:
@@ -164,7 +165,7 @@ class Work(TorchWork):
 
 
 def _at_the_end_of_backward(rank: Rank) -> None:
-    """Have the rank's futures end with the backward pass that is under way, if there is one."""
+    """Complete the rank's futures at the end of the current backward pass, if there is one."""
     task = torch._C._current_graph_task_id()
     if task not in (-1, rank.state.get("backward")):
         rank.state["backward"] = task
@@ -172,7 +173,7 @@ def _at_the_end_of_backward(rank: Rank) -> None:
 
 
 def conclude_all() -> None:
-    """Let the rank wait for all works that have a future."""
+    """Block the rank until all works with a future are complete."""
     rank = asking("backward")
     rank.state.pop("backward", None)
     while rank.waits:
@@ -180,7 +181,7 @@ def conclude_all() -> None:
 
 
 def _pump(future: Any, block: bool) -> None:
-    """Let futures of the rank come to their end: those that are over, or until this one is."""
+    """Complete futures of the rank: those that are due, or with ``block`` until this one is."""
     rank = current()
     if rank is None:
         return
@@ -195,7 +196,7 @@ _DONE = torch._C.Future.done
 
 
 class Futures(RankLocal):
-    """Torch's futures, whose waits let other ranks run."""
+    """torch's futures, with waits that let other ranks run."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -234,7 +235,7 @@ class Futures(RankLocal):
 
 
 def _in_python(model: Any, comm_hook_type: Any) -> None:
-    """Register a hook of C++ as the same one of Python, since C++ takes no futures of ours."""
+    """Register a C++ hook as the same hook in Python, since C++ accepts no futures of simdp."""
     kinds = dist.BuiltinCommHookType
     hooks = {
         kinds.ALLREDUCE: default_hooks.allreduce_hook,
@@ -247,7 +248,7 @@ def _in_python(model: Any, comm_hook_type: Any) -> None:
 
 
 def all_reduce(how: Reduction) -> Exchange:
-    """Reduce on all ranks; several tensors of a rank as one, which they are for gloo."""
+    """Reduce on all ranks; several tensors of a rank count as one, as in gloo."""
 
     def carry(given: Sequence[CallArguments]) -> None:
         inputs = [Joined(each.inputs) for each in given]
@@ -259,13 +260,7 @@ def all_reduce(how: Reduction) -> Exchange:
 
 
 class Joined:
-    """Several buffers as one.
-
-    Parameters
-    ----------
-    buffers : sequence of Buffer
-        One or more, of one dtype.
-    """
+    """Several buffers of one dtype as one."""
 
     def __init__(self, buffers: Sequence[Any]) -> None:
         self._buffers, self.dtype = buffers, buffers[0].dtype
@@ -274,7 +269,7 @@ class Joined:
         self.size = self.array.size
 
     def part(self) -> None:
-        """Copy its piece into each buffer."""
+        """Copy its pieces into the buffers."""
         if len(self._buffers) > 1:
             ends = np.cumsum([buffer.size for buffer in self._buffers])[:-1]
             for buffer, piece in zip(self._buffers, np.split(self.array, ends), strict=True):
@@ -292,7 +287,7 @@ def reduce(how: Reduction, root: int) -> Exchange:
 
 
 def reduce_scatter(how: Reduction) -> Exchange:
-    """Reduce as an all_reduce does, of which every rank keeps its piece."""
+    """Reduce like an all_reduce; every rank keeps its piece."""
 
     def carry(given: Sequence[CallArguments]) -> None:
         inputs: list[Any] = [each.inputs[0] for each in given]
@@ -320,7 +315,7 @@ def reduce_scatter_list(how: Reduction) -> Exchange:
 
 
 def moved(collective: str, root: int = 0) -> Exchange:
-    """Copy tensors as `simdp.engine.programs.groups.EXCHANGES` has it, as soon as all have come."""
+    """Copy tensors by `simdp.engine.programs.groups.EXCHANGES`, once all ranks have called."""
 
     def carry(given: Sequence[CallArguments]) -> None:
         copied = collective == "all_to_all"  # which may be in place
@@ -343,12 +338,12 @@ def _output(given: CallArguments) -> Any:
 
 
 def rows(tensor: Any, sizes: Sequence[int] | None, n: int) -> list[Any]:
-    """Cut a tensor's rows as `all_to_all_single` does.
+    """Cut a tensor's rows like `all_to_all_single`.
 
     Raises
     ------
     ValueError
-        If they cannot be cut so.
+        If the sizes do not fit.
     """
     count = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
@@ -371,7 +366,7 @@ class Virtual(dist.ProcessGroup):
     groups : dict of str to Group
         Timing of calls, by the type of the tensors' device.
     backend : str
-        As the script named it.
+        As named by the script.
     """
 
     def __init__(self, rank: Rank, groups: dict[str, ProgramGroup], backend: str) -> None:
@@ -385,26 +380,26 @@ class Virtual(dist.ProcessGroup):
     # Interface of a group -----------------------------------------------------------------------
 
     def size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self._size
 
     def rank(self) -> int:
-        """Place of the member."""
+        """Return the place of the member."""
         return self._place
 
     def name(self) -> str:
-        """Name of the backend."""
+        """Return the name of the backend."""
         return self._backend
 
     _get_backend_name = name
 
     def getBackendName(self) -> str:  # noqa: N802
-        """Name for C++, which takes a group named gloo for its own."""
+        """Return the name for C++, which uses a group named gloo as its own."""
         return "simdp"
 
     @property
     def group_name(self) -> str:
-        """Name by which torch registers the group."""
+        """Name under which torch registers the group."""
         return str(dist.distributed_c10d._world.pg_names[self])
 
     @property
@@ -419,10 +414,10 @@ class Virtual(dist.ProcessGroup):
     supports_shrinking = False
 
     def eager_connect_single_device(self, device: Any) -> None:
-        """Connect, as everybody is."""
+        """Do nothing; all ranks are connected."""
 
     def shutdown(self) -> None:
-        """Give the group up."""
+        """Destroy the group."""
 
     abort = shutdown
 
@@ -435,7 +430,7 @@ class Virtual(dist.ProcessGroup):
         return self._calls
 
     def _set_sequence_number_for_group(self) -> None:
-        """Begin to count, as from the start."""
+        """Do nothing; counting starts at 0."""
 
     def __repr__(self) -> str:
         return f"ProcessGroup({self._backend}, rank {self._place} of {self._size})"
@@ -443,7 +438,7 @@ class Virtual(dist.ProcessGroup):
     # How a call is made -------------------------------------------------------------------------
 
     def _timed(self, tensor: Any) -> ProgramGroup:
-        """Find the timing of a call on a tensor."""
+        """Return the timing of a call on a tensor."""
         if len(self._groups) > 1:
             return self._groups.get(device_type(tensor), self._group)
         return self._group
@@ -483,7 +478,7 @@ class Virtual(dist.ProcessGroup):
         return work
 
     def _together(self, works: Sequence[Work], tensors: Sequence[Any]) -> Work:
-        """One work of several calls."""
+        """Return one work of several calls."""
         handles = [handle for work in works for handle in work.handles]
         return Work(self._member, handles, tensors)
 
@@ -609,7 +604,7 @@ class Virtual(dist.ProcessGroup):
     gather_into_tensor = gather_single
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Give each rank its piece of one rank's list."""
+        """Send each rank its piece of one rank's list."""
         call, root = "scatter", opts.rootRank
         (output,) = listed(outputs)
         pieces = of(inputs[0], call) if root == self._place else []
@@ -618,7 +613,7 @@ class Virtual(dist.ProcessGroup):
         return self._call(call, call, pieces, target, None, [output], root, more, shape)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Send each rank its tensor of a list, and get one of each."""
+        """Send each rank its tensor of a list, and receive one of each."""
         call = "all_to_all"
         targets, sources = of(outputs, call), of(inputs, call)
         return self._call(call, call, sources, targets, None, list(outputs), shape=())
@@ -631,7 +626,7 @@ class Virtual(dist.ProcessGroup):
         input_split_sizes: Any = None,
         opts: Any = None,
     ) -> Work:
-        """Send each rank its rows of a tensor, and get some of each."""
+        """Send each rank its rows of a tensor, and receive some of each."""
         call = "all_to_all_single"
         sources = of(rows(input, input_split_sizes, self._size), call)
         targets = of(rows(output, output_split_sizes, self._size), call)
@@ -642,7 +637,7 @@ class Virtual(dist.ProcessGroup):
     # Waiting, and messages ----------------------------------------------------------------------
 
     def barrier(self, opts: Any = None) -> Work:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have arrived."""
         rank = self._member
         clock, self._calls = rank.issue(), self._calls + 1
         handle = self._group.issue(rank.rank, clock, CallSignature("barrier"), NOTHING, "barrier")

@@ -1,6 +1,6 @@
 """Virtual ranks of a torch script.
 
-Code that charges operators, or answers for a device, calls `current` for the running rank.
+Code that charges operators, or implements a device, calls `current` for the running rank.
 
 A part is one kind of state: the generators, the process groups, the devices. The launcher calls all
 of them, in the order of `PARTS`, whenever a rank begins, resumes, pauses, or ends.
@@ -35,19 +35,19 @@ class Lane(Protocol):
 
 
 class Rank:
-    """A rank of a running script, as if it were a process of its own.
+    """A rank of a running script, like a separate process.
 
     Parameters
     ----------
     rank : int
-        Which, of all ranks.
+        Global rank.
     runtime : Runtime
         Simulator of the program. Its cluster has a device for each rank.
     device_count : int
-        Devices of a node, as ``torch.cuda.device_count()`` has them; the node may have more than
-        the program has ranks there.
+        Devices of a node, the value of ``torch.cuda.device_count()``; may exceed the program's
+        ranks of the node.
     environ : dict of str to str
-        Its ``os.environ`` to begin with.
+        Its initial ``os.environ``.
     arguments : list of str
         Its ``sys.argv``.
     seed : int
@@ -56,11 +56,11 @@ class Rank:
     Attributes
     ----------
     state : dict
-        State of the parts for each rank, each under a name of its own.
+        State of the parts for each rank, each under its name.
     waits : dict
-        Pending works that may be waited for, in the order of their calls.
+        Pending works with possible waiters, in call order.
     lane : Lane or None
-        The stream that the script queues work on now, if not the compute stream.
+        The stream that the script currently queues work on, if not the compute stream.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Rank:
 
     @property
     def local_rank(self) -> int:
-        """Which of its node's ranks it is; its device, if the script takes the usual one."""
+        """Its rank within the node; its device, if the script uses the usual one."""
         return self.rank % self.runtime.cluster.local_size
 
     @property
     def clock(self) -> float:
-        """Virtual time of the rank's compute stream, with all that was charged [s]."""
+        """Virtual time of the rank's compute stream, with all charged work [s]."""
         return self.runtime.clock[self.rank] + self._due
 
     def charge(self, seconds: float, activity: Activity = "compute", name: str = "compute") -> None:
-        """Keep the rank's compute stream busy, behind all that it does already.
+        """Keep the rank's compute stream busy after its current work.
 
         Only adds to a sum: time passes at the rank's next call of another rank, and consecutive
         charges of one activity and name become one span.
@@ -101,9 +101,9 @@ class Rank:
         Parameters
         ----------
         seconds : float
-            How long, if nothing slows the rank down [s].
+            Duration without slowdowns of the rank [s].
         activity : {"compute", "forward", "backward", "update"}
-            How pictures show it.
+            Activity in plots.
         name : str
             Its name in ``trace.json``.
         """
@@ -113,23 +113,23 @@ class Rank:
         self._due += seconds
 
     def advance(self) -> float:
-        """Put all that was charged onto the compute stream; when that is through [s]."""
+        """Queue all charged work on the compute stream, and return its end [s]."""
         if self._due:
             due, self._due = self._due, 0.0
             self.runtime.busy(self.rank, due, self._activity, self._name)
         return self.runtime.clock[self.rank]
 
     def settle(self) -> float:
-        """Let time pass for all that was charged; the clock of the rank then [s]."""
+        """Let time pass for all charged work, and return the rank's clock [s]."""
         self.advance()
         return self.runtime.catch_up(self.rank, self._activity, self._name)
 
     def idle(self, until: float) -> None:
-        """Let the compute stream do nothing until an instant [s]."""
+        """Keep the compute stream idle until an instant [s]."""
         self.runtime.clock[self.rank] = max(self.advance(), until)
 
     def issue(self) -> float:
-        """Let time pass until a call that is made now takes part; when that is [s]."""
+        """Let time pass until a call made now takes part, and return when that is [s]."""
         if self.lane is None:
             return self.settle()
         return self.runtime.reach(self.rank, self.lane.end)
@@ -146,12 +146,12 @@ class Rank:
 
 
 def current() -> Rank | None:
-    """The rank of the current thread; None outside of ranks."""
+    """Return the rank of the current thread; None outside of ranks."""
     return getattr(_LOCAL, "rank", None)
 
 
 def asking(call: str) -> Rank:
-    """The rank of the current thread.
+    """Return the rank of the current thread.
 
     Raises
     ------
@@ -189,8 +189,8 @@ class RankLocal:
         """Save a rank's state: it is about to pause."""
 
     def end(self, rank: Rank) -> None:
-        """Clear away after a rank, in the rank's thread, when its script is over."""
+        """Clean up after a rank, in the rank's thread, when its script has ended."""
 
 
 PARTS: list[RankLocal] = []
-"""All of them; who comes first is installed first, and leaves last."""
+"""All parts, in order of installation; they are left in reverse."""

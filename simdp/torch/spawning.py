@@ -1,8 +1,8 @@
-"""Run processes that a script spawns as ranks, and reject unsupported ways to start one.
+"""Runs processes that a script spawns as ranks, and rejects unsupported ways to start one.
 
-``torch.multiprocessing.spawn``, and processes that are started one by one and then joined, make a
-program of their own: its ranks are the processes, on the cluster of the script that starts them,
-which goes on when they have ended. Whatever else would make a process out of a rank is refused.
+``torch.multiprocessing.spawn``, and processes that are started one by one and then joined, form a
+separate program: its ranks are the processes, on the cluster of the script that starts them, which
+resumes when they have ended. Any other way to create a process is refused.
 """
 
 from __future__ import annotations
@@ -28,37 +28,31 @@ from simdp.results.trace import Trace
 from simdp.torch.ranks import PARTS, Rank, RankLocal, asking, become, current
 
 KEY, STARTED = "spawned", "started"
-"""Under which a rank keeps the programs that it has started, and processes that are to run."""
+"""Keys of a rank's started programs, and of its processes that have not run yet."""
 
 Play = Callable[[Rank, str, int, Callable[[Rank], Any]], ProgramResult]
-"""Plays a program of so many ranks, on behalf of a rank."""
+"""Runs a program of several ranks on behalf of a rank."""
 
 START = "torch.multiprocessing.spawn"
 
 
 class Context:
-    """Result of ``spawn`` with ``join=False``: the processes have ended by then."""
+    """Result of ``spawn`` with ``join=False``: the processes have already ended."""
 
     def __init__(self, count: int) -> None:
         self._pids = [os.getpid() + 1 + number for number in range(count)]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Tell that all have ended."""
+        """Return that all have ended."""
         return True
 
     def pids(self) -> list[int]:
-        """Numbers that no other of them has."""
+        """Return unique process numbers."""
         return self._pids
 
 
 class SentCopies:
-    """Arguments for processes, each of which gets a copy; the memory of tensors is shared.
-
-    Parameters
-    ----------
-    values : sequence
-        Arguments to send.
-    """
+    """Arguments for processes, each of which gets a copy; the memory of tensors is shared."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._shared: list[Any] = []
@@ -78,7 +72,7 @@ class SentCopies:
         return len(self._shared) - 1
 
     def made(self) -> tuple[Any, ...]:
-        """A copy."""
+        """Return a copy."""
         unpickler = pickle.Unpickler(io.BytesIO(self._text))
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         found: tuple[Any, ...] = unpickler.load()
@@ -86,7 +80,7 @@ class SentCopies:
 
 
 def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of a module that the rank imports for itself, as a spawned process does.
+    """Return the same function of the module that the rank imports, as a spawned process does.
 
     Only functions of the script found by name are replaced.
     """
@@ -105,13 +99,7 @@ def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Spawning(RankLocal):
-    """Functions that start processes.
-
-    Parameters
-    ----------
-    play : callable
-        Runs the started processes.
-    """
+    """Functions that start processes; ``play`` runs the started ones."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -156,7 +144,7 @@ class Spawning(RankLocal):
         start_method: str = "spawn",
         **more: Any,
     ) -> Context | None:
-        """Run ``fn(i, *args)`` on as many ranks, of which each is a process."""
+        """Run ``fn(i, *args)`` on ``nprocs`` ranks, each a process."""
         rank = _alone(START)
         if not isinstance(nprocs, int) or nprocs < 1:
             raise ProgramError(f"{START}: nprocs is {nprocs!r}; give a number >= 1.")
@@ -172,7 +160,7 @@ class Spawning(RankLocal):
         return None if join else Context(nprocs)
 
     def run_started(self, rank: Rank) -> None:
-        """Run the processes that a rank has started and not joined so far."""
+        """Run the processes that a rank has started and not joined yet."""
         waiting = rank.state.pop(STARTED, [])
         if not waiting:
             return
@@ -181,7 +169,7 @@ class Spawning(RankLocal):
             process._ended = True
 
     def _nested(self, rank: Rank, name: str, count: int, body: Callable[[Rank], Any]) -> None:
-        """Play ranks while the one that starts them waits."""
+        """Run ranks while the one that starts them waits."""
         begun = rank.settle()
         for part in reversed(PARTS):
             part.leave(rank)
@@ -226,7 +214,7 @@ class Spawning(RankLocal):
 
 
 def _alone(call: str) -> Rank:
-    """The rank that starts others, which must be the only one."""
+    """Return the rank that starts others, which must be the only one."""
     rank = asking(call)
     world_size = rank.runtime.cluster.world_size
     local_size = rank.runtime.cluster.local_size
@@ -257,14 +245,9 @@ def _guarded(fork: Callable[[], int], call: str) -> Callable[[], int]:
 
 
 def together(result: ProgramResult, spawned: Sequence[tuple[float, ProgramResult]]) -> Any:
-    """Concatenate the results of a script and of the programs that it has spawned.
+    """Concatenate the results of a script and of the programs that it spawned.
 
-    Parameters
-    ----------
-    result : ProgramResult
-        Of the script.
-    spawned : sequence of (float, ProgramResult)
-        Start [s] and result of each.
+    ``spawned`` are the start [s] and the result of each.
     """
     blocks, names = list(result.trace.blocks), list(result.trace.names)
     largest = result

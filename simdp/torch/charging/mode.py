@@ -1,11 +1,11 @@
 """The dispatch mode that charges time for operators.
 
 The cluster's ``overheads.hook`` is the time of a gradient's hook with the launches of its copy into
-the bucket and of that back, and is charged as the gradient comes in, as in scenarios. The copies'
-bytes are counted apart.
+the bucket and back, charged when the gradient is copied in, as in scenarios. The copies' bytes are
+charged separately.
 
-A device runs one kernel each way; so the mask is charged as that, and the operators after it are
-free.
+A device runs a dropout as one kernel each way; it is charged for the mask, and the operators after
+it are free.
 """
 
 from __future__ import annotations
@@ -30,25 +30,16 @@ from simdp.workload.layers.tensor_ops import dropout_cost
 aten = torch.ops.aten
 
 INTO = {aten.mul.out, aten.copy_.default, aten.div_.Scalar, aten.div_.Tensor}
-"""How a gradient comes in: divided on its way, as it is where a hook divides, or in its place."""
+"""Operators that copy a gradient into a bucket: divided, unchanged if a hook divides, or in place.
+"""
 
 
 def beside_launch(func: Any, args: Any, kwargs: Any, hook: float, launch: float) -> float:
-    """Extra time of a gradient's hook; negative if it saves a launch [s].
+    """Return the extra time of a gradient's hook; negative if it saves a launch [s].
 
-    Parameters
-    ----------
-    func : torch._ops.OpOverload
-        One of `INTO`.
-    args, kwargs
-        Arguments of the operator.
-    hook, launch : float
-        The cluster's overhead; launch time of a kernel on a device [s].
-
-    Returns
-    -------
-    float
-        Below 0 for a gradient that is copied back, 0 for a tensor that is no gradient in a bucket.
+    ``func`` is one of `INTO`; ``hook`` is the cluster's overhead and ``launch`` the launch time of
+    a kernel [s]. Negative for a gradient that is copied back, 0 for a tensor that is not a gradient
+    in a bucket.
     """
     copies = func is aten.copy_.default
     if copies and args[1].untyped_storage().bucket and not args[0].untyped_storage().bucket:
@@ -66,11 +57,11 @@ def beside_launch(func: Any, args: Any, kwargs: Any, hook: float, launch: float)
 # Dropouts -----------------------------------------------------------------------------------------
 
 CONCERNED = {aten.bernoulli_.float, aten.div_.Scalar, aten.mul.Tensor}
-"""The operators of which it is made."""
+"""The operators of a dropout."""
 
 
 def stage(func: Any, args: Any, backward: bool) -> str:
-    """Stage of an operator in a dropout: ``"drawn"``, ``"counted"``, ``"backward"`` or nothing."""
+    """Return an operator's stage in a dropout: ``"drawn"``, ``"counted"``, ``"backward"`` or ""."""
     if func is aten.bernoulli_.float:
         args[0].untyped_storage().mask = True
         return "drawn"
@@ -86,7 +77,7 @@ def _is_mask(value: Any) -> bool:
 
 
 def counted(part: str, launched: OperatorKernels, args: Any) -> OperatorKernels:
-    """Kernels launched for it on a device, in place of the CPU's."""
+    """Return the kernels of a dropout on a device, instead of the CPU's."""
     if part == "counted":
         return OperatorKernels()
     if part in ("drawn", "backward"):
@@ -98,20 +89,14 @@ def counted(part: str, launched: OperatorKernels, args: Any) -> OperatorKernels:
 # Mode ---------------------------------------------------------------------------------------------
 
 PASSED = frozenset({"c10d", "_c10d_functional", "c10d_functional", "profiler", "symm_mem", "prim"})
-"""Namespaces of operators that are no kernels of a device."""
+"""Namespaces of operators that launch no kernels on a device."""
 
 MAX_KEPT = 2**16
-"""Kinds of calls whose time is kept."""
+"""Limit of cached kinds of calls."""
 
 
 class Charging(TorchDispatchMode):
-    """Runs each operator on the host, and lets the virtual device take its time for it.
-
-    Parameters
-    ----------
-    machine : Machine
-        The rank's.
-    """
+    """Runs each operator on the host, and charges its time to the virtual device."""
 
     def __init__(self, machine: VirtualMachine) -> None:
         super().__init__()
@@ -220,7 +205,7 @@ def _names_device(device: torch.device | None) -> bool:
 
 
 def _describe(value: Any, key: list[Any]) -> None:
-    """Add to a key the relevant properties of an argument."""
+    """Add the relevant properties of an argument to a key."""
     if isinstance(value, torch.Tensor):
         key.append(value.shape)
         key.append(value.dtype)
@@ -233,7 +218,7 @@ def _describe(value: Any, key: list[Any]) -> None:
 
 
 def _dtype(values: Any) -> torch.dtype:
-    """Compute dtype of an operator: that of its first tensor of real numbers."""
+    """Return the compute dtype of an operator: that of its first tensor of real numbers."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.is_floating_point():
@@ -246,7 +231,7 @@ def _dtype(values: Any) -> torch.dtype:
 
 
 def only_looks(func: Any) -> bool:
-    """Whether an operator shows a tensor in another way, or is no kernel of a device at all."""
+    """Return whether an operator is a view, or launches no kernel on a device."""
     if func.namespace in PASSED:
         return True
     aliases = [returned.alias_info for returned in func._schema.returns]
@@ -254,11 +239,11 @@ def only_looks(func: Any) -> bool:
 
 
 FULL = re.compile(r"DefaultCPUAllocator.*allocate (\d+) bytes")
-"""What torch says when the host's memory is full."""
+"""torch's message when host memory is exhausted."""
 
 
 def _of_memory(error: RuntimeError, machine: VirtualMachine, place: int) -> Exception:
-    """The same error; if the host's memory is full, an error of the device or with a remedy."""
+    """Return the same error; for exhausted host memory, an error of the device or with a remedy."""
     found = FULL.search(str(error))
     if found is None:
         return error

@@ -14,7 +14,7 @@ from simdp.torch.kernels import OperatorKernels
 PRODUCTS = ("product", "fused_attention")
 
 ACCELERATED = {"float32": "tfloat32"}
-"""What products run in where a script allows it (``torch.backends.cuda.matmul.allow_tf32``)."""
+"""Dtype of products if a script allows it (``torch.backends.cuda.matmul.allow_tf32``)."""
 
 
 class Speed:
@@ -23,9 +23,9 @@ class Speed:
     Parameters
     ----------
     device : Device
-        Which.
+        The device.
     sharers : int
-        Ranks that take turns on it.
+        Ranks that share it in turn.
 
     Attributes
     ----------
@@ -45,11 +45,11 @@ class Speed:
         itemsize: float,
         allow_tf32: bool = False,
     ) -> float:
-        """Time of an operator's kernels, one after the other [s].
+        """Return the time of an operator's consecutive kernels [s].
 
         Parameters
         ----------
-        launched : Launched
+        launched : OperatorKernels
             The kernels.
         dtype : torch.dtype
             Compute dtype.
@@ -74,11 +74,11 @@ class Speed:
         return total
 
     def moving(self, nbytes: float) -> float:
-        """Time to read and write bytes in device memory [s]."""
+        """Return the time to read and write bytes in device memory [s]."""
         return nbytes / self._bandwidth
 
     def _rate(self, policy: str, dtype: torch.dtype, allow_tf32: bool) -> tuple[float, float]:
-        """Arithmetic per second, and the extra work of a product [FLOP]."""
+        """Return the arithmetic per second, and the extra work of a product [FLOP]."""
         peak, name = self._part.peak, str(dtype).removeprefix("torch.")
         if policy not in PRODUCTS:
             return self._part.rate(name if name in peak else next(iter(peak))), 0.0

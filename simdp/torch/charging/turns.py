@@ -3,15 +3,14 @@
 A record is the CSV of the model ``profile``, or a YAML with the keys of ``compute: profile`` and
 the CSV's ``path``, or those of ``compute: measured``.
 
-Each takes its part by its roofline. The sum of a pass is known once it is over: the first forward
-of a batch size takes its time at its end, the first backward is scaled as that forward was and
-completed at its end, and later ones are exact.
+With whole steps, each operator takes a part of the time proportional to its roofline. The sum of a
+pass is known at its end: the first forward of a batch size takes its remaining time at its end, the
+first backward is scaled like that forward and completed at its end, and later ones are exact.
 
-A layer's time is the interval that the record counts as its own: in forward from its call to that
-of the next layer, or of another module with parameters, and in backward from its output's gradient
-to that of the next; the loss counts with the last layer. Operators inside are free, except those
-that one device does not run: gradients that are added or copied into buckets. Modules inside a
-layer are part of it.
+A layer's time is the interval of the record: in forward from its call to that of the next layer, or
+of another module with parameters, and in backward from its output's gradient to that of the next;
+the loss counts with the last layer. Operators inside are free, except those that one device does
+not run: gradients that are added or copied into buckets. Modules inside a layer are part of it.
 """
 
 from __future__ import annotations
@@ -61,18 +60,10 @@ class LayerRecord(NamedTuple):
     layers: tuple[TimedLayer, ...]  # in file order; elements are bytes
 
     def times(self, layer: TimedLayer, device: Device, sharers: int, samples: int) -> LayerSeconds:
-        """Times of a layer, as counted by ``compute: profile``.
+        """Return the times of a layer, as counted by ``compute: profile``.
 
-        Parameters
-        ----------
-        layer : TimedLayer
-            One of `layers`.
-        device : Device
-            Where it runs.
-        sharers : int
-            Ranks that take turns on the device.
-        samples : int
-            Of this micro-step.
+        ``layer`` is one of `layers`; ``sharers`` ranks share the device; ``samples`` are of this
+        micro-step.
         """
         longer = scaling(self.spec, "float32", device)
         each = layer.products * longer.products + (1 - layer.products) * longer.memory
@@ -99,7 +90,7 @@ def read_record(path: Path) -> LayerRecord | MeasuredRecord:
     Raises
     ------
     ScenarioError
-        If it cannot be read, or is of another kind.
+        If it is unreadable, or of another kind.
     """
     if path.suffix not in (".yaml", ".yml"):
         return _record(path, FromProfile())
@@ -136,21 +127,21 @@ OUTSIDE_STEPS = ("torch::autograd::AccumulateGrad",)
 
 
 class WholeSteps:
-    """Which pass of a measured step it is, on one rank.
+    """Position in a measured step, on one rank.
 
     Parameters
     ----------
     record : MeasuredRecord
         Times of steps.
-    here : Machine
+    here : VirtualMachine
         The rank's.
 
     Attributes
     ----------
     called : list of str
-        Classes of modules that the script called and that train nothing.
+        Classes of called modules that do not train.
     is_met : bool
-        Whether it called one that trains.
+        Whether a module that trains was called.
     """
 
     def __init__(self, record: MeasuredRecord, here: VirtualMachine) -> None:
@@ -201,7 +192,7 @@ class WholeSteps:
         self._sum = self._taken = 0.0
 
     def _target(self, activity: str) -> float:
-        """Time of a pass at this batch size [s]."""
+        """Return the time of a pass at this batch size [s]."""
         spec, speed = self.record.spec, self.here.speed
         points = [(p.microbatch, p.step_time) for p in spec.of_device(speed.device.name)]
         if not points:
@@ -222,16 +213,10 @@ class WholeSteps:
             self.here.rank.charge(seconds, activity, activity)
 
     def scaled(self, seconds: float, place: int, backward: bool) -> float:
-        """Scaled time of an operator [s].
+        """Return the scaled time of an operator [s].
 
-        Parameters
-        ----------
-        seconds : float
-            By its roofline [s].
-        place : int
-            Its device, -1 without.
-        backward : bool
-            Whether autograd runs it.
+        ``seconds`` is its roofline's; ``place`` its device, -1 without; ``backward``, whether
+        autograd runs it.
         """
         node: Any = torch._C._current_autograd_node() if backward else None
         if backward and (node is None or node.name() in OUTSIDE_STEPS):
@@ -261,14 +246,14 @@ class WholeSteps:
         return self._target("forward") / ahead
 
     def covers(self, func: Any, backward: bool) -> bool:
-        """Nothing is free: all kernels take their parts."""
+        """Return False: all kernels take their parts."""
         return False
 
     def update(self, parameter: Any, count: int) -> None:
-        """An optimizer's step takes the time of its memory traffic, as in scenarios."""
+        """Return None: an optimizer's step takes the time of its memory traffic, as in scenarios."""
 
     def updated(self, seconds: float) -> None:
-        """An optimizer has stepped, which a measured step has in it [s]."""
+        """Count an optimizer step, which a measured step includes [s]."""
         self._end()
         self._updating = seconds
 
@@ -278,7 +263,7 @@ def _trains(module: nn.Module) -> bool:
 
 
 OUTSIDE = ("torch::autograd::AccumulateGrad",)
-"""Autograd's nodes that are no part of a layer's backward."""
+"""Autograd nodes outside of layers' backward."""
 
 WRAPPED = "_checkpoint_wrapped_module."
 
@@ -296,17 +281,17 @@ class Turns:
 
     Parameters
     ----------
-    record : Record
+    record : LayerRecord
         Times of layers.
-    here : Machine
+    here : VirtualMachine
         The rank's.
 
     Attributes
     ----------
     called : list of str
-        Classes of the modules that the script called and the record has nothing of.
+        Classes of called modules without layers in the record.
     is_met : bool
-        Whether it called one that has the record's layers.
+        Whether a module with the record's layers was called.
     """
 
     def __init__(self, record: LayerRecord, here: VirtualMachine) -> None:
@@ -324,7 +309,7 @@ class Turns:
     # What the script calls ------------------------------------------------------------------------
 
     def call(self, called: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module; the outermost one may be one that the record has."""
+        """Call a module; the outermost one may match the record."""
         if self._depth or _in_backward():
             return called(module, *args, **kwargs)
         self._begin(module, args, kwargs)
@@ -356,7 +341,7 @@ class Turns:
         self._samples = int(tensors[0].shape[0]) if tensors else 1
 
     def _meet(self, module: nn.Module) -> bool:
-        """Listen to a module if the record is of it."""
+        """Hook into a module if it matches the record."""
         inner = module.module if isinstance(module, nn.DataParallel) else module
         borders = self._borders(inner)
         if borders is None:
@@ -369,7 +354,7 @@ class Turns:
         return True
 
     def _borders(self, module: nn.Module) -> dict[nn.Module, Border] | None:
-        """Modules at which turns begin; None of a module of which the record has no layer."""
+        """Return modules at which turns begin; None if the record has no layer of the module."""
         modules = {name.replace(WRAPPED, ""): one for name, one in module.named_modules()}
         tensors = {name.replace(WRAPPED, ""): one for name, one in module.named_parameters()}
         found: dict[str, list[TimedLayer]] = {}
@@ -413,21 +398,21 @@ class Turns:
         """Refuse a record of a layer of another size."""
         if any(other != name and other.startswith(f"{name}." if name else "") for other in found):
             return
-        told = sum(layer.num_elements for layer in layers)
+        listed = sum(layer.num_elements for layer in layers)
         named = [tensors[layer.name] for layer in layers if layer.name in tensors]
         given = named or list(module.parameters())
         count = sum(one.numel() for one in given)
         nbytes = sum(one.numel() * one.element_size() for one in given)
-        if told and told not in (nbytes, 4 * count):
+        if listed and listed not in (nbytes, 4 * count):
             raise ProgramError(
-                f"--compute {self.record.path}: layer {name} has gradients of {told} bytes in the "
+                f"--compute {self.record.path}: layer {name} has gradients of {listed} bytes in the "
                 f"record, and of {nbytes} in {model}; measure the model that is run."
             )
 
     # Turns ----------------------------------------------------------------------------------------
 
     def enter(self, module: nn.Module, border: Border) -> None:
-        """A module is called."""
+        """Begin the turn of a called module."""
         if not (self._depth or _in_backward()):
             return
         backward = _in_backward()
@@ -436,7 +421,7 @@ class Turns:
         self._take(module, border, "forward", self._passes, self._samples, backward)
 
     def listen(self, module: nn.Module, border: Border, out: Any) -> None:
-        """A module has returned; its turn in backward begins when this has a gradient."""
+        """Let the backward turn of a module begin with its output's gradient."""
         number, samples = self._passes, self._samples
         for tensor in tensors_in(dict(out) if hasattr(out, "items") else out):
             if tensor.requires_grad:
@@ -504,7 +489,7 @@ class Turns:
     # What runs ------------------------------------------------------------------------------------
 
     def covers(self, func: Any, backward: bool) -> bool:
-        """Whether an operator's time is part of the current layer's."""
+        """Return whether an operator's time is part of the current layer's."""
         if backward:
             node: Any = torch._C._current_autograd_node()
             if node is None or node.name() in OUTSIDE:
@@ -516,28 +501,22 @@ class Turns:
         return backward or self._depth > 0 or torch.is_grad_enabled()
 
     def update(self, parameter: Any, count: int) -> float | None:
-        """Time of an optimizer's step for ``count`` elements of a parameter [s]; None: unknown."""
-        told = self.record.spec.update
-        if told is None or id(parameter) not in self._learned:
+        """Return the time of an optimizer's step for ``count`` elements [s]; None if unknown."""
+        listed = self.record.spec.update
+        if listed is None or id(parameter) not in self._learned:
             return None
-        return told * count / self._elements
+        return listed * count / self._elements
 
     def scaled(self, seconds: float, place: int, backward: bool) -> float:
-        """Time of an operator outside of all layers: its roofline's time [s]."""
+        """Return the time of an operator outside of all layers: its roofline's time [s]."""
         return seconds
 
     def updated(self, seconds: float) -> None:
-        """An optimizer has stepped, which is no part of a layer."""
+        """Ignore an optimizer step, which is not part of a layer."""
 
 
 class Recorded(RankLocal):
-    """Charges the times of a record.
-
-    Parameters
-    ----------
-    record : Record or MeasuredRecord
-        Of layers, or of whole steps.
-    """
+    """Charges the times of a record, of layers or of whole steps."""
 
     def __init__(self, record: LayerRecord | MeasuredRecord) -> None:
         self.record = record
@@ -563,7 +542,7 @@ class Recorded(RankLocal):
             self.turns.append(made)
 
     def check(self) -> None:
-        """Refuse a record that was of nothing.
+        """Refuse a record without an effect.
 
         Raises
         ------

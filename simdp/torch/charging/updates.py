@@ -1,12 +1,12 @@
 """Charges optimizer updates.
 
-The mode through which operators go costs more than small operators do. The charge of a step is
-known once a step has created no new state: the same tensors are read and written, on the same
-devices, and temporary tensors take as much memory as before.
+The dispatch mode costs more than small operators. The charge of a step is known once a step has
+created no new state: the same tensors are read and written, on the same devices, and temporary
+tensors use as much memory as before.
 
 Scenarios charge an update the bytes that it reads and writes, or the launches of kernels over lists
-of tensors, whichever takes longer; its operators, on the host, run tensor by tensor. So these are
-not charged, and that is.
+of tensors, whichever takes longer; its operators, on the host, run tensor by tensor. Therefore the
+operators are free, and the update is charged as in scenarios.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class OptimizerStep(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """A step that is watched, and each device's bytes before it: now and at most."""
+    """A watched step, and each device's bytes before it: current and peak."""
 
     step: OptimizerStep
     before: list[tuple[int, int]]
 
 
 _KNOWN: WeakKeyDictionary[Any, tuple[OptimizerStep, list[int]]] = WeakKeyDictionary()
-"""Of each optimizer the last step that made no state, and what it took of each device for a while
-[bytes]."""
+"""Last step without new state of each optimizer, and its temporary memory on each device [bytes].
+"""
 
 
 def begin(optimizer: Any, here: VirtualMachine) -> Any:
@@ -76,7 +76,7 @@ def begin(optimizer: Any, here: VirtualMachine) -> Any:
 
 
 def end(optimizer: Any, here: VirtualMachine, begun: Any) -> None:
-    """Come to the end of a step."""
+    """End a step."""
     if begun is None:
         return
     if not isinstance(begun, Watch):
@@ -91,7 +91,7 @@ def end(optimizer: Any, here: VirtualMachine, begun: Any) -> None:
 
 
 def _is_torchs(optimizer: Any) -> bool:
-    """Whether nothing but torch's own code runs in a step, on plain tensors."""
+    """Return whether only torch's code runs in a step, on plain tensors."""
     if not type(optimizer).__module__.startswith("torch.optim."):
         return False
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
@@ -121,7 +121,7 @@ def _num_state(optimizer: Any) -> int:
 # Updates ------------------------------------------------------------------------------------------
 
 LIKE_GRADIENTS = ("lr", "params", "initial_lr", "max_lr", "min_lr")
-"""What of a group has no effect on what an update moves."""
+"""Options of a group without an effect on an update's memory traffic."""
 
 
 def patch(patches: Patches) -> None:
@@ -134,7 +134,7 @@ def patch(patches: Patches) -> None:
 
 
 def _neither(*_: Any, **__: Any) -> tuple[bool, bool]:
-    """Disable foreach and fused updates unless a script requests them: as on the CPU."""
+    """Disable foreach and fused updates unless a script requests them, as on the CPU."""
     return False, False
 
 
@@ -178,7 +178,7 @@ class ListOfTensors:
 
 
 def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
-    """Time that a step takes on each device [s]; None of optimizers that scenarios know not."""
+    """Return the time of a step on each device [s]; None for optimizers unknown to scenarios."""
     kind = type(optimizer).__name__.lower()
     seconds: dict[int, float] = {}
     for group in optimizer.param_groups:
@@ -194,9 +194,9 @@ def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
             local = inner_of(parameter)
             tensor = parameter if local is None else local
             speed = here.devices[place].speed if place >= 0 else here.speed
-            told = here.turns and here.turns.update(parameter, tensor.numel())
-            if told is not None:
-                seconds[place] = seconds.get(place, 0.0) + told
+            recorded = here.turns and here.turns.update(parameter, tensor.numel())
+            if recorded is not None:
+                seconds[place] = seconds.get(place, 0.0) + recorded
                 continue
             nbytes = known.nbytes_moved(tensor.numel(), tensor.element_size())
             mine = lists.setdefault(place, ListOfTensors(speed, []))
@@ -212,7 +212,7 @@ def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
 
 
 def spec_of(kind: str, group: Mapping[str, Any]) -> Optimizer | None:
-    """The scenario's optimizer of this kind with the arguments of a group."""
+    """Return the scenario's optimizer of this kind with the arguments of a group."""
     if kind not in OPTIMIZERS:
         return None
     fields = OPTIMIZERS[kind].model_fields

@@ -13,7 +13,7 @@ from simdp.torch.cuda.machine import Patches, machine
 
 
 def current_accelerator(check_available: bool = False) -> torch.device | None:
-    """The type of the devices."""
+    """Return the type of the devices."""
     return torch.device("cuda") if queries.is_available() else None
 
 
@@ -32,7 +32,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patch(patches: Patches) -> None:
-    """Put the functions in place."""
+    """Install the functions."""
     accelerator = torch.accelerator
     patches.wrap(torch._C, "_get_accelerator", _found)
     for name, value in {

@@ -1,12 +1,12 @@
 """Autocast on virtual devices: CUDA's lists of operators, over tensors of the CPU.
 
 ``torch.autocast("cuda")`` lets operators pass its dispatch key; the operators that torch registers
-there need real devices, and so are replaced, one by one, while a program runs.
+there need real devices, and are therefore replaced, one by one, while a program runs.
 
 References
 ----------
-The lists and rules: aten/src/ATen/autocast_mode.h and .cpp, as
-https://docs.pytorch.org/docs/stable/amp.html says in words.
+The lists and rules: aten/src/ATen/autocast_mode.h and .cpp, described in
+https://docs.pytorch.org/docs/stable/amp.html.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOWER = (
     "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
     "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
 )  # fmt: skip
-"""What runs in 16 bit."""
+"""Operators in 16 bit."""
 
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal",
@@ -46,23 +46,23 @@ FLOAT32 = (
     "upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d",
     "upsample_bicubic2d", "_upsample_bicubic2d_aa",
 )  # fmt: skip
-"""What runs in float32."""
+"""Operators in float32."""
 
 FLOAT32_OUT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum",
     "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum",
     "sum.dim_IntList",
 )  # fmt: skip
-"""What is told to give back float32, unless the script says what."""
+"""Operators that return float32, unless the script sets a dtype."""
 
 NORMS = ("norm.Scalar", "norm.ScalarOpt_dim")
-"""What has another overload that gives back float32."""
+"""Operators with another overload that returns float32."""
 
 WIDEST = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put",
     "tensordot", "scatter_add",
 )  # fmt: skip
-"""What runs in the widest dtype that it is given."""
+"""Operators in the widest dtype of their arguments."""
 
 BANNED = ("binary_cross_entropy",)
 
@@ -156,8 +156,8 @@ def _float32_out(
 ) -> Any:
     names = [argument.name for argument in operator._schema.arguments]
     place = names.index("dtype")
-    told = args[place] if place < len(args) else kwargs.get("dtype")
-    if told is None and _is_eligible(args[0]):
+    wanted = args[place] if place < len(args) else kwargs.get("dtype")
+    if wanted is None and _is_eligible(args[0]):
         args = args[:place]
         kwargs = {**kwargs, "dtype": torch.float32}
         kwargs |= dict(zip(names[place + 1 :], args[place + 1 :], strict=False))
@@ -228,7 +228,7 @@ def _eligible(values: Sequence[Any]) -> list[Any]:
 
 
 def cast(value: Any, dtype: torch.dtype, here: VirtualMachine) -> Any:
-    """An argument in another dtype, if it is a tensor of a device; weights are cast once."""
+    """Return an argument in another dtype, if it is a tensor of a device; weights are cast once."""
     if isinstance(value, (list, tuple)):
         return type(value)([cast(inner, dtype, here) for inner in value])
     if not _is_eligible(value) or value.dtype is dtype:

@@ -1,6 +1,6 @@
 """torch.cuda.comm, nn.DataParallel and SyncBatchNorm on virtual devices.
 
-Variances are those of the batch, as CUDA's kernels compute them; sums may be in another order.
+Variances are those of the batch, as computed by CUDA's kernels; sums may be in another order.
 
 Copies of the model run one after the other here, and concurrently on the virtual clock.
 """
@@ -49,14 +49,14 @@ def _device_by_device(real: Any) -> Any:
 
 
 def patch_sync_batch_norm(patches: Patches) -> None:
-    """Let them run on virtual devices."""
+    """Let SyncBatchNorm run on virtual devices."""
     for function, passes in FUNCTIONS.items():
         name = function.__name__
         patches.wrap(torch, name, partial(_charged, function=function, passes=passes))
 
 
 def _charged(real: Any, function: Callable[..., Any], passes: tuple[float, float]) -> Any:
-    """The function at the cost of one kernel: FLOPs and passes per number of the first tensor."""
+    """Return the function at the cost of one kernel, in FLOPs and passes per number."""
 
     def call(first: Any, *others: Any) -> Any:
         here, place = machine(), place_of(first)
@@ -80,12 +80,12 @@ def _axes(x: Any) -> list[int]:
 
 
 def _along(values: Any, x: Any) -> Any:
-    """Numbers of the channels, shaped to broadcast over a batch."""
+    """Return numbers of the channels, shaped to broadcast over a batch."""
     return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def batch_norm_stats(x: Any, eps: float) -> tuple[Any, Any]:
-    """Mean and 1 / standard deviation of each channel."""
+    """Return mean and 1 / standard deviation of each channel."""
     variance, mean = torch.var_mean(x, _axes(x), correction=0)
     return mean, (variance + eps).rsqrt()
 
@@ -100,7 +100,7 @@ def batch_norm_gather_stats_with_counts(
     eps: float,
     counts: Any,
 ) -> tuple[Any, Any]:
-    """Mean and 1 / standard deviation over all ranks, each with its mean and its count."""
+    """Return mean and 1 / standard deviation over all ranks, each with its mean and its count."""
     weights = counts.view(-1, 1).to(means.dtype)
     count = weights.sum()
     mean = (means * weights).sum(0) / count
@@ -131,7 +131,7 @@ def batch_norm_backward_reduce(
     of_weight: bool,
     of_bias: bool,
 ) -> tuple[Any, Any, Any, Any]:
-    """A rank's sums of the slopes, and of these times the input less its mean."""
+    """Return a rank's sums of the gradients, and of these times the centred input."""
     sums = dy.sum(_axes(dy)).to(mean.dtype)
     projected = (dy * (x - _along(mean, x))).sum(_axes(dy)).to(mean.dtype)
     kind = mean.dtype if weight is None else weight.dtype
@@ -148,7 +148,7 @@ def batch_norm_backward_elemt(
     projected: Any,
     counts: Any,
 ) -> Any:
-    """The input's slope, of the sums of all ranks."""
+    """Return the input's gradient, from the sums of all ranks."""
     count = counts.sum()
     share = _along(projected / count * inverse.square(), x)
     slope = dy - _along(sums / count, x) - (x - _along(mean, x)) * share
@@ -167,15 +167,15 @@ FUNCTIONS: dict[Callable[..., Any], tuple[float, float]] = {
 
 
 BUFFER = 10 * 2**20
-"""Tensors are copied out together up to so many bytes (torch: buffer_size)."""
+"""Size of the buffers of broadcast tensors (torch: buffer_size) [bytes]."""
 
 GIL = 1.0
-"""The part of a kernel's launch for which its thread holds the interpreter's lock, as by default in
+"""Fraction of a kernel's launch for which its thread holds the interpreter lock, as by default in
 ``strategy: data_parallel``."""
 
 
 def patch(patches: Patches) -> None:
-    """Put all of them in place."""
+    """Install all of them."""
     functions = (broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, scatter, gather)
     for function in functions:
         patches.put(comm, function.__name__, function)
@@ -188,7 +188,7 @@ def patch(patches: Patches) -> None:
 
 
 def _current(device: torch.device) -> Stream | None:
-    """The stream on which batches are copied, as time is counted here: that which waits for it."""
+    """Return the stream of batch copies in virtual time: the one that waits for them."""
     return current_stream(device) if device.type == "cuda" else None
 
 
@@ -196,7 +196,7 @@ def _current(device: torch.device) -> Stream | None:
 
 
 def _together(machine: VirtualMachine, places: Iterable[int], seconds: float) -> None:
-    """Let the current streams of devices be busy with one another, from when all are ready."""
+    """Keep the current streams of devices busy together, once all are ready."""
     if not machine.quiet:
         lanes = [machine.devices[place].lane for place in sorted(set(places))]
         end = max(machine.clock(lane) for lane in lanes) + seconds
@@ -205,7 +205,7 @@ def _together(machine: VirtualMachine, places: Iterable[int], seconds: float) ->
 
 
 def _put(machine: VirtualMachine, tensor: Any, place: int) -> Any:
-    """The numbers of a tensor on a device, at no cost."""
+    """Return the numbers of a tensor on a device, at no cost."""
     with machine.silence():
         return copied(machine, tensor, place)
 
@@ -238,7 +238,7 @@ def broadcast(tensor: Any, devices: Any = None, *, out: Any = None) -> tuple[Any
 def broadcast_coalesced(
     tensors: Sequence[Any], devices: Sequence[Any], buffer_size: int = BUFFER
 ) -> list[tuple[Any, ...]]:
-    """Copy tensors of one device to several devices, those together that fit into a buffer."""
+    """Copy tensors of one device to several devices, in buffers."""
     machine, places = here("comm.broadcast_coalesced"), [index_of(device) for device in devices]
     if not tensors:
         return [() for _ in places]
@@ -260,7 +260,7 @@ def broadcast_coalesced(
 
 
 def _buffers(tensors: Sequence[Any], most: int) -> list[float]:
-    """Bytes of each buffer; one is full when it holds as much or more than it may."""
+    """Return the bytes of each buffer; one is full when it holds at least ``most``."""
     found = [0.0]
     for tensor in tensors:
         if found[-1] >= most:
@@ -313,7 +313,7 @@ def _spread(
 
 
 def _parts(sizes: Sequence[int]) -> list[int]:
-    """Sizes as few equal parts."""
+    """Return sizes as few equal parts."""
     unit = gcd(*sizes)
     return [size // unit for size in sizes]
 
@@ -321,7 +321,7 @@ def _parts(sizes: Sequence[int]) -> list[int]:
 def gather(
     tensors: Sequence[Any], dim: int = 0, destination: Any = None, *, out: Any = None
 ) -> Any:
-    """Copy tensors of several devices to one, one behind the other along an axis."""
+    """Copy tensors of several devices to one, concatenated along an axis."""
     machine = here("comm.gather")
     places = [place_of(tensor) for tensor in tensors]
     root = -1 if str(destination) == "cpu" else index_of(destination)
@@ -395,7 +395,7 @@ def reduce_add_coalesced(
 
 
 def _closed_buffers(tensors: Sequence[Any], most: int) -> list[float]:
-    """Bytes of each buffer; one closes before the tensor that would not fit."""
+    """Return the bytes of each buffer; one closes before a tensor that does not fit."""
     found = [0.0]
     for tensor in tensors:
         size = _nbytes([tensor])
@@ -411,7 +411,7 @@ def parallel_apply(
     kwargs_tup: Sequence[dict[str, Any]] | None = None,
     devices: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """Apply each module to its input, on its device, all at once on the virtual clock."""
+    """Apply each module to its input, on its device, concurrently on the virtual clock."""
     machine = here("parallel_apply")
     named = kwargs_tup or [{}] * len(modules)
     chosen = devices or [None] * len(modules)
@@ -439,7 +439,7 @@ def parallel_apply(
 
 
 def _first(value: Any) -> int:
-    """The device of the first tensor among arguments."""
+    """Return the device of the first tensor among arguments."""
     if isinstance(value, torch.Tensor):
         return place_of(value)
     inner = value.values() if isinstance(value, dict) else value

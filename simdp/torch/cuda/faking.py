@@ -1,8 +1,8 @@
-"""Faking: tensors without numbers, for models that the host has no room for.
+"""Tensors without numbers, for models that exceed the host's memory.
 
-Real numbers lie on torch's device ``meta``: shapes, dtypes and sizes are right, so that times and
-memory are. Whole numbers and tensors made from Python data keep their values, so that samplers
-shuffle; combined with tensors without numbers, the result has none.
+Real numbers are on torch's device ``meta``: shapes, dtypes and sizes are correct, so that times and
+memory are. Integers and tensors made from Python data keep their values, so that samplers shuffle;
+combined with tensors without numbers, the result has none.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FACTORIES = {
     aten.full.default, aten.rand.default, aten.rand.generator, aten.randn.default,
     aten.randn.generator,
 }  # fmt: skip
-"""What makes tensors of real numbers, large ones."""
+"""Operators that create large tensors of real numbers."""
 
 _CHOSEN = [False]
 
 
 @contextmanager
 def faked(chosen: bool) -> Iterator[None]:
-    """Let ranks that begin now have no numbers, or have them."""
+    """Set whether ranks that begin now have numbers."""
     before, _CHOSEN[0] = _CHOSEN[0], chosen
     try:
         yield
@@ -46,12 +46,12 @@ def faked(chosen: bool) -> Iterator[None]:
 
 
 def is_chosen() -> bool:
-    """Whether ranks that begin now have no numbers."""
+    """Return whether ranks that begin now have no numbers."""
     return _CHOSEN[0]
 
 
 def prepared(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Arguments of an operator such that it runs without numbers, where any of them has none."""
+    """Return arguments with which an operator runs without numbers, if any of them has none."""
     changed = dict(kwargs)
     if func in FACTORIES:
         if not args[0]:  # a single number
@@ -84,7 +84,7 @@ def _any_meta(values: Any) -> bool:
 
 
 def _without(value: Any) -> Any:
-    """The same without numbers; a tensor on ``meta`` is returned unchanged."""
+    """Return the same without numbers; a tensor on ``meta`` is returned unchanged."""
     if isinstance(value, torch.Tensor):
         return value if value.is_meta else torch.empty_like(value, device=META)
     if isinstance(value, (list, tuple)):
@@ -93,9 +93,9 @@ def _without(value: Any) -> Any:
 
 
 def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Run an operator of a rank that has no numbers.
+    """Run an operator of a rank without numbers.
 
-    Python code of torch for it sees tensors as they are, on ``meta``.
+    torch's Python code for it sees tensors on ``meta``.
 
     Raises
     ------
@@ -119,12 +119,12 @@ def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -
 
 
 def collective(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Run a functional collective by its group, where torch would only tell the shape.
+    """Run a functional collective by its group, where torch would only return the shape.
 
     Raises
     ------
     ProgramError
-        If it is one that is not timed without numbers.
+        If it is not timed without numbers.
     """
     name = func.overloadpacket.__name__.rstrip("_")
     if name in ("wait_tensor", "_wrap_tensor_autograd"):
@@ -168,7 +168,7 @@ COLLECTIVES: dict[str, Callable[[Any, dict[str, Any], Any], Any]] = {
 
 @contextmanager
 def _as_they_are(here: VirtualMachine) -> Iterator[None]:
-    """Let tensors be seen as on ``meta`` by code of torch's own."""
+    """Let torch's code see tensors on ``meta``."""
     here.rank.state[KEY] = None
     try:
         yield
@@ -184,7 +184,7 @@ def _depends(what: str) -> str:
 
 
 def patch(patches: Patches) -> None:
-    """Answer or reject functions that read numbers in Python."""
+    """Replace or reject functions that read numbers in Python."""
     for name in ("numpy", "__array__", "tolist"):
         patches.wrap(torch.Tensor, name, _refusing)
     for owner, name in ((FakeTensorMode, "__torch_dispatch__"), (FakeTensorMode, "from_tensor")):
@@ -198,7 +198,7 @@ def _is_fake() -> VirtualMachine | None:
 
 
 def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap functions of torch that query shapes, so that they see the tensors without numbers."""
+    """Wrap torch's functions that query shapes, so that they see the tensors without numbers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         here = _is_fake()
@@ -220,12 +220,12 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_low(tensor: Any) -> bool:
-    """Whether fused attention runs on it in 16 bits."""
+    """Return whether fused attention runs on it in 16 bits."""
     return tensor.dtype is not torch.float32 or torch.is_autocast_enabled("cuda")
 
 
 def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Which kernel runs would else be chosen by the device, and ``meta`` has none."""
+    """Choose the kernel, since ``meta`` has no device that would."""
 
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,

@@ -28,7 +28,7 @@ ROUND = 512
 """torch's allocator rounds each block up to a multiple of this [bytes] (kMinBlockSize)."""
 
 SEGMENT = 2 * 2**20
-"""What the allocator asks the device for is a multiple of this [bytes] (kSmallBuffer)."""
+"""The allocator requests multiples of this from the device [bytes] (kSmallBuffer)."""
 
 
 class DeviceLedger:
@@ -44,11 +44,11 @@ class DeviceLedger:
     Attributes
     ----------
     allocated, peak : int
-        Bytes in tensors, now and at most.
+        Bytes in tensors, current and peak.
     reserved, peak_reserved : int
-        Bytes that the allocator would hold, now and at most: tensors and its cache.
+        Bytes that the allocator would hold, current and peak: tensors and its cache.
     num_allocs, num_frees, num_ooms : int
-        How often each happened.
+        Number of each.
     """
 
     def __init__(self, index: int, capacity: float) -> None:
@@ -59,12 +59,12 @@ class DeviceLedger:
         self.total_allocated = self.total_freed = 0
 
     def take(self, nbytes: int) -> None:
-        """Put a tensor of so many bytes, rounded already, onto the device.
+        """Allocate a tensor of rounded ``nbytes``.
 
         Raises
         ------
         torch.OutOfMemoryError
-            If there is no room.
+            If it does not fit.
         """
         self.check(nbytes)
         self.allocated = after = self.allocated + nbytes
@@ -77,19 +77,19 @@ class DeviceLedger:
             self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def check(self, nbytes: int) -> None:
-        """See whether so many bytes have room.
+        """Check that ``nbytes`` fit.
 
         Raises
         ------
         torch.OutOfMemoryError
-            If they have not.
+            If they do not.
         """
         if self.allocated + nbytes > self.capacity * self.fraction:
             self.num_ooms += 1
             raise torch.OutOfMemoryError(self._full(nbytes))
 
     def give(self, nbytes: int) -> None:
-        """Take a tensor away again."""
+        """Free a tensor."""
         self.allocated -= nbytes
         self.num_frees += 1
         self.total_freed += nbytes
@@ -99,12 +99,12 @@ class DeviceLedger:
         self.reserved = -(-self.allocated // SEGMENT) * SEGMENT
 
     def reset_peak(self) -> None:
-        """Count the most from here on."""
+        """Restart the peaks."""
         self.peak, self.peak_reserved = self.allocated, self.reserved
 
     @property
     def free(self) -> int:
-        """Free bytes."""
+        """Return free bytes."""
         return self.capacity - self.reserved
 
     def _full(self, nbytes: int) -> str:
@@ -116,7 +116,7 @@ class DeviceLedger:
 
 
 def rounded(nbytes: int) -> int:
-    """Bytes that a tensor takes on a device."""
+    """Return the bytes of a tensor on a device."""
     return -(-nbytes // ROUND) * ROUND
 
 
@@ -139,12 +139,12 @@ class Block:
         self.resize(nbytes)
 
     def resize(self, nbytes: int) -> None:
-        """Hold so many bytes from now on.
+        """Change the size of the storage.
 
         Raises
         ------
         torch.OutOfMemoryError
-            If there is no room.
+            If it does not fit.
         """
         size = rounded(nbytes)
         if size != self.nbytes:
@@ -161,12 +161,12 @@ class Block:
 
 
 def _size(nbytes: int) -> str:
-    """As torch writes it in its message."""
+    """Format bytes like torch's message."""
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.2f} MiB"
 
 
 class NodeLinks:
-    """Links between the devices of a node, as one process uses them.
+    """Links between the devices of a node, as used by one process.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class NodeLinks:
     Raises
     ------
     ProgramError
-        If the cluster has no node of so many devices.
+        If the cluster has no node of ``count`` devices.
     """
 
     def __init__(self, cluster: Cluster, count: int, collectives: Collectives) -> None:
@@ -195,30 +195,23 @@ class NodeLinks:
         self._known: dict[tuple[str, tuple[int, ...], tuple[int, ...], float], float] = {}
 
     def copy(self, source: int, target: int, nbytes: float) -> float:
-        """Time to copy from one device to another [s]."""
+        """Return the time to copy from one device to another [s]."""
         pieces = tuple(int(place == target) for place in range(self._count))
         return self._copies("scatter", source, pieces, nbytes)
 
     def scatter(self, root: int, pieces: Sequence[int], nbytes: float) -> float:
-        """Time in which a device gives each other one its piece of a buffer, one by one [s].
+        """Return the time in which a device sends all others their pieces of a buffer [s].
 
-        Parameters
-        ----------
-        root : int
-            Rank with the buffer.
-        pieces : sequence of int
-            How many equal parts each device gets.
-        nbytes : float
-            Of the buffer.
+        ``pieces`` are the equal parts of ``nbytes`` that each device gets, one by one.
         """
         return self._copies("scatter", root, tuple(pieces), nbytes)
 
     def gather(self, root: int, pieces: Sequence[int], nbytes: float) -> float:
-        """Time in which a device gets every other one's piece, as `scatter` [s]."""
+        """Return the time in which a device receives all others' pieces, as `scatter` [s]."""
         return self._copies("gather", root, tuple(pieces), nbytes)
 
     def collective(self, name: str, root: int, places: Sequence[int], nbytes: float) -> float:
-        """Time of a broadcast from, or a reduce to, a device, over some of them [s]."""
+        """Return the time of a broadcast from, or a reduce to, a device, over some of them [s]."""
         members = (root, *[place for place in places if place != root])
         key = (name, members, (), nbytes)
         if key not in self._known:
@@ -249,11 +242,11 @@ class NodeLinks:
 # Machine ------------------------------------------------------------------------------------------
 
 KEY = "cuda"
-"""Under which a rank keeps its machine."""
+"""Key of a rank's machine."""
 
 
 NOBODY = object()
-"""Who asks for a tensor if no Python code does."""
+"""Value of `VirtualMachine.asked` outside of factory calls in Python."""
 
 
 class Lane:
@@ -282,12 +275,12 @@ class VirtualDevice:
         With its number.
     speed : Speed
         Its roofline.
-    ledger : Ledger
+    ledger : DeviceLedger
         Its memory.
     default, lane : Lane
-        The stream that it begins with, and the one that kernels go to now.
+        Its default stream, and the current one.
     lanes : list of Lane
-        All of them.
+        All streams.
     """
 
     def __init__(self, index: int, speed: Speed) -> None:
@@ -298,7 +291,7 @@ class VirtualDevice:
         self.lanes = [self.default]
 
     def new_lane(self, priority: int = 0) -> Lane:
-        """One more stream."""
+        """Add a stream."""
         self.lanes.append(Lane(self.index, priority))
         return self.lanes[-1]
 
@@ -309,7 +302,7 @@ class VirtualMachine:
     Parameters
     ----------
     rank : Rank
-        Rank.
+        Its rank.
     fake : bool
         Whether tensors have no numbers.
 
@@ -320,7 +313,7 @@ class VirtualMachine:
     place : int
         The current one.
     home : int
-        The one whose default stream is the rank's own clock: the first used by the script.
+        The one whose default stream is the rank's clock: the first used by the script.
     used : bool
         Whether the script has used any; until then CPU operators are charged to the rank's device.
     speed : Speed
@@ -332,11 +325,11 @@ class VirtualMachine:
     host : float
         When the host last waited for a device: it runs ahead of its launches [s].
     launches : float
-        How many times as long a launch takes now, since threads wait for one another.
+        Current factor on the time of a launch, since threads wait for one another.
     casts : dict of int to (Tensor, Tensor)
-        Weights cast by autocast, by their identity, with the result.
+        Weights cast by autocast, by identity, with the result.
     update : dict of int to float or None
-        During an optimizer's step: its time on each device, in place of its operators [s].
+        During an optimizer's step: its time on each device, instead of its operators [s].
     begun : object
         Result of `begin` of `simdp.torch.charging.updates` for it.
     turns : object
@@ -367,7 +360,7 @@ class VirtualMachine:
         self._links: NodeLinks | None = None
 
     def _speed_at(self, cluster: Cluster, first: int, index: int, rank: Rank) -> Speed:
-        """Roofline of a device of the node; the node may have more than ranks."""
+        """Return the roofline of a device of the node; the node may have more than ranks."""
         if index < cluster.local_size and first + index < cluster.world_size:
             return _speed(cluster, first + index)
         return self.speed
@@ -375,7 +368,7 @@ class VirtualMachine:
     # Devices ------------------------------------------------------------------------------------
 
     def use(self, place: int) -> VirtualDevice:
-        """A device by its number.
+        """Return a device by its number.
 
         Raises
         ------
@@ -393,13 +386,7 @@ class VirtualMachine:
         return self.devices[place]
 
     def device_of(self, asked: Any) -> torch.device:
-        """The device that a script means, with its number.
-
-        Parameters
-        ----------
-        asked : torch.device, str, int or None
-            None is the current device.
-        """
+        """Return the device that a script requests, with its number; None is the current one."""
         if asked is None:
             return self.use(self.place).device
         if isinstance(asked, int):
@@ -410,14 +397,14 @@ class VirtualMachine:
         return self.use(self.place if found.index is None else found.index).device
 
     def hold(self, storage: Any, place: int) -> None:
-        """Put a storage onto a device."""
+        """Allocate a storage on a device."""
         found = self.use(place)
         storage.block = Block(found.ledger, found.device, storage.nbytes())
 
     # Time ---------------------------------------------------------------------------------------
 
     def clock(self, lane: Lane) -> float:
-        """When a stream finishes its queued work [s]."""
+        """Return when a stream finishes its queued work [s]."""
         if lane is self.devices[self.home].default:
             if self.rank.runtime.is_beside(self.rank.rank):
                 self.rank.settle()
@@ -425,7 +412,7 @@ class VirtualMachine:
         return lane.end
 
     def copying(self, source: int, target: int, nbytes: float) -> float:
-        """Time to copy between two places, -1 the host [s]."""
+        """Return the time to copy between two places, -1 for the host [s]."""
         if source == target:
             return self.devices[target].speed.moving(2 * nbytes) if target >= 0 else 0.0
         if min(source, target) < 0:
@@ -442,7 +429,7 @@ class VirtualMachine:
         return self._links
 
     def charge(self, place: int, seconds: float, activity: Activity) -> None:
-        """Let a kernel run on the current stream of a device [s]."""
+        """Run a kernel on the current stream of a device [s]."""
         if self.quiet or self.update is not None:
             return
         lane = self.devices[place].lane
@@ -457,13 +444,13 @@ class VirtualMachine:
         self.follow()
 
     def follow(self) -> None:
-        """Tell the rank which stream its collectives are on now."""
+        """Set the stream of the rank's collectives."""
         lane = self.devices[self.place].lane
         self.rank.lane = None if lane is self.devices[self.home].default else lane
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Charge nothing for a while."""
+        """Charge nothing within the context."""
         self.quiet += 1
         try:
             yield
@@ -480,12 +467,12 @@ class VirtualMachine:
 
     @property
     def now(self) -> float:
-        """The host's own time [s]."""
+        """Return the host's time [s]."""
         self.rank.advance()
         return self.rank.runtime.now
 
     def reach(self, instant: float) -> None:
-        """Let the host wait until an instant; nothing that it launches begins before [s]."""
+        """Let the host wait until an instant; its later launches begin no earlier [s]."""
         self.host = max(self.host, instant)
         self.rank.idle(instant)
         self.rank.runtime.reach(self.rank.rank, instant)
@@ -497,7 +484,7 @@ class VirtualMachine:
 
 
 def machine() -> VirtualMachine | None:
-    """The machine of the current thread's rank; None outside of ranks."""
+    """Return the machine of the current thread's rank; None outside of ranks."""
     rank = current()
     return None if rank is None else rank.state.get(KEY)
 
@@ -510,19 +497,13 @@ MISSING = object()
 
 
 class Patches:
-    """Replaced attributes, to be restored.
-
-    Parameters
-    ----------
-    stack : ExitStack
-        Closing it takes all of it back, the last first.
-    """
+    """Replaced attributes, restored in reverse order when ``stack`` is closed."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
 
     def undo(self, call: Callable[[], Any]) -> None:
-        """Have something else called when all is taken back."""
+        """Add a call when all is restored."""
         self._stack.callback(call)
 
     def put(self, owner: Any, name: str, value: Any) -> Any:
@@ -537,7 +518,7 @@ class Patches:
         return before
 
     def wrap(self, owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put a function around another one; nothing happens where there is none."""
+        """Wrap a function; does nothing if it is missing."""
         before = getattr(owner, name, None)
         if before is not None:
             self.put(owner, name, around(before))

@@ -22,14 +22,14 @@ class Unclaimed:
     nbytes = 0
 
     def resize(self, nbytes: int) -> None:
-        """It is not counted yet."""
+        """Do nothing; it is not counted yet."""
 
 
 UNCLAIMED = Unclaimed()
 
 
 def block_of(tensor: Any) -> Block | Unclaimed | None:
-    """Block of the tensor's storage on a device; None on the CPU."""
+    """Return the block of the tensor's storage on a device; None on the CPU."""
     try:
         found: Block | Unclaimed | None = tensor.untyped_storage().block
     except NotImplementedError:  # sparse tensors have none; nor have wrappers
@@ -42,7 +42,7 @@ def block_of(tensor: Any) -> Block | Unclaimed | None:
 
 
 def inner_of(tensor: Any) -> Any:
-    """A plain tensor that a wrapper of another class holds; None for all others."""
+    """Return the plain tensor inside a wrapper of another class; None for all others."""
     if tensor.layout in (torch.sparse_coo,):
         return tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
@@ -55,7 +55,7 @@ def inner_of(tensor: Any) -> Any:
 
 
 def device_of(tensor: Any) -> torch.device | None:
-    """The virtual device that a tensor is on; None on the CPU."""
+    """Return the virtual device of a tensor; None on the CPU."""
     found = block_of(tensor)
     return None if found is None or found.place < 0 else found.device
 
@@ -64,7 +64,7 @@ def device_of(tensor: Any) -> torch.device | None:
 
 
 class Moved(torch.autograd.Function):
-    """A tensor on another device; its gradient goes the way back."""
+    """A tensor on another device; its gradient is copied back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, machine: VirtualMachine, place: int, blocking: bool) -> Any:
@@ -79,20 +79,20 @@ class Moved(torch.autograd.Function):
 
 
 def place_of(tensor: Any) -> int:
-    """The number of a tensor's device; -1 for the CPU."""
+    """Return the number of a tensor's device; -1 for the CPU."""
     block = block_of(tensor)
     return -1 if block is None else block.place
 
 
 def moved(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = True) -> Any:
-    """A copy of a tensor on another device, through which gradients flow."""
+    """Return a copy of a tensor on another device, through which gradients flow."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return Moved.apply(tensor, machine, place, blocking)
     return copied(machine, tensor, place, blocking)
 
 
 def copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = True) -> Any:
-    """A copy of a tensor's numbers on another device, and the time that it takes."""
+    """Return a copy of a tensor's numbers on another device, and its time."""
     before = place_of(tensor)
     if tensor.layout is not torch.strided:
         raise NotImplementedError(

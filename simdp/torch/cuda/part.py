@@ -1,4 +1,4 @@
-"""The part of each rank that is its devices."""
+"""The devices of each rank as a part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATCHES = (
     comm.patch_several,
     comm.patch_sync_batch_norm,
 )
-"""Replace functions of torch, in this order."""
+"""Functions that replace torch's, in this order."""
 
 
 class Devices(RankLocal):
@@ -45,13 +45,13 @@ class Devices(RankLocal):
             yield
 
     def begin(self, rank: Rank) -> None:
-        """Give a rank its machine; from now on its thread's compute is charged."""
+        """Create a rank's machine; from now on its thread's compute is charged."""
         machine = rank.state[KEY] = VirtualMachine(rank, faking.is_chosen())
         _push_mode(Charging(machine))
         autocast.listen(True)
 
     def end(self, rank: Rank) -> None:
-        """Take the mode away; the rank ends when all of its streams are through."""
+        """Remove the mode; the rank ends when all of its streams are finished."""
         machine: VirtualMachine | None = rank.state.get(KEY)
         if machine is not None:
             lanes = [lane for device in machine.devices for lane in device.lanes]

@@ -1,6 +1,6 @@
-"""Queries of torch.cuda, and calls that are refused.
+"""Queries of torch.cuda, and refused calls.
 
-A tensor is an ordinary one of the CPU. Its virtual device is written on its storage, so that views,
+A tensor is an ordinary one of the CPU. Its virtual device is stored on its storage, so that views,
 saved tensors and gradients have it too; device queries of torch read it there, and a dispatch mode
 (`simdp.torch.charging.mode`) passes it on from arguments to results.
 """
@@ -37,18 +37,18 @@ CAPABILITIES = {
 (docs.nvidia.com/cuda/cuda-c-programming-guide, compute capabilities; the parts' data sheets)."""
 
 UNKNOWN = ((8, 0), 108, "")
-"""Of devices that no catalogue entry names."""
+"""Of devices outside of the catalogue."""
 
 NCCL_VERSION = (2, 27, 3)
 
 
 def here(call: str) -> VirtualMachine:
-    """The machine of the current thread's rank.
+    """Return the machine of the current thread's rank.
 
     Raises
     ------
     ProgramError
-        If it is no rank's.
+        If the thread is not a rank's.
     """
     found = machine()
     if found is None:
@@ -96,24 +96,24 @@ class Properties:
 
 
 def device_count() -> int:
-    """Number of devices of the rank's node."""
+    """Return the number of devices of the rank's node."""
     found = machine()
     return 0 if found is None else len(found.devices)
 
 
 def is_available(*_: Any) -> bool:
-    """Whether there is any device."""
+    """Return whether there is any device."""
     return device_count() > 0
 
 
 def current_device() -> int:
-    """Number of the current device."""
+    """Return the number of the current device."""
     found = here("current_device")
     return found.use(found.place).index
 
 
 def set_device(device: Any) -> None:
-    """Choose the current device."""
+    """Set the current device."""
     index = index_of(device)
     if index >= 0:
         found = here("set_device")
@@ -122,12 +122,12 @@ def set_device(device: Any) -> None:
 
 
 def index_of(device: Any, optional: bool = True, allow_cpu: bool = False) -> int:
-    """Number of a device that a script names; None is the current one.
+    """Return the number of a device given by a script; None is the current one.
 
     Raises
     ------
     ValueError
-        As torch's, if it is no CUDA device.
+        As torch's, if it is not a CUDA device.
     """
     if isinstance(device, int):
         return device
@@ -140,7 +140,7 @@ def index_of(device: Any, optional: bool = True, allow_cpu: bool = False) -> int
 
 
 class device:  # noqa: N801
-    """``with torch.cuda.device(...)``: another current device for a while."""
+    """``with torch.cuda.device(...)``: another current device within the context."""
 
     def __init__(self, device: Any) -> None:
         self.idx = index_of(device) if device is not None else -1
@@ -166,7 +166,7 @@ class device_of(device):  # noqa: N801
 
 
 def exchange_device(index: int) -> int:
-    """Choose another device, and tell which it was; a number below 0 changes nothing."""
+    """Set the current device, and return the previous one; a negative number changes nothing."""
     found = here("device")
     before = found.place
     if index >= 0:
@@ -175,34 +175,34 @@ def exchange_device(index: int) -> int:
 
 
 def get_device_name(device: Any = None) -> str:
-    """Name of a device."""
+    """Return the name of a device."""
     return _facts(device)[2]
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """Compute capability of a device."""
+    """Return the compute capability of a device."""
     return _facts(device)[0]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether products may be in bfloat16."""
+    """Return whether products may be in bfloat16."""
     return including_emulation or get_device_capability() >= (8, 0)
 
 
 def is_tf32_supported() -> bool:
-    """Whether products may be in tfloat32."""
+    """Return whether products may be in tfloat32."""
     return get_device_capability() >= (8, 0)
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether two devices reach each other's memory."""
+    """Return whether two devices can access each other's memory."""
     found = here("can_device_access_peer")
     one, other = index_of(device), index_of(peer_device)
     return one != other and found.use(one).speed.device.peer_to_peer
 
 
 def get_arch_list() -> list[str]:
-    """The compiled architectures: only that of the device."""
+    """Return the compiled architectures: only that of the device."""
     return ["sm_{}{}".format(*get_device_capability())]
 
 
@@ -229,11 +229,11 @@ REFUSED = {
     "power_draw": "read the result of the run",
     "clock_rate": "read the result of the run",
 }
-"""What virtual devices have not, and what to do instead."""
+"""Features that virtual devices lack, and remedies."""
 
 
 def patch(patches: Patches) -> None:
-    """Put all of them in place."""
+    """Install all of them."""
     cuda = torch.cuda
     for function in (
         device_count, is_available, current_device, set_device, device, device_of,
@@ -262,11 +262,11 @@ def patch(patches: Patches) -> None:
 # Refusals -----------------------------------------------------------------------------------------
 
 KERNELS = ("load", "load_inline", "CUDAExtension", "CppExtension")
-"""What compiles kernels of a script's own."""
+"""Functions that compile a script's kernels."""
 
 
 def _extensions() -> Any:
-    """Torch's module of them, which complains of hosts without GPUs when it is imported."""
+    """Return torch's module of them, which warns of hosts without GPUs when imported."""
     log = logging.getLogger("torch.utils.cpp_extension")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -277,7 +277,7 @@ def _extensions() -> Any:
 
 
 def patch_refusals(patches: Patches) -> None:
-    """Put all of them in place."""
+    """Install all of them."""
     cpp_extension = _extensions()
     for name in KERNELS:
         patches.wrap(cpp_extension, name, _refusing)
@@ -306,7 +306,7 @@ def _remark() -> None:
 
 
 def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same numbers, and the times of uncompiled code."""
+    """Return the same numbers, at the times of uncompiled code."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         if machine() is None:

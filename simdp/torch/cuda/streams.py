@@ -19,7 +19,7 @@ class Stream:
     Parameters
     ----------
     device : torch.device, int or str, optional
-        The current one by default.
+        Default: the current one.
     priority : int
         Stored, without effect: kernels of several streams run concurrently at full speed.
     """
@@ -46,19 +46,19 @@ class Stream:
 
     @property
     def priority(self) -> int:
-        """As it was made."""
+        """Its given priority."""
         return self.lane.priority
 
     @property
     def cuda_stream(self) -> int:
-        """A number that no other stream has; 0 for default streams."""
+        """A unique number; 0 for default streams."""
         found = self._machine.devices[self.lane.place]
         return 0 if self.lane is found.default else id(self.lane)
 
     stream_id = cuda_stream
 
     def clock(self) -> float:
-        """When it is through [s]."""
+        """End of its queued work [s]."""
         return self._machine.clock(self.lane)
 
     def wait_event(self, event: Event) -> None:
@@ -77,15 +77,15 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        """Whether it is through by the time that the rank has reached."""
+        """Return whether it is finished at the rank's clock."""
         return self.clock() <= self._machine.now
 
     def is_capturing(self) -> bool:
-        """Whether work is captured in a graph: never."""
+        """Return whether work is captured in a graph: never."""
         return False
 
     def synchronize(self) -> None:
-        """Let the host wait until it is through."""
+        """Let the host wait until it is finished."""
         self._machine.reach(self.clock())
 
     def __enter__(self) -> Stream:
@@ -112,7 +112,7 @@ class Event:
     Attributes
     ----------
     instant : float or None
-        When the queue is through up to here; None before it was recorded [s].
+        When the queue reaches it; None before it was recorded [s].
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Event:
         self.instant: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Mark where a stream is, the current one by default."""
+        """Mark the end of a stream's queued work, by default of the current one."""
         self.instant = (current_stream() if stream is None else stream).clock()
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -136,7 +136,7 @@ class Event:
         (current_stream() if stream is None else stream).wait_event(self)
 
     def query(self) -> bool:
-        """Whether the queue is through up to here."""
+        """Return whether the queue has reached it."""
         return self.instant is None or self.instant <= here("Event").now
 
     def synchronize(self) -> None:
@@ -145,7 +145,7 @@ class Event:
             here("Event").reach(self.instant)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Virtual time from this to another event [ms].
+        """Return the virtual time from this to another event [ms].
 
         Raises
         ------
@@ -160,30 +160,30 @@ class Event:
 
     @property
     def event_id(self) -> int:
-        """A number of its own."""
+        """A unique number."""
         return id(self)
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream that kernels go to now."""
+    """Return the current stream of a device."""
     found = here("current_stream").use(index_of(device))
     return Stream(lane=found.lane)
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream that a device begins with."""
+    """Return the default stream of a device."""
     found = here("default_stream").use(index_of(device))
     return Stream(lane=found.default)
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Let kernels go to a stream from now on, and make its device the current one."""
+    """Set the current stream, and its device as the current one."""
     if stream is not None:
         here("set_stream").choose(stream.lane)
 
 
 class StreamContext:
-    """``with torch.cuda.stream(...)``: another stream for a while; None changes nothing."""
+    """``with torch.cuda.stream(...)``: another stream within the context; None changes nothing."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -209,7 +209,7 @@ def synchronize(device: Any = None) -> None:
 
 
 def patch(patches: Patches) -> None:
-    """Put all of them in place."""
+    """Install all of them."""
     cuda = torch.cuda
     for name, value in {
         "Stream": Stream,
@@ -231,37 +231,37 @@ def patch(patches: Patches) -> None:
 
 
 def ledger(device: Any = None) -> DeviceLedger:
-    """Memory ledger of a device."""
+    """Return the memory ledger of a device."""
     return here("memory").devices[index_of(device)].ledger
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes in tensors."""
+    """Return bytes in tensors."""
     return ledger(device).allocated
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Most bytes in tensors since the peak was reset."""
+    """Return peak bytes in tensors since the last reset."""
     return ledger(device).peak
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes that the allocator holds."""
+    """Return bytes held by the allocator."""
     return ledger(device).reserved
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """Most bytes that the allocator held since the peak was reset."""
+    """Return peak bytes held by the allocator since the last reset."""
     return ledger(device).peak_reserved
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Count the most from here on."""
+    """Restart the peaks."""
     ledger(device).reset_peak()
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """Count allocations and releases from here on."""
+    """Restart the counts of allocations and releases."""
     found = ledger(device)
     found.total_allocated = found.total_freed = found.num_allocs = found.num_frees = 0
     found.num_ooms = 0
@@ -274,13 +274,13 @@ def empty_cache() -> None:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Bytes that are free, and all."""
+    """Return free and total bytes."""
     found = ledger(device)
     return found.free, found.capacity
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """Figures of the allocator under torch's names; those of pools other than ``all`` are left."""
+    """Return figures of the allocator under torch's names, of pool ``all`` only."""
     found, stats = ledger(device), OrderedDict[str, int]()
     taken, given = found.total_allocated, found.total_freed
     for name, now, peak in (
@@ -299,7 +299,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
-    """The same, with a dictionary for each part of a name."""
+    """Return the same, with a dictionary for each part of a name."""
     nested: dict[str, Any] = {}
     for name, value in memory_stats(device).items():
         *parts, last = name.split(".")
@@ -311,7 +311,7 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The main figures as lines of text."""
+    """Return the main figures as lines of text."""
     found = ledger(device)
     rows = [
         ("Allocated memory", found.allocated, found.peak),
@@ -322,17 +322,17 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
-    """Share of the device's memory that the process may take."""
+    """Return the fraction of the device's memory that the process may use."""
     return ledger(device).fraction
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """Let the process take a share of the device's memory.
+    """Limit the process to a fraction of the device's memory.
 
     Raises
     ------
     ValueError
-        As torch's, if it is no share.
+        As torch's, if it is not a fraction.
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
@@ -364,7 +364,7 @@ OLD_NAMES = {
 
 
 def patch_memory(patches: Patches) -> None:
-    """Put all of them in place."""
+    """Install all of them."""
     names = {function.__name__: function for function in FUNCTIONS} | OLD_NAMES
     for name, function in names.items():
         patches.put(torch.cuda, name, function)

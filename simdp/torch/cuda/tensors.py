@@ -18,7 +18,7 @@ _HOST_DEVICE = torch._C.TensorBase.device.__get__
 
 
 def patch(patches: Patches) -> None:
-    """Put the methods of tensors in place."""
+    """Install the methods of tensors."""
     tensor = torch.Tensor
     patches.put(torch.UntypedStorage, "block", None)
     patches.put(torch.UntypedStorage, "bucket", False)
@@ -42,7 +42,7 @@ def patch(patches: Patches) -> None:
 
 
 def device(self: Any) -> torch.device:
-    """Where a tensor is, as scripts see it."""
+    """Return the device of a tensor, as seen by scripts."""
     here = machine()
     block = None if here is None else block_of(self)
     if here is None or block is None:
@@ -58,7 +58,7 @@ def _get_device(self: Any) -> int:
 
 
 def target(here: VirtualMachine, asked: Any) -> int | None:
-    """The number of a device that a script names, -1 for the CPU; None for others, as meta."""
+    """Return the number of a requested device, -1 for the CPU; None for others, as meta."""
     found = here.device_of(asked)
     if found.type == "cuda":
         return int(found.index)
@@ -92,7 +92,7 @@ def _to(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor is no wrapper with operators of its own."""
+    """Return whether a tensor is not a wrapper with custom operators."""
     return getattr(type(tensor), "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
 
 
@@ -114,7 +114,7 @@ def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_pinned(tensor: Any) -> bool:
-    """Whether a tensor of the host lies where devices can read by themselves."""
+    """Return whether a tensor of the host is in pinned memory."""
     return bool(tensor.untyped_storage().pinned)
 
 
@@ -181,7 +181,7 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _grouped(original: Callable[..., Any]) -> Callable[..., Any]:
-    """How optimizers and clipping sort their tensors."""
+    """Group tensors of optimizers and clipping by device."""
 
     def group(lists: Any, with_indices: bool = False) -> Any:
         here = machine()
@@ -204,7 +204,7 @@ def _grouped(original: Callable[..., Any]) -> Callable[..., Any]:
 # Factories ----------------------------------------------------------------------------------------
 
 METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
-"""Methods of tensors that make others, by default on their own device."""
+"""Methods that create tensors, by default on the same device."""
 
 LIKE = (
     "empty_like",
@@ -215,14 +215,14 @@ LIKE = (
     "randn_like",
     "zeros_like",
 )
-"""Functions that make a tensor like another one, by default on its device."""
+"""Functions that create a tensor like another one, by default on its device."""
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "sparse_coo_tensor")
-"""What reads data of the host."""
+"""Functions that read data of the host."""
 
 
 def patch_factories(patches: Patches) -> None:
-    """Put all factories in place."""
+    """Install all factories."""
     made: dict[Any, Callable[..., Any]] = {}
     constructors: list[Any] = list(_device._device_constructors())
     for original in constructors:
@@ -327,7 +327,7 @@ def _new_tensor(self: Any, data: Any, *, device: Any = None, dtype: Any = None, 
 
 
 def _in_context(made: dict[Any, Any]) -> Callable[..., Any]:
-    """Effect of ``with torch.device(...)`` and ``torch.set_default_device`` on a call."""
+    """Return the effect of ``with torch.device`` and ``torch.set_default_device`` on a call."""
     constructors = set(_device._device_constructors()) | set(made)
 
     def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -348,10 +348,10 @@ class _AnyGenerator(META):
 
 
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):
-    """A generator of a virtual device draws as one of the CPU does."""
+    """A generator of a virtual device draws like one of the CPU."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """Make one; which device it is for makes no difference to its numbers."""
+        """Create one; its numbers do not depend on its device."""
         here = machine()
         asked = torch.device(device) if here is None else here.device_of(device)
         plain = asked.type in ("cpu", "cuda")
@@ -364,7 +364,7 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
 
     @property
     def device(self) -> torch.device:
-        """The device that it was made for."""
+        """The device that it was created for."""
         found: torch.device = self._asked
         return found
 
@@ -380,7 +380,7 @@ MIXING = {
     aten.set_.source_Tensor,
     aten.is_same_size.default,
 }
-"""What takes tensors of several devices."""
+"""Operators with tensors of several devices."""
 
 INDEXING = {
     aten.index.Tensor,
@@ -390,25 +390,25 @@ INDEXING = {
     aten._unsafe_index.Tensor,
     aten._unsafe_index_put.default,
 }
-"""What takes indices of the CPU on any device."""
+"""Operators that allow indices of the CPU on any device."""
 
 WAITING = {aten._local_scalar_dense.default, aten.nonzero.default}
-"""What the host waits for, to know what came out."""
+"""Operators whose result the host waits for."""
 
 
 NOWHERE, MADE_BY_TORCH = -2, -3
-"""Places of what has no tensors to tell; of tensors that no Python code asked for."""
+"""Places of operators without tensors, and of tensors that no Python code requested."""
 
 
 def placed(
     machine: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, Any]]:
-    """The device that an operator runs on, and its arguments by name as the CPU takes them.
+    """Return the device of an operator, and its arguments by name for the CPU.
 
     Raises
     ------
     RuntimeError
-        As torch's, where tensors of two devices meet.
+        As torch's, for tensors of two devices.
     """
     place = NOWHERE
     for tensor in _tensors(args, kwargs):
@@ -434,7 +434,7 @@ def placed(
             continue  # of an optimizer; its tensors keep their devices
         raise RuntimeError(_mixed(func, place, here))
     if "device" in kwargs or machine.asked is not NOBODY:
-        return _told(machine, place, kwargs)
+        return _factory_device(machine, place, kwargs)
     if place == NOWHERE:
         place = MADE_BY_TORCH if machine.asked is NOBODY else -1
     if place >= 0 and func in WAITING:
@@ -443,27 +443,27 @@ def placed(
 
 
 def _by_reducer() -> bool:
-    """Whether DDP puts a gradient into its bucket, which it takes for one of the same device."""
+    """Return whether DDP copies a gradient into its bucket, which it assumes on the same device."""
     node: Any = torch._C._current_autograd_node()
     return node is not None and bool(node.name() == "torch::autograd::AccumulateGrad")
 
 
-def _told(
+def _factory_device(
     machine: VirtualMachine, place: int, kwargs: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, Any]]:
-    """Device of a factory call.
+    """Return the device of a factory call.
 
-    Torch's C++ code sees only CPU tensors, and creates more of that kind.
+    torch's C++ code sees only CPU tensors, and creates more of that kind.
     """
-    told, changed = kwargs.get("device"), dict(kwargs)
+    wanted, changed = kwargs.get("device"), dict(kwargs)
     changed.pop("pin_memory", None)
     asked = machine.asked
-    if told is None and asked is not NOBODY:
-        told = asked
-    if told is not None and told.type == "cuda":
+    if wanted is None and asked is not NOBODY:
+        wanted = asked
+    if wanted is not None and wanted.type == "cuda":
         changed["device"] = CPU
-        return int(machine.device_of(told).index), changed
-    if told is not None and told.type != "cpu" and not (machine.fake and told.type == "meta"):
+        return int(machine.device_of(wanted).index), changed
+    if wanted is not None and wanted.type != "cpu" and not (machine.fake and wanted.type == "meta"):
         return -1, changed
     if asked is NOBODY:
         return (MADE_BY_TORCH if place == NOWHERE else place), changed
@@ -532,13 +532,13 @@ def _mixed(func: Any, one: int, other: int) -> str:
 # Saving -------------------------------------------------------------------------------------------
 
 FIRST = 0
-"""Priority of the reader of tags: before torch's own of the CPU (10) and CUDA (20)."""
+"""Priority of the reader of tags: before torch's of the CPU (10) and CUDA (20)."""
 
 _SAVED_DEVICE = torch._C.StorageBase.device.__get__
 
 
 def patch_saving(patches: Patches) -> None:
-    """Put all of it in place."""
+    """Install all of it."""
     storage = torch.UntypedStorage
     patches.put(storage, "device", property(_saved_device))
     patches.put(storage, "is_cuda", property(lambda self: _saved_device(self).type == "cuda"))

@@ -2,7 +2,7 @@
 
 The first forward under gradients gives the module and the shapes of its batch, which are recorded
 without memory at the end of the script. Operators between that forward and its backward are the
-loss, and are recorded as they run. The optimizer's first step gives the number of micro-steps.
+loss, and are recorded when they run. The optimizer's first step gives the number of micro-steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ScriptRecorder(RankLocal):
     Parameters
     ----------
     path : Path
-        Of the scenario that is written.
+        Of the written scenario.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class ScriptRecorder(RankLocal):
         where : Where
             The script's cluster.
         cluster : Path
-            As it was named: a machine, or a scenario with one.
+            As named: a machine, or a scenario with one.
 
         Raises
         ------
@@ -172,7 +172,7 @@ def _plain(out: Any) -> Any:
 
 
 def _with_loss(made: RecordedWorkload, tape: RecordingTape | None) -> Recording:
-    """The module's operators, and behind them those of the loss."""
+    """Return the module's operators, followed by those of the loss."""
     recording, ends = made.recording, made.outputs or (made.recording.output,)
     if tape is None or not tape.ran:
         return recording
@@ -192,7 +192,7 @@ def _with_loss(made: RecordedWorkload, tape: RecordingTape | None) -> Recording:
 
 
 def cluster_section(where: Where, named: Path) -> dict[str, Any]:
-    """The cluster's section of a scenario: by the machine's name, or written out."""
+    """Return the cluster's section of a scenario: by the machine's name, or written out."""
     cluster = where.cluster
     sizes = {"world_size": cluster.world_size, "devices_per_node": cluster.local_size}
     if not named.suffix:

@@ -20,21 +20,18 @@ HOOKS = {
     "_all_reduce_hook": "set_all_reduce_hook",
     "gradient_divide_factor": "set_gradient_divide_factor",
 }
-"""What a unit may have been given that changes sums, and by which call."""
+"""Settings of a unit that change sums, and the calls that set them."""
 
 
 def strategy_of_units(module: nn.Module) -> dict[str, Any]:
-    """The section ``strategy`` of a scenario for a model after its first forward.
+    """Return the section ``strategy`` of a scenario for a model after its first forward.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The root, or a model of which only parts were given to ``fully_shard``.
+    ``module`` is the root, or a model with only parts given to ``fully_shard``.
 
     Raises
     ------
     SimdpError
-        If scenarios have no words for how it is cut.
+        If scenarios cannot express its sharding.
     """
     if not isinstance(module, FSDPModule):
         part = next(name for name, one in module.named_modules() if isinstance(one, FSDPModule))
@@ -64,12 +61,12 @@ def strategy_of_units(module: nn.Module) -> dict[str, Any]:
 
 
 def is_cut(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` has cut a module, or parts of it."""
+    """Return whether ``fully_shard`` has sharded a module, or parts of it."""
     return any(isinstance(one, FSDPModule) for one in module.modules())
 
 
 def _only_group(name: str, state: Any) -> Any:
-    """A unit's parameters; None for one with replicated parameters."""
+    """Return a unit's parameters; None for one with replicated parameters."""
     modules, groups = state._modules, state._fsdp_param_groups
     if len(modules) > 1 or len(groups) > 1:
         of = f"{name or 'the root'} has {max(len(modules), len(groups))}"
@@ -90,12 +87,12 @@ def _of(groups: dict[str, Any], key: str) -> list[Any]:
 
 
 def _one(call: str, values: Iterable[Any]) -> Any:
-    """The common value of all units.
+    """Return the common value of all units.
 
     Raises
     ------
     SimdpError
-        If it is not the same.
+        If they differ.
     """
     first, *others = values
     if any(other != first for other in others):
@@ -107,7 +104,7 @@ def _one(call: str, values: Iterable[Any]) -> Any:
 
 
 def _shards(group: Any) -> dict[str, Any]:
-    """The strategy's name, by the dimensions of its mesh."""
+    """Return the strategy's name, by the dimensions of its mesh."""
     mesh = group.mesh_info
     size = getattr(mesh, "shard_mesh_size", None)
     if size is None:
@@ -123,7 +120,7 @@ def _shards(group: Any) -> dict[str, Any]:
 
 
 def _freed(groups: dict[str, Any]) -> dict[str, Any]:
-    """Units freed after forward: all but the root is a scenario's default."""
+    """Return units freed after forward: all but the root is a scenario's default."""
     found = {}
     for name, group in groups.items():
         if group is not None:
@@ -137,7 +134,7 @@ def _freed(groups: dict[str, Any]) -> dict[str, Any]:
 
 
 def _precision(states: dict[str, Any], groups: dict[str, Any]) -> dict[str, Any]:
-    """Of ``MixedPrecisionPolicy``."""
+    """Return the settings of ``MixedPrecisionPolicy``."""
     policy = states[""]._mp_policy
     keys = ("param_dtype", "reduce_dtype")
     for name, state in states.items():
@@ -164,19 +161,14 @@ OWN = frozenset({"kind", "param_groups"})
 
 
 def optimizer_keys(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> dict[str, Any]:
-    """The section ``workload.optimizer`` of a scenario for one of torch's optimizers.
+    """Return the section ``workload.optimizer`` of a scenario for one of torch's optimizers.
 
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        One that simdp knows by its class's name.
-    names : dict of int to str
-        The parameters' names by their identity.
+    ``names`` are the parameters' names by identity.
 
     Raises
     ------
     SimdpError
-        If simdp does not know it.
+        If simdp does not support the optimizer.
     """
     kind = type(optimizer).__name__.lower()
     if kind not in OPTIMIZERS:
@@ -205,14 +197,14 @@ def optimizer_keys(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> d
 
 
 def optimizer_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Any]:
-    """As `optimizer_keys`, also of one that has another one for a share of the parameters."""
+    """As `optimizer_keys`, also for an optimizer of a rank's share of the parameters."""
     names = {id(one): name for name, one in module.named_parameters()}
     inner = optimizer.optim if isinstance(optimizer, ZeroRedundancyOptimizer) else optimizer
     return optimizer_keys(inner, names)
 
 
 def with_shares(strategy: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The same section where the optimizer has a share of the parameters on each rank.
+    """Return the same section if the optimizer has a share of the parameters on each rank.
 
     Raises
     ------
@@ -234,12 +226,12 @@ def with_shares(strategy: dict[str, Any], optimizer: torch.optim.Optimizer) -> d
 
 
 def strategy_of(module: nn.Module) -> dict[str, Any]:
-    """The section ``strategy`` of a scenario for a wrapped module.
+    """Return the section ``strategy`` of a scenario for a wrapped module.
 
     Raises
     ------
     SimdpError
-        If a wrapper or its hook has no such words.
+        If a scenario cannot express the wrapper or its hook.
     """
     if isinstance(module, nn.DataParallel):
         return {"kind": "data_parallel"}
@@ -267,7 +259,7 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
 
 
 def precision_of() -> dict[str, Any] | None:
-    """The section ``workload.precision`` for the current autocast settings."""
+    """Return the section ``workload.precision`` for the current autocast settings."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
@@ -281,7 +273,7 @@ HOOK_SETTINGS = {
     "fp16_compress_hook": "fp16",
     "powerSGD_hook": "power_sgd",
 }
-"""torch's communication hooks, as scenarios call them."""
+"""Names of torch's communication hooks in scenarios."""
 
 
 def _differs(name: str, group: dict[str, Any], first: dict[str, Any]) -> bool:

@@ -30,9 +30,9 @@ from simdp.workload.step_costs import forward_flops
 
 
 class AsOnDevices(TorchFunctionMode):
-    """Calls that CPUs take apart, as devices run them: dropout and attention in one kernel.
+    """Runs calls that CPUs split as devices do: dropout and attention in one kernel.
 
-    Tensors requested on a device are the host's, as all are here.
+    Tensors requested on a device are on the host, like all others here.
     """
 
     def __torch_function__(
@@ -76,7 +76,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """One kernel each way; heads of keys that serve several queries stay as they are."""
+    """Run one kernel each way; key heads shared by several queries stay unchanged."""
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         share = query.shape[-3] // key.shape[-3]
         key = key.repeat_interleave(share, dim=-3)
@@ -90,7 +90,7 @@ def _attention(
 
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
-    """Tensors that are made inside have shapes and no memory."""
+    """Give tensors created inside shapes and no memory."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         yield mode
 
@@ -111,13 +111,13 @@ def bare(module: torch.nn.Module) -> Iterator[None]:
 
 
 def fake_leaf(tensor: torch.Tensor, learned: bool) -> torch.Tensor:
-    """A tensor like it, without its numbers."""
+    """Return a tensor like it, without its numbers."""
     made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return made.requires_grad_(learned)
 
 
 def resized(value: Any, batch: int, wanted: int) -> Any:
-    """A sample with another number of samples, in every tensor whose first axis counts them."""
+    """Return a sample with another number of samples, in every tensor with them on axis 0."""
     return mapped(value, lambda tensor: _resized(tensor, batch, wanted))
 
 
@@ -128,7 +128,7 @@ def _resized(tensor: torch.Tensor, batch: int, wanted: int) -> torch.Tensor:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same nested value with every tensor changed."""
+    """Return the same nested value with every tensor changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -155,7 +155,7 @@ class RecordedWorkload:
 
     @cached_property
     def graph(self) -> ModelGraph:
-        """Simdp's graph of the module."""
+        """Return simdp's graph of the module."""
         return Operators.of(self.recording).graph
 
     @property
@@ -165,12 +165,12 @@ class RecordedWorkload:
 
     @property
     def flops(self) -> float:
-        """Of forward's products on one sample, as publications count them [FLOP]."""
+        """FLOPs of forward's products on one sample, as counted by publications."""
         shapes = [(one.elements,) for one in self.recording.inputs]
         return forward_flops(self.graph, shapes).products
 
     def workload(self, path: str, **keys: Any) -> dict[str, Any]:
-        """The section ``workload`` of a scenario, with a file of this name next to it."""
+        """Return the section ``workload`` of a scenario, with a file of this name next to it."""
         model = {"kind": "operators", "path": path}
         return {"model": model, "microbatch": self.microbatch, **self.keys, **keys}
 
@@ -183,7 +183,7 @@ class RecordedWorkload:
         workload: Mapping[str, Any] | None = None,
         **sections: Any,
     ) -> Path:
-        """Write a scenario, and the operators as a JSON file next to it.
+        """Write a scenario, and the operators as a JSON file next to it; return its path.
 
         Parameters
         ----------
@@ -191,11 +191,6 @@ class RecordedWorkload:
             Of the scenario, ending in .yaml; the other file has its stem and ``.operators.json``.
         cluster, strategy, workload, **sections
             Of the scenario, as plain data; ``workload`` is added to it.
-
-        Returns
-        -------
-        Path
-            Of the scenario.
 
         Raises
         ------
@@ -224,20 +219,21 @@ def _put(stream: Any, text: str) -> None:
 # Tape ---------------------------------------------------------------------------------------------
 
 SUMS = ("add", "add_")
-"""How autograd adds gradients of a value that was used twice, which no scenario's layer counts."""
+"""Operators of autograd that add gradients of a value used twice, which no scenario's layer counts.
+"""
 
 PASSED = frozenset({"prim", "c10d", "_c10d_functional", "c10d_functional"})
-"""Namespaces of operators that are no kernels of a device."""
+"""Namespaces of operators that launch no kernels on a device."""
 
 LEAF = 2**63
 """Nodes of parameters have larger numbers."""
 
 Storage = int
-"""Identity of the memory behind a tensor; the tape keeps what it has seen alive."""
+"""Identity of the memory of a tensor; the tape keeps recorded memory alive."""
 
 
 def storage_of(tensor: torch.Tensor) -> Storage:
-    """Views share it."""
+    """Return the identity of a tensor's memory, shared by views."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -264,13 +260,13 @@ class RecordingTape(TorchDispatchMode):
     module : torch.nn.Module
         Module whose submodules name the operators.
     parameters : dict of str to Tensor
-        Leaves by name; those that are learned get gradients.
+        Leaves by name; those that are trained get gradients.
     buffers : dict of str to Tensor
-        By name; they are there, whatever runs.
+        By name; always in memory.
     inputs : sequence of Tensor
-        The values that there are from the beginning, in their order.
+        The initial values, in order.
     begun : bool
-        Whether forward has begun before the tape, which has nothing of that part's backward.
+        Whether forward has begun before the tape, which lacks that part's backward.
 
     Attributes
     ----------
@@ -374,7 +370,7 @@ class RecordingTape(TorchDispatchMode):
             self.ran[self._last].products += launched.products
 
     def _operator_of(self, sequence: int) -> int:
-        """The operator that an autograd node belongs to; gradients that are added, to the last."""
+        """Return the operator of an autograd node; gradients that are added belong to the last."""
         if sequence in self._made_by:
             return self._made_by[sequence]
         before = [made for made in self._made_by if made <= sequence]
@@ -411,7 +407,7 @@ class RecordingTape(TorchDispatchMode):
         self.beside.update(storage_of(tensor) for tensor in made[1:])
 
     def _note_view(self, nodes: range, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """It makes no value of its own; its part of backward counts with its first user."""
+        """Record a view, which makes no value; its part of backward counts with its first user."""
         for tensor in made:
             store = storage_of(tensor)
             self._views.setdefault(store, []).extend(nodes)
@@ -441,21 +437,21 @@ class RecordingTape(TorchDispatchMode):
 
 
 class Taped(NamedTuple):
-    """A tape, and how many samples were in its batch."""
+    """A tape, and the number of samples of its batch."""
 
     batch: int
     tape: RecordingTape
 
 
 def calls_of(small: Taped, large: Taped | None) -> list[RecordedCall]:
-    """The operators of forward, with their cost per sample and their fixed cost.
+    """Return the operators of forward, with their cost per sample and their fixed cost.
 
     Parameters
     ----------
     small : Taped
-        Of the batch that sizes are exact for.
+        Of the batch with exact sizes.
     large : Taped, optional
-        Of a larger one; left out, a sample is the whole batch, and nothing is constant.
+        Of a larger one; without it, a sample is the whole batch, and nothing is constant.
 
     Raises
     ------
@@ -534,7 +530,7 @@ def _kept(number: int, one: Ran, two: Ran, split: _Split) -> KeptSizes:
 
 
 def _sorted_out(number: int, ran: Ran, tape: RecordingTape) -> tuple[tuple[int, ...], bool, Sizes]:
-    """Inputs that an operator keeps, whether it keeps its output, and further kept tensors."""
+    """Return kept inputs of an operator, whether it keeps its output, and further kept tensors."""
     inputs, output, beside = list[int](), False, list[Sizes]()
     for store, tensor in ran.kept.items():
         value = tape.value_of.get(store)

@@ -1,4 +1,4 @@
-"""Workload: a torch module as a simdp workload, by a forward and backward without memory."""
+"""Converts a torch module to a workload, by a forward and backward without memory."""
 
 from __future__ import annotations
 
@@ -44,39 +44,34 @@ def workload(
     optimizer: torch.optim.Optimizer | None = None,
     scales: bool = True,
 ) -> RecordedWorkload:
-    """Make a workload of a torch module: its operators, parameters and the order of its gradients.
+    """Convert a torch module to a workload: operators, parameters and the order of gradients.
 
     Forward and backward run on tensors without memory, so that a module of any size takes seconds;
-    one on the ``meta`` device needs no memory either. Control flow that depends on numbers cannot
-    be followed.
+    one on the ``meta`` device needs no memory either. Control flow must not depend on numbers.
 
     Parameters
     ----------
     module : torch.nn.Module
-        In the mode in which it is; its weights and buffers stay as they are.
+        In its current mode; its weights and buffers do not change.
     sample : Tensor, tuple, or dict
-        A batch: the only argument, all of them, or all by name; only shapes and dtypes count.
-        The first axis of its first tensor counts the samples.
+        A batch: the only argument, all of them, or all by name; only shapes and dtypes count. The
+        first axis of its first tensor counts the samples.
     target : Tensor, tuple or dict, optional
         Arguments of the loss in addition to the output.
     loss : callable, optional
         ``loss(output, target)``, or ``loss(output)`` without a target. Without it backward begins
-        at the output's own ``loss``, if it has one, and else at all of its numbers.
+        at the output's ``loss``, if it has one, and else at all of its numbers.
     optimizer : torch.optim.Optimizer, optional
         Named in the scenario, with its arguments.
     scales : bool
         Whether to run a second batch, twice as large, to find the costs that grow with the samples;
         False takes the batch as one sample.
 
-    Returns
-    -------
-    RecordedWorkload
-
     Raises
     ------
     SimdpError
-        If the module's operators depend on numbers or on the batch's size, or there is no tensor
-        in the sample.
+        If the module's operators depend on numbers or on the batch's size, or there is no tensor in
+        the sample.
     """
     batch = _batch_of(sample)
     small = max(batch, 2) if scales else batch
@@ -155,7 +150,7 @@ def _backward(out: Any, target: Any, loss: Loss | None) -> None:
 
 
 def _plain(out: Any) -> Any:
-    """Convert the output of transformers' modules, a dictionary of its own kind."""
+    """Convert the output of transformers' modules, a special dictionary."""
     return dict(out) if hasattr(out, "items") else out
 
 
