@@ -256,10 +256,10 @@ def op_of(opts: Any) -> Any:
     return getattr(opts, "reduceOp", opts)
 
 
-def message(name: str, memory: Buffer, whom: str, tag: int) -> CallSignature:
+def message(name: str, memory: Buffer, peer: str, tag: int) -> CallSignature:
     """Format a message for reports."""
     dtype = str(memory.dtype).removeprefix("torch.")
-    return CallSignature(name, dtype, (memory.size,), whom + (f", tag={tag}" if tag else ""))
+    return CallSignature(name, dtype, (memory.size,), peer + (f", tag={tag}" if tag else ""))
 
 
 def flat_tensors(works: Sequence[Any]) -> list[Any]:

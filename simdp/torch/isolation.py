@@ -65,12 +65,12 @@ class Worlds(RankLocal):
         for name in BACKENDS:
             plugins[name.upper()] = c10d.Backend._BackendPlugin(_made, True)
 
-        def told(*given: Any, **named: Any) -> Any:
+        def group_helper(*given: Any, **named: Any) -> Any:
             config = c10d.BackendConfig(named.get("backend") or given[3])
             asking("init_process_group").state["backends"] = config.get_device_backend_map()
             return helper(*given, **named)
 
-        c10d._new_process_group_helper = told
+        c10d._new_process_group_helper = group_helper
         if recorder is not None:
             c10d._maybe_attach_flight_recorder = lambda *given: None
         _set_thread_isolation_mode(True)

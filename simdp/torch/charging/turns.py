@@ -250,7 +250,7 @@ class WholeSteps:
         return False
 
     def update(self, parameter: Any, count: int) -> None:
-        """Return None: an optimizer's step takes the time of its memory traffic, as in scenarios."""
+        """Return None: an optimizer's step takes its memory traffic's time, as in scenarios."""
 
     def updated(self, seconds: float) -> None:
         """Count an optimizer step, which a measured step includes [s]."""
@@ -405,8 +405,8 @@ class Turns:
         nbytes = sum(one.numel() * one.element_size() for one in given)
         if listed and listed not in (nbytes, 4 * count):
             raise ProgramError(
-                f"--compute {self.record.path}: layer {name} has gradients of {listed} bytes in the "
-                f"record, and of {nbytes} in {model}; measure the model that is run."
+                f"--compute {self.record.path}: layer {name} has gradients of {listed} bytes in "
+                f"the record, and of {nbytes} in {model}; measure the model that is run."
             )
 
     # Turns ----------------------------------------------------------------------------------------
