@@ -26,12 +26,12 @@ class ProbeError(SimdpError):
 
 
 def require_torch() -> None:
-    """Refuse to go on without torch.
+    """Check that torch is installed.
 
     Raises
     ------
     ProbeError
-        If torch is not installed.
+        If it is not.
     """
     if find_spec("torch") is None:
         raise ProbeError(
@@ -40,19 +40,13 @@ def require_torch() -> None:
 
 
 def say(line: str) -> None:
-    """Tell the user how far a probe is."""
+    """Print a line of progress."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> int:
-    """Run a probe's main function; print errors to stderr in one line.
-
-    Returns
-    -------
-    int
-        The exit status.
-    """
+    """Run a probe's main function, print its error to stderr, and return the exit status."""
     try:
         main(arguments)
     except SimdpError as error:
@@ -62,15 +56,15 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> int:
 
 
 Collect = Callable[[dict[str, Any]], None]
-"""Takes what was found; it can be pickled."""
+"""Stores the results; it can be pickled."""
 
 Read = Callable[[], dict[str, Any] | None]
-"""Gives it back; None where nothing was found, as on the other ranks of torchrun."""
+"""Returns them; None without results, as on the other ranks of torchrun."""
 
 
 @contextmanager
 def handover() -> Iterator[tuple[Collect, Read]]:
-    """Make both ends of a handover, through a file that is gone afterwards."""
+    """Yield functions that store and read results through a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         yield partial(_write, path), partial(_read, path)
@@ -91,28 +85,22 @@ T = TypeVar("T")
 MiB = 2**20
 
 PRECISIONS = ("full", "tf32", "bf16", "fp16")
-"""float32; float32 whose products are in TF32; autocast to bfloat16 or to float16."""
+"""float32; float32 with products in TF32; autocast to bfloat16 or to float16."""
 
 BACKENDS = ("gloo", "nccl")
 DEVICES = ("cpu", "cuda")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line and an exception."""
+    """An argument parser that raises one-line errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments.
-
-        Raises
-        ------
-        ProbeError
-            Always.
-        """
-        raise ProbeError(f"{self.prog}: {message.rstrip('.')}; --help lists what there is.")
+        """Raise a `ProbeError`."""
+        raise ProbeError(f"{self.prog}: {message.rstrip('.')}; see --help.")
 
 
 def listed(read: Callable[[str], T], repeats: bool = False) -> Callable[[str], list[T]]:
-    """Read ``a,b,c``, each with ``read``; nothing twice, unless it may be."""
+    """Return a parser of ``a,b,c``, each with ``read``, without duplicates unless ``repeats``."""
 
     def read_all(text: str) -> list[T]:
         found = [read(part.strip()) for part in text.split(",")]
@@ -124,30 +112,30 @@ def listed(read: Callable[[str], T], repeats: bool = False) -> Callable[[str], l
 
 
 def positive(text: str) -> int:
-    """Read a whole number from 1 on."""
+    """Parse an integer from 1 on."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number >= 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
     return int(text)
 
 
-def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
-    """Read one of some names."""
+def one_of(noun: str, known: Sequence[str]) -> Callable[[str], str]:
+    """Return a parser of one of some names."""
 
     def read(text: str) -> str:
         if text not in known:
-            raise argparse.ArgumentTypeError(unknown_name(what, text, known))
+            raise argparse.ArgumentTypeError(unknown_name(noun, text, known))
         return text
 
     return read
 
 
 def bucket_cap(text: str) -> int | None:
-    """Read a bucket's limit in MiB, as torch's bucket_cap_mb; ``default`` is torch's own, None."""
+    """Parse a bucket's limit in MiB, as torch's bucket_cap_mb; ``default`` is torch's, None."""
     return None if text == "default" else positive(text)
 
 
 def size(text: str) -> int:
-    """Read bytes with their unit, such as ``64 KiB``."""
+    """Parse bytes with their unit, such as ``64 KiB``."""
     try:
         nbytes = parse(text, "data size")
     except SimdpError as error:
@@ -176,7 +164,7 @@ def add_device(parser: Parser) -> None:
 
 
 def share(text: str) -> float:
-    """Read a share such as ``5 %``."""
+    """Parse a share such as ``5 %``."""
     try:
         return parse_percent(text)
     except SimdpError as error:
@@ -200,8 +188,20 @@ def add_precision(parser: Parser) -> None:
     parser.add_argument("--precision", type=listed(known), default=["full"])
 
 
+def add_models(parser: Parser) -> None:
+    """Add the models, and changes to them."""
+    parser.add_argument("--models", type=listed(str), default=["mlp", "transformer"])
+    parser.add_argument("--set", action="append", default=[], help="resnet50.image_size=64")
+
+
+def add_optimizer(parser: Parser) -> None:
+    """Add the optimizer."""
+    optimizers = one_of("optimizer", ("sgd", "adam", "adamw"))
+    parser.add_argument("--optimizer", type=optimizers, default="sgd")
+
+
 def add_traces(parser: Parser) -> None:
-    """Add where Kineto traces go."""
+    """Add the folder of Kineto traces."""
     parser.add_argument(
         "--traces", type=Path, help="folder: a few steps more under torch's profiler, for diagnose"
     )
@@ -215,7 +215,7 @@ def check_device(
     Raises
     ------
     ProbeError
-        If the backend cannot serve the device, or the device has no such precision.
+        If the backend does not support the device, or the device lacks the precision.
     """
     if backend == "nccl" and device == "cpu":
         raise ProbeError("--backend: nccl has no CPU tensors; write --device cuda, or gloo.")

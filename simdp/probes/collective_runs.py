@@ -18,9 +18,9 @@ from simdp.probes.group import RankContext
 ITEMSIZE = 4  # float32
 
 COLD_NBYTES = {"cpu": 2**28, "cuda": 0}
-"""Buffers that take turns have so many bytes together. A training step touches weights, gradients
-and buckets between two calls, so that a CPU's caches hold no bucket; a GPU's matter little, and
-nccl-tests has one buffer."""
+"""Total size of alternating buffers. A training step touches weights, gradients and buckets between
+two calls, so that a CPU's caches hold no bucket; a GPU's matter little, and nccl-tests has one
+buffer."""
 
 MAX_BUFFERS = 64
 
@@ -78,11 +78,11 @@ CALLS: dict[str, Callable[[Any, Any, Any], Call]] = {
     "reduce": _reduce,
     "reduce_scatter": _reduce_scatter,
 }
-"""How torch makes each; ``full`` is the whole buffer, ``part`` what one rank has of it."""
+"""torch's calls; ``full`` is the whole buffer, ``part`` one rank's piece."""
 
 
 def measure(here: RankContext, job: CollectiveProbe) -> None:
-    """Time every collective at every size, and hand over all times of every call.
+    """Time every collective at every size, and collect all times of every call.
 
     Calls follow each other as in nccl-tests. Over all ranks, the median is robust against other
     load on the machine.
@@ -110,7 +110,7 @@ def measure(here: RankContext, job: CollectiveProbe) -> None:
 def _round(
     here: RankContext, job: CollectiveProbe, collective: str, n: int, group: Any
 ) -> dict[int, list[float]]:
-    """Seconds of some calls at every size; nothing on a rank that has no part in them."""
+    """Return seconds of some calls at every size; nothing on a rank that takes no part."""
     if here.rank >= n:
         return {}
     return {nbytes: _time(here, job, collective, n, nbytes, group) for nbytes in job.sizes}
@@ -119,7 +119,7 @@ def _round(
 def _time(
     here: RankContext, job: CollectiveProbe, collective: str, n: int, nbytes: int, group: Any
 ) -> list[float]:
-    """Seconds of some calls at one size."""
+    """Return seconds of some calls at one size."""
     each = max(nbytes // ITEMSIZE // n, 1)
     num_buffers = max(1, min(COLD_NBYTES[here.device.type] // nbytes, MAX_BUFFERS))
     buffers = [torch.zeros(each * n, device=here.device) for _ in range(num_buffers)]

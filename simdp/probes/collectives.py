@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments
-from simdp.probes.arguments import ProbeError, handover, require_torch, run, say
+from simdp.probes.arguments import ProbeError, require_torch, run, say
 from simdp.probes.figures import median
 from simdp.probes.record import write_text
 from simdp.results import collective as bandwidth
@@ -26,7 +26,7 @@ PERF = {
     "reduce": "reduce_perf",
     "reduce_scatter": "reduce_scatter_perf",
 }
-"""The programs of nccl-tests that measure the same."""
+"""The corresponding programs of nccl-tests."""
 
 _COLUMNS = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
 _UNITS = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
@@ -36,28 +36,12 @@ _WIDTH = 12
 def table(
     collective: str, world_size: int, seconds: Mapping[int, float], ranks: list[str], about: str
 ) -> str:
-    """Write one table.
+    """Format one table, with times by size of the whole buffer [bytes], [s].
 
-    Parameters
-    ----------
-    collective : str
-        A key of `PERF`.
-    world_size : int
-        Number of ranks.
-    seconds : mapping of int to float
-        Time by size of the whole buffer [bytes], [s].
-    ranks : list of str
-        Host and device of each rank.
-    about : str
-        Name of the probe.
-
-    Returns
-    -------
-    str
-        Lines with their ends.
+    ``ranks`` are host and device of each rank, ``about`` the name of the probe.
     """
     lines = [f"# {PERF[collective]}: {about}", f"# nranks: {world_size}", "# Using devices"]
-    lines += [f"#  Rank {r:2d} on {what} device {what}" for r, what in enumerate(ranks)]
+    lines += [f"#  Rank {r:2d} on {rank} device {rank}" for r, rank in enumerate(ranks)]
     lines += [_line(_COLUMNS, "#"), _line(_UNITS, "#")]
     factor = bandwidth.bus_bandwidth_factor(collective, world_size)
     assert factor is not None, "a collective of PERF has a bandwidth"
@@ -81,7 +65,7 @@ SIZES = [2**k for k in range(10, 28)]
 
 
 def parser() -> arguments.Parser:
-    """The probe's arguments."""
+    """Return the probe's arguments."""
     found = arguments.Parser(prog="simdp.probes.collectives", description=__doc__)
     arguments.add_ranks(found)
     found.set_defaults(world_sizes=[2])
@@ -99,17 +83,17 @@ def parser() -> arguments.Parser:
 
 
 def main(given: Sequence[str]) -> None:
-    """Measure as the arguments say.
+    """Run the measurement.
 
     Raises
     ------
     ProbeError
-        If arguments do not fit together, torch is missing, or a rank fails.
+        If arguments are incompatible, torch is missing, or a rank fails.
     """
     args = parser().parse_args(given)
     arguments.check_device(args.device, args.backend, args.ranks_per_device, ())
     if 1 in args.world_sizes:
-        raise ProbeError("--world-sizes: 1 rank has nobody to talk to; write 2 or more.")
+        raise ProbeError("--world-sizes: 1 rank has no communication; write 2 or more.")
     require_torch()
     import torch
 
@@ -132,25 +116,11 @@ def main(given: Sequence[str]) -> None:
 
 
 def _measure(args: Any) -> dict[str, Any] | None:
-    """Run the ranks; return rank 0's results, in its process or the one that started it."""
     from simdp.probes.collective_runs import CollectiveProbe, measure
-    from simdp.probes.group import RankPlacement, launch
+    from simdp.probes.group import run_probe
 
-    place = RankPlacement(args.backend, args.device, args.ranks_per_device, args.threads)
-    with handover() as (collect, read):
-        job = CollectiveProbe(
-            collectives=args.collectives,
-            world_sizes=sorted(args.world_sizes),
-            sizes=sorted(args.sizes),
-            warm_up=args.warm_up,
-            calls=args.calls,
-            rounds=args.rounds,
-            max_foreign=args.max_foreign,
-            tries=args.tries,
-            collect=collect,
-        )
-        launch(measure, job, max(args.world_sizes), place)
-        return read()
+    options = {"collectives": args.collectives, "sizes": sorted(args.sizes), "calls": args.calls}
+    return run_probe(measure, CollectiveProbe, args, **options)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments, zoo
-from simdp.probes.arguments import ProbeError, handover, require_torch, run, say
+from simdp.probes.arguments import ProbeError, require_torch, run, say
 from simdp.probes.record import About, ddp_record, write_yaml
 
 # Ddp ----------------------------------------------------------------------------------------------
 
 
 def parser() -> arguments.Parser:
-    """The probe's arguments."""
+    """Return the probe's arguments."""
     found = arguments.Parser(prog="simdp.probes.ddp", description=__doc__)
     arguments.add_ranks(found)
     arguments.add_precision(found)
-    found.add_argument("--models", type=arguments.listed(str), default=["mlp", "transformer"])
-    found.add_argument("--set", action="append", default=[], help="resnet50.image_size=64")
+    arguments.add_models(found)
     found.add_argument(
         "--bucket-caps",
         type=arguments.listed(arguments.bucket_cap),
@@ -37,8 +36,7 @@ def parser() -> arguments.Parser:
         default=[8],
         help="samples per rank: one for all models, or one for each",
     )
-    optimizers = arguments.one_of("optimizer", ("sgd", "adam", "adamw"))
-    found.add_argument("--optimizer", type=optimizers, default="sgd")
+    arguments.add_optimizer(found)
     found.add_argument("--warm-up", type=arguments.positive, default=5)
     found.add_argument("--steps", type=arguments.positive, default=20, help="timed, per round")
     arguments.add_quiet(found)
@@ -51,12 +49,12 @@ def parser() -> arguments.Parser:
 
 
 def main(given: Sequence[str]) -> None:
-    """Measure as the arguments say.
+    """Run the measurement.
 
     Raises
     ------
     ProbeError
-        If arguments do not fit together, torch is missing, or a rank fails.
+        If arguments are incompatible, torch is missing, or a rank fails.
     """
     args = parser().parse_args(given)
     if len(args.precision) > 1:
@@ -98,29 +96,21 @@ def _per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:
 
 
 def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[str, Any] | None:
-    """Run the ranks; return rank 0's results, in its process or the one that started it."""
     from simdp.probes.ddp_runs import DDPProbe, measure
-    from simdp.probes.group import RankPlacement, launch
+    from simdp.probes.group import run_probe
 
-    place = RankPlacement(args.backend, args.device, args.ranks_per_device, args.threads)
-    with handover() as (collect, read):
-        job = DDPProbe(
-            models=models,
-            world_sizes=sorted(args.world_sizes),
-            bucket_caps=args.bucket_caps,
-            microbatch=about.microbatch,
-            precision=about.precision,
-            optimizer=args.optimizer,
-            warm_up=args.warm_up,
-            steps=args.steps,
-            rounds=args.rounds,
-            max_foreign=args.max_foreign,
-            tries=args.tries,
-            traces=args.traces,
-            collect=collect,
-        )
-        launch(measure, job, max(args.world_sizes), place)
-        return read()
+    return run_probe(
+        measure,
+        DDPProbe,
+        args,
+        models=models,
+        bucket_caps=args.bucket_caps,
+        microbatch=about.microbatch,
+        precision=about.precision,
+        optimizer=about.optimizer,
+        steps=args.steps,
+        traces=args.traces,
+    )
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from simdp.probes.traces import record_trace
 from simdp.probes.zoo import Settings
 
 LOGGED_STEPS = 3
-"""Steps of which DDP keeps times of its own, apart from those that are timed here."""
+"""Steps timed by DDP, in addition to those timed here."""
 
 BASELINE, DDP, SKIPPED, NO_SYNC = "baseline", "ddp", "skipped", "no_sync"
-"""Without DDP; with it; with it, but no bucket is sent; and under ``no_sync``."""
+"""Without DDP; with it; with it, but without sending buckets; and under ``no_sync``."""
 
 
 class DDPProbe(NamedTuple):
@@ -52,7 +52,7 @@ class DDPProbe(NamedTuple):
 def measure(here: RankContext, job: DDPProbe) -> None:
     """Measure all models with all world sizes and bucket caps, and pass on the results.
 
-    The kinds of steps take turns, round by round, so that other load on the machine affects all of
+    The kinds of steps alternate, round by round, so that other load on the machine affects all of
     them equally.
     """
     threads = torch.get_num_threads()
@@ -101,7 +101,7 @@ class _Kind(NamedTuple):
 def _of_world_size(
     here: RankContext, job: DDPProbe, name: str, settings: Settings, n: int, group: Any
 ) -> list[dict[str, Any]]:
-    """Runs of one model on n ranks; the other ranks only wait."""
+    """Run one model on n ranks; the other ranks only wait."""
     kinds = list(_kinds(here, job, name, settings, group)) if here.rank < n else []
     for _ in range(job.rounds):
         for number in range(1 + 3 * len(job.bucket_caps)):
@@ -128,14 +128,14 @@ def _of_world_size(
 
 
 def _round(job: DDPProbe, kind: _Kind | None) -> StepSeconds | None:
-    """Some steps of one kind, on a rank that takes part."""
+    """Run some steps of one kind, on a rank that takes part."""
     if kind is None:
         return None
     return kind.stepper.run(kind.model, job.warm_up, job.steps, kind.around)
 
 
 def _trace(kinds: list[_Kind], folder: Path, rank: int) -> None:
-    """Keep traces of all kinds of steps that are DDP's, one after the other."""
+    """Record traces of all kinds of DDP's steps, one after the other."""
     for kind in kinds:
         if kind.variant == DDP:
             cap = "default" if kind.cap is None else f"{kind.cap}MiB"
@@ -145,9 +145,9 @@ def _trace(kinds: list[_Kind], folder: Path, rank: int) -> None:
 def _kinds(
     here: RankContext, job: DDPProbe, name: str, settings: Settings, group: Any
 ) -> Iterator[_Kind]:
-    """All kinds of steps of one world size.
+    """Yield all kinds of steps of one world size.
 
-    Each wrapper has a model of its own, since its hooks run in every backward of the model.
+    Each wrapper has a separate model, since its hooks run in every backward of the model.
     """
     alone = _stepper(here, job, name, settings)
     yield _Kind(alone, None, BASELINE, alone.module, nullcontext, [], [])
@@ -163,14 +163,14 @@ def _kinds(
 
 
 def _wrapped(stepper: Stepper, group: Any, cap: int | None) -> Any:
-    """The model under DDP; without an explicit cap if torch's default is requested."""
+    """Return the model under DDP; without an explicit cap if torch's default is requested."""
     limits = {} if cap is None else {"bucket_cap_mb": cap}
     ids = [stepper.device.index] if stepper.device.type == "cuda" else None
     return DistributedDataParallel(stepper.module, device_ids=ids, process_group=group, **limits)
 
 
 def _run(n: int, kind: _Kind, of_ranks: list[list[StepSeconds]]) -> dict[str, Any]:
-    """Times of one kind of step [s]: all ranks together, round by round."""
+    """Return times of one kind of step [s]: all ranks together, round by round."""
     rounds = list(zip(*of_ranks, strict=True))
 
     def joined(part: str) -> list[list[float]]:
@@ -186,7 +186,7 @@ def _run(n: int, kind: _Kind, of_ranks: list[list[StepSeconds]]) -> dict[str, An
 
 
 def _logged(kind: _Kind) -> dict[str, Any]:
-    """DDP's logging data after a few steps; plain text and numbers."""
+    """Return DDP's logging data after a few steps; plain text and numbers."""
     if kind.variant != DDP:
         return {}
     kind.model._set_ddp_runtime_logging_sample_rate(1)

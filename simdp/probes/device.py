@@ -23,10 +23,10 @@ class DeviceClock(Protocol):
     """Records instants without blocking, and returns the differences afterwards."""
 
     def mark(self) -> int:
-        """Note the instant at which all work that was given so far is done; return its number."""
+        """Record when all work given so far is done; return the mark's number."""
 
     def seconds(self) -> list[float]:
-        """Seconds from the first mark to each one; waits for the device, and forgets the marks."""
+        """Return seconds from the first mark to each one; waits for the device, and clears them."""
 
 
 class HostClock:
@@ -36,12 +36,12 @@ class HostClock:
         self._marks: list[float] = []
 
     def mark(self) -> int:
-        """Note the present instant."""
+        """Record the current instant."""
         self._marks.append(time.perf_counter())
         return len(self._marks) - 1
 
     def seconds(self) -> list[float]:
-        """Seconds from the first mark to each one."""
+        """Return seconds from the first mark to each one."""
         marks, self._marks = self._marks, []
         return [mark - marks[0] for mark in marks]
 
@@ -53,26 +53,26 @@ class EventClock:
         self._events: list[Any] = []
 
     def mark(self) -> int:
-        """Note the instant at which the stream comes to this point."""
+        """Record when the stream reaches this point."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         self._events.append(event)
         return len(self._events) - 1
 
     def seconds(self) -> list[float]:
-        """Seconds from the first event to each one, once the device is through."""
+        """Return seconds from the first event to each one, once the device has finished."""
         torch.cuda.synchronize()
         events, self._events = self._events, []
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
 def clock(device: Any) -> DeviceClock:
-    """The clock that suits a device."""
+    """Return the clock for a device."""
     return EventClock() if device.type == "cuda" else HostClock()
 
 
 def settle(device: Any) -> None:
-    """Wait until a device has done all that it was given."""
+    """Wait until a device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -80,16 +80,16 @@ def settle(device: Any) -> None:
 # Device -------------------------------------------------------------------------------------------
 
 MATRIX, TINY_CALLS, REPEATS = 2048, 200, 15
-"""Sides of the matrices that are multiplied, calls of a kernel that does next to nothing, and how
-often each is done; the median counts."""
+"""Size of the square matrices of a product, calls of a minimal kernel, and repetitions of each; the
+median counts."""
 
 COPY_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
-"""Float32 elements that are copied: on a CPU a bucket's worth, which caches hold in training too;
-on a GPU beyond its caches."""
+"""Float32 elements copied: on a CPU a bucket, which caches hold in training too; on a GPU beyond
+its caches."""
 
 
 SHORT = {"bf16": ("bfloat16", torch.bfloat16), "fp16": ("float16", torch.float16)}
-"""What scenarios and torch call the 16-bit precisions."""
+"""Names of the 16-bit precisions in scenarios and in torch."""
 
 
 def machine(device: Any, threads: int) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def machine(device: Any, threads: int) -> dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    """As Linux calls it; it does not always know more than the architecture."""
+    """Return the CPU's name on Linux, which may be only the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -123,26 +123,16 @@ def _cpu_name() -> str:
 
 
 def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
-    """Measure a scenario's figures of a device, as quantities.
+    """Measure a device's figures, as quantities for ``cluster.device`` of a scenario.
 
-    Parameters
-    ----------
-    device : torch.device
-        Which.
-    precisions : sequence of str
-        Of `simdp.probes.arguments.PRECISIONS`: with 16-bit ones there are more peaks, and with
-        TF32 that of float32 is TF32's.
-
-    Returns
-    -------
-    dict
-        ``cluster.device`` of a scenario.
+    With 16-bit ``precisions`` of `simdp.probes.arguments.PRECISIONS` there are more peaks, and with
+    TF32 that of float32 is TF32's.
 
     Notes
     -----
-    ``peak`` is what large matrix products reach, so that ``efficiency`` is 1; ``memory_bandwidth``
-    counts what a copy reads and writes; ``launch`` is the time per kernel that does next to
-    nothing, one after the other.
+    ``peak`` is reached by large matrix products, so that ``efficiency`` is 1; ``memory_bandwidth``
+    counts bytes that a copy reads and writes; ``launch`` is the time per minimal kernel, one after
+    the other.
     """
     torch.backends.cuda.matmul.allow_tf32 = "tf32" in precisions
     dtypes = {"float32": torch.float32}
@@ -157,7 +147,7 @@ def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
 
 
 def _seconds(device: Any, work: Callable[[], Any]) -> float:
-    """Median time of some work, after one round to warm up."""
+    """Return the median time of some work, after one warm-up round."""
     work()
     settle(device)
     watch, times = clock(device), []
@@ -170,20 +160,20 @@ def _seconds(device: Any, work: Callable[[], Any]) -> float:
 
 
 def _products(device: Any, dtype: Any) -> float:
-    """Arithmetic of a product of square matrices [FLOP/s]."""
+    """Return the arithmetic of a product of square matrices [FLOP/s]."""
     a = torch.randn(MATRIX, MATRIX, device=device).to(dtype)
     return 2 * MATRIX**3 / _seconds(device, lambda: a @ a)
 
 
 def _copies(device: Any) -> float:
-    """Bytes read and written by a copy [bytes/s]."""
+    """Return bytes read and written by a copy [bytes/s]."""
     a = torch.randn(COPY_ELEMENTS[device.type], device=device)
     b = torch.empty_like(a)
     return 8 * a.numel() / _seconds(device, lambda: b.copy_(a))
 
 
 def _tiny(device: Any) -> float:
-    """Time of a kernel over one element [s]."""
+    """Return the time of a kernel over one element [s]."""
     a = torch.zeros(1, device=device)
 
     def calls() -> None:
@@ -194,14 +184,14 @@ def _tiny(device: Any) -> float:
 
 
 def _memory(device: Any) -> float:
-    """Memory of the device [bytes]."""
+    """Return the memory of the device [bytes]."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 LEARNING_RATE = 1e-4
-"""Small, so that weights hardly move: what is measured is time."""
+"""Small, so that weights hardly change: only time is measured."""
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": torch.optim.SGD,
@@ -235,7 +225,7 @@ class Stepper:
     optimizer : str
         A key of `OPTIMIZERS`.
     device : torch.device
-        Where.
+        The device.
 
     Attributes
     ----------
@@ -259,20 +249,20 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast context of the forward pass."""
+        """Return the autocast context of the forward pass."""
         if self.low is None:
             return nullcontext()
         found: AbstractContextManager[Any] = torch.autocast(self.device.type, self.low)
         return found
 
     def forward(self, model: Any) -> Any:
-        """The loss of the batch, scaled where gradients are in float16."""
+        """Return the loss of the batch, scaled if gradients are in float16."""
         x, y = self.batch
         with self.autocast():
             return self.scaler.scale(networks.loss_of(model(x), y))
 
     def step(self, model: Any, watch: DeviceClock) -> None:
-        """One step, with a mark after each of its three parts."""
+        """Run one step, with a mark after each of its three parts."""
         loss = self.forward(model)
         watch.mark()
         loss.backward()
@@ -289,16 +279,9 @@ class Stepper:
         steps: int,
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> StepSeconds:
-        """Time some steps after some others.
+        """Time ``steps`` steps of a model after ``warm_up`` untimed ones.
 
-        Parameters
-        ----------
-        model : torch.nn.Module
-            ``module``, or its wrapper.
-        warm_up, steps : int
-            Steps that are not timed, and that are.
-        around : callable
-            Makes the context that each step runs in.
+        ``around`` creates the context of each step.
         """
         watch = clock(self.device)
         for _ in range(warm_up):

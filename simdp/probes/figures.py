@@ -13,10 +13,10 @@ import numpy as np
 T = TypeVar("T")
 
 STAT = Path("/proc/stat")
-"""Linux's counters; where there are none, every round counts as quiet."""
+"""Linux's counters; without them every round counts as quiet."""
 
 PAUSE = 0.25
-"""Seconds for which the machine is looked at before a round."""
+"""Time for which the machine is observed before a round [s]."""
 
 
 class CpuUsage(NamedTuple):
@@ -28,7 +28,7 @@ class CpuUsage(NamedTuple):
 
 
 def usage() -> CpuUsage:
-    """Read the counters; where Linux has none, all processes count as idle."""
+    """Read the counters; without Linux's, all processes count as idle."""
     ticks = 0.0
     if STAT.exists():
         user, nice, system = STAT.read_text().split(maxsplit=4)[1:4]
@@ -37,19 +37,9 @@ def usage() -> CpuUsage:
 
 
 def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
-    """Share of the machine's cores that others used between two instants.
+    """Return the share of the machine's cores used by other programs between two instants.
 
-    Parameters
-    ----------
-    before, after : Usage
-        Of one rank.
-    own : float
-        CPU time that all ranks on the machine used in between [s].
-
-    Returns
-    -------
-    float
-        From 0 to 1.
+    ``own`` is the CPU time of all ranks on the machine in between [s].
     """
     cores = os.cpu_count() or 1
     theirs = after.all - before.all - own
@@ -59,18 +49,18 @@ def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
 def undisturbed(
     gathered: Callable[[Any], list[Any]], work: Callable[[], T], limit: float, tries: int
 ) -> tuple[T, float]:
-    """Do some work on all ranks, repeated until undisturbed or until the tries are used up.
+    """Run some work on all ranks, repeated until undisturbed or until the tries are used up.
 
-    A try looks at the machine for a moment, and where it is busy, that was the try: waiting costs
-    others nothing. Else the work is done, and counts if it was not disturbed; the last try does it
-    in any case, if none did.
+    A try observes the machine for a moment, and ends if it is busy, since waiting costs others
+    nothing. Else the work is run, and counts if it was not disturbed; the last try runs it in any
+    case, if none did.
 
     Parameters
     ----------
     gathered : callable
         Gathers a value of every rank on all ranks; a collective call.
     work : callable
-        Is measured.
+        The measured work.
     limit : float
         Share of the cores that others may use.
     tries : int
@@ -99,7 +89,7 @@ def undisturbed(
 
 
 def _watched(gathered: Callable[[Any], list[Any]], work: Callable[[], T]) -> tuple[T, float]:
-    """Do some work on all ranks together; its result, and the cores used by others meanwhile."""
+    """Run some work on all ranks; return its result, and the cores used by others meanwhile."""
     gathered(None)
     before = usage()
     result = work()
@@ -117,43 +107,34 @@ PERCENTILES = (10, 50, 75, 90)
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, str]:
-    """The percentiles of times, as quantities: ``{"p10": "1.2 ms", ...}``.
-
-    Parameters
-    ----------
-    seconds : sequence of float
-        At least one [s].
-    """
+    """Return the percentiles of times [s] as quantities: ``{"p10": "1.2 ms", ...}``."""
     found = np.percentile(np.asarray(seconds), PERCENTILES)
     return {f"p{p}": milliseconds(float(t)) for p, t in zip(PERCENTILES, found, strict=True)}
 
 
 def median(seconds: Sequence[float]) -> float:
-    """The median [s]."""
+    """Return the median [s]."""
     return float(np.median(np.asarray(seconds)))
 
 
 def noise(rounds: Sequence[Sequence[float]]) -> float:
-    """How much the medians of several rounds differ: their standard deviation over their mean.
-
-    0 of a single round, which does not tell.
-    """
+    """Return the standard deviation over the mean of the medians of rounds; 0 for one round."""
     medians = np.array([median(times) for times in rounds])
     return float(medians.std(ddof=1) / medians.mean()) if len(medians) > 1 else 0.0
 
 
 def milliseconds(seconds: float) -> str:
-    """Write a time to a microsecond's precision or five digits, whichever is more."""
+    """Format a time to a microsecond's precision or five digits, whichever is more."""
     return f"{seconds * 1e3:.5g} ms"
 
 
 def microseconds(seconds: float) -> str:
-    """Write a short time."""
+    """Format a short time."""
     return f"{seconds * 1e6:.5g} us"
 
 
 def percent(part: float) -> str:
-    """Write a share."""
+    """Format a share."""
     return f"{part * 100:.3g} %"
 
 
@@ -161,7 +142,7 @@ def percent(part: float) -> str:
 
 
 class LayerEvent(NamedTuple):
-    """Something that happened to a layer, and when."""
+    """An event of a layer."""
 
     layer: str  # its name
     # the layer's call; the gradient of its output; the gradient of one of its parameters
@@ -181,7 +162,7 @@ class LayerTimes(NamedTuple):
 
 
 def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
-    """Seconds of each layer's forward, in order of the calls.
+    """Return seconds of each layer's forward, in order of the calls.
 
     Time before the first call, from instant 0 on, counts with the first layer, and modules without
     parameters with the layer before them.
@@ -196,18 +177,12 @@ def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
 def backward_of(
     events: Sequence[LayerEvent], begin: float, end: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of each layer's backward: up to its gradients, and after them.
+    """Return seconds of each layer's backward: up to its gradients, and after them.
 
     Time before the first output's gradient, the loss, counts with that layer. A layer's time lasts
-    until the next output's gradient is ready; gradients of its parameters that come later than that
-    are of calls that autograd deferred, and count as ready at its end.
-
-    Parameters
-    ----------
-    events : sequence of Event
-        Of kind ``output`` and ``ready``, in order of time.
-    begin, end : float
-        Of backward [s].
+    until the next output's gradient is ready; later gradients of its parameters are of calls that
+    autograd deferred, and count as ready at its end. ``events`` are of kind ``output`` and
+    ``ready``, in order of time, between ``begin`` and ``end`` [s].
     """
     outputs = [event for event in events if event.kind == "output"]
     starts = [begin, *(event.at for event in outputs[1:]), end]

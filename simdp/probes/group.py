@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
-from simdp.probes.arguments import ProbeError
+from simdp.probes.arguments import ProbeError, handover
 
 PATIENCE = timedelta(hours=2)
-"""How long ranks that have no part in a measurement wait for the others."""
+"""Timeout of ranks that take no part in a measurement."""
 
 
 class RankPlacement(NamedTuple):
-    """Where ranks run."""
+    """Placement of ranks."""
 
     backend: str  # of the measured collectives
     device: str  # ``"cpu"`` or ``"cuda"``
@@ -36,36 +36,37 @@ class RankContext(NamedTuple):
     control: Any
 
     def meet(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait for all ranks."""
         dist.barrier(group=self.control)
 
     def gathered(self, value: Any) -> list[Any]:
-        """A value of every rank, on every rank."""
+        """Return a value of every rank, on every rank."""
         found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value, group=self.control)
         return found
 
 
 def by_torchrun() -> bool:
-    """Whether torchrun started this process."""
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def launch(
     job: Callable[[RankContext, Any], None], settings: Any, world_size: int, place: RankPlacement
 ) -> None:
-    """Run a job on every rank: on those that torchrun started, or on processes of our own.
+    """Run a job on every rank: those started by torchrun, or in new processes.
 
     Parameters
     ----------
     job : callable
-        Of a module that other processes can import; called with the rank's view and ``settings``.
+        Of a module that other processes can import; called with the rank's context and
+        ``settings``.
     settings : object
         Can be pickled.
     world_size : int
-        Ranks that are needed.
-    place : Place
-        Where they run.
+        Required ranks.
+    place : RankPlacement
+        Their placement.
 
     Raises
     ------
@@ -92,8 +93,33 @@ def launch(
         raise ProbeError(f"rank {error.error_index} was ended: {error}") from None
 
 
+def run_probe(
+    measure: Callable[[RankContext, Any], None],
+    settings: Callable[..., Any],
+    args: Any,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """Run a probe on the ranks of its arguments; return rank 0's results where it runs.
+
+    ``settings`` is called with ``options``, the arguments that all probes share, and ``collect``.
+    """
+    place = RankPlacement(args.backend, args.device, args.ranks_per_device, args.threads)
+    with handover() as (collect, read):
+        job = settings(
+            world_sizes=sorted(args.world_sizes),
+            warm_up=args.warm_up,
+            rounds=args.rounds,
+            max_foreign=args.max_foreign,
+            tries=args.tries,
+            collect=collect,
+            **options,
+        )
+        launch(measure, job, max(args.world_sizes), place)
+        return read()
+
+
 def check_devices(world_size: int, place: RankPlacement) -> None:
-    """Refuse more ranks than this machine's GPUs take.
+    """Refuse more ranks than this machine's GPUs support.
 
     Raises
     ------
@@ -121,7 +147,7 @@ def _rank(
     place: RankPlacement,
     at: str | None,
 ) -> None:
-    """One process: joins the others, and does the job."""
+    """Join the process group in one process, and run the job."""
     torch.set_num_threads(place.threads)
     device = torch.device("cpu")
     if place.device == "cuda":

@@ -22,15 +22,7 @@ WHOLE = (nn.MultiheadAttention,)
 
 
 def measure(stepper: Stepper, warm_up: int, steps: int) -> LayerTimes:
-    """Time the layers of a model that have parameters.
-
-    Parameters
-    ----------
-    stepper : Stepper
-        Name of the model, with its batch.
-    warm_up, steps : int
-        Steps that are not timed, and that are; medians over them count.
-    """
+    """Time the layers with parameters, as medians over ``steps`` after ``warm_up``."""
     layers = dict(_layers(stepper.module))
     watch = clock(stepper.device)
     found = [_step(stepper, layers, watch) for _ in range(warm_up + steps)][warm_up:]
@@ -45,7 +37,7 @@ def measure(stepper: Stepper, warm_up: int, steps: int) -> LayerTimes:
 
 
 def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that hold parameters and are called, by their names."""
+    """Yield the called modules with parameters, by name."""
     whole = tuple(f"{name}." for name, m in module.named_modules() if isinstance(m, WHOLE))
     for name, child in module.named_modules():
         is_layer = isinstance(child, WHOLE) or not list(child.children())
@@ -56,7 +48,7 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _step(
     stepper: Stepper, layers: dict[str, nn.Module], watch: DeviceClock
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """One step: seconds of forward, up to the gradient, and after it, by layer."""
+    """Run one step; return seconds of forward, up to the gradient, and after it, by layer."""
     noted: list[tuple[str, str, int]] = []
     with _hooks(layers, watch, noted):
         watch.mark()
@@ -76,7 +68,7 @@ def _step(
 def _hooks(
     layers: dict[str, nn.Module], watch: DeviceClock, noted: list[tuple[str, str, int]]
 ) -> Iterator[None]:
-    """Note calls, gradients of outputs, and gradients of parameters that are complete."""
+    """Record calls, gradients of outputs, and complete gradients of parameters."""
 
     def note(layer: str, kind: str) -> None:
         noted.append((layer, kind, watch.mark()))

@@ -29,15 +29,13 @@ COLUMNS = ("name", "forward_us", "weight_grad_us", "input_grad_us", "gradient_by
 
 
 def parser() -> arguments.Parser:
-    """The probe's arguments."""
+    """Return the probe's arguments."""
     found = arguments.Parser(prog="simdp.probes.layers", description=__doc__)
     arguments.add_device(found)
     arguments.add_precision(found)
-    found.add_argument("--models", type=arguments.listed(str), default=["mlp", "transformer"])
-    found.add_argument("--set", action="append", default=[], help="resnet50.image_size=64")
+    arguments.add_models(found)
     found.add_argument("--microbatch", type=arguments.listed(arguments.positive), default=[1, 8])
-    optimizers = arguments.one_of("optimizer", ("sgd", "adam", "adamw"))
-    found.add_argument("--optimizer", type=optimizers, default="sgd")
+    arguments.add_optimizer(found)
     found.add_argument("--warm-up", type=arguments.positive, default=5)
     found.add_argument("--steps", type=arguments.positive, default=20)
     modes = arguments.one_of("mode", MODES)
@@ -53,12 +51,12 @@ def parser() -> arguments.Parser:
 
 
 def main(given: Sequence[str]) -> None:
-    """Measure as the arguments say.
+    """Run the measurement.
 
     Raises
     ------
     ProbeError
-        If arguments do not fit together, or torch is missing.
+        If arguments are incompatible, or torch is missing.
     """
     args = parser().parse_args(given)
     arguments.check_device(args.device, "gloo", 1, args.precision)
@@ -85,7 +83,7 @@ def main(given: Sequence[str]) -> None:
 
 
 def _of_model(args: Any, name: str, settings: zoo.Settings, device: Any) -> dict[str, Any]:
-    """Measure one model in every mode, precision and micro-batch; its part of the record."""
+    """Measure one model in every mode, precision and micro-batch; return its part of the record."""
     found: dict[str, Any] = {"model": settings}
     for mode in args.modes:
         part = {
@@ -134,15 +132,7 @@ def _of_layers(args: Any, stepper: Any, stem: str, about: str) -> dict[str, Any]
 
 
 def csv(layers: LayerTimes, about: str) -> str:
-    """Write layer times as the model ``profile`` reads them.
-
-    Parameters
-    ----------
-    layers : LayerTimes
-        In forward order.
-    about : str
-        First lines, as a comment.
-    """
+    """Format layer times for the model ``profile``, with ``about`` as a comment."""
     lines = [
         f"# {about}; what has no parameters is in the line of the layer before it",
         ",".join(COLUMNS),

@@ -22,12 +22,12 @@ Tensor = Any
 
 
 def _heads(x: Tensor, count: int) -> Tensor:
-    """Cut the last axis into heads: `(batch, tokens, d)` to `(batch, count, tokens, d / count)`."""
+    """Split the last axis: `(batch, tokens, d)` to `(batch, count, tokens, d / count)`."""
     return x.unflatten(-1, (count, -1)).transpose(1, 2)
 
 
 class Turned(nn.Module):
-    """A linear map whose weight is `(in, out)`, as in GPT-2's code."""
+    """A linear map with a weight of `(in, out)`, as in GPT-2's code."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class TorchGPT2(nn.Module):
 
 
 class TorchRMSNorm(nn.Module):
-    """By the root of the mean of the squares, in 32 bit, as transformers computes it."""
+    """RMSNorm in 32 bit, as computed by transformers."""
 
     def __init__(self, d: int, eps: float) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class LlamaAttention(nn.Module):
-    """Causal attention whose keys and values serve several queries each."""
+    """Causal attention with keys and values shared by several queries."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ def build(settings: Settings) -> nn.Module:
 
 
 def batch(settings: Settings, microbatch: int, device: Any) -> tuple[ProbeTensor, ProbeTensor]:
-    """Draw one batch of inputs and targets, which is used in every step."""
+    """Draw one batch of inputs and targets for all steps."""
     kind = samples(settings)
     shape = (microbatch, *kind.shape)
     if kind.num_tokens is None:
@@ -255,7 +255,7 @@ def batch(settings: Settings, microbatch: int, device: Any) -> tuple[ProbeTensor
 
 
 def loss_of(output: ProbeTensor, target: ProbeTensor) -> ProbeTensor:
-    """Cross entropy, the mean over samples or tokens, in 32 bit."""
+    """Return the cross entropy, the mean over samples or tokens, in 32 bit."""
     return nn.functional.cross_entropy(output.flatten(0, -2).float(), target.flatten())
 
 
@@ -281,7 +281,7 @@ def _encoder_layer(d: int, heads: int, wide: int, settings: dict[str, Any]) -> n
 
 
 class Layers(nn.Module):
-    """Encoder layers one after the other, as nn.TransformerEncoder has them in training."""
+    """Consecutive encoder layers, as in nn.TransformerEncoder in training."""
 
     def __init__(self, layers: list[nn.Module], norm: nn.Module | None) -> None:
         super().__init__()

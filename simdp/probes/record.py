@@ -17,7 +17,7 @@ from simdp.units import parse
 Plain = dict[str, Any]
 
 STEPS = 4
-"""Steps that a scenario of ours simulates; the last ones are steady."""
+"""Simulated steps of a written scenario; the last ones are steady."""
 
 
 class About(NamedTuple):
@@ -33,23 +33,13 @@ class About(NamedTuple):
 
 
 def write_yaml(path: Path, value: Any, comment: str) -> None:
-    """Write plain data as YAML, whole or not at all.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder is made.
-    value : Any
-        Plain data.
-    comment : str
-        First lines of the file.
-    """
+    """Write plain data as YAML atomically, after a comment; creates the folder."""
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + format_yaml(value))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all; its folder is made."""
+    """Write a text file atomically; creates its folder."""
 
     def put(stream: BinaryIO) -> None:
         stream.write(text.encode())
@@ -61,7 +51,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def ddp_record(found: Mapping[str, Any], about: About, settings: Plain) -> Plain:
-    """Make the record of `simdp.probes.ddp`.
+    """Return the record of `simdp.probes.ddp`.
 
     Parameters
     ----------
@@ -69,9 +59,9 @@ def ddp_record(found: Mapping[str, Any], about: About, settings: Plain) -> Plain
         Measurements of the ranks: ``machine``, ``device``, and ``models`` with their ``runs``,
         whose times are lists of rounds of seconds.
     about : About
-        How it was measured.
+        Settings of the measurement.
     settings : dict
-        The probe's arguments, to be noted.
+        The recorded arguments of the probe.
     """
     models = {
         name: {key: model[key] for key in ("model", "gradients", "gradient_bytes")}
@@ -96,7 +86,7 @@ def _all(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _runs(runs: Sequence[Mapping[str, Any]]) -> list[Plain]:
-    """Runs as quantities, with their exposed communication."""
+    """Return runs as quantities, with their exposed communication."""
     middles = {_key(run): median(_all(run["step"])) for run in runs}
     return [_one_run(run, middles) for run in runs]
 
@@ -132,7 +122,7 @@ PARTS = ("forward", "backward", "update")
 def ddp_scenario(
     name: str, model: Mapping[str, Any], found: Mapping[str, Any], about: About
 ) -> Plain:
-    """Make the scenario that should reproduce a model's runs.
+    """Return the scenario that should reproduce a model's runs.
 
     Compute is calibrated on steps of the fewest ranks without DDP; DDP's overhead, copies and a
     hook per gradient, on those with it. All other steps are predicted.
@@ -171,9 +161,9 @@ def ddp_scenario(
 
 
 def _overheads(model: Mapping[str, Any], device: Mapping[str, Any]) -> Plain:
-    """DDP's overhead without communication: copies at the memory's bandwidth, the rest per hook.
+    """Return DDP's overhead without communication: copies at memory bandwidth, the rest per hook.
 
-    A gradient is read and written on its way into a bucket, and again on its way out.
+    A gradient is read and written when copied into a bucket, and again when copied out.
     """
     smallest = min(run["world_size"] for run in model["runs"])
     mine = [run for run in model["runs"] if run["world_size"] == smallest]
@@ -185,16 +175,16 @@ def _overheads(model: Mapping[str, Any], device: Mapping[str, Any]) -> Plain:
 
 
 def _crowded(model: Mapping[str, Any], machine: Mapping[str, Any]) -> bool:
-    """Whether a rank's cores have no room for the threads of the backend.
+    """Return whether a rank's cores are too few for the threads of the backend.
 
-    Then training and communication each get half of the time while both are under way.
+    Then training and communication each get half of the time while both are active.
     """
     largest = max(run["world_size"] for run in model["runs"])
     return bool(machine["cores"] < largest * (machine["threads_per_rank"] + 1))
 
 
 def _links(about: About) -> Plain:
-    """A link without a cost of its own, if a table gives the costs of collectives."""
+    """Return a link without a cost, if a table gives the costs of collectives."""
     return {"topology": "switch", "link": "pcie4-x16" if about.device == "cuda" else HOST_LINK}
 
 
@@ -203,7 +193,7 @@ HOST_LINK = {"alpha": "50 us", "bandwidth": "2 GB/s"}
 
 
 def measured_compute(points: Sequence[tuple[int, Mapping[str, Any]]]) -> Plain:
-    """Write ``compute: measured`` from steps of one rank, by micro-batch."""
+    """Return ``compute: measured`` from steps of one rank, by micro-batch."""
     forward = sum(median(_all(run["forward"])) for _, run in points)
     backward = sum(median(_all(run["backward"])) for _, run in points)
     return {
@@ -217,7 +207,7 @@ def measured_compute(points: Sequence[tuple[int, Mapping[str, Any]]]) -> Plain:
 
 
 def _measured(runs: Mapping[Any, Mapping[str, Any]], smallest: int, source: str) -> Plain:
-    """The ``measured:`` block: the fewest ranks calibrate, and more of them are to be predicted."""
+    """Return the ``measured:`` block: the fewest ranks calibrate, more are predicted."""
     base = runs[smallest, "baseline", None]
     points: list[Plain] = [
         {
@@ -242,5 +232,5 @@ def _measured(runs: Mapping[Any, Mapping[str, Any]], smallest: int, source: str)
 
 
 def _source(machine: Mapping[str, Any], about: About) -> str:
-    what = machine.get("gpu", machine["cpu"])
-    return f"simdp.probes.ddp on {what}, torch {machine['torch']}, {about.backend}"
+    device = machine.get("gpu", machine["cpu"])
+    return f"simdp.probes.ddp on {device}, torch {machine['torch']}, {about.backend}"

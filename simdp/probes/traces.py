@@ -15,8 +15,8 @@ from simdp.files import write_whole
 from simdp.probes.device import DeviceClock, Stepper, clock
 
 WARM_UP, TRACED_STEPS = 2, 4
-"""Steps under the profiler that are not kept, and that are; the last one's end is cut off in some
-versions of torch, so that there is one more than three."""
+"""Discarded and kept steps under the profiler; the end of the last one is cut off in some versions
+of torch, so that there is one more than three."""
 
 
 def record_trace(
@@ -26,7 +26,7 @@ def record_trace(
     rank: int = 0,
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Path:
-    """Run a few steps under torch's profiler, and keep its trace.
+    """Run a few steps under torch's profiler, save its trace, and return the file.
 
     Steps under the profiler are slower than the timed ones, so none of these counts as a time.
 
@@ -37,16 +37,11 @@ def record_trace(
     model : torch.nn.Module
         Its module, or the wrapper.
     folder : Path
-        Where; a file for every rank, and nothing else, as HolisticTraceAnalysis wants it.
+        Only for one file per rank, as HolisticTraceAnalysis requires.
     rank : int
         Of this process.
     around : callable
         As for `Stepper.run`.
-
-    Returns
-    -------
-    Path
-        The file, ``rank0.pt.trace.json.gz``.
     """
     activities = [ProfilerActivity.CPU]
     if stepper.device.type == "cuda":
@@ -69,7 +64,7 @@ def _one(stepper: Stepper, model: Any, watch: DeviceClock, around: Callable[[], 
 
 
 def _export(profiler: Any, stream: BinaryIO) -> None:
-    """Write the trace; torch writes to files only, and makes no folder for them."""
+    """Write the trace through a temporary folder, since torch only writes to files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json.gz"
         profiler.export_chrome_trace(str(path))

@@ -65,7 +65,7 @@ MODELS: dict[str, Settings] = {
         "sequence_length": 2048,
     },
 }
-"""What is measured by default; every key but ``kind`` and ``task`` may be set to something else."""
+"""Measured models; every key but ``kind`` and ``task`` may be changed."""
 
 FIXED = ("kind", "task", "layout", "tie_word_embeddings")
 
@@ -80,7 +80,7 @@ class ProbeInputs(NamedTuple):
 
 
 def samples(settings: Settings) -> ProbeInputs:
-    """Describe a model's input, from its settings."""
+    """Return a model's input, from its settings."""
     match settings["kind"]:
         case "mlp":
             return ProbeInputs((settings["widths"][0],), None, settings["widths"][-1], False)
@@ -95,19 +95,14 @@ def samples(settings: Settings) -> ProbeInputs:
 
 
 def chosen(names: Sequence[str], changes: Sequence[str]) -> dict[str, Settings]:
-    """Models by name, with settings of the user's.
+    """Return models by name, with the user's settings.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Keys of `MODELS`.
-    changes : sequence of str
-        Each ``model.key=value``, whose value is YAML.
+    ``changes`` are ``model.key=value``, with YAML values.
 
     Raises
     ------
     ProbeError
-        If a name, a key or a value is not one.
+        If a name, a key or a value is invalid.
     """
     for name in names:
         if name not in MODELS:
@@ -132,7 +127,7 @@ def _free(name: str) -> list[str]:
 
 
 def _value(change: str, text: str, usual: Any) -> Any:
-    """The value of a change, which must be of the same sort as the usual one."""
+    """Return the value of a change, which must have the type of the default."""
     try:
         value = parse_yaml(text, "--set")
     except ScenarioError as error:
@@ -156,6 +151,6 @@ def _is_size(value: Any) -> bool:
 
 
 def scenario_precision(precision: str) -> Mapping[str, Any] | str:
-    """A precision's name in scenarios; TF32 is float32 except in arithmetic."""
+    """Return a precision's name in scenarios; TF32 is float32 except in arithmetic."""
     kinds = {"bf16": "bfloat16", "fp16": "float16"}
     return {"kind": "amp", "dtype": kinds[precision]} if precision in kinds else "full"

@@ -6,7 +6,7 @@ from for_each import for_each
 from simdp.probes import arguments, collectives, ddp, layers, zoo
 from simdp.probes.arguments import ProbeError
 
-HELP = "; --help lists what there is."
+HELP = "; see --help."
 
 
 def refusal(main, *given):
@@ -40,7 +40,7 @@ def test_a_probe_that_is_refused_exits_with_2_and_one_line(no_torch, capsys):
 @for_each(
     ("given", "line"),
     [
-        (["--world-sizes", "1,0"], "argument --world-sizes: '0' is no whole number >= 1"),
+        (["--world-sizes", "1,0"], "argument --world-sizes: '0' is not a whole number >= 1"),
         (
             ["--world-sizes", "2,2"],
             "argument --world-sizes: '2,2' has something twice; give each once",
@@ -135,7 +135,7 @@ def test_what_does_not_go_together_is_refused(given, line, no_torch):
 
 def test_a_collective_needs_two_ranks():
     assert refusal(collectives.main, "--world-sizes", "1,2") == (
-        "--world-sizes: 1 rank has nobody to talk to; write 2 or more."
+        "--world-sizes: 1 rank has no communication; write 2 or more."
     )
 
 
