@@ -8,10 +8,10 @@ from math import log2
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from simdp.reports import theme
+from simdp.reports.plots import labels
 from simdp.reports.plots.labels import End, Plot, cut, entitle, evenly, label_ends
 from simdp.results.calibration import CalibrationStudy, FittedPoint
 from simdp.results.collective import (
@@ -54,23 +54,12 @@ def _coincide(a: BandwidthLine, b: BandwidthLine) -> bool:
 
 def size_axis(ax: Axes, sizes: Sequence[float]) -> None:
     """Make a log2 axis of sizes, with units at some of them."""
-    ax.set_xscale("log", base=2)
-    margin = (sizes[-1] / sizes[0]) ** 0.03
-    ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
-    ax.xaxis.set_major_locator(FixedLocator(_ticks(sizes)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_size(value)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("Size of the buffer [bytes]")
-
-
-def _ticks(sizes: Sequence[float]) -> list[float]:
-    """Choose sizes that are far enough apart, from the largest down."""
     kept = [sizes[-1]]
     step = log2(sizes[-1] / sizes[0]) / MAX_TICKS
     for size in reversed(sizes[:-1]):
         if log2(kept[-1] / size) >= step * 0.999:
             kept.append(size)
-    return kept[::-1]
+    labels.log2_axis(ax, sizes, kept[::-1], short_size, "Size of the buffer [bytes]", 0.03)
 
 
 def short_size(nbytes: float) -> str:
@@ -78,9 +67,7 @@ def short_size(nbytes: float) -> str:
     exact = format_quantity(nbytes, "data size")
     if len(exact) <= len("1024 KiB"):
         return exact
-    unit, scale = next(
-        (pair for pair in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if nbytes >= pair[1]), ("B", 1.0)
-    )
+    unit, scale = theme.nbytes_unit(nbytes)
     return f"{nbytes / scale:.3g} {unit}"
 
 
@@ -90,12 +77,7 @@ def log_axis(ax: Axes, values: Sequence[float], above: float = 0.05) -> None:
     span = max(high / low, 1.5)
     ax.set_yscale("log")
     ax.set_ylim(low / span**0.05, high * span**above)
-    few, many = span < 5, span > 1e3
-    ax.yaxis.set_major_locator(
-        MaxNLocator(5) if few else LogLocator(10, subs=(1,) if many else (1, 2, 5))
-    )
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
+    labels.ticks(ax.yaxis, labels.log_places(span), "{:,.6g}".format)
 
 
 MAX_ERROR = 0.5  # largest error of the lower panel; larger ones are drawn at its edge
@@ -118,13 +100,9 @@ class FitPlot(Plot[CalibrationStudy]):
         curves = _curves(study)
         lines = [
             BandwidthLine(
-                name,
-                [point.nbytes for point in points],
-                [_busbw(point, point.fitted) for point in points],
-                number,
-                number,
+                name, [p.nbytes for p in points], [_busbw(p, p.fitted) for p in points], i, i
             )
-            for number, (name, points) in enumerate(curves.items())
+            for i, (name, points) in enumerate(curves.items())
         ]
         ends = draw_lines(ax, lines)
         values = [value for line in lines for value in line.y]
@@ -143,7 +121,12 @@ class FitPlot(Plot[CalibrationStudy]):
         said = f"fitted with {study.residual:.1%} RMS error; open circles: measured"
         entitle(ax, f"Collectives of {study.name}", said.replace("%", " %"))
         label_ends(ax, ends)
-        _errors_axis(bottom, every)
+        size_axis(bottom, every)
+        bottom.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, zorder=0)
+        bottom.axhline(0, color=theme.MUTED, linewidth=0.8)
+        bottom.set_ylim(-105 * MAX_ERROR, 105 * MAX_ERROR)
+        bottom.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}"))
+        bottom.set_ylabel("Error [%]")
 
 
 def _curves(study: CalibrationStudy) -> dict[str, list[FittedPoint]]:
@@ -160,15 +143,6 @@ def _curves(study: CalibrationStudy) -> dict[str, list[FittedPoint]]:
 def _busbw(point: FittedPoint, seconds: float) -> float:
     factor = bus_bandwidth_factor(point.collective, point.world_size) or 1.0
     return factor * point.nbytes / seconds / 1e9
-
-
-def _errors_axis(ax: Axes, sizes: list[float]) -> None:
-    size_axis(ax, sizes)
-    ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, zorder=0)
-    ax.axhline(0, color=theme.MUTED, linewidth=0.8)
-    ax.set_ylim(-105 * MAX_ERROR, 105 * MAX_ERROR)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}"))
-    ax.set_ylabel("Error [%]")
 
 
 MAX_LINES = 6  # lines; of more world sizes some are dropped
@@ -200,13 +174,17 @@ class Bandwidth(Plot[CollectiveStudy]):
         if len(lines) == 1:
             values += _draw_interval(ax, study, curve)
         if auto is not None:
-            thin = _candidates(study, auto)
-            ends += _draw_thin(ax, thin)
-            values += [value for line in thin for value in line.y]
-        measured = _measured(study, curve)
-        if measured is not None:
-            ends.append(_draw_measured(ax, measured))
-            values += measured.y
+            for line in _candidates(study, auto):
+                ax.plot(line.x, line.y, color=theme.WAIT, lw=theme.THIN_WIDTH * 1.5, zorder=2)
+                ends.append(End(line.name, line.x[-1], line.y[-1], theme.WAIT))
+                values += line.y
+        times = [(p.nbytes, p.measured) for p in curve.points if p.measured is not None]
+        line = _line(study, "measured", times, curve.world_size)
+        if line.x:  # open circles, over everything
+            size = theme.MARKER_SIZE + 1.5
+            ax.plot(line.x, line.y, "o", color=theme.INK, mfc="none", ms=size, mew=1.3, zorder=4)
+            ends.append(End("measured", line.x[-1], line.y[-1], theme.INK, "o", is_open=True))
+            values += line.y
         size_axis(ax, sorted({nbytes for line in lines for nbytes in line.x}))
         shown = auto.crossovers() if auto else []
         log_axis(ax, values, above=0.16 if shown else 0.05)
@@ -263,22 +241,11 @@ def _line(
 
 def _candidates(study: CollectiveStudy, curve: CollectiveCurve) -> list[BandwidthLine]:
     """Make a line of each candidate's predicted bandwidth; slow ones lack some sizes."""
-    names = dict.fromkeys(name for point in curve.points for name in point.candidates)
-    return [
-        _line(
-            study,
-            name,
-            [(p.nbytes, p.candidates[name]) for p in curve.points if name in p.candidates],
-            curve.world_size,
-        )
-        for name in names
-    ]
-
-
-def _draw_thin(ax: Axes, lines: list[BandwidthLine]) -> list[End]:
-    for line in lines:
-        ax.plot(line.x, line.y, color=theme.WAIT, linewidth=theme.THIN_WIDTH * 1.5, zorder=2)
-    return [End(line.name, line.x[-1], line.y[-1], theme.WAIT) for line in lines]
+    times: dict[str, list[tuple[int, float]]] = {}
+    for point in curve.points:
+        for name, seconds in point.candidates.items():
+            times.setdefault(name, []).append((point.nbytes, seconds))
+    return [_line(study, name, found, curve.world_size) for name, found in times.items()]
 
 
 def _draw_interval(ax: Axes, study: CollectiveStudy, curve: CollectiveCurve) -> list[float]:
@@ -290,38 +257,9 @@ def _draw_interval(ax: Axes, study: CollectiveStudy, curve: CollectiveCurve) -> 
     if not ends:
         return []
     ax.fill_between(least.x, least.y, most.y, color=theme.COMM, alpha=0.15, linewidth=0, zorder=1)
-    ax.annotate(
-        "90 % interval",
-        (least.x[len(least.x) // 2], least.y[len(least.x) // 2]),
-        (0, -4),
-        textcoords="offset points",
-        ha="left",
-        va="top",
-        fontsize=theme.SMALL_SIZE,
-        color=theme.MUTED,
-    )
+    at = least.x[len(least.x) // 2], least.y[len(least.x) // 2]
+    labels.note(ax, "90 % interval", at, (0, -4), ha="left", va="top", color=theme.MUTED)
     return least.y + most.y
-
-
-def _measured(study: CollectiveStudy, curve: CollectiveCurve) -> BandwidthLine | None:
-    times = [(p.nbytes, p.measured) for p in curve.points if p.measured is not None]
-    line = _line(study, "measured", times, curve.world_size)
-    return line if line.x else None
-
-
-def _draw_measured(ax: Axes, line: BandwidthLine) -> End:
-    """Draw open circles, over everything."""
-    ax.plot(
-        line.x,
-        line.y,
-        "o",
-        color=theme.INK,
-        markerfacecolor="none",
-        markersize=theme.MARKER_SIZE + 1.5,
-        markeredgewidth=1.3,
-        zorder=4,
-    )
-    return End("measured", line.x[-1], line.y[-1], theme.INK, "o", is_open=True)
 
 
 def _mark_crossovers(ax: Axes, curve: CollectiveCurve) -> None:
@@ -339,18 +277,9 @@ def _mark_crossovers(ax: Axes, curve: CollectiveCurve) -> None:
         room = log2(right / left) / octaves * _POINTS
         kind = name.partition("(")[0]
         text = next((t for t in (name, kind, kind.replace("_", "_\n", 1)) if _fits(t, room)), "")
-        ax.text(
-            (left * right) ** 0.5,
-            0.985,
-            text,
-            transform=ax.get_xaxis_transform(),
-            ha="center",
-            va="top",
-            fontsize=theme.SMALL_SIZE,
-            color=theme.MUTED,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],
-            in_layout=False,
-        )
+        look = labels.PALE | {"ha": "center", "va": "top", "path_effects": labels.HALO}
+        look |= {"transform": ax.get_xaxis_transform(), "in_layout": False}
+        ax.text((left * right) ** 0.5, 0.985, text, **look)
 
 
 def _fits(text: str, room: float) -> bool:
@@ -389,13 +318,7 @@ class WorldSize(Plot[CollectiveStudy]):
         title = f"Time of {study.collective}{of} by the number of GPUs{said}"
         entitle(ax, title, f"on {study.cluster}")
         ends = draw_lines(ax, lines)
-        ax.set_xscale("log", base=2)
-        margin = (sizes[-1] / sizes[0]) ** 0.03
-        ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
-        ax.xaxis.set_major_locator(FixedLocator(sizes))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_xlabel("World size [GPUs]")
+        labels.log2_axis(ax, sizes, sizes, margin=0.03)
         log_axis(ax, [y for line in lines for y in line.y])
         ax.set_ylabel(f"Time [{unit}]")
         label_ends(ax, ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -103,9 +104,8 @@ class JobStrip(Plot[JobStudy]):
             for what in reversed(present):
                 share = shares(row, what, edges)
                 high = low - HEIGHT * np.append(share, share[-1])
-                ax.fill_between(
-                    edges / scale, low, high, step="post", color=LOOKS[what][0], linewidth=0
-                )
+                look: dict[str, Any] = {"color": LOOKS[what][0], "linewidth": 0}
+                ax.fill_between(edges / scale, low, high, step="post", **look)
                 low = high
         ax.set_yticks(range(len(rows)), called)
         ax.set_ylim(len(rows) - 0.5, -0.5)
@@ -119,9 +119,8 @@ class JobStrip(Plot[JobStudy]):
         sweep = list(study.scenario.get("sweep") or {})
         entitle(ax, title, about_scenario(study.scenario, sweep), 1)
         patches = [Patch(color=LOOKS[what][0], label=LOOKS[what][1]) for what in present]
-        ax.legend(
-            handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=6, borderaxespad=0.2
-        )
+        place: dict[str, Any] = {"bbox_to_anchor": (0, 1), "ncols": 6, "borderaxespad": 0.2}
+        ax.legend(handles=patches, loc="lower left", **place)
 
 
 def shares(strip: Sequence[JobStretch], what: str, edges: Floats) -> Floats:
@@ -133,9 +132,8 @@ def shares(strip: Sequence[JobStretch], what: str, edges: Floats) -> Floats:
     if not mine:
         return np.zeros(len(edges) - 1)
     bounds = np.array(sorted(mine)).reshape(-1)
-    spent = np.concatenate(
-        [[0.0], np.cumsum(np.diff(bounds) * (np.arange(len(bounds) - 1) % 2 == 0))]
-    )
+    inside = np.diff(bounds) * (np.arange(len(bounds) - 1) % 2 == 0)
+    spent = np.concatenate([[0.0], np.cumsum(inside)])
     found: Floats = np.diff(np.interp(edges, bounds, spent)) / np.diff(edges)
     return found
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+from matplotlib import ticker
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from simdp.reports import theme
 from simdp.results.calibration import CalibrationStudy, StepCalibration
@@ -51,6 +56,61 @@ class Plot(ABC, Generic[D]):
 
 
 ABOUT = "about"  # id of the line below a title
+HALO = [withStroke(linewidth=2.5, foreground="white")]  # keeps texts readable on lines
+PALE: dict[str, Any] = {"fontsize": theme.SMALL_SIZE, "color": theme.MUTED}  # look of remarks
+
+
+def note(ax: Axes, text: str, at: tuple[Any, Any], by: tuple[float, float], **look: Any) -> None:
+    """Write a small text beside a place, moved by some points."""
+    given = {"textcoords": "offset points", "fontsize": theme.SMALL_SIZE, **look}
+    ax.annotate(text, at, by, **given)
+
+
+def ticks(
+    axis: Axis, places: ticker.Locator | Sequence[float], write: Callable[[float], str]
+) -> None:
+    """Set the major ticks of an axis and their labels; there are no minor ones."""
+    axis.set_major_locator(
+        places if isinstance(places, ticker.Locator) else ticker.FixedLocator(places)
+    )
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: write(value)))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def log2_axis(
+    ax: Axes,
+    sizes: Sequence[float],
+    places: Sequence[float],
+    write: Callable[[float], str] = "{:.0f}".format,
+    label: str = "World size [GPUs]",
+    margin: float = 0.05,
+) -> None:
+    """Make a horizontal log2 axis over ascending sizes, with a margin as a part of the axis."""
+    ax.set_xscale("log", base=2)
+    room = (sizes[-1] / sizes[0]) ** margin
+    ax.set_xlim(sizes[0] / room, sizes[-1] * room)
+    ticks(ax.xaxis, places, write)
+    ax.set_xlabel(label)
+
+
+def log_places(span: float) -> ticker.Locator:
+    """Choose the ticks of a log axis by the ratio of its ends; above 1,000 decades only."""
+    subs = (1,) if span > 1e3 else (1, 2, 5)
+    return ticker.MaxNLocator(5) if span < 5 else ticker.LogLocator(10, subs=subs)
+
+
+def patch(name: str, fill: theme.FillStyle) -> Patch:
+    """Make the legend's entry of a fill."""
+    hatch = fill.hatch * 2
+    return Patch(fc=fill.color, ec=fill.hatch_color, hatch=hatch, linewidth=0, label=name)
+
+
+def differ(values: Sequence[float], least: float, unknown: bool) -> bool:
+    """Return whether finite values differ by a part of the largest; ``unknown`` if one is not."""
+    array = np.array(values)
+    if not np.isfinite(array).all():
+        return unknown
+    return bool(np.ptp(array) > least * np.abs(array).max())
 
 
 def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
@@ -62,29 +122,20 @@ def entitle(ax: Axes, title: str, about: str = "", rows: int = 0) -> None:
     ax.set_title(title, pad=above + (1.6 * theme.SMALL_SIZE if about else 3.0))
     if not about:
         return
-    ax.annotate(
-        theme.fitted(about, theme.SMALL_SIZE, 72 * theme.WIDTH - 80),
-        (0.0, 1.0),
-        (0.0, above),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        va="bottom",
-        fontsize=theme.SMALL_SIZE,
-        color=theme.MUTED,
-        in_layout=False,
-        gid=ABOUT,
-    )
+    text = theme.fitted(about, theme.SMALL_SIZE, 72 * theme.WIDTH - 80)
+    look = {"xycoords": "axes fraction", "va": "bottom", "color": theme.MUTED, "gid": ABOUT}
+    note(ax, text, (0.0, 1.0), (0.0, above), in_layout=False, **look)
 
 
-def legend_above(ax: Axes, handles: Sequence[Artist], rows: int = 1) -> None:
-    """Draw a legend in rows between the title and the panel."""
+def legend_above(ax: Axes, handles: Sequence[Artist]) -> None:
+    """Draw a legend in a row between the title and the panel."""
     if not handles:
         return
     ax.legend(
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=-(-len(handles) // rows),
+        ncols=len(handles),
         borderaxespad=0.2,
         borderpad=0.2,
         handlelength=1.4,
@@ -227,7 +278,10 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
     runs: list[list[int]] = []
     for i in order:
         runs.append([i])
-        while len(runs) > 1 and _bottom(runs[-2], wanted, gap) - gap < _top(runs[-1], wanted, gap):
+        while len(runs) > 1:
+            bottom = _top(runs[-2], wanted, gap) - gap * (len(runs[-2]) - 1)
+            if bottom - gap >= _top(runs[-1], wanted, gap):
+                break
             runs[-2:] = [runs[-2] + runs[-1]]
     placed = [0.0] * len(wanted)
     for run in runs:
@@ -240,10 +294,6 @@ def _top(run: Sequence[int], wanted: Sequence[float], gap: float) -> float:
     return sum(wanted[i] for i in run) / len(run) + gap * (len(run) - 1) / 2
 
 
-def _bottom(run: Sequence[int], wanted: Sequence[float], gap: float) -> float:
-    return _top(run, wanted, gap) - gap * (len(run) - 1)
-
-
 def label_ends(ax: Axes, ends: Sequence[End]) -> None:
     """Name lines right of the panel, beside their ends; call it last."""
     ax.set_xlim(ax.get_xlim())
@@ -253,35 +303,12 @@ def label_ends(ax: Axes, ends: Sequence[End]) -> None:
     gap = 1.35 * theme.SMALL_SIZE * ax.get_figure(root=True).dpi / 72 / ax.bbox.height  # type: ignore[union-attr]
     heights = spread([float(start[1]) for start in starts], gap)
     for end, start, height in zip(ends, starts, heights, strict=True):
-        leader = Line2D(
-            [start[0], 1.012, 1.03],
-            [start[1], height, height],
-            color=end.color,
-            linewidth=theme.THIN_WIDTH,
-            linestyle="--" if end.dashed else "-",
-            transform=ax.transAxes,
-            clip_on=False,
-        )
-        ax.add_artist(leader)
+        look: dict[str, Any] = {"color": end.color, "transform": ax.transAxes, "clip_on": False}
+        x, y = [start[0], 1.012, 1.03], [start[1], height, height]
+        style = "--" if end.dashed else "-"
+        ax.add_artist(Line2D(x, y, lw=theme.THIN_WIDTH, ls=style, **look))
         if end.marker:
-            ax.add_artist(
-                Line2D(
-                    [1.03],
-                    [height],
-                    color=end.color,
-                    marker=end.marker,
-                    markerfacecolor="none" if end.is_open else end.color,
-                    markersize=theme.MARKER_SIZE,
-                    linestyle="",
-                    transform=ax.transAxes,
-                    clip_on=False,
-                )
-            )
-        ax.text(
-            1.042,
-            height,
-            end.text,
-            transform=ax.transAxes,
-            va="center_baseline",
-            fontsize=theme.SMALL_SIZE,
-        )
+            look |= {"ms": theme.MARKER_SIZE, "mfc": "none" if end.is_open else end.color}
+            ax.add_artist(Line2D([1.03], [height], ls="", marker=end.marker, **look))
+        look = {"transform": ax.transAxes, "va": "center_baseline", "fontsize": theme.SMALL_SIZE}
+        ax.text(1.042, height, end.text, **look)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from simdp.arrays import Floats, Ints
 from simdp.reports import theme
 from simdp.reports.captions import about, about_point
+from simdp.reports.plots import labels
 from simdp.reports.plots.labels import End, Plot, entitle, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
@@ -70,18 +71,22 @@ def _draw_one(ax: Axes, point: Result) -> list[End]:
         shown = per_rank[:, evenly(n, MAX_RANKS)]
         steps = np.broadcast_to(np.arange(1, len(shown) + 1)[:, np.newaxis], shown.shape)
         lines = np.stack([steps, shown], axis=2).swapaxes(0, 1)
-        color = theme.SERIES[2]
-        ax.add_collection(
-            LineCollection(list(lines), colors=color, linewidths=theme.THIN_WIDTH, alpha=0.8)
-        )
-        many = f"each of {n} ranks" if n <= MAX_RANKS else f"{MAX_RANKS} of {n} ranks"
+        name = _draw_thin(ax, list(lines), n)
         last = shown[-1][np.isfinite(shown[-1])]
         if len(last):
-            ends.append(End(many, len(shown), float(last.max()), color))
+            ends.append(End(name, len(shown), float(last.max()), theme.SERIES[2]))
     ends.append(draw_line(ax, _steps(mean), mean, "mean over ranks" if ends else ""))
     _mark_skipped(ax, point, mean, theme.SERIES[0])
     ax.autoscale_view()
     return [end for end in ends if np.isfinite(end.y)]
+
+
+def _draw_thin(ax: Axes, lines: list[Floats], num_ranks: int) -> str:
+    """Draw thin lines of ranks; return their name."""
+    look = {"linewidths": theme.THIN_WIDTH, "alpha": 0.8}
+    ax.add_collection(LineCollection(lines, colors=theme.SERIES[2], **look))
+    shown = f"each of {num_ranks}" if num_ranks <= MAX_RANKS else f"{MAX_RANKS} of {num_ranks}"
+    return f"{shown} ranks"
 
 
 def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
@@ -105,16 +110,9 @@ def draw_line(
     """Draw one line of losses, with markers between those of the other lines."""
     color, marker = theme.look(number)
     every = max(-(-len(loss) // MAX_MARKERS), min(num_lines, len(loss)))
-    ax.plot(
-        x,
-        loss,
-        color=color,
-        marker=marker,
-        markevery=(number * max(1, every // num_lines) % every, every),
-        markeredgecolor="white",
-        markeredgewidth=0.6,
-        zorder=3 + 0.01 * number,
-    )
+    marked = number * max(1, every // num_lines) % every, every
+    look: dict[str, Any] = {"mec": "white", "mew": 0.6, "zorder": 3 + 0.01 * number}
+    ax.plot(x, loss, color=color, marker=marker, markevery=marked, **look)
     finite = np.flatnonzero(np.isfinite(loss))
     last = int(finite[-1]) if len(finite) else 0
     if last + 1 < len(loss):
@@ -128,17 +126,9 @@ def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
     finite = np.flatnonzero(np.isfinite(loss))
     if not len(skipped) or not len(finite):
         return
-    ax.plot(
-        skipped,
-        np.interp(skipped - 1, finite, loss[finite]),
-        color=color,
-        marker=SKIPPED,
-        markersize=1.6 * theme.MARKER_SIZE,
-        markeredgecolor="white",
-        markeredgewidth=0.6,
-        linestyle="",
-        zorder=4,
-    )
+    y = np.interp(skipped - 1, finite, loss[finite])
+    look: dict[str, Any] = {"ms": 1.6 * theme.MARKER_SIZE, "mec": "white", "mew": 0.6, "zorder": 4}
+    ax.plot(skipped, y, color=color, marker=SKIPPED, ls="", **look)
 
 
 def choose_scale(ax: Axes, losses: list[Floats]) -> None:
@@ -148,10 +138,7 @@ def choose_scale(ax: Axes, losses: list[Floats]) -> None:
     if not len(values) or values.min() <= 0 or values.max() / values.min() < LOG_RATIO:
         return
     ax.set_yscale("log")
-    few_decades = values.max() / values.min() < 1e3
-    ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
+    labels.ticks(ax.yaxis, labels.log_places(values.max() / values.min()), "{:g}".format)
 
 
 def loss_label(study: Study) -> str:
@@ -170,7 +157,6 @@ def floats(values: Any) -> Floats:
     return array
 
 
-MAX_LOSS_LINES = len(theme.SERIES)  # lines; of more points some are dropped
 LEAST_DIFFERENCE = 0.02  # least relative difference of times and losses
 
 
@@ -187,12 +173,13 @@ class LossTime(Plot[Study]):
             return _is_apart(points[0])
         times = [float(_ends(point).max()) for point in points]
         losses = [float(floats(point.metrics["loss"])[-1]) for point in points]
-        return len(points) > 1 and _differ(times) and _differ(losses)
+        both = (labels.differ(values, LEAST_DIFFERENCE, True) for values in (times, losses))
+        return len(points) > 1 and all(both)
 
     def draw(self, study: Study, *axes: Axes) -> None:
         (ax,) = axes
         every = _timed(study)
-        chosen = evenly(len(every), MAX_LOSS_LINES)
+        chosen = evenly(len(every), MAX_LINES)
         points, names = [every[i] for i in chosen], point_names(every)
         longest = max(float(_ends(point).max()) for point in points)
         unit, per_second = theme.time_unit(longest)
@@ -215,11 +202,12 @@ class LossTime(Plot[Study]):
 
 
 def _timed(study: Study) -> list[Result]:
-    return [point for point in study.points if point.metrics.get("loss") and _has_ends(point)]
-
-
-def _has_ends(point: Result) -> bool:
-    return point.step_ends is not None and point.step_ends.shape[1] > len(point.metrics["loss"])
+    return [
+        point
+        for point in study.points
+        if (loss := point.metrics.get("loss")) and point.step_ends is not None
+        if point.step_ends.shape[1] > len(loss)
+    ]
 
 
 def _ends(point: Result) -> Floats:
@@ -235,27 +223,15 @@ def _is_apart(point: Result) -> bool:
     return bool(np.ptp(ends[:, -1]) > 2 * step > 0)
 
 
-def _differ(values: list[float]) -> bool:
-    array = np.array(values)
-    if not np.isfinite(array).all():
-        return True
-    return bool(np.ptp(array) > LEAST_DIFFERENCE * np.abs(array).max())
-
-
 def _draw_ranks(ax: Axes, point: Result, per_second: float) -> list[End]:
     """Draw each rank's own loss at the ends of its steps."""
     per_rank = floats(point.metrics.get("loss_per_rank") or [])
     if per_rank.ndim != 2 or per_rank.shape[1] < 2:
         return []
     n, ends = per_rank.shape[1], _ends(point)
-    shown = evenly(n, MAX_RANKS)
     lines = [
         np.stack([ends[rank, : len(per_rank)] * per_second, per_rank[:, rank]], axis=1)
-        for rank in shown
+        for rank in evenly(n, MAX_RANKS)
     ]
-    color = theme.SERIES[2]
-    thin = LineCollection(lines, colors=color, linewidths=theme.THIN_WIDTH, alpha=0.8)
-    ax.add_collection(thin)
     last = max(lines, key=lambda line: float(line[-1, 0]))[-1]
-    text = f"each of {n} ranks" if n <= MAX_RANKS else f"{MAX_RANKS} of {n} ranks"
-    return [End(text, float(last[0]), float(last[1]), color)]
+    return [End(_draw_thin(ax, lines, n), float(last[0]), float(last[1]), theme.SERIES[2])]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.reports import theme
 from simdp.reports.captions import about_point
-from simdp.reports.plots.labels import Plot, entitle, legend_above
+from simdp.reports.plots.labels import PALE, Plot, entitle, legend_above, note, patch
 from simdp.reports.plots.timeline import choose, listed
 from simdp.results.memory import MEMORY_PARTS, MemoryUsage, usage
 from simdp.results.result import Result, Study
@@ -39,16 +38,8 @@ def capacity(result: Result, rank: int) -> float:
 def mark_capacity(ax: Axes, height: float, right: float, text: str) -> None:
     """Draw a capacity as a dashed line, named above its right end."""
     ax.axhline(height, color=theme.STRAGGLER, linestyle="--", linewidth=theme.LINE_WIDTH)
-    ax.annotate(
-        f"capacity {text}",
-        (right, height),
-        (-4, 3),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=theme.SMALL_SIZE,
-        color=theme.STRAGGLER,
-    )
+    look = {"ha": "right", "va": "bottom", "color": theme.STRAGGLER}
+    note(ax, f"capacity {text}", (right, height), (-4, 3), **look)
 
 
 def shown_parts(kept: Floats) -> list[int]:
@@ -68,20 +59,16 @@ def rest(kept: Floats, parts: Sequence[int]) -> Floats:
     return found
 
 
-def name_parts(ax: Axes, parts: Sequence[int]) -> None:
-    """Draw the legend of memory parts above a panel."""
-    fills = [(MEMORY_PARTS[part], theme.PART_FILLS[MEMORY_PARTS[part]]) for part in parts]
-    handles = [
-        Patch(
-            facecolor=fill.color,
-            edgecolor=fill.hatch_color,
-            hatch=fill.hatch * 2,
-            linewidth=0,
-            label=name.replace("_", " "),
-        )
-        for name, fill in fills
-    ]
-    legend_above(ax, handles)
+def _layers(ax: Axes, kept: Floats) -> list[tuple[Floats, theme.FillStyle]]:
+    """List the visible parts and the rest with their looks, and draw a legend above the panel."""
+    parts = shown_parts(kept)
+    names = [MEMORY_PARTS[part] for part in parts]
+    fills = [theme.PART_FILLS[name] for name in names]
+    legend_above(
+        ax, [patch(n.replace("_", " "), fill) for n, fill in zip(names, fills, strict=True)]
+    )
+    others = rest(kept, parts), theme.FillStyle(theme.FAINT, "", "none", theme.INK)
+    return [*((kept[:, part], fill) for part, fill in zip(parts, fills, strict=True)), others]
 
 
 MAX_ROWS = 16  # bars; of more groups of ranks some are dropped
@@ -113,36 +100,30 @@ class MemoryPerRank(Plot[Study]):
         total = kept.sum(axis=1)
         room = max(capacity(result, rank) for rank, *_ in shown)
         is_near = room <= FAR * total.max()
-        unit, scale = theme.nbytes_unit(max(total.max(), room if is_near else 0.0))
-        _draw_bars(ax, kept / scale)
+        most = max(total.max(), room if is_near else 0.0)
+        unit, scale = theme.nbytes_unit(most)
+        left, rows = np.zeros(len(shown)), np.arange(len(shown))
+        for width, fill in _layers(ax, kept / scale):
+            look: dict[str, Any] = {"ec": fill.hatch_color, "hatch": fill.hatch, "linewidth": 0}
+            ax.barh(rows, width, BAR_HEIGHT, left, color=fill.color, **look)
+            left = left + width
         for row, value in enumerate(total / scale):
-            ax.annotate(
-                f"{value:.4g}",
-                (value, row),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=theme.SMALL_SIZE,
-            )
-        right = max(total.max(), room if is_near else 0.0) / scale
+            note(ax, f"{value:.4g}", (value, row), (4, 0), va="center")
         if is_near:
             ax.axvline(room / scale, color=theme.STRAGGLER, linestyle="--")
-        ax.set_xlim(0, 1.1 * right)
+        ax.set_xlim(0, 1.1 * (most / scale))
         ax.set_ylim(len(shown) - 0.45, -0.55)
         ax.yaxis.set_major_locator(FixedLocator(list(range(len(shown)))))
-        counts = [f"\n{len(ranks)} ranks" if len(ranks) > 2 else "" for ranks in shown]
-        ax.set_yticklabels(
-            [listed(ranks) + count for ranks, count in zip(shown, counts, strict=True)]
-        )
+        ax.set_yticklabels([listed(r) + (f"\n{len(r)} ranks" if len(r) > 2 else "") for r in shown])
         ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
         size_unit, of = theme.nbytes_unit(room)
         drawn = "dashed line: " if is_near else ""
-        ax.set_xlabel(
-            f"Memory at the peak [{unit}], {drawn}capacity {room / of:.4g} {size_unit}"
-            + _left_out(len(_groups(result)), len(shown))
-        )
+        label = f"Memory at the peak [{unit}], {drawn}capacity {room / of:.4g} {size_unit}"
+        if len(shown) < (count := len(_groups(result))):
+            label += f"\n{len(shown)} of {count} groups of ranks are shown, the fullest among them"
+        ax.set_xlabel(label)
         ax.set_ylabel("Rank [number]")
         entitle(ax, "Memory of every rank at its peak", about_point(result), rows=1)
 
@@ -166,32 +147,6 @@ def _groups(result: Result) -> list[list[int]]:
     for rank, peak in enumerate(result.metrics["peak_memory_bytes"]):
         found.setdefault(peak, []).append(rank)
     return list(found.values())
-
-
-def _draw_bars(ax: Axes, kept: Floats) -> None:
-    parts = shown_parts(kept)
-    rows, left = np.arange(len(kept)), np.zeros(len(kept))
-    layers = [(kept[:, part], theme.PART_FILLS[MEMORY_PARTS[part]]) for part in parts]
-    layers.append((rest(kept, parts), theme.FillStyle(theme.FAINT, "", "none", theme.INK)))
-    for width, fill in layers:
-        ax.barh(
-            rows,
-            width,
-            BAR_HEIGHT,
-            left,
-            color=fill.color,
-            edgecolor=fill.hatch_color,
-            hatch=fill.hatch,
-            linewidth=0,
-        )
-        left = left + width
-    name_parts(ax, parts)
-
-
-def _left_out(num_groups: int, num_shown: int) -> str:
-    if num_shown == num_groups:
-        return ""
-    return f"\n{num_shown} of {num_groups} groups of ranks are shown, the fullest among them"
 
 
 PHASES = ("forward", "backward", "update")  # activities that are named above the areas
@@ -230,22 +185,26 @@ class MemoryOverTime(Plot[Study]):
         total = shown.kept.sum(axis=1)
         room = capacity(result, shown.ranks[0])
         is_near = room <= FAR * total.max()
-        size_unit, scale = theme.nbytes_unit(max(total.max(), room if is_near else 0.0))
+        most = max(total.max(), room if is_near else 0.0)
+        size_unit, scale = theme.nbytes_unit(most)
         _draw_areas(ax, times, shown.kept / scale)
-        top = max(total.max(), room if is_near else 0.0) / scale
         ax.set_xlim(0, times[-1])
-        ax.set_ylim(0, 1.28 * top)
+        ax.set_ylim(0, 1.28 * (most / scale))
+        of = ""
         if is_near:
             mark_capacity(ax, room / scale, times[-1], f"{room / scale:.4g} {size_unit}")
-        _mark_peak(ax, result, shown, times, scale, size_unit, "" if is_near else _said(room))
+        else:
+            room_unit, in_unit = theme.nbytes_unit(room)
+            of = f" of {room / in_unit:.4g} {room_unit}"
+        _mark_peak(ax, result, shown, times, scale, size_unit, of)
         _name_phases(ax, result, shown, per_second)
         ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
         ax.set_xlabel(f"Time since the start of step {shown.step + 1} [{unit}]")
         ax.set_ylabel(f"Device memory [{size_unit}]")
-        who = "rank" + "s" * (len(shown.ranks) > 1)
-        listed = str(shown.ranks[0])
-        listed += f"–{shown.ranks[-1]}" if len(shown.ranks) > 1 else ""
-        entitle(ax, f"Memory of {who} {listed}, the fullest", about_point(result), rows=1)
+        several = len(shown.ranks) > 1
+        ranks = f"{'ranks' if several else 'rank'} {shown.ranks[0]}"
+        ranks += f"–{shown.ranks[-1]}" * several
+        entitle(ax, f"Memory of {ranks}, the fullest", about_point(result), rows=1)
 
 
 def fullest_step(result: Result) -> MemoryCurves:
@@ -282,32 +241,14 @@ def _bounds(trace: Trace, step: int) -> tuple[float, float]:
 
 
 def _draw_areas(ax: Axes, times: Floats, kept: Floats) -> None:
-    parts = shown_parts(kept)
     low = np.zeros(len(times))
-    others = rest(kept, parts)
-    layers = [(kept[:, part], theme.PART_FILLS[MEMORY_PARTS[part]]) for part in parts]
-    layers.append((others, theme.FillStyle(theme.FAINT, "", "none", theme.INK)))
-    for height, fill in layers:
+    for height, fill in _layers(ax, kept):
         ax.fill_between(times, low, low + height, step="post", facecolor=fill.color, linewidth=0)
         if fill.hatch:
-            ax.fill_between(
-                times,
-                low,
-                low + height,
-                step="post",
-                facecolor="none",
-                edgecolor=fill.hatch_color,
-                hatch=fill.hatch,
-                linewidth=0,
-            )
+            look: dict[str, Any] = {"ec": fill.hatch_color, "hatch": fill.hatch, "linewidth": 0}
+            ax.fill_between(times, low, low + height, step="post", facecolor="none", **look)
         low = low + height
     ax.plot(times, low, drawstyle="steps-post", color=theme.INK, linewidth=theme.THIN_WIDTH)
-    name_parts(ax, parts)
-
-
-def _said(room: float) -> str:
-    unit, scale = theme.nbytes_unit(room)
-    return f" of {room / scale:.4g} {unit}"
 
 
 def _mark_peak(
@@ -325,16 +266,9 @@ def _mark_peak(
     where = doing_at(result, shown)
     ax.plot(x, height, marker="v", color=theme.INK, clip_on=False, zorder=5)
     on_the_left = x < times[-1] / 2
-    ax.annotate(
-        f"peak {height:.4g} {unit}{of}{where}\n{made}",
-        (x, height),
-        (4 if on_the_left else -4, 7),
-        textcoords="offset points",
-        ha="left" if on_the_left else "right",
-        va="bottom",
-        fontsize=theme.SMALL_SIZE,
-        zorder=6,
-    )
+    by, side = ((4, 7), "left") if on_the_left else ((-4, 7), "right")
+    text = f"peak {height:.4g} {unit}{of}{where}\n{made}"
+    note(ax, text, (x, height), by, ha=side, va="bottom", zorder=6)
 
 
 def doing_at(result: Result, shown: MemoryCurves) -> str:
@@ -379,12 +313,6 @@ def _name_phases(ax: Axes, result: Result, shown: MemoryCurves, per_second: floa
             continue
         left = (start - shown.begin) * per_second
         ax.axvline(left, color=theme.MUTED, linewidth=0.8, linestyle=":")
-        ax.annotate(
-            name,
-            ((start + end) / 2 * per_second - shown.begin * per_second, 0.985),
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            va="top",
-            fontsize=theme.SMALL_SIZE,
-            color=theme.MUTED,
-        )
+        at = (start + end) / 2 * per_second - shown.begin * per_second, 0.985
+        place = ("data", "axes fraction")
+        ax.annotate(name, at, xycoords=place, ha="center", va="top", **PALE)

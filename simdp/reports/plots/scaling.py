@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from simdp.arrays import Floats
 from simdp.reports import theme
 from simdp.reports.captions import about
+from simdp.reports.plots import labels
 from simdp.reports.plots.labels import End, Plot, entitle, evenly, label_ends, point_names
 from simdp.results.result import Result, Study
 
@@ -81,18 +81,14 @@ class ScalingCurve(Plot[Study]):
         title = f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}"
         entitle(top, title, about(study))
         for ax in axes:
-            _size_axis(ax, sizes)
+            labels.log2_axis(ax, sizes, _apart(sizes, 24))
             ax.tick_params(labelbottom=True)
         longest = max(float(curve.step_time.max()) for curve in curves)
         unit, per_second = theme.time_unit(longest)
         top.set_ylabel(f"Step time [{unit}]")
-        ends = _draw_curves(
-            top,
-            curves,
-            [curve.step_time * per_second for curve in curves],
-            [curve.ideal_step_time * per_second for curve in curves],
-            min,
-        )
+        times = [curve.step_time * per_second for curve in curves]
+        ideal = [curve.ideal_step_time * per_second for curve in curves]
+        ends = _draw_curves(top, curves, times, ideal, min)
         scaled = [(curve.low * per_second, curve.high * per_second) for curve in curves]
         _draw_intervals(top, curves, scaled)
         highest = np.nanmax(
@@ -102,13 +98,9 @@ class ScalingCurve(Plot[Study]):
         label_ends(top, ends)
 
         middle.set_ylabel("Throughput [samples/s]")
-        ends = _draw_curves(
-            middle,
-            curves,
-            [curve.throughput for curve in curves],
-            [curve.ideal_throughput for curve in curves],
-            max,
-        )
+        rates = [curve.throughput for curve in curves]
+        ideal = [curve.ideal_throughput for curve in curves]
+        ends = _draw_curves(middle, curves, rates, ideal, max)
         _draw_intervals(middle, curves, [curve.throughput_ends for curve in curves])
         _throughput_axis(middle, curves)
         label_ends(middle, ends)
@@ -181,15 +173,8 @@ def _draw_intervals(ax: Axes, curves: list[Curve], ends: Sequence[tuple[Floats, 
     """Draw intervals of step times or throughputs, bars of several lines beside each other."""
     span = max(float(curve.world_size[-1] / curve.world_size[0]) for curve in curves)
     middle = (len(curves) - 1) / 2
-    draw_intervals(
-        ax,
-        [curve.world_size for curve in curves],
-        [
-            curve.world_size * span ** (BESIDE * (number - middle))
-            for number, curve in enumerate(curves)
-        ],
-        ends,
-    )
+    bars = [curve.world_size * span ** (BESIDE * (i - middle)) for i, curve in enumerate(curves)]
+    draw_intervals(ax, [curve.world_size for curve in curves], bars, ends)
 
 
 def draw_intervals(
@@ -213,16 +198,8 @@ def draw_intervals(
         ax.vlines(at, low, high, colors=color, linewidth=1.1, zorder=2.5)
         for end in (low, high):
             ax.plot(at, end, "_", color=color, markersize=6, markeredgewidth=1.1, zorder=2.5)
-    ax.text(
-        0.012,
-        0.97,
-        f"{'band' if is_banded else 'bars'}: 90 % interval",
-        transform=ax.transAxes,
-        va="top",
-        fontsize=theme.SMALL_SIZE,
-        color=theme.MUTED,
-        zorder=6,
-    )
+    text = f"{'band' if is_banded else 'bars'}: 90 % interval"
+    ax.text(0.012, 0.97, text, transform=ax.transAxes, va="top", zorder=6, **labels.PALE)
 
 
 def _draw_curves(
@@ -269,17 +246,6 @@ def _apart(sizes: list[int], parts: int) -> list[int]:
     return kept[::-1]
 
 
-def _size_axis(ax: Axes, sizes: list[int]) -> None:
-    """Make a log2 axis of world sizes, with ticks at those that have room."""
-    ax.set_xscale("log", base=2)
-    margin = (sizes[-1] / sizes[0]) ** 0.05
-    ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
-    ax.xaxis.set_major_locator(FixedLocator(_apart(sizes, 24)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("World size [GPUs]")
-
-
 def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
     """Make a log axis, on which linear scaling is a straight line."""
     values = np.concatenate(
@@ -294,27 +260,13 @@ def _throughput_axis(ax: Axes, curves: list[Curve]) -> None:
     low, high = low / margin, high * margin
     ax.set_yscale("log")
     ax.set_ylim(low, high)
-    few, many = high / low < 5, high / low > 1e3
-    ax.yaxis.set_major_locator(
-        MaxNLocator(5) if few else LogLocator(10, subs=(1,) if many else (1, 2, 5))
-    )
-    ax.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
-    ax.yaxis.set_minor_locator(NullLocator())
+    labels.ticks(ax.yaxis, labels.log_places(high / low), theme.short_number)
 
 
 def _label_efficiency(ax: Axes, curve: Curve, percents: Floats, sizes: list[int]) -> None:
     """Write the efficiency below each point that has room for it."""
-    halo = [withStroke(linewidth=2.5, foreground="white")]
+    look: dict[str, Any] = {"ha": "center", "va": "center", "path_effects": labels.HALO}
     for size in _apart(sizes, 14):
         (place,) = np.flatnonzero(curve.world_size == size)
-        ax.annotate(
-            f"{percents[place]:.0f} %",
-            (size, float(percents[place])),
-            (0, -1.3 * theme.SMALL_SIZE - 2),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=theme.SMALL_SIZE,
-            path_effects=halo,
-            zorder=5,
-        )
+        at, by = (size, float(percents[place])), (0.0, -1.3 * theme.SMALL_SIZE - 2)
+        labels.note(ax, f"{percents[place]:.0f} %", at, by, zorder=5, **look)

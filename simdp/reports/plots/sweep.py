@@ -8,25 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from simdp.arrays import Floats, Ints
 from simdp.errors import UnitError
 from simdp.reports import theme
 from simdp.reports.captions import about, about_scenario
+from simdp.reports.plots import labels
 from simdp.reports.plots.bandwidth import BandwidthLine, draw_lines
-from simdp.reports.plots.labels import (
-    Plot,
-    entitle,
-    evenly,
-    key_label,
-    label_ends,
-    legend_above,
-    point_names,
-    wrapped,
-)
+from simdp.reports.plots.labels import Plot, entitle, evenly, label_ends, point_names, wrapped
 from simdp.reports.plots.memory import capacity, device_ranks, mark_capacity
 from simdp.reports.plots.scaling import MOST_ABOVE, ScalingCurve, draw_intervals
 from simdp.results.comparison import ComparedPoint, Comparison, written
@@ -54,19 +44,23 @@ MEMORY = theme.FillStyle(theme.INPUT, "", "none", theme.INK)
 TOO_MUCH = theme.FillStyle(theme.STRAGGLER, "xxxx", "#F2B48C", theme.INK)
 
 
-def shown_points(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
-    """Choose the points that have room, in their order."""
-    return [points[i] for i in evenly(len(points), MAX_ROWS)]
+def _height(names: Sequence[str]) -> int:
+    """Count the rows that are shown; names of three lines and more need higher ones."""
+    return min(len(names), MAX_ROWS) * -(-max(name.count("\n") + 1 for name in names) // 2)
 
 
-def draw_points(
-    left: Axes, right: Axes, points: Sequence[ComparedPoint], names: Sequence[str], said: str
+def _draw_points(
+    axes: Sequence[Axes],
+    study: Study | Comparison,
+    points: Sequence[ComparedPoint],
+    names: Sequence[str],
+    about: str,
 ) -> None:
     """Draw a row per point: left the parts of its step, right its fullest device.
 
-    The panels share their rows. At least one point ran; others have their reason. ``said`` is
-    written below the left axis.
+    The panels share their rows. At least one point ran; others have their reason.
     """
+    left, right = axes
     rows = np.array([row for row, point in enumerate(points) if point.metrics is not None])
     ran = [points[row] for row in rows]
     _draw_steps(left, rows, ran)
@@ -80,29 +74,28 @@ def draw_points(
         ax.set_ylim(len(points) - 0.45, -0.55)
         ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
-    left.set_xlabel(left.get_xlabel() + (f"\n{said}" if said else ""))
+    if len(points) < (count := len(study.points)):
+        left.set_xlabel(f"{left.get_xlabel()}\n{len(points)} of {count} points are shown")
+    keys = study.over if isinstance(study, Comparison) else study.points[0].set
+    left.set_ylabel(", ".join(dict.fromkeys(labels.key_label(k, study.scenario) for k in keys)))
+    entitle(left, "What a step is made of", about, rows=1)
 
 
 def _write_reason(ax: Axes, row: int, point: ComparedPoint) -> None:
     """Write why a point cannot run, cut to its row."""
     reason = point.problems[0] if point.problems else "it gave no result"
     text = f"cannot run: {' '.join(reason.split())}"
-    ax.annotate(
-        theme.fitted(text, theme.SMALL_SIZE, REASON_WIDTH),
-        (0.0, row),
-        (4, 0),
-        xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points",
-        va="center",
-        fontsize=theme.SMALL_SIZE,
-        color=theme.STRAGGLER,
-        in_layout=False,
-    )
+    text = theme.fitted(text, theme.SMALL_SIZE, REASON_WIDTH)
+    look = {"va": "center", "color": theme.STRAGGLER, "in_layout": False}
+    labels.note(ax, text, (0.0, row), (4, 0), xycoords=ax.get_yaxis_transform(), **look)
 
 
 def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
     """Stack the parts of each point's step."""
-    times = {key: _metric(points, key) for key in ("step_time_s", *STEP_PARTS)}
+    times = {
+        key: np.array([(point.metrics or {})[key] for point in points], dtype=np.float64)
+        for key in ("step_time_s", *STEP_PARTS)
+    }
     total = times.pop("step_time_s")
     unit, per_second = theme.time_unit(float(total.max()))
     start, handles = np.zeros(len(points)), list[Artist]()
@@ -111,7 +104,7 @@ def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
         if not length.any():
             continue
         _bars(ax, rows, start, length, fill)
-        handles.append(_key(name, fill))
+        handles.append(labels.patch(name, fill))
         start = start + length
     texts = [f"{_short(value * per_second)} {unit}" for value in total]
     _write_values(ax, rows, start, texts)
@@ -121,7 +114,7 @@ def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
         longest = max(longest, min(ends[1], MOST_ABOVE_STEP * longest) / 1.1)
     ax.set_xlim(0, longest * ROOM or 1.0)
     ax.set_xlabel(f"Step time [{unit}], mean over ranks")
-    legend_above(ax, handles)
+    labels.legend_above(ax, handles)
 
 
 def _draw_intervals(
@@ -153,7 +146,7 @@ def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None
     for name, fill, which in (("fits", MEMORY, ~too_much), ("does not fit", TOO_MUCH, too_much)):
         if which.any():
             _bars(ax, every[which], np.zeros(which.sum()), kept[which] * per_byte, fill)
-            handles.append(_key(name, fill))
+            handles.append(labels.patch(name, fill))
     texts = [f"{_short(value * per_byte)} {unit}" for value in kept]
     _write_values(ax, every, kept * per_byte, texts)
     near = room <= FAR * kept.max()
@@ -169,7 +162,7 @@ def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None
     ax.set_xlabel(f"Peak memory [{unit}]{_said_of(room[~near])}")
     entitle(ax, "Fullest device", " ", rows=1)
     ax.xaxis.set_major_locator(MaxNLocator(5))
-    legend_above(ax, handles)
+    labels.legend_above(ax, handles)
 
 
 def _said_of(room: Floats) -> str:
@@ -181,50 +174,18 @@ def _said_of(room: Floats) -> str:
     return f"\n{least} {_short(float(room.min()) * per_byte)} {unit}"
 
 
-def _metric(points: Sequence[ComparedPoint], key: str) -> Floats:
-    return np.array([(point.metrics or {})[key] for point in points], dtype=np.float64)
-
-
 def _bars(ax: Axes, rows: Ints, start: Floats, length: Floats, fill: theme.FillStyle) -> None:
     ax.barh(rows, length, BAR_HEIGHT, start, color=fill.color, linewidth=0, zorder=2)
     if fill.hatch:
-        ax.barh(
-            rows,
-            length,
-            BAR_HEIGHT,
-            start,
-            color="none",
-            edgecolor=fill.hatch_color,
-            hatch=fill.hatch,
-            linewidth=0,
-            zorder=2.1,
-        )
-
-
-def _key(name: str, fill: theme.FillStyle) -> Patch:
-    return Patch(
-        facecolor=fill.color,
-        edgecolor=fill.hatch_color if fill.hatch else "none",
-        hatch=fill.hatch * 2,
-        linewidth=0,
-        label=name,
-    )
+        look: dict[str, Any] = {"ec": fill.hatch_color, "hatch": fill.hatch, "zorder": 2.1}
+        ax.barh(rows, length, BAR_HEIGHT, start, color="none", linewidth=0, **look)
 
 
 def _write_values(ax: Axes, rows: Ints, ends: Floats, texts: Sequence[str]) -> None:
     """Write a value right of its bar, readable where it crosses a line."""
-    halo = [withStroke(linewidth=2.5, foreground="white")]
     for row, end, text in zip(rows, ends, texts, strict=True):
-        ax.annotate(
-            text,
-            (end, row),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=theme.SMALL_SIZE,
-            path_effects=halo,
-            zorder=5,
-        )
+        look: dict[str, Any] = {"path_effects": labels.HALO, "zorder": 5}
+        labels.note(ax, text, (end, row), (4, 0), va="center", **look)
 
 
 def _size_unit(largest: float) -> tuple[str, float]:
@@ -252,19 +213,13 @@ class ComparisonBars(Plot[Comparison]):
         return bool(study.ran)
 
     def num_rows(self, study: Comparison) -> int:
-        lines = max(name.count("\n") + 1 for name in _comparison_names(study.points))
-        return min(len(study.points), MAX_ROWS) * -(-lines // 2)
+        return _height(_comparison_names(study.points))
 
     def draw(self, study: Comparison, *axes: Axes) -> None:
-        left, right = axes
         every = study.points if len(study.points) <= MAX_ROWS else study.ran
-        points = shown_points(every)
-        hidden = len(study.points) - len(points)
-        said = f"{len(points)} of {len(study.points)} points are shown" if hidden else ""
-        draw_points(left, right, points, _comparison_names(points), said)
-        left.set_ylabel(", ".join(dict.fromkeys(key_label(k, study.scenario) for k in study.over)))
+        points = [every[i] for i in evenly(len(every), MAX_ROWS)]
         of = about_scenario(study.scenario, study.over)
-        entitle(left, "What a step is made of", of, rows=1)
+        _draw_points(axes, study, points, _comparison_names(points), of)
 
 
 def _comparison_names(points: Sequence[ComparedPoint]) -> list[str]:
@@ -318,7 +273,7 @@ class SweepCurve(Plot[Study]):
         names = [*curves]
         shown = [names[i] for i in evenly(len(names), MAX_LINES)]
         left_out = f"; {len(shown)} of {len(names)} lines" if len(shown) < len(names) else ""
-        label = key_label(key, study.scenario)
+        label = labels.key_label(key, study.scenario)
         entitle(top, f"Step time by {lowered(label)}{left_out}", about(study))
         longest = max(point.metrics["step_time_s"] for point in points)
         unit, per_second = theme.time_unit(longest)
@@ -333,10 +288,9 @@ class SweepCurve(Plot[Study]):
                     name or "simulated",
                     [place_at(point, key, place) for point in curves[name]],
                     [read(point.metrics) for point in curves[name]],
-                    number,
-                    number,
+                    *(i, i),
                 )
-                for number, name in enumerate(shown)
+                for i, name in enumerate(shown)
             ]
             ends = draw_lines(ax, lines)
             _value_axis(ax, ticks, label)
@@ -344,8 +298,9 @@ class SweepCurve(Plot[Study]):
             low, high = min(values), max(values)
             if ax is top:
                 high = max(high, _intervals(ax, lines, [curves[n] for n in shown], per_second))
-            if ax is top or low > 0.5 * high:
-                ax.set_ylim(*((0, high * 1.12) if ax is top else _around(low, high)))
+            if ax is bottom and low > 0.5 * high:
+                room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+                ax.set_ylim(low - room, high + room)
             else:
                 ax.set_ylim(0, high * 1.12 or 1.0)
             ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
@@ -373,12 +328,6 @@ def _intervals(
     longest = max(value for line in lines for value in line.y)
     highest = max((float(one) for _, high in ends for one in high if one == one), default=0.0)
     return min(highest, MOST_ABOVE * longest)
-
-
-def _around(low: float, high: float) -> tuple[float, float]:
-    """Compute limits of an axis that does not begin at 0."""
-    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
-    return low - room, high + room
 
 
 def timed(study: Study) -> list[Result]:
@@ -439,17 +388,17 @@ def curves_of(points: list[Result], key: str, place: dict[str, float]) -> dict[s
 def second_of(points: list[Result]) -> Second:
     """Choose the lower panel: loss, else memory, else lost time if they vary, else throughput."""
     losses = [point.metrics["loss"][-1] if point.metrics.get("loss") else None for point in points]
-    if None not in losses and _differ([float(loss) for loss in losses if loss is not None]):
-        return Second(
-            "Last loss [the loss's own unit]", lambda m: m["loss"][-1], "Last step's loss"
-        )
+    last = [float(loss) for loss in losses if loss is not None]
+    if None not in losses and labels.differ(last, LEAST_DIFFERENCE, False):
+        label = "Last loss [the loss's own unit]"
+        return Second(label, lambda m: m["loss"][-1], "Last step's loss")
     peaks = [float(max(point.metrics["peak_memory_bytes"])) for point in points]
-    if _differ(peaks):
+    if labels.differ(peaks, LEAST_DIFFERENCE, False):
         unit, scale = theme.nbytes_unit(max(peaks))
         return Second(f"Memory [{unit}]", lambda m: max(m["peak_memory_bytes"]) / scale, PEAKS)
     exposed = [point.metrics.get("exposed_comm_s") or 0.0 for point in points]
     lost = [point.metrics.get("wait_s") or 0.0 for point in points]
-    if _differ(exposed) or _differ(lost):
+    if any(labels.differ(times, LEAST_DIFFERENCE, False) for times in (exposed, lost)):
         parts = ("exposed_comm_s", "wait_s")
         unit, per_second = theme.time_unit(max(a + b for a, b in zip(exposed, lost, strict=True)))
         return Second(
@@ -472,13 +421,6 @@ def _say_capacity(ax: Axes, points: list[Result]) -> None:
         mark_capacity(ax, room / scale, ax.get_xlim()[1], f"{room / scale:.4g} {unit}")
 
 
-def _differ(values: list[float]) -> bool:
-    array: Floats = np.array(values)
-    if not np.isfinite(array).all():
-        return False
-    return bool(np.ptp(array) > LEAST_DIFFERENCE * np.abs(array).max())
-
-
 def _value_axis(ax: Axes, ticks: dict[float, str], label: str) -> None:
     """Make an axis of the key's values, written as in the sweep."""
     values = sorted(ticks)
@@ -495,20 +437,14 @@ def _value_axis(ax: Axes, ticks: dict[float, str], label: str) -> None:
     for i in reversed(range(len(values) - 1)):
         if spot[kept[-1]] - spot[i] >= least * 0.999:
             kept.append(i)
-    ax.xaxis.set_major_locator(FixedLocator([values[i] for i in reversed(kept)]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(ticks, value)))
-    ax.xaxis.set_minor_locator(NullLocator())
+    places = [values[i] for i in reversed(kept)]
+    labels.ticks(ax.xaxis, places, lambda value: ticks[min(ticks, key=lambda k: abs(k - value))])
     ax.set_xlabel(label)
 
 
 def lowered(label: str) -> str:
     """Write an axis label inside a sentence, without its unit."""
     return label[:1].lower() + label[1:].partition(" [")[0]
-
-
-def _tick(ticks: dict[float, str], value: float) -> str:
-    nearest = min(ticks, key=lambda known: abs(known - value))
-    return ticks[nearest]
 
 
 MOST_LETTERS = 400  # letters of a name that is broken into lines; only longer ones are cut
@@ -524,26 +460,16 @@ class PointBars(Plot[Study]):
     widths = (1.9, 1.0)
 
     def fits(self, study: Study) -> bool:
-        timed = [point for point in study.points if point.metrics.get("step_time_s")]
         shown = ScalingCurve().fits(study) or SweepCurve().fits(study)
-        return len(timed) > 1 and not shown
+        return len(timed(study)) > 1 and not shown
 
     def num_rows(self, study: Study) -> int:
-        lines = max(name.count("\n") + 1 for name in _names(study))
-        return min(len(study.points), MAX_ROWS) * -(-lines // 2)
+        return _height(_names(study))
 
     def draw(self, study: Study, *axes: Axes) -> None:
-        left, right = axes
-        every = [_compared(point) for point in study.points]
-        points = shown_points(every)
-        names = _names(study)
-        chosen = [names[every.index(point)] for point in points]
-        hidden = len(every) - len(points)
-        said = f"{len(points)} of {len(every)} points are shown" if hidden else ""
-        draw_points(left, right, points, chosen, said)
-        keys = study.points[0].set
-        left.set_ylabel(", ".join(dict.fromkeys(key_label(k, study.scenario) for k in keys)))
-        entitle(left, "What a step is made of", about(study), rows=1)
+        names, chosen = _names(study), evenly(len(study.points), MAX_ROWS)
+        points = [_compared(study.points[i]) for i in chosen]
+        _draw_points(axes, study, points, [names[i] for i in chosen], about(study))
 
 
 def _names(study: Study) -> list[str]:
@@ -561,13 +487,8 @@ def _compared(point: Result) -> ComparedPoint:
         for rank in _unlike(point, peaks)
     }
     kept, room = max(held, key=lambda pair: pair[0] / pair[1])
-    return ComparedPoint(
-        point.set,
-        world_size=point.world_size,
-        metrics=point.metrics,
-        device_bytes=kept,
-        capacity_bytes=room,
-    )
+    held_by = {"device_bytes": kept, "capacity_bytes": room}
+    return ComparedPoint(point.set, world_size=point.world_size, metrics=point.metrics, **held_by)
 
 
 def _unlike(point: Result, peaks: list[int]) -> list[int]:

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
@@ -31,7 +30,16 @@ from simdp.reports.plots.bars import (
     shorter,
     window_of,
 )
-from simdp.reports.plots.labels import Plot, cut, entitle, legend_above, point_names
+from simdp.reports.plots.labels import (
+    PALE,
+    Plot,
+    cut,
+    entitle,
+    legend_above,
+    note,
+    patch,
+    point_names,
+)
 from simdp.reports.rank_rows import slow_ranks
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
@@ -203,7 +211,9 @@ class TimelinePlot(Plot[Study]):
         top, ticks, present = 0.0, [], set()
         for run in runs:
             if run.heading:
-                _write_heading(ax, run.heading, top)
+                look: dict[str, Any] = {"fontsize": theme.TEXT_SIZE, "fontweight": "bold"}
+                look |= {"xycoords": ax.get_yaxis_transform(), "va": "center", "in_layout": False}
+                note(ax, run.heading, (0.0, top - 0.02), (2, 0), **look)
                 top += HEADING
             row_of = np.full(result.world_size, np.nan)
             row_of[[ranks[0] for ranks in run.ranks]] = top + np.arange(len(run.ranks))
@@ -264,13 +274,8 @@ def _draw_bars(ax: Axes, bars: Bars, row_of: Floats, per_second: float, pixel: f
         ax.add_collection(plain, autolim=False)
         full = mine & (bars.fill == 1)
         if fill.hatch and full.any():
-            lines = PolyCollection(
-                list(corners[full]),
-                facecolors="none",
-                edgecolors=fill.hatch_color,
-                linewidths=0.0,
-                hatch=fill.hatch,
-            )
+            edges: dict[str, Any] = {"edgecolors": fill.hatch_color, "hatch": fill.hatch}
+            lines = PolyCollection(list(corners[full]), facecolors="none", linewidths=0.0, **edges)
             ax.add_collection(lines, autolim=False)
 
 
@@ -307,31 +312,8 @@ def _label_bands(
 
 
 def _write(ax: Axes, x: float, y: float, text: str, color: str, **more: Any) -> None:
-    ax.text(
-        x,
-        y,
-        text,
-        ha="center",
-        va="center_baseline",
-        fontsize=theme.TINY_SIZE,
-        color=color,
-        in_layout=False,
-        **more,
-    )
-
-
-def _write_heading(ax: Axes, text: str, top: float) -> None:
-    ax.annotate(
-        text,
-        (0.0, top - 0.02),
-        (2, 0),
-        xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points",
-        va="center",
-        fontsize=theme.TEXT_SIZE,
-        fontweight="bold",
-        in_layout=False,
-    )
+    more |= {"ha": "center", "va": "center_baseline", "fontsize": theme.TINY_SIZE}
+    ax.text(x, y, text, color=color, in_layout=False, **more)
 
 
 def _mark_steps(ax: Axes, run: TimelineRows, top: float, per_second: float, named: bool) -> None:
@@ -344,16 +326,8 @@ def _mark_steps(ax: Axes, run: TimelineRows, top: float, per_second: float, name
             low, high = top - 0.5, top + len(run.ranks) - 0.5
             ax.vlines(start * per_second, low, high, colors=theme.MUTED, linewidth=0.8, zorder=0.9)
         if named:
-            ax.text(
-                (start + until) / 2 * per_second,
-                top - 0.7,
-                f"step {step + 1}",
-                ha="center",
-                va="center",
-                fontsize=theme.SMALL_SIZE,
-                color=theme.MUTED,
-                in_layout=False,
-            )
+            x, look = (start + until) / 2 * per_second, {"ha": "center", "va": "center", **PALE}
+            ax.text(x, top - 0.7, f"step {step + 1}", in_layout=False, **look)
 
 
 def _room(runs: Sequence[TimelineRows]) -> float:
@@ -410,21 +384,12 @@ def _title(study: Study, runs: Sequence[TimelineRows]) -> str:
 def _handles(present: set[int], is_slow: bool) -> list[Artist]:
     """Make the legend of activities and slow ranks."""
     handles: list[Artist] = [
-        Patch(
-            facecolor=fill.color,
-            edgecolor=fill.hatch_color,
-            hatch=fill.hatch * 2,
-            linewidth=0,
-            label=activity,
-        )
+        patch(activity, fill)
         for activity, fill in theme.FILLS.items()
         if ACTIVITIES.index(activity) in present
     ]
-    if is_slow:
-        handles.append(
-            Line2D([], [], color=theme.STRAGGLER, marker="^", linestyle="", label="slow rank")
-        )
-    return handles
+    slow = Line2D([], [], color=theme.STRAGGLER, marker="^", linestyle="", label="slow rank")
+    return handles + [slow] * is_slow
 
 
 def _left_out(runs: Sequence[TimelineRows]) -> str:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from simdp.reports import theme
+from simdp.reports.plots import labels
 from simdp.reports.plots.bandwidth import BandwidthLine, draw_lines, log_axis
 from simdp.reports.plots.labels import Plot, cut, entitle, evenly, label_ends
 from simdp.reports.validation import in_common, setting
@@ -45,13 +46,8 @@ class StepFit(Plot[StepCalibration]):
         fitted = [point.fitted * per_second for point in study.points]
         low, high = min(measured + fitted) / 1.1, max(measured + fitted) * 1.1
         ends = [low, high]
-        ax.fill_between(
-            ends,
-            [end * (1 - STEP_FIT_BAND) for end in ends],
-            [end * (1 + STEP_FIT_BAND) for end in ends],
-            color=theme.FAINT,
-            linewidth=0,
-        )
+        least, most = ([end * (1 + sign * STEP_FIT_BAND) for end in ends] for sign in (-1, 1))
+        ax.fill_between(ends, least, most, color=theme.FAINT, linewidth=0)
         ax.plot(ends, ends, color=theme.MUTED, linewidth=theme.THIN_WIDTH)
         ax.plot(measured, fitted, "o", color=theme.SERIES[0])
         ax.set_xscale("log")
@@ -74,9 +70,7 @@ class StepFit(Plot[StepCalibration]):
         bottom.set_xlabel(f"Measured step time [{unit}]")
         bottom.set_ylabel("Error [%]")
         for axis in (ax.xaxis, ax.yaxis, bottom.xaxis):
-            axis.set_major_locator(LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
-            axis.set_minor_locator(NullLocator())
+            labels.ticks(axis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)), "{:,.4g}".format)
 
 
 NUM_RELIABILITY_ROWS = 13  # height, in rows of bars
@@ -109,17 +103,11 @@ class Reliability(Plot[Validation]):
             color, marker = theme.look(number)
             found = coverage(points)
             x = [level + RELIABILITY_ASIDE * (2 * number - len(groups) + 1) for level in shown]
-            ax.vlines(
-                x,
-                [100 * one.low for one in found],
-                [100 * one.high for one in found],
-                color=color,
-                alpha=0.3,
-                linewidth=6,
-            )
+            low, high = [100 * one.low for one in found], [100 * one.high for one in found]
+            ax.vlines(x, low, high, color=color, alpha=0.3, linewidth=6)
             y = [100 * one.observed for one in found]
             ax.plot(x, y, marker=marker, color=color)
-            lowest = min([lowest, *y, *(100 * one.low for one in found)])
+            lowest = min([lowest, *y, *low])
             handles.append(Line2D([], [], color=color, marker=marker, label=_said(name, points)))
         handles.append(Line2D([], [], label="as nominal", **ideal))
         band = "90 % of what so many independent series would show"
@@ -188,10 +176,8 @@ class ThroughputCurves(Plot[Validation]):
         left_out = f"; {len(curves)} of {len(every)} curves" if len(curves) < len(every) else ""
         ax.set_title(f"Throughput on {study.clusters[0]}{left_out}")
         lines = [
-            BandwidthLine(
-                curve.name, curve.sizes, [p.samples / p.simulated for p in curve.points], i, i
-            )
-            for i, curve in enumerate(curves)
+            BandwidthLine(c.name, c.sizes, [p.samples / p.simulated for p in c.points], i, i)
+            for i, c in enumerate(curves)
         ]
         values = [y for line in lines for y in line.y]
         sizes = sorted({x for line in lines for x in line.x})
@@ -200,9 +186,13 @@ class ThroughputCurves(Plot[Validation]):
             _draw_errors(bottom, curve, i, len(curves), sizes[-1] / sizes[0])
         ends = draw_lines(ax, lines)
         for panel in axes:
-            _world_size_axis(panel, sizes)
+            labels.log2_axis(panel, sizes, sizes)
         ax.tick_params(labelbottom=True)
-        _error_axis(bottom)
+        _error_band(bottom, "{:+.4g}")
+        bottom.margins(y=0.08)
+        bottom.set_ylabel("Error of the step time [%]")
+        title = "Error at each point, with the 90 % interval"
+        bottom.set_title(title, fontsize=theme.TEXT_SIZE, fontweight="normal")
         log_axis(ax, values)
         ax.yaxis.set_major_formatter(FuncFormatter(theme.short_number))
         ax.set_ylabel("Throughput [samples/s]")
@@ -248,16 +238,8 @@ def _draw_measured(ax: Axes, curve: ThroughputCurve, color: str) -> list[float]:
     slow = [point.samples / point.high for point in curve.points]
     fast = [point.samples / point.low if point.low else 0.0 for point in curve.points]
     ax.fill_between(curve.sizes, slow, fast, color=color, alpha=0.13, linewidth=0, zorder=1.5)
-    ax.plot(
-        curve.sizes,
-        measured,
-        "o",
-        markersize=theme.MARKER_SIZE + 4,
-        markerfacecolor="none",
-        markeredgecolor=color,
-        markeredgewidth=1.1,
-        zorder=4,
-    )
+    size = theme.MARKER_SIZE + 4
+    ax.plot(curve.sizes, measured, "o", ms=size, mfc="none", mec=color, mew=1.1, zorder=4)
     return measured
 
 
@@ -274,37 +256,15 @@ def _draw_errors(
     low = [100 * (point.low / point.measured - 1) for point in curve.points]
     high = [100 * (point.high / point.measured - 1) for point in curve.points]
     ax.vlines(x, low, high, color=color, linewidth=1.0, alpha=0.5, zorder=2.5)
-    ax.plot(
-        x,
-        [100 * point.error for point in curve.points],
-        marker,
-        color=color,
-        markersize=theme.MARKER_SIZE - 0.5,
-        markeredgecolor="white",
-        markeredgewidth=0.5,
-        zorder=3,
-    )
+    y, size = [100 * point.error for point in curve.points], theme.MARKER_SIZE - 0.5
+    ax.plot(x, y, marker, color=color, ms=size, mec="white", mew=0.5, zorder=3)
 
 
-def _error_axis(ax: Axes) -> None:
+def _error_band(ax: Axes, digits: str) -> None:
+    """Mark small errors, and write the vertical axis with signs."""
     ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, linewidth=0, zorder=1.5)
     ax.axhline(0, linestyle="--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
-    ax.margins(y=0.08)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.4g}" if value else "0"))
-    ax.set_ylabel("Error of the step time [%]")
-    ax.set_title(
-        "Error at each point, with the 90 % interval", fontsize=theme.TEXT_SIZE, fontweight="normal"
-    )
-
-
-def _world_size_axis(ax: Axes, sizes: list[float]) -> None:
-    ax.set_xscale("log", base=2)
-    margin = (sizes[-1] / sizes[0]) ** 0.05
-    ax.set_xlim(sizes[0] / margin, sizes[-1] * margin)
-    ax.xaxis.set_major_locator(FixedLocator(sizes))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("World size [GPUs]")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: digits.format(v) if v else "0"))
 
 
 def _handles() -> list[Line2D]:
@@ -360,32 +320,26 @@ class SimulatedAgainstMeasured(Plot[Validation]):
         groups = _groups(study, every)
         for number, here in enumerate(groups.values()):
             measured = [point.measured * per_second for point in here]
-            _draw(ax, here, measured, [p.simulated * per_second for p in here], _look(number))
-            _draw(bottom, here, measured, [_percent(p.error) for p in here], _look(number))
+            look = theme.look(number)
+            _draw(ax, here, measured, [p.simulated * per_second for p in here], look)
+            _draw(bottom, here, measured, [_percent(p.error) for p in here], look)
         what = "step" if study.points else "collective"
         what = "step and collective" if study.points and study.rows else what
         ax.set_title(f"Simulated against measured {what} times")
-        _measured_error_axis(bottom, every)
+        most = max([BAND, *(abs(_percent(point.error)) / 100 for point in every)]) * 110
+        _error_band(bottom, "{:+.0f}")
+        bottom.set_ylim(-most, most)
+        bottom.set_ylabel("Error of the simulated time [%]")
         bottom.set_xscale("log")
-        for axis, word in (
-            (ax.xaxis, "Measured"),
-            (bottom.xaxis, "Measured"),
-            (ax.yaxis, "Simulated"),
-        ):
-            axis.set_major_locator(LogLocator(10, subs=(1,) if high / low > 500 else (1, 2, 5)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-            axis.set_minor_locator(NullLocator())
-            axis.set_label_text(f"{word} time [{unit}]")
+        subs = (1,) if high / low > 500 else (1, 2, 5)
+        for axis in (ax.xaxis, bottom.xaxis, ax.yaxis):
+            labels.ticks(axis, LogLocator(10, subs=subs), "{:,.6g}".format)
+            axis.set_label_text(f"{'Simulated' if axis is ax.yaxis else 'Measured'} time [{unit}]")
         ax.tick_params(labelbottom=True)
         handles = _measured_handles(study, groups)
-        ax.legend(
-            handles=handles,
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1.0),
-            borderaxespad=0.0,
-            ncols=ceil(len(handles) / MAX_ENTRIES),
-            columnspacing=1.0,
-        )
+        place: dict[str, Any] = {"bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+        place |= {"ncols": ceil(len(handles) / MAX_ENTRIES), "columnspacing": 1.0}
+        ax.legend(handles=handles, loc="upper left", **place)
 
 
 def _groups(study: Validation, every: Sequence[TimeComparison]) -> dict[str, list[TimeComparison]]:
@@ -397,38 +351,19 @@ def _groups(study: Validation, every: Sequence[TimeComparison]) -> dict[str, lis
     return {name: points for name, points in groups.items() if points}
 
 
-def _look(number: int) -> tuple[str, str]:
-    return theme.look(number)
-
-
 def _draw_band(ax: Axes, low: float, high: float) -> None:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)
     ends = [low, high]
-    ax.fill_between(
-        ends,
-        [x * (1 - BAND) for x in ends],
-        [x * (1 + BAND) for x in ends],
-        color=theme.FAINT,
-        linewidth=0,
-        zorder=1.5,
-    )
+    least, most = [x * (1 - BAND) for x in ends], [x * (1 + BAND) for x in ends]
+    ax.fill_between(ends, least, most, color=theme.FAINT, linewidth=0, zorder=1.5)
     ax.plot(ends, ends, "--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
 
 
 def _percent(error: float) -> float:
     return 100 * min(max(error, -MAX_ERROR), MAX_ERROR)
-
-
-def _measured_error_axis(ax: Axes, points: Sequence[TimeComparison]) -> None:
-    most = max([BAND, *(abs(_percent(point.error)) / 100 for point in points)]) * 110
-    ax.axhspan(-100 * BAND, 100 * BAND, color=theme.FAINT, linewidth=0, zorder=1.5)
-    ax.axhline(0, linestyle="--", color=theme.MUTED, linewidth=theme.THIN_WIDTH, zorder=2)
-    ax.set_ylim(-most, most)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}" if value else "0"))
-    ax.set_ylabel("Error of the simulated time [%]")
 
 
 def _draw(
@@ -440,19 +375,12 @@ def _draw(
 ) -> None:
     """Draw a cluster's points: predicted ones filled, above those of the calibration."""
     color, marker = look
-    for is_predicted in (False, True):
+    full: dict[str, Any] = {"ms": theme.MARKER_SIZE, "mfc": color, "mec": "white", "mew": 0.4}
+    hollow = {"ms": theme.MARKER_SIZE - 1.0, "mfc": "white", "mec": color, "mew": 0.7}
+    for is_predicted, markers in ((False, hollow | {"zorder": 3}), (True, full | {"zorder": 4})):
         chosen = [i for i, point in enumerate(points) if point.is_predicted == is_predicted]
-        ax.plot(
-            [x[i] for i in chosen],
-            [y[i] for i in chosen],
-            marker,
-            color=color,
-            markersize=theme.MARKER_SIZE - (0.0 if is_predicted else 1.0),
-            markerfacecolor=color if is_predicted else "white",
-            markeredgecolor="white" if is_predicted else color,
-            markeredgewidth=0.4 if is_predicted else 0.7,
-            zorder=4 if is_predicted else 3,
-        )
+        at = [x[i] for i in chosen], [y[i] for i in chosen]
+        ax.plot(*at, marker, color=color, **markers)
 
 
 def _measured_handles(study: Validation, groups: dict[str, list[TimeComparison]]) -> list[Line2D]:
@@ -461,15 +389,14 @@ def _measured_handles(study: Validation, groups: dict[str, list[TimeComparison]]
     means = {found.name: found.mean_error for found in study.collective_summaries()}
     means |= {found.name: found.mean_error for found in study.step_summaries()}
     for number, (name, points) in enumerate(groups.items()):
-        color, marker = _look(number)
+        color, marker = theme.look(number)
         errors = [abs(point.error) for point in points if point.is_predicted]
         mean = means[name] if name in means else sum(errors) / len(errors) if errors else None
         text = "" if mean is None else f": {mean:.1%}".replace("%", " %")
         handles.append(Line2D([], [], color=color, marker=marker, ls="", label=f"{name}{text}"))
     if not all(point.is_predicted for points in groups.values() for point in points):
-        handles.append(
-            Line2D([], [], color=theme.MUTED, marker="o", mfc="white", ls="", label="calibration")
-        )
+        look: dict[str, Any] = {"marker": "o", "mfc": "white", "ls": ""}
+        handles.append(Line2D([], [], color=theme.MUTED, label="calibration", **look))
     band = f"within {BAND:.0%}".replace("%", " %")
     handles.append(Line2D([], [], color=theme.FAINT, linewidth=7, label=band))
     return handles
