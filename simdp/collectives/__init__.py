@@ -294,7 +294,7 @@ def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[s
     return [name for name in FAMILIES if name in collectives or name in of_sweep]
 
 
-def says_cost(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> bool:
+def has_cost(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> bool:
     """Return whether a cost for all collectives is written or swept; arguments as for `named`."""
     keys = [key.split(".") for key in swept]
     return "cost" in collectives or any(
@@ -314,6 +314,6 @@ __all__ = [
     "Round",
     "SubPlan",
     "Wiring",
+    "has_cost",
     "named",
-    "says_cost",
 ]

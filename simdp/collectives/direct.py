@@ -139,11 +139,11 @@ def _others(world_size: int, root: int) -> Ints:
     return np.delete(np.arange(world_size), root)
 
 
-def _collect(others: Ints, root: int, chunk: Ints, reduce: bool) -> Round:
+def _send_root(others: Ints, root: int, chunk: Ints, reduce: bool) -> Round:
     return Round(others, np.full_like(others, root), chunk, reduce)
 
 
-def _hand_out(others: Ints, root: int, chunk: Ints) -> Round:
+def _send_each(others: Ints, root: int, chunk: Ints) -> Round:
     return Round(np.full_like(others, root), others, chunk, False)
 
 
@@ -155,8 +155,8 @@ class NaiveAllReduce(Whole, AllReduceAlgorithm):
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
         whole = np.zeros_like(others)
-        yield _collect(others, root, whole, True)
-        yield _hand_out(others, root, whole)
+        yield _send_root(others, root, whole, True)
+        yield _send_each(others, root, whole)
 
 
 class NaiveReduce(Whole, ReduceAlgorithm):
@@ -166,7 +166,7 @@ class NaiveReduce(Whole, ReduceAlgorithm):
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
-        yield _collect(others, root, np.zeros_like(others), True)
+        yield _send_root(others, root, np.zeros_like(others), True)
 
 
 class NaiveBroadcast(Whole, BroadcastAlgorithm):
@@ -176,7 +176,7 @@ class NaiveBroadcast(Whole, BroadcastAlgorithm):
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
-        yield _hand_out(others, root, np.zeros_like(others))
+        yield _send_each(others, root, np.zeros_like(others))
 
 
 class NaiveScatter(Simple, ScatterAlgorithm):
@@ -186,7 +186,7 @@ class NaiveScatter(Simple, ScatterAlgorithm):
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
-        yield _hand_out(others, root, others)
+        yield _send_each(others, root, others)
 
 
 class NaiveGather(Simple, GatherAlgorithm):
@@ -196,7 +196,7 @@ class NaiveGather(Simple, GatherAlgorithm):
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         others = _others(layout.world_size, root)
-        yield _collect(others, root, others, False)
+        yield _send_root(others, root, others, False)
 
 
 # Copies -------------------------------------------------------------------------------------------

@@ -104,20 +104,20 @@ def halve(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
 
 
 def double(
-    ranks: Ints, starts: Ints, distances: list[int], handed_out: bool = False
+    ranks: Ints, starts: Ints, distances: list[int], scattered: bool = False
 ) -> Iterator[Round]:
     """All-gather, the reverse of `halve`: partners exchange all their chunks.
 
-    After `hand_out` places do not receive chunks that they still have.
+    After `binomial_scatter` places do not receive chunks that they still have.
     """
     place, lows = np.arange(len(ranks)), _lows(len(ranks), distances)
     for step in range(len(distances) - 1, -1, -1):
         distance, size = distances[step], len(ranks) >> (step + 1)
-        src = place[(place ^ distance) % (2 * distance) > 0] if handed_out else place
+        src = place[(place ^ distance) % (2 * distance) > 0] if scattered else place
         yield _send(ranks, starts, src, src ^ distance, lows[step + 1][src], size, False)
 
 
-def hand_out(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
+def binomial_scatter(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
     """Scatter from place 0 along a binomial tree, with the distances `downwards`."""
     lows = _lows(len(ranks), distances)
     for step, distance in enumerate(distances):
@@ -126,8 +126,8 @@ def hand_out(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]
         yield _send(ranks, starts, giver, taker, lows[step + 1][taker], size, False)
 
 
-def collect(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
-    """Gather at place 0, the reverse of `hand_out`."""
+def binomial_gather(ranks: Ints, starts: Ints, distances: list[int]) -> Iterator[Round]:
+    """Gather at place 0, the reverse of `binomial_scatter`."""
     lows = _lows(len(ranks), distances)
     for step in range(len(distances) - 1, -1, -1):
         giver = np.arange(distances[step], len(ranks), 2 * distances[step])
@@ -199,8 +199,8 @@ class HalvingDoublingBroadcast(_RootedDoubling, BroadcastAlgorithm):
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
         ranks, helpers, aside = _seen_from(root, layout.world_size)
         pieces, distances = np.arange(num_chunks + 1), downwards(num_chunks)
-        yield from hand_out(ranks, pieces, distances)
-        yield from double(ranks, pieces, distances, handed_out=True)
+        yield from binomial_scatter(ranks, pieces, distances)
+        yield from double(ranks, pieces, distances, scattered=True)
         yield from _whole(helpers, aside, False, num_chunks)
 
 
@@ -212,7 +212,7 @@ class HalvingDoublingReduce(_RootedDoubling, ReduceAlgorithm):
         pieces, distances = np.arange(num_chunks + 1), downwards(num_chunks)
         yield from _whole(aside, helpers, True, num_chunks)
         yield from halve(ranks, pieces, distances)
-        yield from collect(ranks, pieces, distances)
+        yield from binomial_gather(ranks, pieces, distances)
 
 
 def _seen_from(root: int, world_size: int) -> tuple[Ints, Ints, Ints]:

@@ -232,7 +232,7 @@ def place_of(trace: TracebackType | None, *others: str) -> str:
     return found[-1] if found else ""
 
 
-def without_ours(error: BaseException) -> str:
+def without_internals(error: BaseException) -> str:
     """Format a traceback like Python, without simdp's frames."""
     told = traceback.TracebackException.from_exception(error)
     chain: list[traceback.TracebackException] = [told]
@@ -270,7 +270,7 @@ class _Open:
 
 
 @contextmanager
-def sheltered() -> Iterator[None]:
+def protected_streams() -> Iterator[None]:
     """Keep standard streams open, and the process alive, while a program runs."""
     streams, leave, abort, process = (sys.stdout, sys.stderr), os._exit, os.abort, os.getpid()
 
@@ -645,7 +645,7 @@ def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> Pro
     before = os.environ, sys.argv, sys.modules["__main__"]
     folder = Path.cwd()
     try:
-        with sheltered():
+        with protected_streams():
             played = runtime.run(lambda rank: _live(ranks[rank], body))
     finally:
         os.chdir(folder)  # undo the program's change of folder
@@ -673,4 +673,4 @@ def _live(me: Process, body: Body) -> Any:
             return None
         raise ProgramError(f"rank {me.rank} left with sys.exit({error.code!r}).") from None
     except BaseException as error:
-        raise ProgramError(f"rank {me.rank} raised:\n{without_ours(error)}") from None
+        raise ProgramError(f"rank {me.rank} raised:\n{without_internals(error)}") from None

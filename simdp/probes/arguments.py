@@ -39,7 +39,7 @@ def require_torch() -> None:
         )
 
 
-def say(line: str) -> None:
+def progress(line: str) -> None:
     """Print a line of progress."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

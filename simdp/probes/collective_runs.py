@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from simdp.probes.arguments import say
+from simdp.probes.arguments import progress
 from simdp.probes.device import clock, settle
 from simdp.probes.figures import undisturbed
 from simdp.probes.group import RankContext
@@ -102,7 +102,7 @@ def measure(here: RankContext, job: CollectiveProbe) -> None:
                 str(nbytes): [t for times in every for t in times[nbytes]] for nbytes in job.sizes
             }
             if here.rank == 0:
-                say(f"{collective}: {n} ranks, {len(job.sizes)} sizes")
+                progress(f"{collective}: {n} ranks, {len(job.sizes)} sizes")
     if here.rank == 0:
         job.collect(found)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments
-from simdp.probes.arguments import ProbeError, require_torch, run, say
+from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.figures import median
 from simdp.probes.record import write_text
 from simdp.results import collective as bandwidth
@@ -112,7 +112,7 @@ def main(given: Sequence[str]) -> None:
         ]
         path = args.out / f"{args.backend}_{args.device}_{world_size}ranks.log"
         write_text(path, "\n".join(tables))
-        say(f"log: {path}")
+        progress(f"log: {path}")
 
 
 def _measure(args: Any) -> dict[str, Any] | None:

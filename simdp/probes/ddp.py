@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments, zoo
-from simdp.probes.arguments import ProbeError, require_torch, run, say
+from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.record import About, ddp_record, write_yaml
 
 # Ddp ----------------------------------------------------------------------------------------------
@@ -80,11 +80,11 @@ def main(given: Sequence[str]) -> None:
     }
     record = ddp_record(found, about, noted)
     write_yaml(args.out, record, "Written by python -m simdp.probes.ddp.")
-    say(f"record: {args.out}")
+    progress(f"record: {args.out}")
     for name, scenario in record["scenarios"].items() if args.scenarios else ():
         path = args.scenarios / f"probe_{name}.yaml"
         write_yaml(path, scenario, f"How long does a step of {name} take here under DDP?")
-        say(f"scenario: {path}")
+        progress(f"scenario: {path}")
 
 
 def _per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from torch.nn.parallel import DistributedDataParallel
 
 from simdp.probes import device as devices
-from simdp.probes.arguments import say
+from simdp.probes.arguments import progress
 from simdp.probes.device import Stepper, StepSeconds
 from simdp.probes.figures import median, undisturbed
 from simdp.probes.group import RankContext
@@ -123,7 +123,7 @@ def _of_world_size(
         if here.rank == 0:
             middle = median([t for rounds in of_ranks for times in rounds for t in times.step])
             cap = "default" if kind.cap is None else f"{kind.cap} MiB"
-            say(f"{name}: {n} ranks, {kind.variant}, buckets {cap}: {middle * 1e3:.3f} ms")
+            progress(f"{name}: {n} ranks, {kind.variant}, buckets {cap}: {middle * 1e3:.3f} ms")
     return runs
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments, zoo
-from simdp.probes.arguments import require_torch, run, say
+from simdp.probes.arguments import progress, require_torch, run
 from simdp.probes.figures import (
     LayerTimes,
     median,
@@ -79,7 +79,7 @@ def main(given: Sequence[str]) -> None:
     }
     path = args.out / "steps.yaml"
     write_yaml(path, record, "Written by python -m simdp.probes.layers.")
-    say(f"record: {path}")
+    progress(f"record: {path}")
 
 
 def _of_model(args: Any, name: str, settings: zoo.Settings, device: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _of_precision(
         notes.append(note)
         if args.traces is not None:
             record_trace(stepper, model, args.traces / f"{stem}_{mode}")
-        say(f"{about}: {milliseconds(median(times.step))}")
+        progress(f"{about}: {milliseconds(median(times.step))}")
     return {"steps": notes, "compute": measured_compute(points)}
 
 

@@ -215,7 +215,7 @@ def sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
     )
 
 
-def take_out(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | None:
+def remove_invalid(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | None:
     """Remove invalid keys and return their paths; an entry of a list removes the list too."""
     place = found.place if found.unknown is None else (*found.place, found.unknown)
     here: Any = raw
@@ -476,7 +476,7 @@ def algorithm_problems(
     return found + _cost_problems(cluster, collectives, called)
 
 
-def loner_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
+def shared_network_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
     """Reject parts that do not support other jobs on the network, if there are any."""
     found, cost = [], collectives.cost
     if cost.timed:

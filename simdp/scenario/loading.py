@@ -24,12 +24,12 @@ from simdp.scenario.checks import (
     follows,
     group_problems,
     joint_problems,
-    loner_problems,
     noise_problems,
     recovery_problems,
+    remove_invalid,
+    shared_network_problems,
     size_problems,
     sure,
-    take_out,
     target_problems,
 )
 from simdp.scenario.machines import may_name, with_machine
@@ -128,7 +128,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
         raw = with_machine(raw, base)
     points = list(grid(raw, base)) if raw.get("sweep") else [({}, raw)]
     largest = max([largest, *(world_size(point) for _, point in points)])
-    looked_at = [_look_at(point, base, largest) for _, point in points]
+    looked_at = [_checked_point(point, base, largest) for _, point in points]
     each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
     for (chosen, _), found in zip(points, each, strict=True):
@@ -156,18 +156,18 @@ def _with_measured(scenario: Scenario, in_file: Raw, base: Path) -> Scenario:
     measured = scenario.measured
     if measured is None:
         return scenario
-    lines, made = built(measured, in_file, base, lambda raw, n: _look_at(raw, base, n))
+    lines, made = built(measured, in_file, base, lambda raw, n: _checked_point(raw, base, n))
     if not lines:
         points = made[: len(measured.points)]
         samples = [p.workload.samples_per_step(p.cluster.world_size) for p in points]
-        lines = contradictions(measured, _alike(points, samples), samples)
+        lines = contradictions(measured, _simulation_keys(points, samples), samples)
     if lines:
         raise ScenarioError(lines)
     scenario._measured = made
     return scenario
 
 
-def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
+def _simulation_keys(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
     """Return a key of each point's simulation, formatted only if two points may be equal."""
     sizes = [(point.cluster.world_size, of) for point, of in zip(points, samples, strict=True)]
     count = Counter(sizes)
@@ -180,7 +180,7 @@ def _alike(points: Sequence[Scenario], samples: Sequence[float]) -> list[str]:
 # What cannot be right, all of it at once -------------------------------------------------------
 
 
-def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | None]:
+def _checked_point(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | None]:
     """Return all problems of one point, and the scenario if there are none.
 
     Invalid keys are removed and the rest is checked again, until it is valid or nothing more can be
@@ -196,7 +196,7 @@ def _look_at(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scenario | 
             found = problems(error, mended)
             fresh = [p.line for p in found if not follows(p.place, doubts)]
             lines += [line for line in fresh if line not in lines]
-            taken_out = [place for p in found if (place := take_out(mended, p)) is not None]
+            taken_out = [place for p in found if (place := remove_invalid(mended, p)) is not None]
             unknown = [(*p.place, p.unknown) for p in found]  # not reported as missing
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
@@ -256,7 +256,7 @@ def unsuited(
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
     """Refuse algorithms that do not support a valid job."""
     called, groups = _called(scenario)
-    loners = loner_problems(scenario.collectives, scenario.strategy) if among_jobs else []
+    loners = shared_network_problems(scenario.collectives, scenario.strategy) if among_jobs else []
     if loners:
         return loners
     cluster, collectives = scenario.cluster, scenario.collectives

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import DEVICES, MACHINES, is_known, read_machine
-from simdp.collectives import FAMILIES, Collectives, named, says_cost
+from simdp.collectives import FAMILIES, Collectives, has_cost, named
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import read_scenario
 from simdp.scenario.shipped import find, names
@@ -135,7 +135,7 @@ def with_machine(raw: RawMachine, base: Path, swept: Collection[str] = ()) -> Ra
         swept = [*swept, *map(str, sweep if isinstance(sweep, dict) else ())]
         over_links = named(own, swept)
         # An algorithm that the scenario names is simulated: the machine's cost holds for the rest.
-        if over_links and "cost" in machine.collectives and not says_cost(own, swept):
+        if over_links and "cost" in machine.collectives and not has_cost(own, swept):
             filled["collectives"].setdefault("over_links", over_links)
     return filled
 
@@ -197,7 +197,7 @@ class ScenarioParts(NamedTuple):
     among_jobs: bool  # whether other jobs share its network
 
 
-def what_follows(parts: ScenarioParts, base: Path) -> dict[str, Any]:
+def derived_defaults(parts: ScenarioParts, base: Path) -> dict[str, Any]:
     """Return defaults that depend on several parts, as new sections of the scenario.
 
     Relative paths start from ``base``.
@@ -267,7 +267,7 @@ def by_nccl(
     tuple of str, or None
         None if NCCL's model is not the default.
     """
-    if says_cost(written, swept) or not of_catalogue(cluster):
+    if has_cost(written, swept) or not of_catalogue(cluster):
         return None
     simulated = {*named(written, swept), *chosen}
     return tuple(name for name in FAMILIES if name in simulated)

@@ -25,7 +25,7 @@ from simdp.errors import ScenarioError, shown
 from simdp.job.recovery import AnyRecovery, Checkpoint
 from simdp.job.targets import AnyTarget
 from simdp.phrases import problems
-from simdp.scenario.machines import ScenarioParts, may_name, what_follows, without_data
+from simdp.scenario.machines import ScenarioParts, derived_defaults, may_name, without_data
 from simdp.scenario.measured import MeasuredScenario
 from simdp.scenario.overrides import Raw, grid, move_paths
 from simdp.scenario.placement import Neighbour, wiring_of
@@ -326,7 +326,7 @@ def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Sce
         scenario.collectives,
         bool(scenario.neighbours),
     )
-    found = what_follows(parts, base)
+    found = derived_defaults(parts, base)
     if not found:
         return scenario
     following = scenario.model_copy(update=found)

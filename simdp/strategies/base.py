@@ -331,7 +331,7 @@ WHOLE = ("none", "bf16", "fp16")
 """Hooks that sum uncompressed gradients and keep no state between steps."""
 
 
-def dropped_in_part(join: bool, hook: CommHook) -> str | None:
+def partial_drop(join: bool, hook: CommHook) -> str | None:
     """Explain which option would keep a part of dropped gradients, behind a comma; or None."""
     if join:
         return "but join lets ranks leave too; leave one of them out."
@@ -350,10 +350,10 @@ def problem_with_backups(backup_ranks: int, world_size: int, workload: Workload)
             f"backup_ranks: {backup_ranks} dropped gradients of {world_size} leave none; use at "
             f"most {world_size - 1}."
         )
-    return asks_others(workload)
+    return synchronised_norms(workload)
 
 
-def asks_others(workload: Workload) -> str | None:
+def synchronised_norms(workload: Workload) -> str | None:
     """Refuse a workload that exchanges more than gradients; or None."""
     if not workload.graph.is_synchronised:
         return None
@@ -363,7 +363,7 @@ def asks_others(workload: Workload) -> str | None:
     )
 
 
-def meet_again(facts: Facts) -> Ops:
+def make_quorum(facts: Facts) -> Ops:
     """Make a process group of the participants, unless all ranks participate."""
     if facts.quorum.group is not None and facts.quorum.participants is not None:
         yield NewGroup(QUORUM, (facts.quorum.participants.ranks,), 0)
@@ -461,7 +461,7 @@ AGREED_NBYTES = 4.0
 ShardedGradScaler)."""
 
 
-def deal_buckets(facts: Facts, bucket_cap: float | None, kept: ReplicatedPart) -> Partition:
+def partition_buckets(facts: Facts, bucket_cap: float | None, kept: ReplicatedPart) -> Partition:
     """Cut each bucket of trainable parameters into equal pieces, one per rank.
 
     ``bucket_cap`` [bytes] is as of `DDP`; ``kept`` is replicated on every rank.
@@ -548,7 +548,7 @@ def step_in_pieces(
             yield from backward(facts, micro)
     yield from agree(facts, tags)
     yield Update()
-    yield Unless(tuple(hand_out(facts, partition, tags)))
+    yield Unless(tuple(gather_updated(facts, partition, tags)))
 
 
 def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
@@ -578,7 +578,7 @@ def gather(facts: Facts, partition: Partition, unit: int, tag: int, label: str) 
     return AllGather(tag, label, nbytes, unit)
 
 
-def hand_out(facts: Facts, partition: Partition, tags: Tags) -> Ops:
+def gather_updated(facts: Facts, partition: Partition, tags: Tags) -> Ops:
     """All_gather all updated parameters, and wait."""
     learned, sent = set(facts.ready_order), list[int]()
     for unit, names in enumerate(partition.units):

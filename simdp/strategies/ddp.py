@@ -28,15 +28,15 @@ from simdp.steps.passes import Tags, backward, forward, send, send_buffers
 from simdp.strategies.base import (
     Low,
     Strategy,
-    asks_others,
     broadcast_model,
     copies_charged,
-    dropped_in_part,
     idle_option,
     infer_in_processes,
     low_problem,
-    meet_again,
+    make_quorum,
+    partial_drop,
     problem_with_backups,
+    synchronised_norms,
     unequal_groups,
     uneven,
 )
@@ -258,7 +258,7 @@ def cast_down(facts: Facts, is_kept: bool) -> Ops:
     yield Copy("parameters to 16 bit", elements * (narrow + wide) / 2)
 
 
-def forget_wide(facts: Facts) -> Ops:
+def free_wide(facts: Facts) -> Ops:
     """Free the memory of float32 gradients beyond that of the layers' dtype."""
     elements = facts.num_elements(facts.ready_order)
     yield Hold("gradients", -float(elements * (facts.workload.itemsize - facts.itemsize)))
@@ -381,7 +381,7 @@ class DDP(Strategy):
     def _join_and_backups_fit(self) -> Self:
         if not (self.join or self.divide_by_initial_world_size):
             raise problem("divide_by_initial_world_size: false needs join: true.")
-        if self.backup_ranks and (wrong := dropped_in_part(self.join, self.comm_hook)):
+        if self.backup_ranks and (wrong := partial_drop(self.join, self.comm_hook)):
             raise problem(f"backup_ranks drops gradients, {wrong}")
         return self
 
@@ -520,12 +520,12 @@ class DDP(Strategy):
     def problem_with_groups(
         self, num_groups: int, world_size: int, workload: Workload
     ) -> str | None:
-        wrong = dropped_in_part(self.join, self.comm_hook)
+        wrong = partial_drop(self.join, self.comm_hook)
         if wrong is not None:
             return f"kind: replica groups drop out with their gradients, {wrong}"
         if self.backup_ranks:
             return "backup_ranks: replica groups have none; leave it out."
-        return unequal_groups(num_groups, world_size) or asks_others(workload)
+        return unequal_groups(num_groups, world_size) or synchronised_norms(workload)
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], itemsize: int, iteration: int
@@ -555,7 +555,7 @@ class DDP(Strategy):
 
     def setup(self, facts: Facts) -> Ops:
         """Broadcast rank 0's model."""
-        yield from meet_again(facts)
+        yield from make_quorum(facts)
         if facts.quorum.group is None:
             yield from broadcast_model(facts, 0, count(), buffers=self.broadcast_buffers)
         yield from self.comm_hook.setup(facts)
@@ -565,7 +565,7 @@ class DDP(Strategy):
         yield from self.average_gradients(facts, step, tags)
         yield Update(step.active() if self.join else facts.quorum.there)
         if self._casts:
-            yield from forget_wide(facts)
+            yield from free_wide(facts)
         if self.join and step.closes_epoch:
             last_joiner = max(r for r, there in enumerate(step.active()) if there)
             yield from broadcast_model(facts, last_joiner, tags, buffers=self.broadcast_buffers)

@@ -41,12 +41,12 @@ from simdp.strategies.base import (
     Low,
     Strategy,
     agree,
-    asks_others,
     broadcast_model,
     divisors_of,
     low_problem,
     members,
     output_problem,
+    synchronised_norms,
     unequal_shards,
     uneven,
 )
@@ -499,7 +499,7 @@ class PerParameter(Strategy):
             return kept
         return True if kept == size else kept
 
-    def _dealt(self, facts: Facts) -> tuple[RowPartition, list[RowUnit]]:
+    def _layout(self, facts: Facts) -> tuple[RowPartition, list[RowUnit]]:
         """Return the partition and the units in use."""
         modules = chosen(facts.graph, self.units)
         parameters = [module.parameters for module in modules]
@@ -510,7 +510,7 @@ class PerParameter(Strategy):
 
     def setup(self, facts: Facts) -> Ops:
         """Broadcast rank 0's model, and keep the pieces."""
-        partition, _ = facts.once("units", lambda: self._dealt(facts))
+        partition, _ = facts.once("units", lambda: self._layout(facts))
         if partition.after_forward is not None:
             yield NewGroup(PART, members(facts.quorum.among(partition.after_forward.ranks)), 2)
         tags = count()
@@ -535,7 +535,7 @@ class PerParameter(Strategy):
         )
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        partition, units = facts.once("units", lambda: self._dealt(facts))
+        partition, units = facts.once("units", lambda: self._layout(facts))
         rules, tags = self._rules(facts, partition), count()
         yield ScaleLoss(self.weight_by_shard)
         walk = RowWalk(facts, partition, units, rules, tags)
@@ -591,7 +591,7 @@ class HSDP(PerParameter):
                 f"{max(world_size // num_groups, 1)} for {num_groups} replica groups of "
                 f"{world_size} ranks."
             )
-        return asks_others(workload)
+        return synchronised_norms(workload)
 
     def _shard_size(self, world_size: int) -> int | None:
         return self.shard_size

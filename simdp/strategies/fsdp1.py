@@ -318,7 +318,7 @@ class FSDP1(Strategy):
         """Return the process groups of model broadcasts; the first one shards."""
         return (SHARD, REPLICATE) if self._is_hybrid else (None,)
 
-    def _dealt(self, facts: Facts) -> tuple[Partition, list[Unit]]:
+    def _layout(self, facts: Facts) -> tuple[Partition, list[Unit]]:
         """Return the partition and the units in use."""
         modules = chosen(facts.graph, self.units)
         parameters = [module.parameters for module in modules]
@@ -334,11 +334,11 @@ class FSDP1(Strategy):
             yield NewGroup(REPLICATE, members(ranks.T), 1)
         for group in self._groups():
             yield from broadcast_model(facts, 0, tags, group)
-        partition, _ = facts.once("units", lambda: self._dealt(facts))
+        partition, _ = facts.once("units", lambda: self._layout(facts))
         yield Shard(partition)
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        partition, units = facts.once("units", lambda: self._dealt(facts))
+        partition, units = facts.once("units", lambda: self._layout(facts))
         inside, *across = self._groups()
         rules = UnitRules(
             self.sharding_strategy in ("FULL_SHARD", "HYBRID_SHARD"),

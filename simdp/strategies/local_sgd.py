@@ -28,11 +28,11 @@ from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags
 from simdp.strategies.base import (
     Strategy,
-    asks_others,
     copies_charged,
     divisors_of,
     members,
     own_gradients,
+    synchronised_norms,
     unequal_groups,
     uneven,
 )
@@ -259,7 +259,7 @@ class LocalSGD(Strategy):
                 f"{wrong[0]}: replica groups take part in whole periods, each with its average at "
                 "its end; leave this out."
             )
-        return unequal_groups(num_groups, world_size) or asks_others(workload)
+        return unequal_groups(num_groups, world_size) or synchronised_norms(workload)
 
     @property
     def steps_together(self) -> int:

@@ -47,8 +47,8 @@ from simdp.strategies.base import (
     Strategy,
     agree,
     broadcast_model,
-    deal_buckets,
     fill_up,
+    partition_buckets,
     step_in_pieces,
     uneven,
 )
@@ -176,7 +176,7 @@ def refuse_others(given: Mapping[str, bool], way: str, needed: str) -> None:
             raise problem(f"{key} belongs to communication: {needed}; leave it out, or write that.")
 
 
-def refuse_torchs(has_cap: bool, overlap: bool) -> None:
+def refuse_renamed(has_cap: bool, overlap: bool) -> None:
     """Raise a `PydanticCustomError` for options that DeepSpeed has under another name."""
     if has_cap:
         raise problem(
@@ -189,7 +189,7 @@ def refuse_torchs(has_cap: bool, overlap: bool) -> None:
         )
 
 
-def deal_flat(facts: Facts, kept: ReplicatedPart) -> Partition:
+def partition_flat(facts: Facts, kept: ReplicatedPart) -> Partition:
     """Cut the concatenation of all trainable parameters into equal pieces."""
     whole = [[parameter.name for parameter in trainable(facts)]]
     return Partition(trainable(facts), whole, np.arange(facts.world_size)[None, :], kept)
@@ -322,7 +322,7 @@ class Zero1(Strategy):
         for_deepspeed["offload_optimizer"] = self.updates_on_host
         refuse_others(for_deepspeed, self.communication, "deepspeed")
         if self.communication == "deepspeed":
-            refuse_torchs(self.bucket_cap is not None, self.overlap)
+            refuse_renamed(self.bucket_cap is not None, self.overlap)
         return self
 
     @property
@@ -342,21 +342,21 @@ class Zero1(Strategy):
             self._ddp.problem_with(world_size, workload) if self._averages else None
         )
 
-    def _dealt(self, facts: Facts) -> Partition:
+    def _layout(self, facts: Facts) -> Partition:
         if self.communication == "deepspeed":
-            return deal_flat(facts, WHOLE)
+            return partition_flat(facts, WHOLE)
         if not self._averages:
-            return deal_buckets(facts, self.bucket_cap, WHOLE)
+            return partition_buckets(facts, self.bucket_cap, WHOLE)
         ranks, owners = np.arange(facts.world_size)[None, :], _owners(facts)
         return Partition(trainable(facts), [], ranks, WHOLE, owners)
 
     def setup(self, facts: Facts) -> Ops:
         """Broadcast rank 0's model, and partition the optimizer's state."""
         yield from self._ddp.setup(facts)
-        yield Shard(facts.once("partition", lambda: self._dealt(facts)))
+        yield Shard(facts.once("partition", lambda: self._layout(facts)))
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        partition, tags = facts.once("partition", lambda: self._dealt(facts)), count()
+        partition, tags = facts.once("partition", lambda: self._layout(facts)), count()
         if self.communication == "deepspeed":
             yield from step_of_deepspeed(facts, step, partition, DeepSpeed.of(self))
             return
@@ -443,25 +443,25 @@ class Zero2(Strategy):
         given["offload_optimizer"] = self.updates_on_host
         refuse_others(given, self.communication, "deepspeed")
         if self.communication == "deepspeed":
-            refuse_torchs(self.bucket_cap is not None, self.overlap)
+            refuse_renamed(self.bucket_cap is not None, self.overlap)
         return self
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
 
-    def _dealt(self, facts: Facts) -> Partition:
+    def _layout(self, facts: Facts) -> Partition:
         if self.communication == "deepspeed":
-            return facts.once("partition", lambda: deal_flat(facts, KEPT))
+            return facts.once("partition", lambda: partition_flat(facts, KEPT))
         cap = float(BUCKET_CAP_NBYTES) if self.bucket_cap is None else self.bucket_cap
-        return facts.once("partition", lambda: deal_buckets(facts, cap, KEPT))
+        return facts.once("partition", lambda: partition_buckets(facts, cap, KEPT))
 
     def setup(self, facts: Facts) -> Ops:
         """Broadcast rank 0's model, and partition gradients and optimizer state."""
         yield from DDP().setup(facts)
-        yield Shard(self._dealt(facts))
+        yield Shard(self._layout(facts))
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        partition = self._dealt(facts)
+        partition = self._layout(facts)
         if self.communication == "deepspeed":
             yield from step_of_deepspeed(facts, step, partition, DeepSpeed.of(self))
             return
@@ -713,7 +713,7 @@ class Zero3(Strategy):
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
 
-    def _dealt(self, facts: Facts) -> tuple[Partition, UseTrace]:
+    def _layout(self, facts: Facts) -> tuple[Partition, UseTrace]:
         def deal() -> tuple[Partition, UseTrace]:
             units = [[parameter.name] for parameter in facts.parameters]
             ranks, kept = np.arange(facts.world_size)[None, :], ReplicatedPart(False, False)
@@ -739,7 +739,7 @@ class Zero3(Strategy):
         """Broadcast rank 0's model, partition it, and gather persistent parameters."""
         tags = count()
         yield from broadcast_model(facts, 0, tags)
-        partition, _ = self._dealt(facts)
+        partition, _ = self._layout(facts)
         yield Shard(partition)
         yield from self._gather_persistent(facts, partition, tags)
         if self.contiguous_gradients:
@@ -753,7 +753,7 @@ class Zero3(Strategy):
             yield Wait((tag,))
 
     def train_step(self, facts: Facts, step: StepContext) -> Ops:
-        partition, _ = self._dealt(facts)
+        partition, _ = self._layout(facts)
         tags, units = count(), self._persistent(partition)
         yield ScaleLoss(self.weight_by_shard)
         for micro in range(step.num_micro_steps):
@@ -769,7 +769,7 @@ class Zero3(Strategy):
         yield Unless(tuple(anew))
 
     def _micro_step(self, facts: Facts, micro: int, is_known: bool, tags: Tags) -> Ops:
-        partition, trace = self._dealt(facts)
+        partition, trace = self._layout(facts)
         rules = FetchRules(
             self.prefetch_bucket_size,
             self.max_live_parameters,

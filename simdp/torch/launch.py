@@ -30,8 +30,8 @@ from simdp.distributed.launch import (
     collectives_of,
     find,
     place_of,
-    sheltered,
-    without_ours,
+    protected_streams,
+    without_internals,
 )
 from simdp.engine.programs.runtime import Ended, Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError
@@ -421,7 +421,7 @@ def _installed() -> Iterator[None]:
         return
     with ExitStack() as stack:
         stack.enter_context(_ALONE)
-        stack.enter_context(sheltered())
+        stack.enter_context(protected_streams())
         for part in PARTS:
             stack.enter_context(part.installed())
         yield
@@ -483,7 +483,7 @@ def _live(rank: Rank, body: Body) -> Any:
         status = error.code if isinstance(error.code, int) else 1
         raise _failed(rank, status, f"left with sys.exit({error.code!r})") from None
     except BaseException as error:
-        raise _failed(rank, 1, "raised", without_ours(error)) from None
+        raise _failed(rank, 1, "raised", without_internals(error)) from None
     finally:
         for part in reversed(begun):
             part.end(rank)

@@ -117,7 +117,7 @@ def rounded(facts: Facts, bucket: Bucket, label: str, sending: Sending) -> Sendi
     return SentBucket(sent.tags, (*sent.finish, *back, Hold("temporary", -nbytes)))
 
 
-def spoilt_by_a_loss_scale(kind: str, workload: Workload) -> str | None:
+def refuse_loss_scale(kind: str, workload: Workload) -> str | None:
     """Refuse a loss scale with a hook that would keep an inf in its state; or None."""
     if workload.precision.scaler() is None:
         return None

@@ -37,8 +37,8 @@ from simdp.strategies.comm_hooks import (
     SentBucket,
     narrow_nbytes,
     plain,
+    refuse_loss_scale,
     rounded,
-    spoilt_by_a_loss_scale,
 )
 from simdp.workload import Workload
 from simdp.workload.layers import Parameter
@@ -209,7 +209,7 @@ class TopK(CommHook):
     error_feedback: Bool = True
 
     def problem_with(self, workload: Workload) -> str | None:
-        return spoilt_by_a_loss_scale(self.kind, workload) if self.error_feedback else None
+        return refuse_loss_scale(self.kind, workload) if self.error_feedback else None
 
     def setup(self, facts: Facts) -> Ops:
         if self.error_feedback:
@@ -283,7 +283,7 @@ class PowerSGD(CommHook):
 
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:
-            return spoilt_by_a_loss_scale(self.kind, workload)
+            return refuse_loss_scale(self.kind, workload)
         return None
 
     def factors(self, tensors: Sequence[Parameter]) -> list[Factor]:
@@ -400,7 +400,7 @@ class BatchedPowerSGD(CommHook):
 
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:
-            return spoilt_by_a_loss_scale(self.kind, workload)
+            return refuse_loss_scale(self.kind, workload)
         return None
 
     def setup(self, facts: Facts) -> Ops:

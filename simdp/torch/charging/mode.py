@@ -34,7 +34,7 @@ INTO = {aten.mul.out, aten.copy_.default, aten.div_.Scalar, aten.div_.Tensor}
 """
 
 
-def beside_launch(func: Any, args: Any, kwargs: Any, hook: float, launch: float) -> float:
+def hook_extra(func: Any, args: Any, kwargs: Any, hook: float, launch: float) -> float:
     """Return the extra time of a gradient's hook; negative if it saves a launch [s].
 
     ``func`` is one of `INTO`; ``hook`` is the cluster's overhead and ``launch`` the launch time of
@@ -126,7 +126,7 @@ class Charging(TorchDispatchMode):
                 return NotImplemented  # a wrapper's own operators come here again, one by one
         seen = self._seen.get(func)
         if seen is None:
-            seen = self._seen[func] = only_looks(func)
+            seen = self._seen[func] = launches_nothing(func)
         if seen:
             if self.machine.fake and func.namespace == "_c10d_functional":
                 with self:
@@ -157,7 +157,7 @@ class Charging(TorchDispatchMode):
         if machine.turns is not None:
             seconds = machine.turns.scaled(seconds, place, activity == "backward")
         if func in INTO and self._hook and place >= 0:
-            seconds += beside_launch(func, args, kwargs, self._hook, self._launch)
+            seconds += hook_extra(func, args, kwargs, self._hook, self._launch)
         if seconds:
             if place < 0:
                 self.rank.charge(seconds, activity, activity)
@@ -230,7 +230,7 @@ def _dtype(values: Any) -> torch.dtype:
     return torch.int64
 
 
-def only_looks(func: Any) -> bool:
+def launches_nothing(func: Any) -> bool:
     """Return whether an operator is a view, or launches no kernel on a device."""
     if func.namespace in PASSED:
         return True
