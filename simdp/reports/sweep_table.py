@@ -98,7 +98,7 @@ def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
     cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
     billed = _billed(study)
     for name, tell in answers.columns(billed).items():
-        cells[name] = [_as_written(tell(one)) for one in billed]
+        cells[name] = [tell(one) for one in billed]
     best, rates, _ = best_point(study)
     if best is not None:
         cells["speed-up"] = [

@@ -132,9 +132,8 @@ SIZE_COLUMNS = (Column("size"), *STEP_COLUMNS[2:])
 
 def size_cells(row: CollectiveComparison) -> list[str]:
     """Make a row under `SIZE_COLUMNS`."""
-    size = format_quantity(row.nbytes, "data size")
-    is_decimal = row.nbytes % 1024 != 0  # others, in KiB and more, sort as text
-    return [TableCell(size, float(row.nbytes) if is_decimal else None), *step_cells(row)[2:]]
+    size = TableCell(format_quantity(row.nbytes, "data size"), float(row.nbytes))
+    return [size, *step_cells(row)[2:]]
 
 
 SUMMARY_COLUMNS = (

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from simdp.reports import table
 from simdp.reports.figures import speedup
+from simdp.reports.page.sweep import points_table
 from simdp.results.comparison import best_of
 from simdp.results.metrics import ORDER
 from simdp.results.result import Result, Study
@@ -142,6 +143,17 @@ def test_a_sweep_that_has_a_target_or_a_price_has_columns_of_it_and_says_whose_p
     told = lines(plain)
     assert "to target" in " ".join(told)
     assert any("10 min" in line for line in told)
+
+
+def test_times_to_the_target_sort_by_seconds_on_the_page():
+    of = study([((n,), {}) for n in (1, 2, 3, 4)])
+    for point, time in zip(of.points, (7200.0, 180.0, 259200.0, None), strict=True):
+        point.target = {"time_s": time and {"mean": time}, "cost_usd": None, "energy_kwh": None}
+    of.scenario["target"] = "loss 1"
+    found = points_table(of)
+    cells = [row[found.heads.index("to target")] for row in found.rows]
+    assert cells == ["2 h", "3 min", "3 days", "never"]
+    assert [cell.value for cell in cells] == [7200.0, 180.0, 259200.0, None]
 
 
 def test_a_step_has_its_interval_beside_it_where_one_is_known():

@@ -97,6 +97,15 @@ def test_a_table_of_a_collective_has_a_row_and_its_cluster_a_mean():
     assert "Step times" not in text
 
 
+def test_sizes_of_collectives_sort_by_bytes_on_the_page():
+    sizes = (1024, 25_000_000, 2**20, 2**30)
+    found = page(validation([], [row(nbytes, 1e-3, 1e-3) for nbytes in sizes]))
+    (table,) = [section for section in found.sections if section.title == "Every collective"]
+    cells = [line[table.heads.index("size")] for line in table.rows]
+    assert cells == ["1 KiB", "25 MB", "1 MiB", "1 GiB"]
+    assert [cell.value for cell in cells] == list(sizes)
+
+
 def test_where_the_ring_formula_is_nearer_by_more_than_the_noise_it_is_said():
     points = [step(0.1, 0.13, ring=0.12), step(0.1, 0.13, ring=0.129, cluster="rack")]
     text = printed(validation(points, [row(2**20, 1.0, 1.4, ring=1.1)]))
