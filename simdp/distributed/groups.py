@@ -214,7 +214,7 @@ def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Mem
         return None
     if not isinstance(group, ProcessGroup) or group.members.name in asking.destroyed:
         raise ProgramError(
-            f"{call}: unknown group {group!r}; give what new_group returned and nobody destroyed, "
+            f"{call}: unknown group {group!r}; give an existing group from new_group, "
             "or None for all ranks."
         )
     return Member(asking, group.members)
@@ -738,7 +738,7 @@ class DeviceMesh:
             return names.index(asked)
         number = 0 if asked is None and self.ndim == 1 else whole_number(asked)
         if number is None or not -self.ndim <= number < self.ndim:
-            raise ProgramError(f"{call}: {asked!r} is no dimension of {self}.")
+            raise ProgramError(f"{call}: {asked!r} is not a dimension of {self}.")
         return number % self.ndim
 
     def __repr__(self) -> str:

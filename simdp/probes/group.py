@@ -78,7 +78,7 @@ def launch(
         there = int(os.environ["WORLD_SIZE"])
         if there < world_size:
             raise ProbeError(
-                f"--world-sizes: asks for {world_size} ranks, but torchrun started {there}; "
+                f"--world-sizes: needs {world_size} ranks, but torchrun started {there}; "
                 f"write --nproc-per-node {world_size}, or smaller world sizes."
             )
         _rank(int(os.environ["RANK"]), job, settings, there, place, None)

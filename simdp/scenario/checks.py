@@ -80,7 +80,7 @@ def noise_problems(
     if not numerics:
         why = "numerics is false, so that there are no gradients; set it to true"
     elif n < 2:
-        why = "one rank's gradient has no other beside it; set cluster.world_size to 2 or more"
+        why = "one rank has no other gradient to compare; set cluster.world_size to 2 or more"
     elif strategy.execution != "synchronous" or strategy.averages_parameters:
         why = f"ranks of {strategy.kind} have no gradients of the same weights; use ddp"
     elif workload.loss.adds:
@@ -135,7 +135,7 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
         )
     if (listed := _listed(cluster)) is not None:
         found.append(
-            f"recovery.kind: elastic needs nodes that are alike, but {listed} lists one by one; "
+            f"recovery.kind: elastic needs equal nodes, but {listed} lists one by one; "
             "give one for all, or use restart or spares."
         )
     if strategy.execution != "synchronous":
@@ -327,7 +327,7 @@ def _output_unit_problems(workload: Workload) -> list[str]:
     if not precision.wide_units or precision.low is None:
         return []
     if workload.model.timed:
-        return [f"{here}: nothing is known of what layers of times hand on; leave it out."]
+        return [f"{here}: the outputs of timed layers are unknown; leave it out."]
     names = [name for unit in precision.wide_units for name in unit.split(", ")]
     known = {block.name for block in workload.graph.modules(names) if block.calls}
     for name in names:
@@ -375,8 +375,8 @@ def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
 def _backup_problems(cluster: Cluster) -> list[str]:
     """Reject pauses by the clock with backup workers: late ranks must be known before a step."""
     return [
-        f"strategy.backup_ranks: nobody can tell before a step whom cluster.stragglers.{i} will "
-        "stop on the clock; let it pause every so many steps, or use strategy: {kind: "
+        f"strategy.backup_ranks: it is unknown before a step which rank cluster.stragglers.{i} "
+        "will stop on the clock; let it pause by steps, or use strategy: {kind: "
         "parameter_server, backup: ...}."
         for i, straggler in enumerate(cluster.stragglers)
         if isinstance(straggler, Pause) and straggler.on_the_clock()
@@ -441,8 +441,8 @@ def _too_short(
             )
         elif is_contradiction(least, left):
             yield (
-                f"{place}: {step_time} leaves {_three_digits(left)} for compute beside the copy of "
-                f"the batch, less than the {_three_digits(least)} of microbatch {smaller}; correct "
+                f"{place}: {step_time} leaves {_three_digits(left)} for compute next to the copy "
+                f"of the batch, less than the {_three_digits(least)} of microbatch {smaller}; correct "
                 "one of them, or workload.input."
             )
         elif left > least:
@@ -609,7 +609,7 @@ def _problem_with_batches(workload: Workload, world_size: int, num_samples: int)
     accumulate, parts = workload.grad_accum, workload.samples_per_rank
     if parts is not None and sum(parts) > num_samples:
         return (
-            f"samples_per_rank: {parts} asks for {sum(parts)} samples, but the dataset "
+            f"samples_per_rank: {parts} needs {sum(parts)} samples, but the dataset "
             f"has {num_samples}."
         )
     if isinstance(accumulate, list) and workload.global_batch is not None:

@@ -158,7 +158,7 @@ def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
         if isinstance(value, list)
     ]
     found = [
-        f"cluster.{key}: a list says nothing of the neighbours' nodes; give one for all."
+        f"cluster.{key}: a list does not cover the neighbours' nodes; give one for all."
         for key in listed
     ]
     for place, size in [("cluster", cluster.world_size), *_named(sizes)]:

@@ -199,7 +199,7 @@ class Horovod(Strategy):
             given, other = (
                 ("alpha", "bandwidth") if self.bandwidth is None else ("bandwidth", "alpha")
             )
-            raise problem(f"{given}: MG-WFBP needs {other} beside it; give both, or an estimate.")
+            raise problem(f"{given}: MG-WFBP needs {other} too; give both, or an estimate.")
         if self.alpha is not None and self.estimate is not None:
             raise problem("estimate: alpha and bandwidth are given already; leave one of them out.")
         return self

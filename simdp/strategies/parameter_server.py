@@ -100,7 +100,7 @@ class ParameterServer(Strategy):
 
     def problem_with_frozen(self) -> str | None:
         return (
-            f"strategy.kind: {self.kind} hands out every weight and takes a gradient of each; use "
+            f"strategy.kind: {self.kind} sends every weight and receives a gradient of each; use "
             "ddp or another strategy without a server."
         )
 

@@ -132,15 +132,15 @@ def test_a_wrong_mesh_is_one_line(refused, call, said):
     [
         (
             lambda mesh: mesh.get_group(),
-            "get_group: None is no dimension of DeviceMesh((dp=2, tp=2), 'cuda').",
+            "get_group: None is not a dimension of DeviceMesh((dp=2, tp=2), 'cuda').",
         ),
         (
             lambda mesh: mesh.get_local_rank("pp"),
-            "get_local_rank: 'pp' is no dimension of DeviceMesh((dp=2, tp=2), 'cuda').",
+            "get_local_rank: 'pp' is not a dimension of DeviceMesh((dp=2, tp=2), 'cuda').",
         ),
         (
             lambda mesh: mesh["pp"],
-            "mesh['pp']: 'pp' is no dimension of DeviceMesh((dp=2, tp=2), 'cuda').",
+            "mesh['pp']: 'pp' is not a dimension of DeviceMesh((dp=2, tp=2), 'cuda').",
         ),
         (
             lambda mesh: mesh["tp", "dp"],

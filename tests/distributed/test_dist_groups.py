@@ -141,8 +141,8 @@ def test_a_group_that_is_destroyed_is_gone(run, refused):
         dist.barrier(group)
 
     assert refused(wrong) == (
-        "barrier: unknown group <group 1 (ranks 0, 1)>; give what new_group returned and nobody "
-        "destroyed, or None for all ranks."
+        "barrier: unknown group <group 1 (ranks 0, 1)>; give an existing group from new_group, "
+        "or None for all ranks."
     )
 
 
@@ -173,7 +173,7 @@ def test_making_a_group_waits_for_all_ranks(run):
         ),
         (
             lambda: dist.barrier(group=7),
-            "barrier: unknown group 7; give what new_group returned and nobody destroyed, or None "
+            "barrier: unknown group 7; give an existing group from new_group, or None "
             "for all ranks.",
         ),
         (

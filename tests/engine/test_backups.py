@@ -198,8 +198,8 @@ REFUSED = {
     ),
     "pauses": (
         lambda: scenario(1, stragglers=STOPS),
-        "strategy.backup_ranks: nobody can tell before a step whom cluster.stragglers.0 will stop "
-        "on the clock; let it pause every so many steps, or use strategy: {kind: "
+        "strategy.backup_ranks: it is unknown before a step which rank cluster.stragglers.0 will "
+        "stop on the clock; let it pause by steps, or use strategy: {kind: "
         "parameter_server, backup: ...}.",
     ),
     "join": (

@@ -108,7 +108,7 @@ def test_it_outlives_a_stop_and_a_file(load, regression, tmp_path):
 
 REFUSED = [
     ({"numerics": False}, "numerics is false"),
-    ({"cluster.world_size": 1}, "one rank's gradient has no other beside it"),
+    ({"cluster.world_size": 1}, "one rank has no other gradient to compare"),
     ({"strategy": "local_sgd"}, "no gradients of the same weights; use ddp"),
     (
         {"strategy": "data_parallel", "workload.global_batch": 32, "workload.microbatch": None},

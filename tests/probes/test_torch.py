@@ -233,5 +233,5 @@ def test_torchrun_with_too_few_ranks_is_refused(monkeypatch):
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ProbeError, match="asks for 4 ranks, but torchrun started 2; write"):
+    with pytest.raises(ProbeError, match="needs 4 ranks, but torchrun started 2; write"):
         launch("no job", None, 4, RankPlacement("gloo", "cpu", 1, 1))

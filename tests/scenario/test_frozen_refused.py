@@ -10,7 +10,7 @@ LOW = {"kind": "ddp", "mixed_precision": {"param_dtype": "bfloat16"}}
     [
         (
             {"kind": "parameter_server"},
-            "workload.frozen: strategy.kind: parameter_server hands out every weight and takes a "
+            "workload.frozen: strategy.kind: parameter_server sends every weight and receives a "
             "gradient of each; use ddp or another strategy without a server.",
         ),
         (

@@ -324,8 +324,7 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
         ),
         (
             {"workload.samples_per_rank": [40, 8, 8, 16], "strategy.join": True},
-            "workload.samples_per_rank: [40, 8, 8, 16] asks for 72 samples, but the dataset "
-            "has 64.",
+            "workload.samples_per_rank: [40, 8, 8, 16] needs 72 samples, but the dataset has 64.",
         ),
         (
             {"workload.samples_per_rank": [8, 0, 8, 8]},

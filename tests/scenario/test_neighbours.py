@@ -318,15 +318,15 @@ def refused(refuse, **top):
         ),
         (
             {"cluster": {**nodes(), "device": [FAST["device"]] * 4}, "neighbours": [job()]},
-            "cluster.device: a list says nothing of the neighbours' nodes; give one for all.",
+            "cluster.device: a list does not cover the neighbours' nodes; give one for all.",
         ),
         (
             {"cluster": {**nodes(), "topology": ["switch"] * 2}, "neighbours": [job()]},
-            "cluster.topology: a list says nothing of the neighbours' nodes; give one for all.",
+            "cluster.topology: a list does not cover the neighbours' nodes; give one for all.",
         ),
         (
             {"cluster": {**nodes(), "link": [FAST["link"]] * 2}, "neighbours": [job()]},
-            "cluster.link: a list says nothing of the neighbours' nodes; give one for all.",
+            "cluster.link: a list does not cover the neighbours' nodes; give one for all.",
         ),
         (
             {
@@ -336,7 +336,7 @@ def refused(refuse, **top):
                 },
                 "neighbours": [job()],
             },
-            "cluster.inter_node.link: a list says nothing of the neighbours' nodes; give one for "
+            "cluster.inter_node.link: a list does not cover the neighbours' nodes; give one for "
             "all.",
         ),
         (

@@ -47,7 +47,7 @@ KEPT = {"every": 10, "write": "1 s"}
         (
             {"kind": "elastic"},
             {"cluster": {**TWO_NODES, "device": ["a100-sxm4-80gb"] * 4}},
-            "recovery.kind: elastic needs nodes that are alike, but cluster.device lists one by "
+            "recovery.kind: elastic needs equal nodes, but cluster.device lists one by "
             "one; give one for all, or use restart or spares.",
         ),
         (

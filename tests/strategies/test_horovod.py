@@ -162,8 +162,8 @@ def test_the_benchmark_asks_for_the_authors_sizes():
 @for_each(
     ("options", "message"),
     [
-        ({"alpha": "1 ms"}, "alpha: MG-WFBP needs bandwidth beside it; give both, or an estimate"),
-        ({"bandwidth": "1 GB/s"}, "bandwidth: MG-WFBP needs alpha beside it; give both"),
+        ({"alpha": "1 ms"}, "alpha: MG-WFBP needs bandwidth too; give both, or an estimate"),
+        ({"bandwidth": "1 GB/s"}, "bandwidth: MG-WFBP needs alpha too; give both"),
         (
             {"alpha": "1 ms", "bandwidth": "1 GB/s", "estimate": "10gbe"},
             "estimate: alpha and bandwidth are given already; leave one of them out",

@@ -201,7 +201,7 @@ ONE_CYCLE = {"kind": "one_cycle_lr", "max_lr": 1.0, "total_steps": 10}
         ),
         (
             {"samples_per_rank": [32, 32, 32, 32]},
-            "workload.samples_per_rank: [32, 32, 32, 32] asks for 128 samples, but the dataset "
+            "workload.samples_per_rank: [32, 32, 32, 32] needs 128 samples, but the dataset "
             "has 64.",
         ),
         (
