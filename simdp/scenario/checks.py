@@ -442,8 +442,8 @@ def _too_short(
         elif is_contradiction(least, left):
             yield (
                 f"{place}: {step_time} leaves {_three_digits(left)} for compute next to the copy "
-                f"of the batch, less than the {_three_digits(least)} of microbatch {smaller}; correct "
-                "one of them, or workload.input."
+                f"of the batch, less than the {_three_digits(least)} of microbatch {smaller}; "
+                "correct one of them, or workload.input."
             )
         elif left > least:
             smaller, least = point.microbatch, left

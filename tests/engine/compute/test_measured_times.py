@@ -195,7 +195,7 @@ def test_a_result_loads_again_and_gives_the_same(model):
             MLP,
             points((16, 20), (32, 21)),
             {"input": {"sample_size": "1 MB", "link": {"alpha": "0 s", "bandwidth": "4 GB/s"}}},
-            "workload.compute.points.1.step_time: 21 ms leaves 13 ms for compute beside the copy "
+            "workload.compute.points.1.step_time: 21 ms leaves 13 ms for compute next to the copy "
             "of the batch, less than the 16 ms of microbatch 16; correct one of them, or "
             "workload.input.",
         ),
