@@ -16,6 +16,7 @@ from simdp.reports.figures import (
     money,
     percent,
     seconds,
+    sentence,
     short,
     three_digits,
 )
@@ -280,7 +281,7 @@ def of_run(result: Result) -> VerdictText:
     work = (m["compute_s"] + m["update_s"]) / step_time
     said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
     lines = [f"{said}{''.join(f', {one}' for one in losses)}."]
-    lines += [f"{_sentence(one)}." for one in straggler_costs(result)]
+    lines += [sentence(one, ".") for one in straggler_costs(result)]
     return VerdictText(lines, work >= GOOD)
 
 
@@ -309,12 +310,8 @@ def of_sweep(
         lines.append(f"{text}: {short(rate)} {unit}{ratio}{lost}.")
     for one in study.points:
         where = "" if one is point else f" at {_set_in_words(one)}"
-        lines += [f"{_sentence(cost)}{where}." for cost in straggler_costs(one)]
+        lines += [sentence(cost, f"{where}.") for cost in straggler_costs(one)]
     return VerdictText(lines, good)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _set_in_words(point: Result) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 
+from simdp.reports.figures import span
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import wide_table
 from simdp.results.result import MicrobatchPiece
@@ -75,13 +76,17 @@ def _first(found: Sequence[UniformSteps]) -> list[UniformSteps]:
 def _rows(step: Sequence[MicrobatchPiece]) -> list[BatchRow]:
     """Make a row for neighbouring devices with equal shapes in a micro-step."""
     rows = list[BatchRow]()
-    for (micro_step, inputs, output), group in groupby(step, _what):
+
+    def shapes_of(piece: MicrobatchPiece) -> tuple[int, tuple[Any, ...], tuple[int, ...]]:
+        return piece.micro_step, piece.inputs, piece.output if piece.inputs else ()
+
+    for (micro_step, inputs, output), group in groupby(step, shapes_of):
         ranks = [piece.rank for piece in group]
         shapes = ", ".join(str(list(shape)) for shape in inputs)
         rows.append(
             (
                 str(micro_step),
-                _span(ranks[0], ranks[-1]),
+                span(ranks),
                 shapes or "nothing",
                 str(list(output)) if inputs else "",
             )
@@ -89,14 +94,6 @@ def _rows(step: Sequence[MicrobatchPiece]) -> list[BatchRow]:
     return rows
 
 
-def _what(piece: MicrobatchPiece) -> tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    return piece.micro_step, piece.inputs, piece.output if piece.inputs else ()
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def _lines(steps: UniformSteps, several: bool) -> list[list[str]]:
-    number = _span(steps.first, steps.last)
+    number = span((steps.first, steps.last))
     return [[number, *row[:1] * several, *row[1:]] for row in steps.rows]

@@ -16,15 +16,16 @@ allocated device memory.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats, Ints
+from simdp.arrays import Floats, Ints
 from simdp.reports.figures import consecutive
-from simdp.reports.rank_rows import slow_ranks, waited
+from simdp.reports.rank_rows import changes, slow_ranks, waited
 from simdp.reports.trace_names import STREAM, Words, device_name, machine_name
 from simdp.results.memory import usage
 from simdp.results.result import Result
@@ -96,9 +97,7 @@ def _between_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, fl
     order = np.lexsort([trace.start[calls], *keys[::-1]])
     calls, keys = calls[order], keys[:, order]
     # Of one name in a step there may be several calls, each of which begins where all have come.
-    new = np.ones(len(calls), dtype=bool)
-    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    start = trace.start[calls]
+    new, start = changes(*keys), trace.start[calls]
     new[1:] |= start[1:] - start[:-1] > NEAR * np.abs(start[1:])
     heads = np.flatnonzero(new)
     for begin, end in zip(heads, [*heads[1:], len(calls)], strict=True):
@@ -132,7 +131,8 @@ def choose(result: Result, limit: int) -> TraceSelection:
     first, last = _first_step(blocks, n, limit), max(block.step for block in blocks)
     transfers = [block for block in blocks if block.activity == _TRANSFER]
     own = [b for b in blocks if b.step >= first and b.activity != _TRANSFER]
-    order = _by_worth(n, slow_ranks(result, own))
+    worth = list(dict.fromkeys([0, *slow_ranks(result, own)]))
+    order = np.concatenate([worth, np.delete(np.arange(n), worth)]).astype(np.int64)
     counts = np.cumsum(_spans_per_rank(own, n)[order])
     num_ranks = max(int(np.searchsorted(counts, limit, side="right")), 1)
     room = limit - int(counts[-1])  # less than none where ranks are left out
@@ -154,24 +154,14 @@ def _listed(ranks: list[int], world_size: int) -> str:
     return f"{', '.join(said)} of {world_size}"
 
 
-def _by_worth(world_size: int, slow: Iterable[int]) -> Ints:
-    """Order ranks: rank 0, the slowest, then the others."""
-    worth = list(dict.fromkeys([0, *slow]))
-    return np.concatenate([worth, np.delete(np.arange(world_size), worth)]).astype(np.int64)
-
-
 def _count(blocks: Iterable[SpanBlock]) -> int:
     return sum(len(block.ranks) for block in blocks)
 
 
 def _spans_per_rank(blocks: Sequence[SpanBlock], world_size: int) -> Ints:
     """Count spans per rank; blocks that share their ranks are counted at once."""
-    times: dict[int, int] = {}
-    sharing = {}
-    for block in blocks:
-        key = id(block.ranks)
-        times[key] = times.get(key, 0) + 1
-        sharing[key] = block.ranks
+    sharing = {id(block.ranks): block.ranks for block in blocks}
+    times = Counter(id(block.ranks) for block in blocks)
     counts = np.zeros(world_size, dtype=np.int64)
     for key, ranks in sharing.items():
         counts += times[key] * np.bincount(ranks, minlength=world_size)
@@ -305,8 +295,7 @@ def _threads(trace: Trace, ranks: Sequence[int], steps: bool) -> Iterator[str]:
         for rank in ranks:
             yield _meta("thread_name", rank, STEPS_TID, name="steps")
             yield _meta("thread_sort_index", rank, STEPS_TID, sort_index=-1)
-    new = np.ones(len(trace), dtype=bool)
-    new[1:] = (trace.rank[1:] != trace.rank[:-1]) | (trace.lane[1:] != trace.lane[:-1])
+    new = changes(trace.rank, trace.lane)
     for rank, lane in zip(trace.rank[new].tolist(), trace.lane[new].tolist(), strict=True):
         # Further streams of collectives are next to the first, before the single transfers.
         place = lane - FIRST_STREAM_LANE + 2 if lane >= FIRST_STREAM_LANE else lane
@@ -383,9 +372,7 @@ def _flows(spans: Spans) -> Iterator[str]:
 
 def _entered(spans: Spans) -> Floats:
     """Compute when each span's rank arrived; for a collective before its wait [s]."""
-    entered = spans.trace.start.copy()
-    at: Bools = spans.is_waited
-    places = np.flatnonzero(at)
+    entered, places = spans.trace.start.copy(), np.flatnonzero(spans.is_waited)
     entered[places] = spans.trace.start[places - 1]
     return entered
 

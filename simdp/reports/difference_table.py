@@ -22,7 +22,7 @@ from simdp.reports.figures import (
     unit_of,
 )
 from simdp.reports.figures import figure as figure_of
-from simdp.reports.sections import Table, table_of
+from simdp.reports.sections import Table, num_texts, table_of
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import (
     Difference,
@@ -54,11 +54,6 @@ def table(found: Difference) -> RenderableType:
     tables = [part for section in sections(found) for part in narrow_tables(section)]
     foot = [line for one in remarks(found) for line in wrap(one, WIDTH, subsequent_indent="  ")]
     return Group(Text("\n".join(told)), *tables, *map(Text, foot))
-
-
-def _num_keys(columns: Columns) -> int:
-    """Count the text columns before the first column of numbers."""
-    return next((n for n, (_, is_number) in enumerate(columns) if is_number), len(columns)) or 1
 
 
 def words(found: Difference) -> list[str]:
@@ -151,7 +146,7 @@ def sections(found: Difference) -> Iterator[Table]:
         made = [_parts(point), keys, _figures(point)]
     for title, columns, rows in made:
         if rows:
-            yield table_of(title, columns, rows, num_keys=_num_keys(columns))
+            yield table_of(title, columns, rows, num_keys=num_texts(columns) or 1)
 
 
 def _parts(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
@@ -176,19 +171,16 @@ def _change(value: float, scale: float) -> TableCell:
 
 def _figures(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
     columns = [("", False), ("A", True), ("B", True), ("B / A", True)]
-    rows = [
-        [one.name, figure(one, one.a), figure(one, one.b), _ratio(one)] for one in point.figures
-    ]
+    rows = []
+    for one in point.figures:
+        ratio = one.b / one.a if one.a and one.b is not None else None
+        rows.append([one.name, figure(one, one.a), figure(one, one.b), _times_as(ratio)])
     return "beside it", columns, rows
 
 
 def figure(of: Figure, value: float | None) -> str:
     """Write a figure in its unit."""
     return WRITERS.get(of.unit, large_number)(value)
-
-
-def _ratio(one: Figure) -> TableCell:
-    return _times_as(one.b / one.a if one.a and one.b is not None else None)
 
 
 def _times_as(ratio: float | None) -> TableCell:

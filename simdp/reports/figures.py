@@ -165,15 +165,27 @@ def speedup(value: float | None, first: float | None, is_best: bool = False) -> 
     return figure(value / first, ".3g", f"x{'*' if is_best else ' '}")
 
 
-def unit_of(values: Iterable[float]) -> tuple[str, float]:
+def unit_of(
+    values: Iterable[float], units: Sequence[tuple[str, float]] = UNITS
+) -> tuple[str, float]:
     """Choose one unit for all times of a table, by the largest."""
     largest = max(values, default=0.0)
-    return next((unit for unit in UNITS if largest >= unit[1]), UNITS[-1])
+    return next((unit for unit in units if largest >= unit[1]), units[-1])
 
 
 def digits_of(largest: float) -> str:
     """Choose the decimals that give the largest number four digits."""
     return f".{max(3 - len(str(int(largest))) + 1, 0)}f"
+
+
+def span(ranks: Sequence[int]) -> str:
+    """Write neighbouring ranks: ``"3"``, ``"0-7"``."""
+    return str(ranks[0]) if ranks[0] == ranks[-1] else f"{ranks[0]}-{ranks[-1]}"
+
+
+def sentence(text: str, end: str = "") -> str:
+    """Write a text with a capital letter."""
+    return text[:1].upper() + text[1:] + end
 
 
 def consecutive(numbers: Iterable[int]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats, Ints
+from simdp.arrays import Array, Bools, Floats
 from simdp.reports.figures import percent
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.result import Result
@@ -40,6 +40,15 @@ class RankSpan(NamedTuple):
     call: CallSize | None  # the collective call of the span
 
 
+def changes(*columns: Array) -> Bools:
+    """Mark the rows in which a column differs from the row before; the first row is marked."""
+    new = np.ones(len(columns[0]), dtype=bool)
+    new[1:] = False
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return new
+
+
 def waited(columns: Columns) -> Bools:
     """Mark the spans of collectives that begin with a wait; ``columns`` are in order."""
     rank, lane, name, activity = (columns[key] for key in ("rank", "lane", "name", "activity"))
@@ -69,8 +78,9 @@ def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Rank
     ]
     columns["asked"] = np.concatenate(asked)
     columns = _whole(columns)
-    for rank, mine in _rows_by_rank(columns["rank"], ranks):
-        part = {key: column[mine] for key, column in columns.items()}
+    for rank in ranks:
+        first, end = np.searchsorted(columns["rank"], [rank, rank + 1])
+        part = {key: column[first:end] for key, column in columns.items()}
         yield rank, _rows(part, trace.names, [block.call for block in blocks])
 
 
@@ -90,11 +100,6 @@ def _whole(columns: Columns) -> Columns:
     # Order at one instant: spans that end, the launched collective, spans that begin.
     order = np.lexsort([columns["end"], columns["start"], is_work, asked, columns["rank"]])
     return {key: column[order] for key, column in columns.items()}
-
-
-def _rows_by_rank(rank: Ints, ranks: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    for one in ranks:
-        yield one, slice(int(np.searchsorted(rank, one)), int(np.searchsorted(rank, one + 1)))
 
 
 def _rows(

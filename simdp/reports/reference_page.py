@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from simdp.reports.sections import markdown_table
 
 Schema = Mapping[str, Any]
 WHERE = "#/definitions/"
-HEAD = ("key", "type", "unit", "default", "meaning")
+HEAD = tuple((head, False) for head in ("key", "type", "unit", "default", "meaning"))
 
 WORDS = {
     "boolean": "true or false",
@@ -102,7 +104,7 @@ class _Writer:
             for kind, line in listed.items()
         ]
         parts = [f"# {family.replace('_', ' ').capitalize()}\n", self.made + "\n"]
-        parts.append(_table(("name", "what it is"), rows))
+        parts.append(markdown_table((("name", False), ("what it is", False)), rows))
         for kind, place in kinds.items():
             parts += self._section(f"## `{kind}`", place)
             for key, schema in self.definitions[place]["properties"].items():
@@ -125,22 +127,24 @@ class _Writer:
             for key, schema in definition["properties"].items()
             if key != "kind"
         ]
-        names = [form["const"] for form in _forms(definition, "kind") if "const" in form]
+        forms = definition["properties"].get("kind", {}).get("anyOf", ())
+        names = [form["const"] for form in forms if "const" in form]
         if len(names) > 1:
             parts.append(f"Also called {', '.join(f'`{name}`' for name in names[1:])}.\n")
-        return [*parts, _table(HEAD, rows)] if rows else parts
+        return [*parts, markdown_table(HEAD, rows)] if rows else parts
 
     def _row(self, key: str, schema: Schema, required: bool) -> list[str]:
         forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
         types = list(dict.fromkeys(map(self._type, forms)))
-        units = list(dict.fromkeys(unit for ref in _references(forms) if (unit := self._unit(ref))))
+        places = [ref.removeprefix(WHERE) for ref in _references(forms)]
+        known = [
+            self.named.quantities[place][1] for place in places if place in self.named.quantities
+        ]
+        units = list(dict.fromkeys(filter(None, known)))
         units += ["%"] if schema.get("title") == "share" else []
         default = "**required**" if required else _shown(schema.get("default"))
         said = self._said(schema.get("description", ""))
         return [f"`{key}`", " or ".join(types), " or ".join(units), default, said]
-
-    def _unit(self, ref: str) -> str:
-        return self.named.quantities.get(ref.removeprefix(WHERE), ("", ""))[1]
 
     def _type(self, schema: Schema) -> str:
         """Write a value's type in words."""
@@ -184,11 +188,6 @@ class _Writer:
         return re.sub(r"`(\w+)`", linked, text)
 
 
-def _forms(definition: Schema, key: str) -> Iterable[Schema]:
-    forms: Iterable[Schema] = definition["properties"].get(key, {}).get("anyOf", ())
-    return forms
-
-
 def _references(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         if "$ref" in value:
@@ -227,10 +226,3 @@ def _shown(default: Any) -> str:
 def _slug(title: str) -> str:
     """Make the anchor that Python-Markdown gives a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = list(head)
-    lines = [head, ["---"] * len(head), *rows]
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)

@@ -165,6 +165,19 @@ class Page:
     foot: str  # scenario, seed, version
 
 
+def num_texts(columns: Sequence[tuple[str, bool]]) -> int:
+    """Count the text columns before the first column of figures."""
+    return next((n for n, (_, is_number) in enumerate(columns) if is_number), len(columns))
+
+
+def markdown_table(columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[str]]) -> str:
+    """Write a Markdown table of columns, each a head and whether it holds figures."""
+    heads, figures = zip(*columns, strict=True)
+    lines = [heads, ["--:" if is_number else "---" for is_number in figures], *rows]
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
 def table_of(
     title: str,
     columns: Sequence[tuple[str, bool]],

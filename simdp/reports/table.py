@@ -25,6 +25,7 @@ from simdp.reports.figures import (
     percent,
     seconds,
     share,
+    span,
     unit_of,
 )
 from simdp.results.comparison import written
@@ -166,7 +167,7 @@ def _by_rank(written: Sequence[str]) -> list[str]:
     found = []
     for text, group in groupby(range(len(written)), key=written.__getitem__):
         ranks = list(group)
-        found.append(f"{text} on {_span(ranks)}")
+        found.append(f"{text} on {span(ranks)}")
     return found
 
 
@@ -224,15 +225,12 @@ def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
 
 def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
     """Join as many parts as fit."""
-    written = list(parts)
-    shown = len(written)
-    while shown and len(text := _joined(written, shown, comma)) > room:
-        shown -= 1
-    return text if shown else ""
-
-
-def _joined(parts: list[str], shown: int, comma: str) -> str:
-    return comma.join([*parts[:shown], *["..."] * (shown < len(parts))])
+    every = list(parts)
+    for shown in range(len(every), 0, -1):
+        text = comma.join([*every[:shown], *["..."] * (shown < len(every))])
+        if len(text) <= room:
+            return text
+    return ""
 
 
 def _changes(values: Sequence[float]) -> list[str]:
@@ -280,7 +278,7 @@ def ranks(study: Study) -> RenderableType:
     alike = [list(group) for _, group in groupby(range(n), cells.__getitem__)]
     rows = alike if n > FOLDED_FROM else [[rank] for rank in range(n)]
     for row in rows[:MAX_RANKS]:
-        table.add_row(_span(row), *cells[row[0]])
+        table.add_row(span(row), *cells[row[0]])
     if len(rows) > MAX_RANKS:
         table.caption = f"ranks {rows[MAX_RANKS][0]} ... {n - 1} are left out"
     return table
@@ -314,10 +312,6 @@ def slowest(study: Study) -> RenderableType | None:
     if len(rows) > MAX_RANKS:
         table.caption = f"{len(rows) - MAX_RANKS} ranks are left out, which cost less"
     return table
-
-
-def _span(ranks: Sequence[int]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
 
 
 # Program table ------------------------------------------------------------------------------------
@@ -365,9 +359,10 @@ def lines(trace: Trace, clocks: Floats) -> list[str]:
     """Write the same as a table of plain text; equal neighbours share a line."""
     found = rows(trace, clocks)
     head = ["rank", *COLUMNS.values(), "end"]
-    texts = [[_shown(row[name]) for name in (*COLUMNS, "end_s")] for row in found]
+    times = [[row[name] for name in (*COLUMNS, "end_s")] for row in found]
+    texts = [[seconds(time) if time > 0 else "0 s" for time in row] for row in times]
     alike = [list(ranks) for _, ranks in groupby(range(len(found)), key=texts.__getitem__)]
-    body = [[_ranks(ranks), *texts[ranks[0]]] for ranks in alike[:MAX_ROWS]]
+    body = [[span(ranks), *texts[ranks[0]]] for ranks in alike[:MAX_ROWS]]
     widths = [max(len(line[place]) for line in (head, *body)) for place in range(len(head))]
     shown = [
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
@@ -376,14 +371,6 @@ def lines(trace: Trace, clocks: Floats) -> list[str]:
     if left := sum(map(len, alike[MAX_ROWS:])):
         shown.append(f"and {left} more ranks; --json has them all")
     return shown
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
-
-
-def _shown(value: float) -> str:
-    return seconds(value) if value > 0 else "0 s"
 
 
 def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simdp.reports.figures import TableCell, figure, number, percent
+from simdp.reports.figures import TableCell, figure, number, percent, unit_of
 from simdp.results.comparison import short_key
 from simdp.results.validation import (
     CollectiveComparison,
@@ -69,19 +69,15 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _unit(seconds: float) -> tuple[str, float]:
-    return next((unit for unit in UNITS if seconds >= unit[1]), UNITS[-1])
-
-
 def time(seconds: float) -> TableCell:
     """Write a time with four digits, in microseconds at least."""
-    unit, scale = _unit(abs(seconds))
+    unit, scale = unit_of([abs(seconds)], UNITS)
     return figure(seconds / scale, ".4g", f" {unit}", scale)
 
 
 def interval(low: float, high: float) -> TableCell:
     """Write an interval of times, in the unit of its upper end."""
-    unit, scale = _unit(high)
+    unit, scale = unit_of([high], UNITS)
     first = number(low / scale)
     return TableCell(f"{first} ... {high / scale:.4g} {unit}", first.value)
 

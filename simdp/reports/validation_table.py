@@ -14,14 +14,15 @@ from rich.text import Text
 
 from simdp.reports import validation as left_out_words
 from simdp.reports import validation as words
-from simdp.reports.figures import WIDTH, percent
+from simdp.reports.figures import WIDTH, percent, sentence
 from simdp.reports.plots import fitting
-from simdp.reports.sections import table_of
+from simdp.reports.sections import markdown_table as _table
+from simdp.reports.sections import num_texts, table_of
 from simdp.reports.validation import Column
 from simdp.reports.wide_table import narrow_tables, wide_table
 from simdp.results.calibration import CalibrationStudy, StepCalibration, WantedStep
 from simdp.results.metrics import Baseline
-from simdp.results.validation import LeftOut, TimeComparison, Validation, summary
+from simdp.results.validation import LeftOut, Validation, summary
 from simdp.units import format_quantity
 
 
@@ -45,10 +46,7 @@ def validation_tables(validation: Validation) -> RenderableType:
     wins = words.ring_wins(validation)
     if wins:
         parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
-    parts += [
-        Text(fill(line[:1].upper() + line[1:], WIDTH))
-        for line in words.narrow_intervals(validation)
-    ]
+    parts += [Text(fill(sentence(line), WIDTH)) for line in words.narrow_intervals(validation)]
     explained = "\n".join(fill(line, WIDTH) for line in words.EXPLAINED.splitlines())
     return Group(*parts, Text(explained))
 
@@ -65,8 +63,7 @@ def _validation_tables(
     title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]
 ) -> list[RenderableType]:
     """Write rows in tables as wide as a terminal, with the text columns in each."""
-    num_keys = next((place for place, one in enumerate(columns) if one.is_number), len(columns))
-    return [*narrow_tables(table_of(title, columns, rows, num_keys=num_keys))]
+    return [*narrow_tables(table_of(title, columns, rows, num_keys=num_texts(columns)))]
 
 
 # Validation page ----------------------------------------------------------------------------------
@@ -94,7 +91,7 @@ def page(
         *_tables(validation),
         *_excluded(validation),
         "## Sources\n",
-        *(f"- `{name}`: {_line(source)}" for name, source in validation.sources.items()),
+        *(f"- `{name}`: {' '.join(source.split())}" for name, source in validation.sources.items()),
         f"\nMade by simdp {validation.version}.",
     ]
     return "\n".join(parts) + "\n"
@@ -121,7 +118,7 @@ def _misses(validation: Validation, target: float) -> Iterator[str]:
     """List predicted steps, and means of tables, beyond the target, with known reasons."""
     yield f"## Missed by more than {percent(target)}\n"
     steps = [
-        [*_cells(point), point.note or "no effect is known"]
+        [point.cluster, *words.step_cells(point), point.note or "no effect is known"]
         for point in validation.points
         if point.is_predicted and abs(point.error) > target
     ]
@@ -153,10 +150,6 @@ def _lost(validation: Validation) -> Iterator[str]:
         yield "".join(f"- {line}\n" for line in wins)
 
 
-def _cells(point: TimeComparison) -> list[str]:
-    return [point.cluster, *words.step_cells(point)]
-
-
 def _points(validation: Validation) -> Iterator[str]:
     for name in validation.clusters:
         points = validation.of(name).points
@@ -183,20 +176,6 @@ def _excluded(validation: Validation) -> Iterator[str]:
                 for one in validation.excluded
             ],
         )
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
-    lines = [
-        [column.head for column in columns],
-        ["--:" if column.is_number else "---" for column in columns],
-        *rows,
-    ]
-    cells = [[_line(cell).replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 class Picture(NamedTuple):

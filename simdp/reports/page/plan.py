@@ -16,6 +16,7 @@ from simdp.reports.figures import (
     nbytes,
     percent,
     seconds,
+    sentence,
 )
 from simdp.reports.page.run import closing, steps
 from simdp.reports.plan_table import (
@@ -82,14 +83,14 @@ def _verdict(plan: PlanResult) -> Section:
     best = plan.best[0]
     lines = [
         f"{best.label}: done after {duration(best.finish_s)}, {_bill(best)}.",
-        f"{best.why[:1].upper()}{best.why[1:]}.",
-        *(f"{line[:1].upper()}{line[1:]}." for line in chances(plan)),
+        sentence(best.why, "."),
+        *(sentence(line, ".") for line in chances(plan)),
         f"What limits it: {best.limit}." if best.limit else "",
         f"Order: {plan.order}." if plan.order else "",
     ]
     if best.changes_training:
         lines.append(f"It changes the training: {'; '.join(best.changes_training)}.")
-        lines += [f"{line[:1].upper()}{line[1:]}." for line in same_training(plan)]
+        lines += [sentence(line, ".") for line in same_training(plan)]
     if plan.binding:
         lines.append(f"A better one is ruled out{_binding(plan)}.")
     likely_enough = best.chance_to_meet is None or best.chance_to_meet >= LIKELY

@@ -20,7 +20,7 @@ from simdp.arrays import Array, Bools, Ints
 from simdp.reports.figures import seconds
 from simdp.reports.plots.bars import PIXEL, TimeWindow, window_of
 from simdp.reports.plots.timeline import MAX_ROWS, choose, groups, listed, row_name
-from simdp.reports.rank_rows import slow_ranks
+from simdp.reports.rank_rows import changes, slow_ranks
 from simdp.reports.sections import Timeline
 from simdp.results.result import Result
 from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, lane_name
@@ -121,11 +121,10 @@ def _merged(trace: Trace, tolerance: float) -> Columns:
     c = trace.columns
     if not len(c["rank"]):
         return dict(c)
-    apart = c["start"][1:] - c["end"][:-1] > tolerance
-    for key in ("rank", "lane", "activity", "step"):
-        apart |= c[key][1:] != c[key][:-1]
-    first = np.flatnonzero(np.concatenate([[True], apart]))
-    last = np.append(first[1:], len(apart) + 1) - 1
+    new = changes(*(c[key] for key in ("rank", "lane", "activity", "step")))
+    new[1:] |= c["start"][1:] - c["end"][:-1] > tolerance
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(new)) - 1
     made = {key: column[first] for key, column in c.items()}
     made["end"] = c["end"][last]
     made["name"] = np.where(first == last, c["name"][first], len(trace.names))
@@ -140,8 +139,7 @@ def packed(found: TimelineData) -> dict[str, Any]:
     end = np.rint((c["end"] - found.begin) / tick).astype(np.int64)
     keys = np.stack([c["lane"], c["activity"], c["name"], c["step"]])
     kinds, kind = np.unique(keys, axis=1, return_inverse=True)
-    new = np.ones(len(start), dtype=np.bool_)
-    new[1:] = (np.diff(c["rank"]) != 0) | (np.diff(c["lane"]) != 0)
+    new = changes(c["rank"], c["lane"])
     before = np.concatenate([[0], end[:-1]])
     lanes = np.unique(kinds[0])
     firsts = [ranks[0] for ranks in found.ranks]

@@ -7,7 +7,7 @@ from shlex import join
 
 from simdp.reports import theme, validation
 from simdp.reports import validation as words
-from simdp.reports.figures import number, percent
+from simdp.reports.figures import number, percent, sentence
 from simdp.reports.sections import (
     Axis,
     Chart,
@@ -75,7 +75,7 @@ def _verdict(found: Validation, target: float) -> Iterator[Section]:
         f"{name}: {what} are {percent(error)} off in the mean, more than {percent(target)}."
         for name, what, error in missed
     ]
-    careful += [f"{line[:1].upper()}{line[1:]}." for line in narrow]
+    careful += [sentence(line, ".") for line in narrow]
     wins = [f"{words.RING_WINS}: {line}." for line in words.ring_wins(found)]
     if careful or wins:
         yield Verdict("Warnings", [*careful, *wins], "warning")

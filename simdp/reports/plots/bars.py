@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.reports import theme
+from simdp.reports.rank_rows import changes
 from simdp.results.metrics import num_warm_up
 from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, SpanBlock, Trace, part
 
@@ -54,7 +55,7 @@ def blocks(layers: Sequence[str], start: Floats, end: Floats) -> dict[str, str]:
     ``end`` of shape `(num_layers,)` are the edges of their bars [points]. Returns the name by
     layer, such as ``layer1.0``, ``""`` without room; empty if most of the pass would have no name.
     """
-    for gather in (_block, _stage):
+    for gather in (_block, lambda layer: layer.partition(".")[0]):
         paths = [gather(layer) for layer in layers]
         heads = [i for i, path in enumerate(paths) if not i or path != paths[i - 1]]
         if not heads or len(heads) > len(set(paths)):  # a block in several pieces tells nothing
@@ -79,10 +80,6 @@ def _block(layer: str) -> str:
         if name.isdigit():
             return ".".join(parts[:place])
     return ".".join(parts[:-1]) or layer
-
-
-def _stage(layer: str) -> str:
-    return layer.partition(".")[0]
 
 
 NUM_STEPS = 2  # steps of one run that are shown
@@ -135,15 +132,15 @@ def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> TimeWindow:
     own = float((ends - starts).max())
     if not first or end - begin <= SPARSE * own:
         return TimeWindow(begin, end if end > begin else begin + 1e-9, steps, False)
-    learns = [block for block in drawn if block.step >= 0 and _is_compute(block)]
+    learns = [
+        block
+        for block in drawn
+        if block.step >= 0 and not isinstance(block.lane, np.ndarray) and block.lane == COMPUTE_LANE
+    ]
     starts, ends = _extremes(learns, size)
     end = float(ends[ends > -np.inf].min())  # ranks without samples are done at once
     begin = max(float(starts.min()), end - own)
     return TimeWindow(begin, end, steps, True)
-
-
-def _is_compute(block: SpanBlock) -> bool:
-    return not isinstance(block.lane, np.ndarray) and block.lane == COMPUTE_LANE
 
 
 def _extremes(blocks: list[SpanBlock], size: int) -> tuple[Floats, Floats]:
@@ -203,23 +200,15 @@ def bars_of(
     end = np.minimum(trace.end, window.end) - window.begin
     name = _names(trace, start, end, room / length, window.apart)
     # Ordered by rank, lane and start, so that a bar is a run of equal keys without a gap.
-    keys = np.stack([rank, lane, step, activity])
-    new = np.ones(len(rank), dtype=bool)
-    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0) | (name[1:] != name[:-1])
+    new = changes(rank, lane, step, activity, name)
     new[1:] |= start[1:] - end[:-1] > pixel / 2
     # Collectives one behind the other are counted, so that only wide ones are joined by name.
     new[1:] |= (lane[1:] != COMPUTE_LANE) & (trace.name[1:] != trace.name[:-1])
     heads = np.flatnonzero(new)
     end = np.maximum.reduceat(end, heads)
-    bars = Bars(
-        rank[heads],
-        lane[heads],
-        activity[heads],
-        name[heads],
-        start[heads],
-        end,
-        np.ones(len(heads)),
-    )
+    full = np.ones(len(heads))
+    keys = rank[heads], lane[heads], activity[heads], name[heads]
+    bars = Bars(*keys, start[heads], end, full)
     return _with_bands(bars, trace.name[heads], trace.names, pixel)
 
 
@@ -283,8 +272,7 @@ def _part(bars: Bars, which: Bools) -> Bars:
 def _runs(bars: Bars, pixel: float) -> Ints:
     """Number runs of narrow bars with narrow gaps; every wide bar is a run."""
     thin: Bools = bars.end - bars.start < THIN * pixel
-    new = np.ones(len(thin), dtype=bool)
-    new[1:] = (bars.rank[1:] != bars.rank[:-1]) | (bars.lane[1:] != bars.lane[:-1])
+    new = changes(bars.rank, bars.lane)
     new[1:] |= ~thin[1:] | ~thin[:-1] | (bars.start[1:] - bars.end[:-1] > THIN * pixel)
     return np.cumsum(new) - 1
 
@@ -318,18 +306,11 @@ def _binned(bars: Bars, run: Ints, pixel: float) -> Bars:
     share = total / np.maximum(end - start, 1e-300)
     fill = np.clip(np.ceil(share * LEVELS - 1e-6), 1, LEVELS) / LEVELS
     # Ordered by run, activity and bin: a bar is a run of one shade without a gap.
-    new = np.ones(len(fill), dtype=bool)
-    new[1:] = (cells[:2, 1:] != cells[:2, :-1]).any(axis=0) | (fill[1:] != fill[:-1])
+    new = changes(*cells[:2], fill)
     new[1:] |= cells[2, 1:] != cells[2, :-1] + 1
     firsts = np.flatnonzero(new)
     lasts = np.append(firsts[1:], len(fill)) - 1
     mine = heads[place[firsts]]
-    return Bars(
-        bars.rank[mine],
-        bars.lane[mine],
-        cells[1, firsts],
-        np.full(len(firsts), "", dtype=object),
-        start[firsts],
-        end[lasts],
-        fill[firsts],
-    )
+    name = np.full(len(firsts), "", dtype=object)
+    keys = bars.rank[mine], bars.lane[mine], cells[1, firsts], name
+    return Bars(*keys, start[firsts], end[lasts], fill[firsts])
