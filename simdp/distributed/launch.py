@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf, nan
 from numbers import Real
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, NamedTuple, NoReturn, cast, get_args
 
 import numpy as np
@@ -605,12 +605,7 @@ def run_script(
     ProgramError, DeadlockError
         As for `launch`.
     """
-    try:
-        code = compile(read_text(path, "a program is Python"), str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise ProgramError(f"{path}:{error.lineno}: is not valid Python: {error.msg}.") from None
-    except ValueError as error:  # a null byte
-        raise ProgramError(f"{path}: is not valid Python: {error}.") from None
+    code = compiled(read_text(path, "a program is Python"), str(path))
 
     def body(me: Process) -> None:
         me.main = ModuleType("__main__")
@@ -625,6 +620,16 @@ def run_script(
             return _run(path.stem, where, seed, body, [str(path), *arguments])
         finally:
             sys.path.remove(folder)
+
+
+def compiled(text: str, path: str) -> CodeType:
+    """Compile a program; invalid Python raises a `ProgramError` with its place."""
+    try:
+        return compile(text, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise ProgramError(f"{path}:{error.lineno}: is not valid Python: {error.msg}.") from None
+    except ValueError as error:  # a null byte
+        raise ProgramError(f"{path}: is not valid Python: {error}.") from None
 
 
 def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> ProgramResult:

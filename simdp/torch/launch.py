@@ -28,6 +28,7 @@ from simdp.distributed.launch import (
     ProgramResult,
     Where,
     collectives_of,
+    compiled,
     find,
     place_of,
     protected_streams,
@@ -226,7 +227,7 @@ def script(path: Path) -> ScriptCode:
     """
     text = read_text(path, "a script is Python")
     return ScriptCode(
-        path.stem, _compiled(text, str(path)), str(path), None, str(path.parent.resolve())
+        path.stem, compiled(text, str(path)), str(path), None, str(path.parent.resolve())
     )
 
 
@@ -255,17 +256,8 @@ def module(name: str) -> ScriptCode:
         )
     text = read_text(Path(spec.origin), "a module is Python")
     return ScriptCode(
-        name.rpartition(".")[2], _compiled(text, spec.origin), spec.origin, spec, folder
+        name.rpartition(".")[2], compiled(text, spec.origin), spec.origin, spec, folder
     )
-
-
-def _compiled(text: str, path: str) -> CodeType:
-    try:
-        return compile(text, path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise ProgramError(f"{path}:{error.lineno}: is not valid Python: {error.msg}.") from None
-    except ValueError as error:  # a null byte
-        raise ProgramError(f"{path}: is not valid Python: {error}.") from None
 
 
 def run(
