@@ -206,18 +206,8 @@ class NaiveGather(Simple, GatherAlgorithm):
 def copies_from(root: int, sizes: tuple[int, ...]) -> Plan:
     """Plan copies from a rank to every other one, in rank order, one round per copy.
 
-    Parameters
-    ----------
-    root : int
-        Rank with the whole buffer.
-    sizes : tuple of int
-        Length of each rank's piece in equal parts of the buffer, 0 for none; pieces lie in rank
-        order.
-
-    Returns
-    -------
-    Plan
-        The same object for equal arguments.
+    ``sizes`` are the lengths of each rank's piece in equal parts of the buffer, 0 for none. Equal
+    arguments return the same plan.
     """
     return _plan("scatter", root, sizes)
 

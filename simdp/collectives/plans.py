@@ -419,16 +419,10 @@ def in_slices(stages: list[SubPlan], slices: int) -> tuple[SubPlan, ...]:
 
 
 def in_groups(plan: Plan, groups: Ints, world_size: int | None = None) -> Plan:
-    """Return the plan of several process groups that run the same plan at the same time.
+    """Return the plan of several disjoint process groups that run the same plan at the same time.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of one group; without switches.
-    groups : ndarray, shape `(num_groups, plan.world_size)`, int64
-        The ranks of each group; disjoint.
-    world_size : int, optional
-        Number of ranks, if some are in no group and idle. Default: all are in groups.
+    ``plan`` has no switches; ``groups``, shape `(num_groups, plan.world_size)`, are the ranks of
+    each group; others of ``world_size`` ranks are idle.
     """
     assert not plan.num_switches
     parts = Assembly()

@@ -85,23 +85,11 @@ class Around(Spec):
 
 @lru_cache(maxsize=64)
 def ring_order(world_size: int, per_node: int, avoid: tuple[Pair, ...]) -> Ints:
-    """Order ranks around a ring by number, with pairs kept apart.
+    """Order ranks around a ring by number, from rank 0 on, with pairs kept apart.
 
     Ranks are swapped two by two while that separates a pair; of several swaps, the one with the
     fewest crossings between nodes and, of these, the nearest. If no order is found, the best one is
-    returned.
-
-    Parameters
-    ----------
-    world_size, per_node : int
-        Ranks, and ranks of a node.
-    avoid : tuple of (int, int)
-        Pairs of ranks that should not be neighbours; ranks beyond ``world_size`` are ignored.
-
-    Returns
-    -------
-    ndarray, shape `(world_size,)`
-        From rank 0 on.
+    returned. Ranks beyond ``world_size`` are ignored.
     """
     order = np.arange(world_size)
     left = _met(order, avoid)
@@ -305,21 +293,10 @@ MAX_CHANNELS = 64
 
 
 def add_rings(collective: str, orders: list[Ints], parts: Assembly) -> int:
-    """Add simultaneous rings; every rank's piece is one chunk of each ring.
+    """Add simultaneous rings to ``parts``; return the number of chunks.
 
-    Parameters
-    ----------
-    collective : str
-        all_reduce, reduce_scatter or all_gather.
-    orders : list of ndarray, each shape `(world_size,)`
-        The ranks of each ring, each sending to the next.
-    parts : Assembly
-        Takes one part per ring.
-
-    Returns
-    -------
-    int
-        Number of chunks of the whole.
+    Each of ``orders`` is a ring, whose ranks send to the next; every rank's piece is one chunk of
+    each ring. ``collective`` is all_reduce, reduce_scatter or all_gather.
     """
     n, k = len(orders[0]), len(orders)
     first_chunk, num_reducing, num_rounds = {

@@ -89,15 +89,7 @@ class Work:
 
 
 class Future:
-    """Result of a call, like torch.futures.Future.
-
-    Parameters
-    ----------
-    work : Work
-        The call.
-    find : callable
-        Returns the value of a complete call.
-    """
+    """Result of a call, like torch.futures.Future; ``find`` returns a complete call's value."""
 
     def __init__(self, work: Work, find: Callable[[], Any]) -> None:
         self._work, self._find = work, find
@@ -149,18 +141,10 @@ def issue(
     root: int = 0,
     tensors: Sequence[Array] | None = None,
 ) -> Work | None:
-    """Issue a collective; wait for it, or return its work.
+    """Issue a collective; wait for it, or with ``async_op`` return its work.
 
-    Parameters
-    ----------
-    at : Member
-        Rank, and its group.
-    asked, given, collective, op, root
-        As for `simdp.engine.programs.groups.ProgramGroup.issue`.
-    async_op : bool
-        Whether the rank continues.
-    tensors : sequence of ndarray, optional
-        Value of its future; by default the outputs, or without any the inputs.
+    Other arguments as for `simdp.engine.programs.groups.ProgramGroup.issue`; ``tensors`` are the
+    value of its future, by default the outputs, or without any the inputs.
     """
     runtime, rank = at.process.runtime, at.process.rank
     handle = at.group.issue(rank, runtime.clock[rank], asked, given, collective, op, root)

@@ -20,22 +20,7 @@ from simdp.errors import ProgramError
 
 
 class ProcessGroup:
-    """A process group, as `new_group` returns it to a member.
-
-    Parameters
-    ----------
-    of : Process
-        The member.
-    members : Group
-        All members.
-    desc : str
-        Its name in the program.
-
-    Attributes
-    ----------
-    group_desc : str
-        The same.
-    """
+    """A process group, as `new_group` returns it to a member; ``desc`` is the program's name."""
 
     def __init__(self, of: Process, members: ProgramGroup, desc: str = "undefined") -> None:
         self._of, self.members, self.group_desc = of, members, desc
@@ -183,16 +168,7 @@ def initialised(call: str) -> Process:
 def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Member | None:
     """Return the calling rank in a group; None, with torch's warning, outside of the group.
 
-    Parameters
-    ----------
-    group : ProcessGroup, object or None
-        As passed by the program.
-    call : str
-        For messages.
-    warn : bool
-        Whether a rank outside of the group is warned.
-    depth : int
-        Frames from here to the program's, which the warning names.
+    ``depth`` is the number of frames from here to the program's, which the warning names.
 
     Raises
     ------
@@ -567,18 +543,7 @@ def made_groups(
 ) -> list[AnyGroup]:
     """Create groups; all ranks, or with ``alone`` the members of the only one, wait for each other.
 
-    Parameters
-    ----------
-    asking : Process
-        The rank.
-    lists : sequence of tuple of int
-        The members of each.
-    backend, desc
-        As in `new_group`.
-    call : str
-        For messages.
-    alone : bool
-        Whether there is one group, and the caller is a member.
+    ``lists`` are the members of each; ``backend``, ``desc`` as in `new_group`.
     """
     runtime, rank = asking.runtime, asking.rank
     assert asking.world is not None

@@ -46,17 +46,6 @@ MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"
 class Process:
     """A rank of a running program.
 
-    Parameters
-    ----------
-    rank : int
-        Its number.
-    runtime : Runtime
-        Simulator of the program.
-    arguments : list of str
-        Its ``sys.argv``.
-    environ : dict of str to str
-        Base of its environment.
-
     Attributes
     ----------
     world : Group or None

@@ -59,20 +59,7 @@ def like(tensor: Array, dtype: np.dtype[Any], size: int, call: str, name: str) -
 def checked(
     tensors: object, n: int, sample: Array | None, call: str, name: str, read_only: bool = False
 ) -> Sequence[Array]:
-    """Check a list with a tensor for every rank.
-
-    Parameters
-    ----------
-    tensors : object
-        Given tensors.
-    n : int
-        Ranks of the group.
-    sample : ndarray or None
-        Required dtype and shape; None if they may differ.
-    call, name : str
-        For messages.
-    read_only : bool
-        Whether they may be read-only.
+    """Check a list with a tensor for each of ``n`` ranks, of ``sample``'s dtype and shape if given.
 
     Raises
     ------

@@ -37,23 +37,12 @@ _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Buffer:
-    """The memory of a tensor.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        Dense, without overlaps; or without memory, on torch's device ``meta``.
-    call : str
-        For messages.
+    """The memory of a dense tensor without overlaps, or of one on torch's device ``meta``.
 
     Attributes
     ----------
-    dtype : torch.dtype
-        The tensor's.
     array : ndarray, shape `(num_elements,)`
         Its elements in memory order, as integers if NumPy lacks the dtype.
-    nbytes, size : int
-        As of an array.
     real : bool
         Whether there is memory; else the array repeats one element.
 
@@ -180,20 +169,9 @@ def reduce_into(
     how: Reduction,
     root: int = 0,
 ) -> None:
-    """Reduce the inputs of all ranks into arrays, which may be the inputs.
+    """Reduce the inputs of all ranks into arrays ``outputs``, which may be the inputs.
 
-    Parameters
-    ----------
-    collective : {"all_reduce", "reduce"}
-        Plan that gives the order.
-    inputs : sequence of Buffer
-        One per rank, or an object with its array, dtype and size.
-    outputs : sequence of ndarray, each shape `(num_elements,)`
-        Output of the whole.
-    how : Reduction
-        Function used instead of addition.
-    root : int
-        Of a reduce.
+    ``collective``, all_reduce or reduce, gives the order of operands; ``how`` replaces addition.
     """
     n, size = len(inputs), inputs[0].size
     if not outputs or not size:

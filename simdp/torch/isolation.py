@@ -221,15 +221,7 @@ def _show(seen: tuple[Any, ...]) -> None:
 
 
 class Lines:
-    """A stream that ranks write whole lines to, with an optional prefix of the rank.
-
-    Parameters
-    ----------
-    stream : file object
-        Their target.
-    name : {"stdout", "stderr"}
-        Its name.
-    """
+    """Stream ``name`` that ranks write whole lines to, with an optional prefix of the rank."""
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream, self._name = stream, name

@@ -344,18 +344,9 @@ def play(
     prepare: Callable[[Rank], None] | None = None,
     device_count: int | None = None,
 ) -> ProgramResult:
-    """Run a function on every rank, with the state of each rank; see `run`.
+    """Run a function on every rank, with the state of each rank; other arguments as for `run`.
 
-    Parameters
-    ----------
-    name, where, seed, environ, device_count
-        As for `run`.
-    body : callable
-        Called with each rank.
-    arguments : sequence of str
-        Every rank's ``sys.argv``.
-    prepare : callable, optional
-        Called with each rank first.
+    ``prepare`` is called with each rank first.
     """
     cluster = where.cluster
     if cluster.world_size > MAX_RANKS:

@@ -58,18 +58,9 @@ AT_ONCE = "at once"
 
 
 class Work(TorchWork):
-    """A pending call of a rank.
+    """A pending call of a rank, with the calls to wait for, ``handles``, and the result.
 
-    Parameters
-    ----------
-    rank : Rank
-        Its rank.
-    handles : sequence of Handle
-        Calls to wait for.
-    tensors : sequence of Tensor
-        Result.
-    places : dict of int to int, optional
-        Of a receive: the place in the group of each rank.
+    Of a receive, ``places`` are the places in the group of each rank.
     """
 
     def __init__(
@@ -357,16 +348,10 @@ def rows(tensor: Any, sizes: Sequence[int] | None, n: int) -> list[Any]:
 
 
 class Virtual(dist.ProcessGroup):
-    """A group of virtual ranks.
+    """A group of virtual ranks, owned by member ``rank``.
 
-    Parameters
-    ----------
-    rank : Rank
-        The member that owns this object.
-    groups : dict of str to Group
-        Timing of calls, by the type of the tensors' device.
-    backend : str
-        As named by the script.
+    ``groups`` time calls, by the type of the tensors' device; ``backend`` is as named by the
+    script.
     """
 
     def __init__(self, rank: Rank, groups: dict[str, ProgramGroup], backend: str) -> None:

@@ -23,13 +23,7 @@ _LOCAL = threading.local()
 
 
 class Lane(Protocol):
-    """A stream in addition to the compute stream.
-
-    Attributes
-    ----------
-    end : float
-        When it finishes its queued work [s].
-    """
+    """A stream in addition to the compute stream; ``end`` is that of its queued work [s]."""
 
     end: float
 
@@ -39,19 +33,11 @@ class Rank:
 
     Parameters
     ----------
-    rank : int
-        Global rank.
     runtime : Runtime
         Simulator of the program. Its cluster has a device for each rank.
     device_count : int
         Devices of a node, the value of ``torch.cuda.device_count()``; may exceed the program's
         ranks of the node.
-    environ : dict of str to str
-        Its initial ``os.environ``.
-    arguments : list of str
-        Its ``sys.argv``.
-    seed : int
-        Of the program.
 
     Attributes
     ----------
@@ -93,19 +79,10 @@ class Rank:
         return self.runtime.clock[self.rank] + self._due
 
     def charge(self, seconds: float, activity: Activity = "compute", name: str = "compute") -> None:
-        """Keep the rank's compute stream busy after its current work.
+        """Keep the rank's compute stream busy after its current work, ``seconds`` long.
 
         Only adds to a sum: time passes at the rank's next call of another rank, and consecutive
-        charges of one activity and name become one span.
-
-        Parameters
-        ----------
-        seconds : float
-            Duration without slowdowns of the rank [s].
-        activity : {"compute", "forward", "backward", "update"}
-            Activity in plots.
-        name : str
-            Its name in ``trace.json``.
+        charges of one activity and name become one span. Slowdowns of the rank come on top.
         """
         if activity != self._activity or name != self._name:
             self.advance()

@@ -62,17 +62,10 @@ class Pooled(NamedTuple):
 
 
 def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) -> Pooled:
-    """Return the pooled estimate of a class.
+    """Return the pooled estimate of a class of `PEERS` or `NETWORKS`.
 
-    Parameters
-    ----------
-    place : {"peer", "network"}
-    name : str
-        One of `PEERS`, or of `NETWORKS`.
-    constant : {"share", "flow"}
-        Share of a bandwidth; or for ``tcp`` the largest rate of a node [bytes/s].
-    without : collection of str
-        Machines to leave out, each with its whole site.
+    ``constant`` is the ``share`` of a bandwidth; or for ``tcp`` the ``flow``, the largest rate of a
+    node [bytes/s]. Machines in ``without`` are left out, each with its whole site.
     """
     return _pooled(place, name, constant, frozenset(without))
 
@@ -112,16 +105,9 @@ def _taken(logs: Floats, published: float | None) -> tuple[float, bool]:
 def share_of(
     place: str, name: str, protocol: str, bandwidth: float, without: Collection[str] = ()
 ) -> float:
-    """Return the share of a bandwidth for a protocol's payload in a class.
+    """Return the share of a bandwidth for a protocol's payload in a class, as of `pooled`.
 
-    Parameters
-    ----------
-    place, name, without
-        As in `pooled`.
-    protocol : str
-        A key of `PAYLOAD`.
-    bandwidth : float
-        Of the datasheet, of all cards of a node together [bytes/s].
+    ``bandwidth`` is the datasheet's, of all cards of a node together [bytes/s].
     """
     found = pooled(place, name, "share", without)
     if found.is_published:

@@ -18,20 +18,7 @@ ACCELERATED = {"float32": "tfloat32"}
 
 
 class Speed:
-    """Speed of one device, or of a rank's share of it.
-
-    Parameters
-    ----------
-    device : Device
-        The device.
-    sharers : int
-        Ranks that share it in turn.
-
-    Attributes
-    ----------
-    launch : float
-        Time to start a kernel [s].
-    """
+    """Speed of a device shared by ``sharers`` ranks; ``launch`` is a kernel's launch time [s]."""
 
     def __init__(self, device: Device, sharers: int = 1) -> None:
         self.device, self.sharers = device, sharers
@@ -47,16 +34,8 @@ class Speed:
     ) -> float:
         """Return the time of an operator's consecutive kernels [s].
 
-        Parameters
-        ----------
-        launched : OperatorKernels
-            The kernels.
-        dtype : torch.dtype
-            Compute dtype.
-        itemsize : float
-            Bytes of a real number that they read or write, of several dtypes the mean.
-        allow_tf32 : bool
-            Whether products of float32 may run in tfloat32.
+        ``itemsize`` is the mean of bytes per real number; ``allow_tf32`` allows products of float32
+        in tfloat32.
 
         Raises
         ------

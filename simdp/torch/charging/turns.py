@@ -129,19 +129,8 @@ OUTSIDE_STEPS = ("torch::autograd::AccumulateGrad",)
 class WholeSteps:
     """Position in a measured step, on one rank.
 
-    Parameters
-    ----------
-    record : MeasuredRecord
-        Times of steps.
-    here : VirtualMachine
-        The rank's.
-
-    Attributes
-    ----------
-    called : list of str
-        Classes of called modules that do not train.
-    is_met : bool
-        Whether a module that trains was called.
+    ``called`` are classes of called modules that do not train; ``is_met`` is whether one that
+    trains was called.
     """
 
     def __init__(self, record: MeasuredRecord, here: VirtualMachine) -> None:
@@ -279,19 +268,8 @@ class Border(NamedTuple):
 class Turns:
     """Current layer on one rank.
 
-    Parameters
-    ----------
-    record : LayerRecord
-        Times of layers.
-    here : VirtualMachine
-        The rank's.
-
-    Attributes
-    ----------
-    called : list of str
-        Classes of called modules without layers in the record.
-    is_met : bool
-        Whether a module with the record's layers was called.
+    ``called`` are classes of called modules without layers in the record; ``is_met`` is whether one
+    with its layers was called.
     """
 
     def __init__(self, record: LayerRecord, here: VirtualMachine) -> None:

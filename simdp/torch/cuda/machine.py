@@ -32,23 +32,9 @@ SEGMENT = 2 * 2**20
 
 
 class DeviceLedger:
-    """Memory contents of one device.
+    """Memory contents of one device of ``capacity`` bytes; ``index`` is its number in messages.
 
-    Parameters
-    ----------
-    index : int
-        The device's number, for messages.
-    capacity : float
-        Its memory [bytes].
-
-    Attributes
-    ----------
-    allocated, peak : int
-        Bytes in tensors, current and peak.
-    reserved, peak_reserved : int
-        Bytes that the allocator would hold, current and peak: tensors and its cache.
-    num_allocs, num_frees, num_ooms : int
-        Number of each.
+    ``allocated`` are bytes in tensors; ``reserved``, with the allocator's cache.
     """
 
     def __init__(self, index: int, capacity: float) -> None:
@@ -121,15 +107,7 @@ def rounded(nbytes: int) -> int:
 
 
 class Block:
-    """Memory of a storage on a device; freed together with the storage, whose attribute it is.
-
-    Attributes
-    ----------
-    place : int
-        The device's number.
-    device : torch.device
-        The device.
-    """
+    """Memory of a storage on device ``place``; an attribute of the storage, freed with it."""
 
     __slots__ = ("_ledger", "device", "nbytes", "place")
 
@@ -166,16 +144,7 @@ def _size(nbytes: int) -> str:
 
 
 class NodeLinks:
-    """Links between the devices of a node, as used by one process.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Of the program; a rank of it is a process.
-    count : int
-        Devices of the node.
-    collectives : Collectives
-        Of the backend ``nccl``.
+    """Links between the ``count`` devices of a node, as used by one process, a rank of the cluster.
 
     Raises
     ------
@@ -250,14 +219,9 @@ NOBODY = object()
 
 
 class Lane:
-    """One stream's time line.
+    """One stream's time line on device ``place``, up to the ``end`` of its last kernel [s].
 
-    Attributes
-    ----------
-    place : int
-        The device's number.
-    end : float
-        When its last kernel ends [s]; for the rank's home lane the rank's clock is used.
+    The end of the rank's home lane is the rank's clock.
     """
 
     __slots__ = ("end", "place", "priority")
@@ -267,20 +231,9 @@ class Lane:
 
 
 class VirtualDevice:
-    """One device: its catalogue figures, its memory, and the streams on it.
+    """One device: its roofline, its memory, and its streams.
 
-    Attributes
-    ----------
-    device : torch.device
-        With its number.
-    speed : Speed
-        Its roofline.
-    ledger : DeviceLedger
-        Its memory.
-    default, lane : Lane
-        Its default stream, and the current one.
-    lanes : list of Lane
-        All streams.
+    ``default`` is the default stream, ``lane`` the current one.
     """
 
     def __init__(self, index: int, speed: Speed) -> None:

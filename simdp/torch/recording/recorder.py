@@ -30,18 +30,7 @@ WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
 class ScriptRecorder(RankLocal):
-    """Watches rank 0 until its optimizer has stepped once.
-
-    Parameters
-    ----------
-    path : Path
-        Of the written scenario.
-
-    Attributes
-    ----------
-    found : dict
-        Data of the scenario.
-    """
+    """Watches rank 0 until its optimizer has stepped once; ``found`` is the scenario's data."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,14 +103,7 @@ class ScriptRecorder(RankLocal):
     # The scenario ---------------------------------------------------------------------------------
 
     def write(self, where: Where, cluster: Path) -> Path:
-        """Write the scenario, with the operators next to it.
-
-        Parameters
-        ----------
-        where : Where
-            The script's cluster.
-        cluster : Path
-            As named: a machine, or a scenario with one.
+        """Write the scenario for the script's cluster, with the operators next to it.
 
         Raises
         ------

@@ -253,20 +253,10 @@ class Ran:
 
 
 class RecordingTape(TorchDispatchMode):
-    """Records operators while it is the active mode; see `simdp.torch.recording.tape`.
+    """Records operators of a module while it is the active mode.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Module whose submodules name the operators.
-    parameters : dict of str to Tensor
-        Leaves by name; those that are trained get gradients.
-    buffers : dict of str to Tensor
-        By name; always in memory.
-    inputs : sequence of Tensor
-        The initial values, in order.
-    begun : bool
-        Whether forward has begun before the tape, which lacks that part's backward.
+    Leaves ``parameters`` that are trained get gradients; ``inputs`` are the initial values. If
+    forward has ``begun`` before, the tape lacks that part's backward.
 
     Attributes
     ----------
@@ -446,12 +436,8 @@ class Taped(NamedTuple):
 def calls_of(small: Taped, large: Taped | None) -> list[RecordedCall]:
     """Return the operators of forward, with their cost per sample and their fixed cost.
 
-    Parameters
-    ----------
-    small : Taped
-        Of the batch with exact sizes.
-    large : Taped, optional
-        Of a larger one; without it, a sample is the whole batch, and nothing is constant.
+    ``small`` has exact sizes; without a ``large`` batch, a sample is the whole batch, and nothing
+    is constant.
 
     Raises
     ------
