@@ -310,7 +310,7 @@ class Overheads(Spec):
         The same for each rank of the world [s]: for a coordinator that receives from all ranks, as
         in Horovod.
     compute_slowdown : float
-        Relative increase of compute time during a collective, whose kernels use multiprocessors and
+        Relative increase of compute time during a collective: its kernels use multiprocessors and
         memory bandwidth. About 0.6 on V100 with NVLink: torch's DDP benchmark (pytorch
         benchmarks/distributed/ddp/README.md) finds steps 3 to 4 % longer, all within the few
         milliseconds of collectives. Without NVLink, where copies leave no room for kernels, up to

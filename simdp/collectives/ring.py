@@ -6,7 +6,7 @@ In one node, or with one rank per node, ring c has steps of the c-th number copr
 On several nodes of m ranks all rings visit the nodes in the same order, but each enters and leaves
 a node at another local rank, so that the rings use different network cards; and inside a node no
 two use a link in the same direction. For even m ring c visits the local ranks ``c, c + 1, c - 1, c
-+ 2, c - 2, ...``, whose steps 1, -2, 3, ... are all different modulo m (Williams 1949): there are m
++ 2, c - 2, ...`` with steps 1, -2, 3, ... that differ modulo m (Williams 1949): there are m
 such rings. For odd m ring c goes in steps of the c-th number s coprime to m, from local rank ``2
 s`` to ``s``.
 
@@ -160,7 +160,7 @@ class RingAllReduce(Around, Simple, AllReduceAlgorithm):
         and sends upwards; ``gloo`` cuts, sends and adds exactly as gloo's ring, so that float32
         bits equal those of torch with the gloo backend. The time is the same.
     avoid : tuple of (int, int)
-        Pairs of ranks that are no neighbours in the ring (`Around`); not with ``gloo``, whose ring
+        Pairs of ranks that are no neighbours in the ring (`Around`); not with ``gloo``: its ring
         follows rank numbers.
 
     References
@@ -295,7 +295,7 @@ MAX_CHANNELS = 64
 def add_rings(collective: str, orders: list[Ints], parts: Assembly) -> int:
     """Add simultaneous rings to ``parts``; return the number of chunks.
 
-    Each of ``orders`` is a ring, whose ranks send to the next; every rank's piece is one chunk of
+    Each of ``orders`` is a ring of ranks that send to the next; every rank's piece is one chunk of
     each ring. ``collective`` is all_reduce, reduce_scatter or all_gather.
     """
     n, k = len(orders[0]), len(orders)

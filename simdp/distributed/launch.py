@@ -140,7 +140,7 @@ def find(
     Parameters
     ----------
     cluster : Cluster, Path or str
-        A cluster; or a scenario or a saved ``result.json``, whose other sections may be missing; or
+        A cluster; or a scenario or a saved ``result.json``, with optional other sections; or
         the name of a machine, or of a shipped scenario.
     world_size, devices_per_node : int, optional
         Instead of the cluster's values.

@@ -1,6 +1,6 @@
 """Models that the probes measure.
 
-The same settings build the torch module (`networks`) and the simulated model, whose parameters have
+The same settings build the torch module (`networks`) and the simulated model; their parameters have
 the same names, shapes and order.
 """
 

@@ -56,8 +56,8 @@ def ddp_record(found: Mapping[str, Any], about: About, settings: Plain) -> Plain
     Parameters
     ----------
     found : mapping
-        Measurements of the ranks: ``machine``, ``device``, and ``models`` with their ``runs``,
-        whose times are lists of rounds of seconds.
+        Measurements of the ranks: ``machine``, ``device``, and ``models`` with their ``runs``;
+        times are lists of rounds of seconds.
     about : About
         Settings of the measurement.
     settings : dict

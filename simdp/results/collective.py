@@ -244,7 +244,7 @@ def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog
 
 
 def _refuse_another(log: NcclLog, collective: str) -> None:
-    """Refuse a log without a name whose reduction or root contradicts the collective."""
+    """Refuse a log without a name with another reduction or root than the collective."""
     if log.collective is not None:
         return
     adds, rooted = collective in REDUCING, collective in ROOTED

@@ -407,7 +407,7 @@ class TraceBuilder:
     Parameters
     ----------
     keep : bool
-        False discards every span, for a job whose trace is not needed.
+        False discards every span, for a job without a trace.
     ends : StepEnds, optional
         Receives every span, for runs that need only the ends of steps.
     """

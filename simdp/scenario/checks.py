@@ -384,7 +384,7 @@ def _backup_problems(cluster: Cluster) -> list[str]:
 
 
 def _single_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
-    """Refuse clusters whose devices one process cannot use exclusively."""
+    """Refuse clusters with devices that one process cannot use exclusively."""
     found = []
     if cluster.num_nodes > 1:
         found.append(

@@ -49,7 +49,7 @@ def as_written(
 
 
 def with_current_sweep(raw: Raw) -> Raw:
-    """Return a scenario whose sweep has current names of all keys.
+    """Return a scenario with current names of all keys in its sweep.
 
     Raises
     ------

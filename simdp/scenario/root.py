@@ -78,7 +78,7 @@ class Scenario(Spec):
         Target of training: epochs, samples, the quality of a benchmark, or a loss, at which the run
         ends.
     sweep : dict of str to list
-        Dotted keys and their values; several form a grid whose last key varies fastest.
+        Dotted keys and their values; several form a grid, the last key varying fastest.
     measured : Measured or None
         Measurements of a real machine.
     checkpoint : Checkpoint or None

@@ -1,9 +1,9 @@
 """Process groups of torch scripts.
 
 torch waits for futures in C++, where no other rank could run meanwhile. Therefore works of a rank
-whose future may be in use are stored, and before the rank would block, it waits here for its works
-until the future is done. In a backward pass that is at its end, before DistributedDataParallel
-reads its buckets.
+with futures in use are stored, and before the rank would block, it waits here for its works until
+the future is done. In a backward pass that is at its end, before DistributedDataParallel reads its
+buckets.
 
 Collective functions are called once all ranks of a group have made the call, with the arguments of
 each place.

@@ -96,7 +96,7 @@ class Hazard(Failures):
     Attributes
     ----------
     per : str
-        Unit of the times between failures: a ``device`` or a ``node``, whose failure takes its node
+        Unit of the times between failures: a ``device`` or a ``node``; its failure takes its node
         down; a ``switch``, which takes down all of its nodes; the ``cluster``, any one node of
         which fails; or the ``job``, all processes of which die while no node is lost.
     nodes_per_switch : int or None

@@ -127,7 +127,7 @@ class TorusTopology(Topology):
             left //= size
         return sizes
 
-    # A dimension of s > 2 endpoints has n links up and n down; of 2, whose neighbours are one and
+    # A dimension of s > 2 endpoints has n links up and n down; of 2, where both neighbours are
     # the same, n; of 1, none. Dimensions follow each other.
 
     def _blocks(self, n: int) -> list[tuple[int, int, int]]:

@@ -350,7 +350,7 @@ class DragonflyTopology(Topology):
     """Groups of routers; minimal routes: at most one link in each group and one between them.
 
     Kim, Dally, Scott and Abts, "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
-    Routers of a group are connected pairwise; so are groups, whose links are distributed over the
+    Routers of a group are connected pairwise; so are groups, with links distributed over the
     routers in order of the destination group, counted from their own.
 
     Attributes

@@ -258,7 +258,7 @@ WRAPPED = "_checkpoint_wrapped_module."
 
 
 class Border(NamedTuple):
-    """A module whose call begins another layer's time."""
+    """A module that begins another layer's time when called."""
 
     name: str  # the module's
     # its lines of the record; empty if the record does not apply to it

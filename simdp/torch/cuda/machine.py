@@ -214,8 +214,8 @@ KEY = "cuda"
 """Key of a rank's machine."""
 
 
-NOBODY = object()
-"""Value of `VirtualMachine.asked` outside of factory calls in Python."""
+NOT_REQUESTED = object()
+"""Value of `VirtualMachine.requested` outside of factory calls in Python."""
 
 
 class Lane:
@@ -266,13 +266,13 @@ class VirtualMachine:
     place : int
         The current one.
     home : int
-        The one whose default stream is the rank's clock: the first used by the script.
+        The one with the rank's clock as its default stream: the first used by the script.
     used : bool
         Whether the script has used any; until then CPU operators are charged to the rank's device.
     speed : Speed
         Of the rank's device.
-    asked : object
-        Device argument of the current factory call, None if left out; `NOBODY` outside of one.
+    requested : object
+        Device argument of the current factory call, None if left out, else `NOT_REQUESTED`.
     quiet : int
         Number of active requests to charge nothing.
     host : float
@@ -302,7 +302,7 @@ class VirtualMachine:
         self.place = 0
         self.home = min(rank.local_rank, max(len(self.devices) - 1, 0))
         self.used = False
-        self.asked: Any = NOBODY
+        self.requested: Any = NOT_REQUESTED
         self.quiet = 0
         self.update: dict[int, float] | None = None
         self.begun: Any = None

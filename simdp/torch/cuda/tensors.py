@@ -9,7 +9,7 @@ import torch
 from torch import serialization
 from torch.utils import _device
 
-from simdp.torch.cuda.machine import NOBODY, Patches, VirtualMachine, machine
+from simdp.torch.cuda.machine import NOT_REQUESTED, Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, moved, place_of
 
 # Tensors ------------------------------------------------------------------------------------------
@@ -250,15 +250,15 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
         here = machine()
         if here is None:
             return original(*args, **kwargs)
-        device, before = kwargs.get("device"), here.asked
-        here.asked = None if device is None else here.device_of(device)
+        device, before = kwargs.get("device"), here.requested
+        here.requested = None if device is None else here.device_of(device)
         if device is not None:
-            kwargs["device"] = here.asked
+            kwargs["device"] = here.requested
         pinned = kwargs.pop("pin_memory", False)
         try:
             found = original(*args, **kwargs)
         finally:
-            here.asked = before
+            here.requested = before
         return found.pin_memory() if pinned else found
 
     factory.__name__ = original.__name__
@@ -271,15 +271,15 @@ def _own_device(original: Callable[..., Any]) -> Callable[..., Any]:
         here = machine()
         if here is None:
             return original(self, *args, **kwargs)
-        before = here.asked
+        before = here.requested
         device = kwargs.get("device")
         if device is None:
             kwargs.pop("device", None)
-        here.asked = None if device is None else here.device_of(device)
+        here.requested = None if device is None else here.device_of(device)
         try:
             return original(self, *args, **kwargs)
         finally:
-            here.asked = before
+            here.requested = before
 
     return method
 
@@ -304,12 +304,12 @@ def _from_data(original: Callable[..., Any]) -> Callable[..., Any]:
         kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
         wants = kwargs.pop("requires_grad", False)
-        before, here.asked = here.asked, CPU
+        before, here.requested = here.requested, CPU
         try:
             with torch._C.DisableTorchFunction():
                 made = original(*args, **kwargs)
         finally:
-            here.asked = before
+            here.requested = before
         made = made.to("cpu" if there < 0 else here.devices[there].device)
         made = made.pin_memory() if pinned else made
         return made.requires_grad_() if wants else made
@@ -433,10 +433,10 @@ def placed(
         if func.__name__.startswith("_foreach_") or _by_reducer():
             continue  # of an optimizer; its tensors keep their devices
         raise RuntimeError(_mixed(func, place, here))
-    if "device" in kwargs or machine.asked is not NOBODY:
+    if "device" in kwargs or machine.requested is not NOT_REQUESTED:
         return _factory_device(machine, place, kwargs)
     if place == NOWHERE:
-        place = MADE_BY_TORCH if machine.asked is NOBODY else -1
+        place = MADE_BY_TORCH if machine.requested is NOT_REQUESTED else -1
     if place >= 0 and func in WAITING:
         machine.synchronize(place)
     return place, kwargs
@@ -457,15 +457,15 @@ def _factory_device(
     """
     wanted, changed = kwargs.get("device"), dict(kwargs)
     changed.pop("pin_memory", None)
-    asked = machine.asked
-    if wanted is None and asked is not NOBODY:
+    asked = machine.requested
+    if wanted is None and asked is not NOT_REQUESTED:
         wanted = asked
     if wanted is not None and wanted.type == "cuda":
         changed["device"] = CPU
         return int(machine.device_of(wanted).index), changed
     if wanted is not None and wanted.type != "cpu" and not (machine.fake and wanted.type == "meta"):
         return -1, changed
-    if asked is NOBODY:
+    if asked is NOT_REQUESTED:
         return (MADE_BY_TORCH if place == NOWHERE else place), changed
     if asked is None and place != NOWHERE:
         return place, changed
