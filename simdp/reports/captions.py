@@ -18,21 +18,18 @@ def about(study: Study) -> str:
 
     For example ``"bert-base · 4 × v100-sxm2-32gb, ring · ddp"``, without the swept keys.
     """
-    return _line(study.points[-1].scenario, study.points[0].set)
+    return about_scenario(study.points[-1].scenario, study.points[0].set)
 
 
 def about_point(result: Result) -> str:
     """Write the caption of one point, including the keys that it sets."""
     chosen = [f"{short_key(key)}: {written(value)}" for key, value in result.set.items()]
-    return " · ".join(filter(None, [_line(result.scenario, result.set), ", ".join(chosen)]))
+    about = about_scenario(result.scenario, result.set)
+    return " · ".join(filter(None, [about, ", ".join(chosen)]))
 
 
 def about_scenario(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
     """Write the caption of a scenario as given in a file, without the keys that vary."""
-    return _line(scenario, varied)
-
-
-def _line(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
     keys = [*varied]
     cluster = scenario.get("cluster") or {}
     parts = [

@@ -28,17 +28,13 @@ def page(found: Diagnosis, name: str = "") -> RenderableType:
 
 def lines(found: Diagnosis, name: str = "") -> list[str]:
     """List the lines of a diagnosis; ``name`` is the file or folder."""
-    head = [*_head(found, name), *_parts(found), *_expected(found)]
+    head = [*wrap(headline(found, name), WIDTH), *_parts(found), *_expected(found)]
     verdict = [*_verdict(found)]
     told = [*head, *verdict, *_mismatches(found), *_ranks(found), *_buckets(found)]
     most = MOST_REPORTED if found.source == "reported" else LINES
     told += _collectives(found, most - len(told))
     room = max(most - len(told), 0)
     return [*told, *_remarks(found.remarks, room)][:most]
-
-
-def _head(found: Diagnosis, name: str) -> Iterator[str]:
-    yield from wrap(headline(found, name), WIDTH)
 
 
 def headline(found: Diagnosis, name: str) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from textwrap import fill
 from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from simdp.reports.answers import LITTLE, WAITING_POWER
-from simdp.reports.figures import WIDTH, TableCell, long_time, long_unit, number, percent
+from simdp.reports.figures import TableCell, long_time, long_unit, number, percent
 from simdp.reports.sections import Table, table_of
-from simdp.reports.wide_table import narrow_tables, wide_table
+from simdp.reports.wide_table import filled, narrow_tables, wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.job import JobRuns, JobStudy, Spread
 from simdp.results.result import Result
@@ -75,7 +73,7 @@ def _one(study: JobStudy) -> RenderableType:
     return Group(
         wide_table(replace(spreads(job), title=f"{name}: {runs}")),
         wide_table(replace(parts(job), title="")),
-        Text("\n".join(fill(line, WIDTH) for line in foot(study, job))),
+        filled(foot(study, job)),
     )
 
 
@@ -122,10 +120,7 @@ def _spread(name: str, found: Spread, write: object) -> list[str]:
 def _several(study: JobStudy) -> RenderableType:
     title = f"{study.scenario['name']}: {runs_of(study.points[0])} of each point"
     foot = [grid_foot(study), *first_done(study)] if len(study.points) > 1 else [grid_foot(study)]
-    return Group(
-        *narrow_tables(replace(grid(study), title=title)),
-        Text("\n".join(fill(line, WIDTH) for line in foot)),
-    )
+    return Group(*narrow_tables(replace(grid(study), title=title)), filled(foot))
 
 
 def grid(study: JobStudy) -> Table:
@@ -146,7 +141,8 @@ def grid(study: JobStudy) -> Table:
     if len(set(intervals)) > 1:
         columns.append(("interval", intervals))
     if any(job.cost_usd for job in points):
-        columns.append(("USD", [_mean(job.cost_usd) for job in points]))
+        costs = [None if job.cost_usd is None else job.cost_usd.mean for job in points]
+        columns.append(("USD", [*map(_whole, costs)]))
     if study.until_s is not None:
         columns.append(("in time", [percent(job.chance_to_finish) for job in points]))
     values = [cells(points, key) for key in keys]
@@ -193,10 +189,6 @@ def grid_foot(study: JobStudy) -> str:
 def _interval(job: JobRuns, scale: float) -> TableCell:
     low, high = (number(seconds / scale) for seconds in job.finish_interval_s)
     return TableCell(f"{low} - {high}", low.value)
-
-
-def _mean(found: Spread | None) -> TableCell:
-    return _whole(None if found is None else found.mean)
 
 
 def _whole(value: float | None) -> TableCell:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from simdp.reports.figures import WIDTH, duration, energy, money, nbytes, number, percent
 from simdp.reports.sections import table_of
-from simdp.reports.wide_table import wide_table
+from simdp.reports.wide_table import filled, wide_table
 from simdp.results.comparison import short_key, written
 from simdp.results.plan import Option, PlanResult
 
@@ -50,7 +50,7 @@ def table(found: PlanResult) -> RenderableType:
     foot = [*_changes(found, [*found.best, *shown]), *_foot(found)]
     return Group(
         _options(f"the {found.goal}, and what comes next", found, found.best),
-        Text("\n".join(fill(line, WIDTH) for line in lines)),
+        filled(lines),
         Text(""),
         _options(head, found, shown),
         Text("\n".join(foot)),

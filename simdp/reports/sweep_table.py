@@ -24,7 +24,7 @@ from simdp.reports.figures import (
     unit_of,
 )
 from simdp.reports.sections import table_of
-from simdp.reports.wide_table import narrow_tables, wide_table
+from simdp.reports.wide_table import filled, narrow_tables, wide_table
 from simdp.results.comparison import (
     ComparedPoint,
     Comparison,
@@ -128,35 +128,26 @@ def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[Row]]:
     rows = [*answers.price(_billed(study)), *_idle_cards(points)]
     rows += answers.known(points, verbose)
     rows += _failures(study.failed)
-    return (FOOT.format(unit) + _among(points)) if best is not None else "", rows
+    among = "" if all(p.metrics["fits_memory"] for p in points) else " that fits"
+    return (FOOT.format(unit) + among) if best is not None else "", rows
 
 
 def _billed(study: Study) -> list[answers.Found]:
-    return [(p.cost, p.target) for p in study.points] if _is_billed(study) else []
-
-
-def _is_billed(study: Study) -> bool:
-    """Return whether the scenario or a point sets a price, a power or a target."""
-    return any(map(answers.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
+    """Read costs and targets of all points, if the scenario or a point sets them or a price."""
+    scenarios = [study.scenario, *(p.scenario for p in study.points)]
+    billed = any(map(answers.is_asked_for, scenarios))
+    return [(p.cost, p.target) for p in study.points] if billed else []
 
 
 def _failures(failed: Sequence[FailedPoint]) -> list[Row]:
     """List failed points with their reasons."""
-    rows = [
-        Row(
-            "failed",
-            f"{said_of(point.set)} failed",
-            f"{point.problems[0]}{_more(len(point.problems) - 1)}",
-        )
-        for point in failed[:MAX_FAILED]
-    ]
+    rows = list[Row]()
+    for point in failed[:MAX_FAILED]:
+        count = len(point.problems) - 1
+        more = f" (and {count} more in result.json)" if count else ""
+        rows.append(Row("failed", f"{said_of(point.set)} failed", f"{point.problems[0]}{more}"))
     left = len(failed) - MAX_FAILED
-    more = Row("failed", "failed", f"{left} more points, see result.json")
-    return rows + [more] * (left > 0)
-
-
-def _more(count: int) -> str:
-    return f" (and {count} more in result.json)" if count else ""
+    return rows + [Row("failed", "failed", f"{left} more points, see result.json")] * (left > 0)
 
 
 def _idle_cards(points: Sequence[Result]) -> list[Row]:
@@ -166,11 +157,6 @@ def _idle_cards(points: Sequence[Result]) -> list[Row]:
             values = ", ".join(map(written, point.set.values()))
             return [row._replace(label=f"{row.label} at {values}")]
     return []
-
-
-def _among(points: Sequence[Result]) -> str:
-    """Restrict the best point to those that fit, if some do not."""
-    return "" if all(p.metrics["fits_memory"] for p in points) else " that fits"
 
 
 def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
@@ -281,7 +267,7 @@ def fitting_table(found: Fitting) -> RenderableType:
     if found.is_least:
         on = f"the fewest GPUs of {nbytes(found.memory_bytes)}"
     title = f"{found.model} on {on}, {found.precision}; memory in GB, steps in {unit}"
-    return Group(wide_table(table_of(title, heads, rows)), Text("\n".join(_foot(found))))
+    return Group(wide_table(table_of(title, heads, rows)), filled(_foot(found)))
 
 
 def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
@@ -315,14 +301,13 @@ def _price(row: FittingRow) -> float | None:
 
 def _foot(found: Fitting) -> Iterator[str]:
     if found.assumed is not None:
-        yield fill(f"assumed: {found.assumed}; --machine takes others", WIDTH)
-    yield fill(f"a sample: {found.samples_are}", WIDTH)
-    yield fill(f"precision: {_of_precision(found.precision)}", WIDTH)
-    kinds = dict.fromkeys(row.method for row in found.rows)
-    for line in [LEGEND[kind] for kind in LEGEND if kind in kinds]:
-        yield fill(line, WIDTH)
-    yield fill(_explained(found), WIDTH)
-    yield from (fill(line, WIDTH) for line in _answer(found))
+        yield f"assumed: {found.assumed}; --machine takes others"
+    yield f"a sample: {found.samples_are}"
+    yield f"precision: {_of_precision(found.precision)}"
+    kinds = {row.method for row in found.rows}
+    yield from (line for kind, line in LEGEND.items() if kind in kinds)
+    yield _explained(found)
+    yield from _answer(found)
 
 
 def _of_precision(precision: str) -> str:
@@ -413,7 +398,8 @@ FEW, MAX_NAMES = 0.5, 2
 def table(comparison: Comparison) -> RenderableType:
     """Write the points of a comparison side by side; at least one ran."""
     tables = narrow_tables(grid(comparison))
-    return Group(*tables, *(Text(_filled(line)) for line in remarks(comparison)))
+    by_words: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return Group(*tables, *(Text(fill(line, WIDTH, **by_words)) for line in remarks(comparison)))
 
 
 def grid(comparison: Comparison) -> sections.Table:
@@ -473,11 +459,6 @@ def _told(
     tell: Callable[[answers.Found], str], point: ComparedPoint, metrics: dict[str, Any]
 ) -> str:
     return tell((point.bill or {}, point.target))
-
-
-def _filled(text: str) -> str:
-    """Wrap a line at a terminal's width, between words."""
-    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def remarks(comparison: Comparison) -> list[str]:

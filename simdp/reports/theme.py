@@ -25,6 +25,9 @@ from simdp.results.job import JobStudy
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
+Calibration = CalibrationStudy | StepCalibration
+Drawn = Study | CollectiveStudy | Validation | Calibration | Comparison | JobStudy  # with plots
+
 COMPUTE, COMM, UPDATE = "#0072B2", "#E69F00", "#009E73"
 COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
 INPUT, HOST = "#56B4E9", "#CC79A7"
@@ -155,15 +158,7 @@ def line_style(number: int, covered: int) -> dict[str, Any]:
     }
 
 
-def footer(
-    study: Study
-    | CollectiveStudy
-    | Validation
-    | CalibrationStudy
-    | StepCalibration
-    | Comparison
-    | JobStudy,
-) -> str:
+def footer(study: Drawn) -> str:
     """Write a plot's origin: ``"scenario 8gpu_ring · seed 0 · simdp 0.1.0"``."""
     if isinstance(study, CollectiveStudy):
         return f"cluster {study.cluster} · simdp {study.version}"

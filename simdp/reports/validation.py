@@ -82,15 +82,13 @@ def interval(low: float, high: float) -> TableCell:
     return TableCell(f"{first} ... {high / scale:.4g} {unit}", first.value)
 
 
-STEP_COLUMNS = (
-    Column("scenario", False),
-    Column("set", False),
-    Column("role", False),
-    Column("measured"),
-    Column("simulated"),
-    Column("90 % interval"),
-    Column("error"),
-)
+def _columns(num_texts: int, *heads: str) -> tuple[Column, ...]:
+    """Make columns, those of texts first."""
+    return tuple(Column(head, place >= num_texts) for place, head in enumerate(heads))
+
+
+_TIMES = ("role", "measured", "simulated", "90 % interval", "error")
+STEP_COLUMNS = _columns(3, "scenario", "set", *_TIMES)
 
 
 def step_cells(point: TimeComparison) -> list[str]:
@@ -132,64 +130,31 @@ def size_cells(row: CollectiveComparison) -> list[str]:
     return [size, *step_cells(row)[2:]]
 
 
-SUMMARY_COLUMNS = (
-    Column("cluster", False),
-    Column("points"),
-    Column("predicted"),
-    Column("mean error"),
-    Column("worst"),
-    Column("noise"),
-    Column("tau"),
-    Column("inside"),
-    Column("linear"),
-    Column("ring"),
+_ERRORS = ("predicted", "mean error", "worst")
+SUMMARY_COLUMNS = _columns(
+    1, "cluster", "points", *_ERRORS, "noise", "tau", "inside", "linear", "ring"
+)
+TABLE_COLUMNS = _columns(
+    2, "cluster", "collective", "ranks", "sizes", *_ERRORS, "from 64 MiB", "inside", "ring"
 )
 
 
 def summary_cells(found: ErrorSummary) -> list[str]:
     """Make a row under `SUMMARY_COLUMNS`."""
-    return [
-        found.name,
-        number(found.num_points, "d"),
-        number(found.num_predicted, "d"),
-        percent(found.mean_error),
-        percent(found.worst_error),
-        percent(found.noise),
-        number(found.tau, ".2f"),
-        percent(found.inside),
-        percent(found.linear_error),
-        percent(found.ring_error),
-    ]
-
-
-TABLE_COLUMNS = (
-    Column("cluster", False),
-    Column("collective", False),
-    Column("ranks"),
-    Column("sizes"),
-    Column("predicted"),
-    Column("mean error"),
-    Column("worst"),
-    Column("from 64 MiB"),
-    Column("inside"),
-    Column("ring"),
-)
+    noise, tau = percent(found.noise), number(found.tau, ".2f")
+    naive = percent(found.linear_error), percent(found.ring_error)
+    return [found.name, *_errors(found), noise, tau, percent(found.inside), *naive]
 
 
 def table_cells(found: ErrorSummary, collective: str, ranks: str) -> list[str]:
     """Make a row under `TABLE_COLUMNS`."""
-    return [
-        found.name,
-        collective,
-        ranks,
-        number(found.num_points, "d"),
-        number(found.num_predicted, "d"),
-        percent(found.mean_error),
-        percent(found.worst_error),
-        percent(found.large_error),
-        percent(found.inside),
-        percent(found.ring_error),
-    ]
+    rest = map(percent, (found.large_error, found.inside, found.ring_error))
+    return [found.name, collective, ranks, *_errors(found), *rest]
+
+
+def _errors(found: ErrorSummary) -> list[str]:
+    counts = number(found.num_points, "d"), number(found.num_predicted, "d")
+    return [*counts, percent(found.mean_error), percent(found.worst_error)]
 
 
 def summary_rows(validation: Validation) -> list[list[str]]:
@@ -209,15 +174,15 @@ def summary_rows(validation: Validation) -> list[list[str]]:
 def table_rows(validation: Validation) -> list[list[str]]:
     """Make rows under `TABLE_COLUMNS`: every table, then the means per cluster."""
     found = [
-        table_cells(
-            summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
-            table_name(rows),
-            number(rows[0].world_size, "d"),
-        )
+        table_cells(_summary(validation, rows), table_name(rows), number(rows[0].world_size, "d"))
         for rows in validation.tables()
     ]
     means = validation.collective_summaries()
     return found + [table_cells(mean, "mean over tables", "") for mean in means]
+
+
+def _summary(validation: Validation, rows: Sequence[CollectiveComparison]) -> ErrorSummary:
+    return summary(rows[0].cluster, rows, validation.noise[rows[0].cluster])
 
 
 def ring_wins(validation: Validation) -> list[str]:
@@ -226,7 +191,7 @@ def ring_wins(validation: Validation) -> list[str]:
     tables = [
         (
             f"{table_name(rows)} on {rows[0].cluster}, {rows[0].world_size} ranks",
-            summary(rows[0].cluster, rows, validation.noise[rows[0].cluster]),
+            _summary(validation, rows),
         )
         for rows in validation.tables()
     ]
@@ -265,17 +230,9 @@ EXPLAINED = (
 )
 
 
-FOLD_COLUMNS = (
-    Column("left out", False),
-    Column("points"),
-    Column("mean error"),
-    Column("worst"),
-    Column("tau"),
-    Column("inside"),
-    Column("width"),
-    Column("fitted"),
+FOLD_COLUMNS = _columns(
+    1, "left out", "points", "mean error", "worst", "tau", "inside", "width", "fitted"
 )
-
 TITLES = {"steps": "Step times", "collectives": "Collectives"}
 
 
@@ -285,40 +242,20 @@ def titles(found: LeftOut) -> list[tuple[str, list[list[str]]]]:
     for means in found.means():
         rows = [fold_cells(fold) for fold in found.folds if fold.kind == means.kind]
         title = f"{TITLES[means.kind]} without their {found.by}"
-        tables.append((title, [*rows, mean_cells(means)]))
+        tables.append((title, [*rows, fold_cells(means)]))
     return tables
 
 
-def fold_cells(fold: FoldResult) -> list[str]:
+def fold_cells(fold: FoldResult | Means) -> list[str]:
     """Make a row under `FOLD_COLUMNS`."""
-    return [
-        fold.name,
-        number(fold.num_points, "d"),
-        percent(fold.mean_error),
-        percent(fold.worst_error),
-        number(fold.tau, ".2f"),
-        percent(fold.inside),
-        _factor(fold.width),
-        percent(fold.fit_error),
-    ]
-
-
-def mean_cells(means: Means) -> list[str]:
-    """Make the last row under `FOLD_COLUMNS`."""
-    return [
-        f"mean over {means.num_folds} folds" if means.num_folds > 1 else "mean over 1 fold",
-        number(means.num_points, "d"),
-        percent(means.mean_error),
-        "",
-        "",
-        percent(means.inside),
-        _factor(means.width),
-        percent(means.fit_error),
-    ]
-
-
-def _factor(width: float | None) -> str:
-    return "-" if width is None else f"x {width:.2f}"
+    if isinstance(fold, Means):
+        name = f"mean over {fold.num_folds} fold{'s' * (fold.num_folds > 1)}"
+        rest = ["", ""]
+    else:
+        name, rest = fold.name, [percent(fold.worst_error), number(fold.tau, ".2f")]
+    width = "-" if fold.width is None else f"x {fold.width:.2f}"
+    errors = number(fold.num_points, "d"), percent(fold.mean_error)
+    return [name, *errors, *rest, percent(fold.inside), width, percent(fold.fit_error)]
 
 
 LEFT_OUT_EXPLAINED = (

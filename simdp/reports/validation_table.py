@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from textwrap import fill
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.reports import validation as left_out_words
 from simdp.reports import validation as words
-from simdp.reports.figures import WIDTH, percent, sentence
+from simdp.reports.figures import percent, sentence
 from simdp.reports.plots import fitting
 from simdp.reports.sections import markdown_table as _table
 from simdp.reports.sections import num_texts, table_of
 from simdp.reports.validation import Column
-from simdp.reports.wide_table import narrow_tables, wide_table
+from simdp.reports.wide_table import filled, narrow_tables, wide_table
 from simdp.results.calibration import CalibrationStudy, StepCalibration, WantedStep
 from simdp.results.metrics import Baseline
 from simdp.results.validation import LeftOut, Validation, summary
@@ -46,17 +44,16 @@ def validation_tables(validation: Validation) -> RenderableType:
     wins = words.ring_wins(validation)
     if wins:
         parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
-    parts += [Text(fill(sentence(line), WIDTH)) for line in words.narrow_intervals(validation)]
-    explained = "\n".join(fill(line, WIDTH) for line in words.EXPLAINED.splitlines())
-    return Group(*parts, Text(explained))
+    parts += [filled([sentence(line)]) for line in words.narrow_intervals(validation)]
+    return Group(*parts, filled(words.EXPLAINED.splitlines()))
 
 
 def fold_tables(found: LeftOut) -> RenderableType:
     """Write the cross-validation folds of steps and of collectives."""
     parts: list[RenderableType] = []
-    for title, rows in left_out_words.titles(found):
-        parts += _validation_tables(title, left_out_words.FOLD_COLUMNS, rows)
-    return Group(*parts, Text(fill(left_out_words.LEFT_OUT_EXPLAINED, WIDTH)))
+    for title, rows in words.titles(found):
+        parts += _validation_tables(title, words.FOLD_COLUMNS, rows)
+    return Group(*parts, filled([words.LEFT_OUT_EXPLAINED]))
 
 
 def _validation_tables(
@@ -108,10 +105,10 @@ def _summaries(validation: Validation) -> Iterator[str]:
 
 
 def _folds(left_out: LeftOut) -> Iterator[str]:
-    for title, rows in left_out_words.titles(left_out):
+    for title, rows in words.titles(left_out):
         yield f"## {title}\n"
-        yield _table(left_out_words.FOLD_COLUMNS, rows)
-    yield left_out_words.LEFT_OUT_EXPLAINED + "\n"
+        yield _table(words.FOLD_COLUMNS, rows)
+    yield words.LEFT_OUT_EXPLAINED + "\n"
 
 
 def _misses(validation: Validation, target: float) -> Iterator[str]:

@@ -60,6 +60,11 @@ def narrow_tables(section: sections.Table) -> list[Table]:
     return tables
 
 
+def filled(lines: Iterable[str]) -> Text:
+    """Wrap lines at a terminal's width."""
+    return Text("\n".join(fill(line, WIDTH) for line in lines))
+
+
 def _made(
     title: str,
     columns: Sequence[tuple[str, bool]],

@@ -109,16 +109,12 @@ def _graph(listed: list[dict[str, Any]], said: str) -> list[LinkGraph]:
     known = [pair for pair in ends if pair is not None]
     nodes = sorted({end for pair in known for end in pair}, key=_natural)
     place = {name: number for number, name in enumerate(nodes)}
-    edges = [
-        (place[a], place[b], min(float(one["utilization"]), 1.0), _words(one))
-        for (a, b), one in zip(known, listed, strict=True)
-    ]
+    edges = []
+    for (a, b), one in zip(known, listed, strict=True):
+        words = f"{str(one['link']).removeprefix(LEAD)}: {nbytes(one['nbytes'])} per step, "
+        words += f"{percent(one['utilization'])} of the time"
+        edges.append((place[a], place[b], min(float(one["utilization"]), 1.0), words))
     return [LinkGraph("Links by their load", nodes, edges, said=said)]
-
-
-def _words(one: dict[str, Any]) -> str:
-    name = str(one["link"]).removeprefix(LEAD)
-    return f"{name}: {nbytes(one['nbytes'])} per step, {percent(one['utilization'])} of the time"
 
 
 def _ends(name: str) -> tuple[str, str] | None:
@@ -255,6 +251,7 @@ def every_rank(result: Result) -> list[Section]:
     digits = digits_of(m["step_time_s"] / scale)
     slowest = np.argsort(-found["compute_s"], kind="stable")[: MOST_ROWS - 1].tolist()
     shown = range(n) if n <= MOST_ROWS else sorted({0, *slowest})
+    last = m["loss_per_rank"][-1:] if m["loss_per_rank"] else []
     rows = [
         (
             TableCell(str(rank), rank),
@@ -262,27 +259,19 @@ def every_rank(result: Result) -> list[Section]:
                 TableCell(f"{v / scale:{digits}}", v)
                 for v in (float(found[key][rank]) for key in SHORT)
             ),
-            _sized(m["bytes_sent_per_rank"][rank]),
-            _sized(m["peak_memory_bytes"][rank]),
-            _lost(m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None),
+            *(
+                TableCell(nbytes(sizes[rank]), float(sizes[rank]))
+                for sizes in (m["bytes_sent_per_rank"], m["peak_memory_bytes"])
+            ),
+            *(TableCell(number(losses[rank]), losses[rank]) for losses in last),
         )
         for rank in shown
     ]
-    heads = ("rank", *SHORT.values(), "sent", "peak memory", "last loss")
-    if not m["loss_per_rank"]:
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    heads = ("rank", *SHORT.values(), "sent", "peak memory", *["last loss"] * len(last))
     note = f"A step's time in {unit}."
     if len(rows) < n:
         note += f" {len(rows)} of {n:,} ranks: those that compute longest, and the first."
     return [Table("Every rank", heads, rows, note=note, folded=True)]
-
-
-def _sized(value: float) -> TableCell:
-    return TableCell(nbytes(value), float(value))
-
-
-def _lost(value: float | None) -> TableCell:
-    return TableCell(number(value), value)
 
 
 def sections(result: Result, advice: Advice | None = None) -> list[Section]:
@@ -412,17 +401,13 @@ def _line(point: Result, name: str, alone: bool) -> Series:
     high: list[float | None] = []
     if alone and point.metrics.get("loss_per_rank"):
         ranks = floats(point.metrics["loss_per_rank"])
-        there = np.isfinite(ranks).any(axis=1)
-        low, high = (_loss_where(np.where(there, ends, np.nan)) for ends in _loss_ends(ranks))
+        finite = np.isfinite(ranks)
+        least = np.where(finite, ranks, np.inf).min(axis=1)
+        most = np.where(finite, ranks, -np.inf).max(axis=1)
+        there = finite.any(axis=1)
+        low, high = (_loss_where(np.where(there, ends, np.nan)) for ends in (least, most))
     steps = list(range(1, len(values) + 1))
     return Series(name or "mean over ranks", steps, _loss_where(floats(values)), low=low, high=high)
-
-
-def _loss_ends(ranks: Floats) -> tuple[Floats, Floats]:
-    """Compute the least and the largest finite loss of each step."""
-    least = np.where(np.isfinite(ranks), ranks, np.inf).min(axis=1)
-    most = np.where(np.isfinite(ranks), ranks, -np.inf).max(axis=1)
-    return least, most
 
 
 def _loss_where(values: Floats) -> list[float | None]:

@@ -13,10 +13,9 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.reports import sweep_table, theme
 from simdp.reports.captions import about, about_point, about_scenario
-from simdp.reports.figures import PARTS, nbytes, percent, seconds, share, short
+from simdp.reports.figures import PARTS, nbytes, percent, seconds, sentence, share, short
 from simdp.reports.page import run
 from simdp.reports.page.run import closing, loss, steps
-from simdp.reports.page.run import steps as bars
 from simdp.reports.plots.labels import cut, evenly, key_label, point_names
 from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_about_scaling
 from simdp.reports.plots.sweep import curves_of as curves_over
@@ -44,7 +43,12 @@ def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
         *_summary(found),
         *[Verdict("Warnings", careful, "warning") for careful in [_careful(found)] if careful],
         replace(points, title="The points", note=f"{points.title.partition(', ')[2]}; {foot}"),
-        comparison_steps("Where a step's time goes", found.ran),
+        steps(
+            "Where a step's time goes",
+            [point.label for point in found.ran],
+            [point.metrics or {} for point in found.ran],
+            said="A bar for each point; its parts add up to the step.",
+        ),
         memory(found.ran),
         *[Verdict("Notes", notes) for _ in notes[:1]],
         *closing(found.scenario, found.version, "compare", command or _command(found)),
@@ -59,12 +63,11 @@ def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
 
 def _command(found: Comparison) -> list[str]:
     """Make the command that repeats the comparison of the scenario below."""
-    over = [f"--over={key}={_listed(values)}" for key, values in found.over.items()]
+    over = [
+        f"--over={key}={','.join(v if isinstance(v, str) else json.dumps(v) for v in values)}"
+        for key, values in found.over.items()
+    ]
     return ["compare", f"{found.scenario['name']}.yaml", *over]
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ",".join(one if isinstance(one, str) else json.dumps(one) for one in values)
 
 
 def _verdict(found: Comparison) -> Iterator[Section]:
@@ -82,8 +85,12 @@ def _verdict(found: Comparison) -> Iterator[Section]:
     said = f"{point.label} trains most samples per second"
     others = sorted(((rate, label) for label, rate in rates.items()), reverse=True)
     if others:
-        told = [f"{_more(own / rate)} {label}" for rate, label in (others[0], others[-1])]
-        said += ": " + ", and ".join(dict.fromkeys(told))
+        compared = list[str]()
+        for rate, label in (others[0], others[-1]):
+            ratio = own / rate
+            more = f"{percent(ratio - 1)} more than"
+            compared.append(f"{more if ratio < 2 else f'{ratio:.3g} times as many as'} {label}")
+        said += ": " + ", and ".join(dict.fromkeys(compared))
     m = point.metrics
     largest = max(PARTS, key=lambda key: m[key])
     whose = f"a step of {point.label}" if ties else "its step"
@@ -95,10 +102,6 @@ def _verdict(found: Comparison) -> Iterator[Section]:
         ],
         "note" if ties else "good",
     )
-
-
-def _more(ratio: float) -> str:
-    return f"{percent(ratio - 1)} more than" if ratio < 2 else f"{ratio:.3g} times as many as"
 
 
 def _summary(found: Comparison) -> Iterator[Section]:
@@ -127,16 +130,6 @@ def _careful(found: Comparison) -> list[str]:
         if point.metrics and point.metrics["fits_memory"] is False
     ]
     return lines + [f"{p.label} cannot run: {p.problems[0]}" for p in found.points if p.problems]
-
-
-def comparison_steps(title: str, points: Sequence[ComparedPoint]) -> Section:
-    """Draw the parts of each point's step as horizontal bars."""
-    return bars(
-        title,
-        [point.label for point in points],
-        [point.metrics or {} for point in points],
-        said="A bar for each point; its parts add up to the step.",
-    )
 
 
 def memory(points: Sequence[ComparedPoint]) -> Section:
@@ -238,7 +231,7 @@ def points_table(study: Study) -> Section:
     foot, _ = sweep_feet(study)
     title = sweep_title(study).partition(": ")[2]
     rows = list(zip(*cells.values(), strict=True))
-    note = ". ".join(filter(None, [title[:1].upper() + title[1:], foot])) + "."
+    note = ". ".join(filter(None, [sentence(title), foot])) + "."
     return Table("Every point", [*cells], rows, note=note)
 
 
@@ -256,8 +249,14 @@ def scaling(study: Study) -> list[Section]:
     chosen = [every[i] for i in evenly(len(every), MAX_LINES)]
     unit, per_second = theme.time_unit(max(float(curve.step_time.max()) for curve in chosen))
     over = Axis("World size [GPUs]", "log2")
-    steps = [_steps(curve, number, per_second) for number, curve in enumerate(chosen)]
-    rates = [_rates(curve, number) for number, curve in enumerate(chosen)]
+    steps, rates, efficiencies = list[Series](), list[Series](), list[Series]()
+    for i, one in enumerate(chosen):
+        ends = one.low * per_second, one.high * per_second
+        steps.append(_line(one, i, one.step_time * per_second, ends))
+        rates.append(_line(one, i, one.throughput, one.throughput_ends))
+        ideal = f"linear scaling{f' of {one.name}' if one.name else ''}"
+        rates.append(_line(one, i, one.ideal_throughput)._replace(name=ideal, dashed=True))
+        efficiencies.append(_line(one, i, 100 * one.efficiency))
     last = chosen[0].efficiency[-1], int(chosen[0].world_size[-1])
     said = f"Scaling efficiency at {last[1]} GPUs: {percent(float(last[0]))}."
     return [
@@ -272,54 +271,30 @@ def scaling(study: Study) -> list[Section]:
             "Throughput by world size",
             over,
             Axis("Throughput [samples/s]", "log", "samples/s"),
-            [one for pair in rates for one in pair],
+            rates,
             said=f"{said} Dashed: linear scaling from the smallest.",
         ),
         Chart(
             "Scaling efficiency by world size",
             over,
             Axis("Scaling efficiency [%]", unit="%"),
-            [_efficiency(curve, number) for number, curve in enumerate(chosen)],
+            efficiencies,
             said="Throughput per GPU over that of the smallest world size.",
         ),
     ]
 
 
-def _efficiency(curve: Curve, number: int) -> Series:
-    return Series(
-        curve.name or "simulated",
-        curve.world_size.tolist(),
-        (100 * curve.efficiency).tolist(),
-        color=theme.look(number)[0],
-    )
-
-
-def _steps(curve: Curve, number: int, per_second: float) -> Series:
-    return Series(
-        curve.name or "simulated",
-        curve.world_size.tolist(),
-        (curve.step_time * per_second).tolist(),
-        low=_known(curve.low * per_second),
-        high=_known(curve.high * per_second),
-        color=theme.look(number)[0],
-    )
+def _line(curve: Curve, number: int, values: Floats, ends: Sequence[Floats] = ()) -> Series:
+    """Make a line over world sizes, with the ends of its band."""
+    color, (low, high) = theme.look(number)[0], map(_known, ends) if ends else ((), ())
+    at = curve.world_size.tolist(), values.tolist()
+    return Series(curve.name or "simulated", *at, low=low, high=high, color=color)
 
 
 def _known(ends: Floats) -> list[float | None]:
     """Replace unknown ends of intervals by None; empty if all are unknown."""
     found = [end if isfinite(end) else None for end in ends.tolist()]
     return found if any(end is not None for end in found) else []
-
-
-def _rates(curve: Curve, number: int) -> tuple[Series, Series]:
-    name, color = curve.name or "simulated", theme.look(number)[0]
-    sizes = curve.world_size.tolist()
-    ideal = f"linear scaling{f' of {curve.name}' if curve.name else ''}"
-    low, high = (_known(ends) for ends in curve.throughput_ends)
-    return (
-        Series(name, sizes, curve.throughput.tolist(), low=low, high=high, color=color),
-        Series(ideal, sizes, curve.ideal_throughput.tolist(), color=color, dashed=True),
-    )
 
 
 def curves(study: Study) -> list[Section]:
@@ -332,12 +307,16 @@ def curves(study: Study) -> list[Section]:
     found = curves_over(points, key, place)
     unit, per_second = theme.time_unit(max(p.metrics["step_time_s"] for p in points))
     second = second_of(points)
-    texts = [text for text, _ in sorted(place.items(), key=lambda pair: pair[1])]
-    label = key_label(key, study.scenario)
-    over = Axis(label, "category" if any(" " in text for text in texts) else "value")
+    label, texts = key_label(key, study.scenario), {value: text for text, value in place.items()}
+    over = Axis(label, "category" if any(" " in text for text in place) else "value")
 
     def lines(read: Callable[[dict[str, Any]], float]) -> list[Series]:
-        return [_curve(name, at, read, key, place, over) for name, at in found.items()]
+        made = []
+        for name, at in found.items():
+            spots = [place_at(point, key, place) for point in at]
+            x = [texts[spot] for spot in spots] if over.scale == "category" else spots
+            made.append(Series(name or "simulated", x, [read(point.metrics) for point in at]))
+        return made
 
     return [
         Chart(
@@ -366,22 +345,6 @@ def _with_intervals(line: Series, points: Sequence[Result], per_second: float) -
     both = [point.metrics.get("interval_s") or (nan, nan) for point in points]
     low, high = (np.array(ends, dtype=np.float64) * per_second for ends in zip(*both, strict=True))
     return line._replace(low=_known(low), high=_known(high))
-
-
-def _curve(
-    name: str,
-    points: Sequence[Result],
-    read: Callable[[dict[str, Any]], float],
-    key: str,
-    place: dict[str, float],
-    over: Axis,
-) -> Series:
-    texts = {value: text for text, value in place.items()}
-    spots = [place_at(point, key, place) for point in points]
-    y = [read(point.metrics) for point in points]
-    if over.scale == "category":
-        return Series(name or "simulated", [texts[spot] for spot in spots], y)
-    return Series(name or "simulated", spots, y)
 
 
 def sweep_bars(study: Study) -> Section:

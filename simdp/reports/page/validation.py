@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import join
 
-from simdp.reports import theme, validation
+from simdp.reports import theme
 from simdp.reports import validation as words
 from simdp.reports.figures import number, percent, sentence
 from simdp.reports.sections import (
@@ -99,8 +99,8 @@ def _summary(found: Validation) -> Section:
 
 def _summaries(found: Validation, left_out: LeftOut | None) -> Iterator[Section]:
     if left_out is not None:
-        for title, rows in validation.titles(left_out):
-            yield table_of(title, validation.FOLD_COLUMNS, rows, validation.LEFT_OUT_EXPLAINED)
+        for title, rows in words.titles(left_out):
+            yield table_of(title, words.FOLD_COLUMNS, rows, words.LEFT_OUT_EXPLAINED)
     if found.points:
         rows = words.summary_rows(found)
         yield table_of("Step times", words.SUMMARY_COLUMNS, rows, words.EXPLAINED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 from simdp.reports import theme
+from simdp.reports.plots import validation
 from simdp.reports.plots.bandwidth import Bandwidth, FitPlot, WorldSize
 from simdp.reports.plots.job import JobFinish, JobStrip
 from simdp.reports.plots.labels import Plot
@@ -13,18 +14,7 @@ from simdp.reports.plots.memory import MemoryOverTime, MemoryPerRank
 from simdp.reports.plots.scaling import ScalingCurve
 from simdp.reports.plots.sweep import ComparisonBars, PointBars, SweepCurve
 from simdp.reports.plots.timeline import TimelinePlot
-from simdp.reports.plots.validation import (
-    Reliability,
-    SimulatedAgainstMeasured,
-    StepFit,
-    ThroughputCurves,
-)
-from simdp.results.calibration import CalibrationStudy, StepCalibration
-from simdp.results.collective import CollectiveStudy
-from simdp.results.comparison import Comparison
-from simdp.results.job import JobStudy
-from simdp.results.result import Study
-from simdp.results.validation import Validation
+from simdp.reports.theme import Drawn
 
 PLOTS: dict[str, type[Plot[Any]]] = {
     "bandwidth": Bandwidth,
@@ -37,26 +27,15 @@ PLOTS: dict[str, type[Plot[Any]]] = {
     "memory": MemoryOverTime,
     "memory_per_rank": MemoryPerRank,
     "points": PointBars,
-    "reliability": Reliability,
+    "reliability": validation.Reliability,
     "scaling": ScalingCurve,
-    "simulated_against_measured": SimulatedAgainstMeasured,
-    "step_fit": StepFit,
+    "simulated_against_measured": validation.SimulatedAgainstMeasured,
+    "step_fit": validation.StepFit,
     "sweep": SweepCurve,
-    "throughput_curves": ThroughputCurves,
+    "throughput_curves": validation.ThroughputCurves,
     "timeline": TimelinePlot,
     "world_size": WorldSize,
 }
-
-
-Drawn = (
-    Study
-    | CollectiveStudy
-    | Validation
-    | CalibrationStudy
-    | StepCalibration
-    | Comparison
-    | JobStudy
-)
 
 
 def fitting(study: Drawn) -> list[str]:

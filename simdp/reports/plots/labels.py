@@ -17,16 +17,9 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from simdp.reports import theme
-from simdp.results.calibration import CalibrationStudy, StepCalibration
-from simdp.results.collective import CollectiveStudy
-from simdp.results.comparison import Comparison, short_key, written
-from simdp.results.job import JobStudy
-from simdp.results.result import Study
-from simdp.results.validation import Validation
+from simdp.results.comparison import short_key, written
 
-D = TypeVar(
-    "D", Study, CollectiveStudy, Validation, CalibrationStudy, StepCalibration, Comparison, JobStudy
-)
+D = TypeVar("D", bound=theme.Drawn)
 
 
 class Plot(ABC, Generic[D]):
