@@ -8,18 +8,7 @@ from textwrap import fill, shorten
 from typing import Any, NamedTuple
 
 from simdp.reports import figures
-from simdp.reports.figures import (
-    Row,
-    TableCell,
-    duration,
-    energy,
-    money,
-    percent,
-    seconds,
-    sentence,
-    short,
-    three_digits,
-)
+from simdp.reports.figures import Row, TableCell, duration, money, percent, seconds, sentence
 from simdp.results.comparison import short_key, written
 from simdp.results.metrics import exposed_by_collective
 from simdp.results.result import Advice, Result, Study
@@ -307,7 +296,7 @@ def of_sweep(
         ratio = f", {rate / first:.3g} times the first point's" if first and best else ""
         losses = _losses(point)
         lost = f"; of each step {', '.join(losses)}" if losses else ""
-        lines.append(f"{text}: {short(rate)} {unit}{ratio}{lost}.")
+        lines.append(f"{text}: {figures.short(rate)} {unit}{ratio}{lost}.")
     for one in study.points:
         where = "" if one is point else f" at {_set_in_words(one)}"
         lines += [sentence(cost, f"{where}.") for cost in straggler_costs(one)]
@@ -490,7 +479,7 @@ def _of_cost(cost: Mapping[str, Any]) -> list[Row]:
     found = [Row("step_cost", "a step costs", said)]
     ends = cost.get("energy_between_kwh")
     if ends and ends[1] - ends[0] > LITTLE * ends[1]:
-        said = f"{energy(ends[0])} to {energy(ends[1])}, {WAITING_POWER}"
+        said = f"{figures.energy(ends[0])} to {figures.energy(ends[1])}, {WAITING_POWER}"
         found.append(Row("energy", "  energy", said))
     for key, name in (("million_samples", "samples"), ("million_tokens", "tokens")):
         if key in cost:
@@ -518,7 +507,7 @@ def _of_target(target: Mapping[str, Any] | None) -> list[Row]:
 def _both(bill: Mapping[str, float | None]) -> str:
     """Join money and energy, each if known."""
     usd, kwh = bill["cost_usd"], bill["energy_kwh"]
-    said = [money(usd)] * (usd is not None) + [energy(kwh)] * (kwh is not None)
+    said = [money(usd)] * (usd is not None) + [figures.energy(kwh)] * (kwh is not None)
     return " and ".join(said)
 
 
@@ -530,8 +519,8 @@ def price(found: Sequence[Found]) -> list[Row]:
         if each is not None:
             said.setdefault(cost.get("price_date"), {})[f"{each:.4g}"] = None
     texts = [
-        f"{', '.join(figures)} USD/h a device" + (f", list price of {date}" if date else "")
-        for date, figures in said.items()
+        f"{', '.join(prices)} USD/h a device" + (f", list price of {date}" if date else "")
+        for date, prices in said.items()
     ]
     return [Row("price", "price", "; ".join(texts))] if texts else []
 
@@ -542,12 +531,12 @@ def columns(found: Sequence[Found]) -> dict[str, Callable[[Found], TableCell]]:
         made: dict[str, Callable[[Found], TableCell]] = {"to target": lambda one: _time(one[1])}
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh")):
             if any((target or {}).get(key) for _, target in found):
-                made[name] = lambda one, key=key: three_digits(_mean(one[1], key))  # type: ignore[misc]
+                made[name] = lambda one, key=key: figures.three_digits(_mean(one[1], key))  # type: ignore[misc]
         return made
     long = all("million_tokens" in cost and _are_long(cost) for cost, _ in found)
     per, of = ("million_tokens", "Mtok") if long else ("million_samples", "M")
     return {
-        f"{name}/{of}": lambda one, key=key: three_digits(one[0].get(per, {}).get(key))  # type: ignore[misc]
+        f"{name}/{of}": lambda one, key=key: figures.three_digits(one[0].get(per, {}).get(key))  # type: ignore[misc]
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh"))
         if any(cost.get(per, {}).get(key) for cost, _ in found)
     }

@@ -9,19 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from simdp.reports.figures import (
-    PARTS,
-    WIDTH,
-    WRITERS,
-    TableCell,
-    large_number,
-    number,
-    percent,
-    seconds,
-    signed_seconds,
-    unit_of,
-)
-from simdp.reports.figures import figure as figure_of
+from simdp.reports import figures
+from simdp.reports.figures import PARTS, WIDTH, TableCell, number, percent, seconds, unit_of
 from simdp.reports.sections import Table, num_texts, table_of
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import (
@@ -133,7 +122,7 @@ def _from_to(point: PointDifference) -> str:
 
 def signed(value: float) -> TableCell:
     """Write a time with its sign."""
-    return signed_seconds(value, TINY)
+    return figures.signed_seconds(value, TINY)
 
 
 def sections(found: Difference) -> Iterator[Table]:
@@ -180,11 +169,11 @@ def _figures(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
 
 def figure(of: Figure, value: float | None) -> str:
     """Write a figure in its unit."""
-    return WRITERS.get(of.unit, large_number)(value)
+    return figures.WRITERS.get(of.unit, figures.large_number)(value)
 
 
 def _times_as(ratio: float | None) -> TableCell:
-    return figure_of(ratio, ".3g", "x")
+    return figures.figure(ratio, ".3g", "x")
 
 
 def _keys(

@@ -11,18 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.reports import answers, figures, sections
-from simdp.reports.figures import (
-    SHORT,
-    WIDTH,
-    Row,
-    TableCell,
-    interval,
-    large_number,
-    nbytes,
-    number,
-    speedup,
-    unit_of,
-)
+from simdp.reports.figures import SHORT, WIDTH, Row, TableCell, nbytes, number
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, narrow_tables, wide_table
 from simdp.results.comparison import (
@@ -259,7 +248,7 @@ LEGEND = {
 
 def fitting_table(found: Fitting) -> RenderableType:
     """Write the configurations that fit and those that do not; at least one row."""
-    unit, scale = unit_of(row.step_time_s or 0.0 for row in found.rows)
+    unit, scale = figures.unit_of(row.step_time_s or 0.0 for row in found.rows)
     columns = list(_fitting_columns(found, scale))
     heads = [(head, is_number) for head, is_number, _ in columns]
     rows = [[write(row) for *_, write in columns] for row in found.rows]
@@ -373,7 +362,7 @@ def _inside(row: FittingRow) -> str:
     """Write the interval of a step."""
     if row.low_s is None or row.high_s is None:
         return ""
-    unit, scale = unit_of([row.high_s])
+    unit, scale = figures.unit_of([row.high_s])
     low, high = row.low_s / scale, row.high_s / scale
     return f"; 90 % interval of its step: {low:.3g} to {high:.3g} {unit}, others' alike"
 
@@ -404,19 +393,19 @@ def table(comparison: Comparison) -> RenderableType:
 
 def grid(comparison: Comparison) -> sections.Table:
     """Make a table with a row per point, the compared keys first."""
-    unit, scale = unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
+    unit, scale = figures.unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
     rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
     first, best = next(filter(None, rates), None), best_of([p.metrics for p in comparison.points])
     keys, world_sizes = list(comparison.over), {point.world_size for point in comparison.ran}
     columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
         ("ranks", True, lambda point, m: number(point.world_size, "d")),
         ("step", True, lambda point, m: number(m["step_time_s"] / scale)),
-        (INTERVAL, True, lambda point, m: interval(m.get("interval_s"), scale)),
-        ("samples/s", True, lambda point, m: large_number(m["throughput_samples_per_s"])),
+        (INTERVAL, True, lambda point, m: figures.interval(m.get("interval_s"), scale)),
+        ("samples/s", True, lambda point, m: figures.large_number(m["throughput_samples_per_s"])),
         (
             "speed-up",
             True,
-            lambda point, m: speedup(
+            lambda point, m: figures.speedup(
                 m["throughput_samples_per_s"],
                 first,
                 best is not None and point is comparison.points[best],
@@ -428,7 +417,7 @@ def grid(comparison: Comparison) -> sections.Table:
         ("sent", True, lambda point, m: nbytes(point.nbytes_sent)),
     ]
     if any(point.last_loss is not None for point in comparison.ran):
-        columns.append(("last loss", True, lambda point, m: large_number(point.last_loss)))
+        columns.append(("last loss", True, lambda point, m: figures.large_number(point.last_loss)))
         reference = next((p for p in comparison.ran if p.weights_difference is not None), None)
         columns.append(
             ("same weights", False, lambda point, m: _same(point, m, point is reference))

@@ -13,21 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from simdp.arrays import Floats
-from simdp.reports import answers
-from simdp.reports.figures import (
-    PARTS,
-    SHORT,
-    WIDTH,
-    Row,
-    digits_of,
-    nbytes,
-    number,
-    percent,
-    seconds,
-    share,
-    span,
-    unit_of,
-)
+from simdp.reports import answers, figures
+from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, seconds, span
 from simdp.results.comparison import written
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
@@ -78,9 +65,9 @@ def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     m, step_time = metrics, metrics["step_time_s"]
     rows = [("step time", seconds(step_time), "")]
     for key, name in PARTS.items():
-        rows.append((f"  {name}", seconds(m[key]), share(m[key], step_time)))
+        rows.append((f"  {name}", seconds(m[key]), figures.share(m[key], step_time)))
     hidden = m["comm_s"] - m["exposed_comm_s"]
-    said = f"{share(hidden, m['comm_s'])} hidden" if m["comm_s"] else ""
+    said = f"{figures.share(hidden, m['comm_s'])} hidden" if m["comm_s"] else ""
     return [*rows, ("communication in all", seconds(m["comm_s"]), said)]
 
 
@@ -100,7 +87,7 @@ def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = Fals
     if m["loss"]:
         ends = m["loss"][0], m["loss"][-1]
         rows[1:1] = [
-            Row("loss", "loss, first to last step", " to ".join(map(number, ends))),
+            Row("loss", "loss, first to last step", " to ".join(map(figures.number, ends))),
             Row("replicas", "replicas identical", IDENTICAL[m["replicas_identical"]]),
         ]
     if m["skipped_steps"] is not None:
@@ -197,7 +184,7 @@ def _server_rows(server: Mapping[str, Any] | None) -> list[Row]:
     applied, stale = server["applied"], server["staleness"]
     gradients = f"{applied} applied in {server['updates']} updates, {server['dropped']} dropped"
     where = f"on rank {server['rank']}, busy {percent(server['utilization'])} of the time"
-    age = f"{number(stale['mean'])} updates on average, {stale['max']} at most"
+    age = f"{figures.number(stale['mean'])} updates on average, {stale['max']} at most"
     return [
         Row("server", "server", where),
         Row("gradients", "gradients", gradients),
@@ -259,8 +246,8 @@ def ranks(study: Study) -> RenderableType:
         return Text("no trace")
     m, n = result.metrics, result.world_size
     found = per_rank(result.trace, n, int(result.trace.step.max()) + 1)
-    unit, scale = unit_of([m["step_time_s"]])
-    digits = digits_of(m["step_time_s"] / scale)
+    unit, scale = figures.unit_of([m["step_time_s"]])
+    digits = figures.digits_of(m["step_time_s"] / scale)
     where = f" at {', '.join(map(written, result.set.values()))}" if result.set else ""
     table = Table(
         title=f"every rank{where}: a step's time in {unit}", box=box.SIMPLE_HEAD, padding=0
@@ -271,7 +258,7 @@ def ranks(study: Study) -> RenderableType:
         (
             *(f"{found[key][rank] / scale:{digits}}" for key in SHORT),
             nbytes(m["bytes_sent_per_rank"][rank]),
-            number(m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None),
+            figures.number(m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None),
         )
         for rank in range(n)
     ]
@@ -289,8 +276,8 @@ def slowest(study: Study) -> RenderableType | None:
     result = study.points[-1]
     if not result.slowest:
         return None
-    unit, scale = unit_of([result.metrics["step_time_s"]])
-    digits = digits_of(result.metrics["step_time_s"] / scale)
+    unit, scale = figures.unit_of([result.metrics["step_time_s"]])
+    digits = figures.digits_of(result.metrics["step_time_s"] / scale)
     table = Table(
         title=f"the slowest of each step: {unit} per step beyond the median",
         box=box.SIMPLE_HEAD,

@@ -3,6 +3,7 @@
 from for_each import for_each
 
 from simdp.reports import answers
+from simdp.reports.figures import duration, energy, money
 
 
 def shown(rows):
@@ -29,11 +30,11 @@ TARGET = {
 def test_times_money_and_energy_are_written_with_units_that_suit():
     times = {None: "-", 0.0: "0", 5e-5: "50 us", 0.02: "20 ms", 100.0: "100 s", 600.0: "10 min"}
     times |= {7300.0: "2.03 h", 3e5: "3.47 days", 1e9: "11,574 days"}
-    assert {value: answers.duration(value) for value in times} == times
+    assert {value: duration(value) for value in times} == times
     said = {None: "-", 2e-4: "0.0002 USD", 12.345: "12.3 USD", 54321.0: "54,321 USD"}
-    assert {value: answers.money(value) for value in said} == said
+    assert {value: money(value) for value in said} == said
     said = {None: "-", 5e-5: "50 mWh", 0.4: "400 Wh", 2.0: "2 kWh", 4.2e5: "420 MWh"}
-    assert {value: answers.energy(value) for value in said} == said
+    assert {value: energy(value) for value in said} == said
 
 
 def test_rows_tell_the_target_the_step_and_whose_price_it_is():

@@ -5,32 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from simdp.files import format_yaml
+from simdp.reports import figures, plan_table
 from simdp.reports.captions import about_scenario
-from simdp.reports.figures import (
-    DURATIONS,
-    Row,
-    TableCell,
-    duration,
-    energy,
-    money,
-    nbytes,
-    percent,
-    seconds,
-    sentence,
-)
+from simdp.reports.figures import Row, TableCell, duration, money, nbytes, percent, seconds
 from simdp.reports.page.run import closing, steps
-from simdp.reports.plan_table import (
-    LIKELY,
-    chances,
-    changes_of,
-    infeasible_written,
-    likely,
-    limit_written,
-    reason,
-    same_training,
-    spread,
-    why_infeasible,
-)
 from simdp.reports.sections import (
     Axis,
     Chart,
@@ -83,24 +61,24 @@ def _verdict(plan: PlanResult) -> Section:
     best = plan.best[0]
     lines = [
         f"{best.label}: done after {duration(best.finish_s)}, {_bill(best)}.",
-        sentence(best.why, "."),
-        *(sentence(line, ".") for line in chances(plan)),
+        figures.sentence(best.why, "."),
+        *(figures.sentence(line, ".") for line in plan_table.chances(plan)),
         f"What limits it: {best.limit}." if best.limit else "",
         f"Order: {plan.order}." if plan.order else "",
     ]
     if best.changes_training:
         lines.append(f"It changes the training: {'; '.join(best.changes_training)}.")
-        lines += [sentence(line, ".") for line in same_training(plan)]
+        lines += [figures.sentence(line, ".") for line in plan_table.same_training(plan)]
     if plan.binding:
         lines.append(f"A better one is ruled out{_binding(plan)}.")
-    likely_enough = best.chance_to_meet is None or best.chance_to_meet >= LIKELY
+    likely_enough = best.chance_to_meet is None or best.chance_to_meet >= plan_table.LIKELY
     is_sure = plan.is_order_sure and likely_enough and not best.changes_training
     return Verdict("Verdict", [line for line in lines if line], "good" if is_sure else "note")
 
 
 def _training(plan: PlanResult) -> Iterator[Section]:
     """List the options that change the training itself."""
-    groups = changes_of(plan, plan.options)
+    groups = plan_table.changes_of(plan, plan.options)
     if groups:
         lines = [
             f"Option {', '.join(map(str, numbers))}: {change}."
@@ -114,13 +92,13 @@ def _binding(plan: PlanResult) -> str:
     if plan.binding is None:
         return ""
     allowed = plan.limits.get(plan.binding)
-    said = "" if allowed is None else f", {limit_written(plan.binding, allowed)}"
+    said = "" if allowed is None else f", {plan_table.limit_written(plan.binding, allowed)}"
     return f" by the {plan.binding}{said}"
 
 
 def _bill(option: Option) -> str:
     said = [money(option.cost_usd)] if option.cost_usd is not None else []
-    said += [energy(option.energy_kwh)] if option.energy_kwh is not None else []
+    said += [figures.energy(option.energy_kwh)] if option.energy_kwh is not None else []
     return ", ".join([*said, f"{nbytes(option.peak_memory_bytes)} of the fullest device"])
 
 
@@ -140,7 +118,7 @@ def _summary(plan: PlanResult) -> Section:
     rows = [
         Row("until", "until", plan.target or "a million samples are trained"),
         *(
-            Row(name, name, f"{limit_written(name, value)} at most")
+            Row(name, name, f"{plan_table.limit_written(name, value)} at most")
             for name, value in plan.limits.items()
         ),
         Row(
@@ -149,15 +127,20 @@ def _summary(plan: PlanResult) -> Section:
             f"{plan.num_points:,}, of which {plan.num_simulated:,} were simulated",
         ),
         *(
-            Row(why, f"  {reason(why, count)}", f"{count:,}")
+            Row(why, f"  {plan_table.reason(why, count)}", f"{count:,}")
             for why, count in plan.pruned.items()
             if count
         ),
-        *(Row("infeasible", "infeasible", infeasible_written(row)) for row in why_infeasible(plan)),
+        *(
+            Row("infeasible", "infeasible", plan_table.infeasible_written(row))
+            for row in plan_table.why_infeasible(plan)
+        ),
         Row("proof", "the answer is", _proof(plan)),
     ]
     if plan.best and plan.best[0].chance_to_meet is not None:
-        tiles.append(Tile("chance to meet the limits", likely(plan.best[0].chance_to_meet)))
+        tiles.append(
+            Tile("chance to meet the limits", plan_table.likely(plan.best[0].chance_to_meet))
+        )
     return Summary("Summary", tiles, rows)
 
 
@@ -186,11 +169,12 @@ def front(plan: PlanResult) -> Iterator[Section]:
         return
     longest = max(one.finish_s for one in options)
     unit, size = next(
-        ((name, size) for name, size, least in DURATIONS if longest >= least * size), ("s", 1.0)
+        ((name, size) for name, size, least in figures.DURATIONS if longest >= least * size),
+        ("s", 1.0),
     )
     names = _names(plan, options)
     others = [one for one in options if one.set != _best_set(plan)]
-    named = spread(others)
+    named = plan_table.spread(others)
     marks = (
         [ReferenceLine("deadline", plan.limits["deadline"] / size)]
         if "deadline" in plan.limits
@@ -299,10 +283,10 @@ def _options(plan: PlanResult) -> Section:
                 one.label,
                 TableCell(duration(one.finish_s), one.finish_s),
                 TableCell(said, None if interval is None else interval[1]),
-                TableCell(likely(one.chance_to_meet), one.chance_to_meet),
+                TableCell(plan_table.likely(one.chance_to_meet), one.chance_to_meet),
                 TableCell(f"{one.gpu_hours:.3g}", one.gpu_hours),
                 TableCell(money(one.cost_usd).removesuffix(" USD"), one.cost_usd),
-                TableCell(energy(one.energy_kwh), one.energy_kwh),
+                TableCell(figures.energy(one.energy_kwh), one.energy_kwh),
                 TableCell(nbytes(one.peak_memory_bytes), one.peak_memory_bytes),
                 TableCell(seconds(one.step_time_s), one.step_time_s),
                 one.limit or "-",

@@ -10,18 +10,9 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.files import format_yaml
-from simdp.reports import table, theme
+from simdp.reports import figures, table, theme
 from simdp.reports.answers import less, of_run, rates, step_shares
-from simdp.reports.figures import (
-    SHORT,
-    TableCell,
-    digits_of,
-    nbytes,
-    number,
-    percent,
-    seconds,
-    unit_of,
-)
+from simdp.reports.figures import TableCell, nbytes, percent, seconds
 from simdp.reports.page.timeline import timeline
 from simdp.reports.plots.labels import evenly, point_names
 from simdp.reports.plots.loss import LOG_RATIO, MAX_LINES, floats, loss_label
@@ -108,7 +99,7 @@ def _graph(listed: list[dict[str, Any]], said: str) -> list[LinkGraph]:
         return []
     known = [pair for pair in ends if pair is not None]
     nodes = sorted({end for pair in known for end in pair}, key=_natural)
-    place = {name: number for number, name in enumerate(nodes)}
+    place = {name: i for i, name in enumerate(nodes)}
     edges = []
     for (a, b), one in zip(known, listed, strict=True):
         words = f"{str(one['link']).removeprefix(LEAD)}: {nbytes(one['nbytes'])} per step, "
@@ -247,8 +238,8 @@ def every_rank(result: Result) -> list[Section]:
     if trace is None or not trace.blocks or n == 1:
         return []
     found = per_rank(trace, n, max(block.step for block in trace.blocks) + 1)
-    unit, scale = unit_of([m["step_time_s"]])
-    digits = digits_of(m["step_time_s"] / scale)
+    unit, scale = figures.unit_of([m["step_time_s"]])
+    digits = figures.digits_of(m["step_time_s"] / scale)
     slowest = np.argsort(-found["compute_s"], kind="stable")[: MOST_ROWS - 1].tolist()
     shown = range(n) if n <= MOST_ROWS else sorted({0, *slowest})
     last = m["loss_per_rank"][-1:] if m["loss_per_rank"] else []
@@ -257,17 +248,17 @@ def every_rank(result: Result) -> list[Section]:
             TableCell(str(rank), rank),
             *(
                 TableCell(f"{v / scale:{digits}}", v)
-                for v in (float(found[key][rank]) for key in SHORT)
+                for v in (float(found[key][rank]) for key in figures.SHORT)
             ),
             *(
                 TableCell(nbytes(sizes[rank]), float(sizes[rank]))
                 for sizes in (m["bytes_sent_per_rank"], m["peak_memory_bytes"])
             ),
-            *(TableCell(number(losses[rank]), losses[rank]) for losses in last),
+            *(TableCell(figures.number(losses[rank]), losses[rank]) for losses in last),
         )
         for rank in shown
     ]
-    heads = ("rank", *SHORT.values(), "sent", "peak memory", *["last loss"] * len(last))
+    heads = ("rank", *figures.SHORT.values(), "sent", "peak memory", *["last loss"] * len(last))
     note = f"A step's time in {unit}."
     if len(rows) < n:
         note += f" {len(rows)} of {n:,} ranks: those that compute longest, and the first."
@@ -391,7 +382,7 @@ def _loss_sentence(points: Sequence[Result]) -> str:
     if len(points) > 1:
         return f"How the loss falls at {len(points)} points."
     first, last = (points[0].metrics["loss"][at] for at in (0, -1))
-    text = f"The mean over ranks, from {number(first)} to {number(last)}"
+    text = f"The mean over ranks, from {figures.number(first)} to {figures.number(last)}"
     return text + "; the band reaches over all ranks." * bool(points[0].metrics["loss_per_rank"])
 
 

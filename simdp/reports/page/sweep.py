@@ -21,14 +21,6 @@ from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_ab
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sections import Axis, Chart, Page, Section, Series, Summary, Table, Tile, Verdict
-from simdp.reports.sweep_table import (
-    best_point,
-    has_intervals,
-    sweep_cells,
-    sweep_feet,
-    sweep_title,
-    sweep_verdict,
-)
 from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, written
 from simdp.results.result import Advice, Result, Study
 from simdp.scenario.measured import MeasuredPoint
@@ -194,11 +186,11 @@ def sections(study: Study) -> list[Section]:
 def verdict(study: Study) -> list[Section]:
     """Write the verdict on the best point, and warnings."""
     points = study.points
-    said_of = sweep_verdict(study)
+    said_of = sweep_table.sweep_verdict(study)
     made: list[Section] = []
     if said_of.lines:
         made.append(Verdict("Verdict", said_of.lines, "good" if said_of.good else "note"))
-    careful = [f"{row.label}: {row.text}" for row in sweep_feet(study)[1]]
+    careful = [f"{row.label}: {row.text}" for row in sweep_table.sweep_feet(study)[1]]
     names = point_names(points, limit=200)
     careful += [
         f"The model does not fit at {name}."
@@ -211,7 +203,7 @@ def verdict(study: Study) -> list[Section]:
 def summary(study: Study) -> Section:
     """Make the main figures of a sweep."""
     times = [p.metrics["step_time_s"] for p in study.points]
-    best, rates, unit = best_point(study)
+    best, rates, unit = sweep_table.best_point(study)
     tiles = [
         Tile("points", str(len(times)), ", ".join(map(short_key, study.scenario["sweep"]))),
         Tile("step time", f"{seconds(min(times))} to {seconds(max(times))}"),
@@ -227,9 +219,9 @@ def summary(study: Study) -> Section:
 
 def points_table(study: Study) -> Section:
     """Make the table of every point, with all columns."""
-    _, cells = sweep_cells(study)
-    foot, _ = sweep_feet(study)
-    title = sweep_title(study).partition(": ")[2]
+    _, cells = sweep_table.sweep_cells(study)
+    foot, _ = sweep_table.sweep_feet(study)
+    title = sweep_table.sweep_title(study).partition(": ")[2]
     rows = list(zip(*cells.values(), strict=True))
     note = ". ".join(filter(None, [sentence(title), foot])) + "."
     return Table("Every point", [*cells], rows, note=note)
@@ -329,7 +321,7 @@ def curves(study: Study) -> list[Section]:
                     lines(lambda m: m["step_time_s"] * per_second), found.values(), strict=True
                 )
             ][:MAX_LINES],
-            said="The band is the 90 % interval." if has_intervals(study) else "",
+            said="The band is the 90 % interval." if sweep_table.has_intervals(study) else "",
         ),
         Chart(
             f"{second.title} by {lowered(label)}",
