@@ -227,27 +227,27 @@ def _seen_from(root: int, world_size: int) -> tuple[Ints, Ints, Ints]:
 # Recursive doubling -------------------------------------------------------------------------------
 
 
-def _everything(world_size: int) -> Iterator[Round]:
-    """Exchange and add single chunks; both sums have the same two terms and equal bits."""
-    ranks, _, helpers, aside = core_of(world_size)
-    if len(aside):
-        yield Round(aside, helpers, np.zeros_like(aside), True)
-    place, whole = np.arange(len(ranks)), np.zeros_like(ranks)
-    for distance in upwards(len(ranks)):
-        yield Round(ranks, ranks[place ^ distance], whole, True)
-    if len(aside):
-        yield Round(helpers, aside, np.zeros_like(aside), False)
-
-
-class RecursiveDoublingAllReduce(Whole, AllReduceAlgorithm):
-    """Partners at doubling distances exchange and add the whole buffer: log2 n rounds."""
+class _Exchange(Whole):
+    """Base of algorithms that exchange and add the whole buffer at doubling distances."""
 
     order: ClassVar[Order] = "rank"
 
     kind: Literal["recursive_doubling"] = "recursive_doubling"
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _everything(layout.world_size)
+        # Both sums of an exchange have the same two terms: equal bits.
+        ranks, _, helpers, aside = core_of(layout.world_size)
+        if len(aside):
+            yield Round(aside, helpers, np.zeros_like(aside), True)
+        place, whole = np.arange(len(ranks)), np.zeros_like(ranks)
+        for distance in upwards(len(ranks)):
+            yield Round(ranks, ranks[place ^ distance], whole, True)
+        if len(aside):
+            yield Round(helpers, aside, np.zeros_like(aside), False)
+
+
+class RecursiveDoublingAllReduce(_Exchange, AllReduceAlgorithm):
+    """Partners at doubling distances exchange and add the whole buffer: log2 n rounds."""
 
 
 class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
@@ -270,12 +270,5 @@ class RecursiveDoublingAllGather(Simple, AllGatherAlgorithm):
             yield Round(helpers, aside, np.zeros_like(aside), False, num_chunks=layout.world_size)
 
 
-class RecursiveDoublingBarrier(Whole, BarrierAlgorithm):
+class RecursiveDoublingBarrier(_Exchange, BarrierAlgorithm):
     """Partners at doubling distances exchange an empty message: log2 n rounds."""
-
-    order: ClassVar[Order] = "rank"
-
-    kind: Literal["recursive_doubling"] = "recursive_doubling"
-
-    def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        return _everything(layout.world_size)
