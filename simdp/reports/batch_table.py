@@ -1,4 +1,4 @@
-"""Table of global batch sizes: gradient noise and throughput."""
+"""Table of batches: input and output sizes by step, micro-step and device."""
 
 from __future__ import annotations
 

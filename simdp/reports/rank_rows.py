@@ -147,7 +147,7 @@ def _stragglers(result: Result) -> dict[int, str]:
 
 
 def _ranks_of(straggler: dict[str, Any], per_node: int) -> Iterable[int]:
-    """List the ranks whose compute a straggler slows, if not all."""
+    """List the ranks that a compute straggler slows, if not all."""
     if straggler["kind"] == "slow_node":
         return range(straggler["node"] * per_node, (straggler["node"] + 1) * per_node)
     rank = straggler.get("rank")

@@ -3,9 +3,8 @@
 The device's events are the run's own: a span of compute is split into its kernels (see
 `simdp.results.memory`), and one of a collective begins when its rank arrives. The host's events
 follow from them. A kernel that its device waited for was being launched meanwhile; one that waited
-for a collective was launched before; a free launch takes no time. So a run whose kernels are
-shorter than their launches shows launches back to back, and one that waits for its collectives does
-not.
+for a collective was launched before; a free launch takes no time. So a run with kernels shorter
+than their launches shows launches back to back, and one that waits for its collectives does not.
 
 HolisticTraceAnalysis, Perfetto and TensorBoard's torch-tb-profiler load the folder. Kernels, copies
 and collectives lie where the run's spans do; an NCCL kernel starts when its rank arrives, so it
@@ -424,7 +423,7 @@ def chosen_ranks(world_size: int, ranks: Sequence[int] | None) -> list[int]:
     n = world_size
     if ranks is None and n > MAX_RANKS:
         raise ScenarioError(
-            [f"traces: {n} ranks are as many files; name those that you want: --ranks 0-63."]
+            [f"traces: {n} ranks would make {n} files; choose some of them: --ranks 0-63."]
         )
     chosen = sorted(set(range(n) if ranks is None else ranks))
     missing = [rank for rank in chosen if not 0 <= rank < n]

@@ -471,7 +471,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def tied(comparison: Comparison) -> list[str]:
-    """Name the points whose samples/s differ from the fastest by noise only."""
+    """Name the points that are as fast as the fastest but for noise."""
     ties = [point.label for point in ties_of(comparison.points)]
     if len(ties) < 2:
         return []

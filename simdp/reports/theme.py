@@ -27,7 +27,6 @@ from simdp.results.validation import Validation
 
 Calibration = CalibrationStudy | StepCalibration
 Drawn = Study | CollectiveStudy | Validation | Calibration | Comparison | JobStudy  # with plots
-
 COMPUTE, COMM, UPDATE = "#0072B2", "#E69F00", "#009E73"
 COPY, WAIT, STRAGGLER = "#F0E442", "#999999", "#D55E00"
 INPUT, HOST = "#56B4E9", "#CC79A7"

@@ -353,7 +353,7 @@ def test_a_loaded_result_has_no_traces(result, tmp_path):
     [
         (4, [1, 4], "there is no rank 4; the run has ranks 0 to 3"),
         (4, [], "no rank is named; the run has ranks 0 to 3"),
-        (MAX_RANKS + 1, None, "name those that you want: --ranks 0-63"),
+        (MAX_RANKS + 1, None, "choose some of them: --ranks 0-63"),
     ],
 )
 def test_ranks_that_cannot_be_written_are_refused(world_size, ranks, reason):

@@ -216,7 +216,7 @@ def timeline(result: Result) -> list[Timeline]:
 
 
 def _said(found: TimelineData) -> str:
-    """Describe the timeline for readers who do not see it."""
+    """Describe the timeline in words, for screen readers."""
     first, last = found.window.steps[0] + 1, found.window.steps[-1] + 1
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     text = f"Who computes and who communicates when; at first {steps}"

@@ -56,7 +56,7 @@ def render(study: Drawn, kind: str, stream: BinaryIO) -> None:
         raise ValueError(f"kind must be one of {', '.join(PLOTS)}, got {kind!r}")
     plot = PLOTS[kind]()
     if not _fits(type(plot), study):
-        raise ValueError(f"a {kind} plot needs {plot.needs}, which this study has not")
+        raise ValueError(f"a {kind} plot needs {plot.needs}, which this study lacks")
     with theme.style():
         figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study), plot.widths)
         plot.draw(study, *axes)

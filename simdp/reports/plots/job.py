@@ -83,7 +83,7 @@ class JobStrip(Plot[JobStudy]):
 
     kind = "job_strip"
     reads = JobStudy
-    needs = "a run with its strip"
+    needs = "a run with recorded activities"
 
     def fits(self, study: JobStudy) -> bool:
         return any(job.strip for job in study.points)

@@ -227,7 +227,7 @@ class Swept(Protocol):
 
 
 def point_names(points: Sequence[Swept], leave_out: str = "", limit: int = MAX_NAME) -> list[str]:
-    """Name points by the keys whose values differ: ``"all_reduce: ring"``.
+    """Name points by the keys that differ: ``"all_reduce: ring"``.
 
     ``leave_out`` is a key that an axis shows. Names have at most ``limit`` letters.
     """

@@ -165,7 +165,7 @@ class LossTime(Plot[Study]):
 
     kind = "loss_time"
     reads = Study
-    needs = "points whose losses and times differ, or ranks that do not wait for each other"
+    needs = "points with different losses and times, or ranks that do not wait for each other"
 
     def fits(self, study: Study) -> bool:
         points = _timed(study)

@@ -81,7 +81,7 @@ class MemoryPerRank(Plot[Study]):
 
     kind = "memory_per_rank"
     reads = Study
-    needs = "ranks whose peaks differ, and a trace that tells when memory is taken"
+    needs = "ranks with different peaks, and a trace with changes of memory"
 
     def fits(self, study: Study) -> bool:
         result = study.points[-1] if study.points else None
@@ -170,7 +170,7 @@ class MemoryOverTime(Plot[Study]):
 
     kind = "memory"
     reads = Study
-    needs = "a trace that tells when memory is taken, which runs of more than 2,000 ranks have not"
+    needs = "a trace with changes of memory, which runs of more than 2,000 ranks lack"
 
     def fits(self, study: Study) -> bool:
         trace = study.points[-1].trace if study.points else None

@@ -88,7 +88,7 @@ def _level(values: Floats, tolerance: float) -> Ints:
 
 
 def _split(label: Ints, other: Ints) -> Ints:
-    """Split groups whose ranks differ in another label."""
+    """Split groups of ranks that differ in another label."""
     _, number = np.unique(label * (int(other.max()) + 1) + other, return_inverse=True)
     found: Ints = number.reshape(-1).astype(np.int64)
     return found
