@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from simdp.family import Family
-from simdp.spec import Spec, one_of
+from simdp.spec import Bool, Spec, one_of
 
 __path__: list[str] = []  # for old names of submodules, see simdp.moved
 
@@ -16,6 +16,9 @@ class Allocator(Spec):
     """Base of the memory allocators."""
 
     kind: str
+
+    caches: ClassVar[bool] = False
+    """Whether it keeps free memory in segments, so that it reserves more than tensors take."""
 
     @abstractmethod
     def taken(self, nbytes: float) -> float:
@@ -41,12 +44,21 @@ class Cuda(Allocator):
     Tensors below 10 MiB share segments, cut into blocks of 512 B. A larger one has a segment of
     whole 2 MiB, and uses all of it if at most 1 MiB is left.
 
+    Attributes
+    ----------
+    expandable_segments : bool
+        As of ``PYTORCH_CUDA_ALLOC_CONF``: each segment grows, which reduces reserved memory.
+
     References
     ----------
     torch, c10/cuda/CUDACachingAllocator: round_size, get_allocation_size, should_split.
     """
 
     kind: Literal["cuda"] = "cuda"
+
+    caches: ClassVar[bool] = True
+
+    expandable_segments: Bool = False
 
     def taken(self, nbytes: float) -> float:
         block = ceil(nbytes / BLOCK_NBYTES) * BLOCK_NBYTES

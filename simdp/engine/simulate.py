@@ -409,6 +409,16 @@ def memory_needed(scenario: Scenario) -> MemoryLedger:
     )
 
 
+def _reserved(scenario: Scenario) -> int | None:
+    """Peak of what the fullest rank's caching allocator reserves; None without one."""
+    if not scenario.cluster.allocator.caches or scenario.strategy.execution == "parameter_server":
+        return None
+    from simdp.engine.reserved import reserved_memory
+
+    timed = scenario.model_copy(update={"numerics": False})
+    return int(reserved_memory(timed).reserved)
+
+
 def _followed(run: Run) -> MemoryLedger:
     """Follow the memory of a run before its begin."""
     run.follow_memory(is_steady=_repeats(run))
@@ -483,6 +493,7 @@ def _result(
         "bucket_bytes": run.program.bucket_nbytes or None,
         "memory_bytes": summed(ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],
+        "reserved_memory_bytes": _reserved(scenario),
         "fits_memory": fits(cluster, peaks.tolist()),
         **metrics.numbers(records),
         "replicas_identical": None if scenario.strategy.execution == "single_process" else alike,

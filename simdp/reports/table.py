@@ -122,6 +122,9 @@ def _memory_rows(result: Result) -> list[Row]:
     made = sorted(((size, name) for name, size in parts.items() if size), key=lambda p: -p[0])
     each = [f"{name.replace('_', ' ')} {nbytes(size)}" for size, name in made]
     rows = [Row("peak_memory", "peak memory", said)]
+    reserved = metrics["reserved_memory_bytes"]
+    if reserved is not None:
+        rows.append(Row("reserved_memory", "reserved memory", nbytes(reserved)))
     rows += [Row("memory_parts", "  made of", ", ".join(each))] * bool(each)
     written = [nbytes(peak) for peak in peaks]
     if len(set(written)) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -102,6 +103,66 @@ def step_cells(point: TimeComparison) -> list[str]:
         interval(point.low, point.high),
         percent(point.error, "+.1f"),
     ]
+
+
+MEMORY_COLUMNS = (
+    *(Column(head, False) for head in ("scenario", "set", "kind")),
+    *(Column(head) for head in ("ranks", "measured", "simulated", "90 % interval", "error")),
+    Column("fits", False),
+)
+
+
+def memory_rows(validation: Validation) -> list[list[str]]:
+    """Rows under `MEMORY_COLUMNS`."""
+    return [
+        [
+            one.scenario,
+            setting(one.set, leave_out=["cluster.world_size"]) or "-",
+            one.kind,
+            number(one.world_size, "d"),
+            "out of memory" if one.measured is None else _gigabytes(one.measured),
+            _gigabytes(one.simulated),
+            TableCell(f"{one.low / 1e9:.4g} ... {one.high / 1e9:.4g} GB", one.low / 1e9),
+            "-" if one.error is None else percent(one.error, "+.1f"),
+            one.fits,
+        ]
+        for one in validation.memory
+    ]
+
+
+def _gigabytes(nbytes: float) -> TableCell:
+    return figure(nbytes / 1e9, ".4g", " GB", 1e9)
+
+
+def refused_steps(validation: Validation) -> list[str]:
+    """Lines on measured steps that would not fit their device, by scenario."""
+    counts = Counter(point.scenario for point in validation.not_fitting())
+    return [
+        f"{name}: {count} of {sum(p.scenario == name for p in validation.points)} steps"
+        for name, count in counts.items()
+    ]
+
+
+def memory_summary(validation: Validation) -> list[str]:
+    """Lines on the errors of peaks of memory, and on measured steps that would not fit."""
+    lines, error = list[str](), validation.memory_error()
+    if error is not None:
+        peaks = [one for one in validation.memory if one.measured is not None]
+        inside = sum(one.is_inside for one in peaks)
+        lines.append(
+            f"memory: {percent(error)} off in the mean of {len(peaks)} peaks; {inside} lie in "
+            "their 90 % interval"
+        )
+    refused = [one for one in validation.memory if one.measured is None]
+    if refused:
+        right = sum(one.is_inside for one in refused)
+        lines.append(f"out of memory: {right} of {len(refused)} runs are refused")
+    if validation.points:
+        count = len(validation.not_fitting())
+        lines.append(
+            f"fit: {count} of {len(validation.points)} measured steps would not fit their device"
+        )
+    return lines
 
 
 EXPOSED_COLUMNS = (*STEP_COLUMNS[:5], Column("too long by"))

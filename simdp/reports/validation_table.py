@@ -41,10 +41,15 @@ def validation_tables(validation: Validation) -> RenderableType:
     collectives = words.table_rows(validation)
     if collectives:
         parts += _validation_tables("Collectives", words.TABLE_COLUMNS, collectives)
+    memory = words.memory_rows(validation)
+    if memory:
+        parts += _validation_tables("Peak memory", words.MEMORY_COLUMNS, memory)
     wins = words.ring_wins(validation)
     if wins:
         parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
-    parts += [filled([sentence(line)]) for line in words.narrow_intervals(validation)]
+    lines = [*words.narrow_intervals(validation), *words.memory_summary(validation)]
+    parts += [filled([sentence(line)]) for line in lines]
+    parts += [Text(f"  {line}") for line in words.refused_steps(validation)]
     return Group(*parts, filled(words.EXPLAINED.splitlines()))
 
 
@@ -101,6 +106,11 @@ def _summaries(validation: Validation) -> Iterator[str]:
     if validation.rows:
         yield "## Collectives\n"
         yield _table(words.TABLE_COLUMNS, words.table_rows(validation))
+    if validation.memory:
+        yield "## Peak memory\n"
+        yield _table(words.MEMORY_COLUMNS, words.memory_rows(validation))
+    lines = [*words.memory_summary(validation), *words.refused_steps(validation)]
+    yield "".join(f"- {line}\n" for line in lines)
     yield words.EXPLAINED + "\n"
 
 

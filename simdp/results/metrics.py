@@ -183,6 +183,7 @@ ORDER = (
     "bucket_bytes",
     "memory_bytes",
     "peak_memory_bytes",
+    "reserved_memory_bytes",
     "fits_memory",
     "loss",
     "loss_per_rank",

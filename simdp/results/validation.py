@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import comb, exp, lgamma, log, log1p
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from simdp.results.result import Inline
 
@@ -75,6 +75,10 @@ _TIMES = (
 )
 
 
+Fits = Literal["yes", "tight", "no"]
+"""Whether a step fits: surely, depending on the memory beside tensors, or not."""
+
+
 @dataclass(frozen=True)
 class StepComparison(TimeComparison):
     """A step."""
@@ -91,6 +95,7 @@ class StepComparison(TimeComparison):
     exposed_simulated: float = 0.0  # the simulated step's ``exposed_comm`` and ``wait`` [s]
     # properties that no step of the machine's fit had: ``model``, ``nodes``, ``network``
     new: tuple[str, ...] = ()
+    fits: Fits = "yes"  # whether the simulated step fits the device
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,60 @@ class CollectiveComparison(TimeComparison):
     new: tuple[str, ...] = ()
     # time of a naive predictor: the ring formula with the links' latency and bandwidth [s]
     ring: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryComparison:
+    """Measured and simulated memory of the fullest rank.
+
+    Attributes
+    ----------
+    scenario, cluster, set, world_size, note
+        As of a `TimeComparison`.
+    kind : str
+        ``"allocated"`` or ``"reserved"``.
+    measured : float or None
+        Peak [bytes]; None if the run was out of memory.
+    simulated : float
+        Peak [bytes].
+    low, high : float
+        The 90 % interval of the measured peak [bytes].
+    capacity : float
+        Memory of the device [bytes].
+    fits : {"yes", "tight", "no"}
+        Whether the simulated run fits the device.
+    """
+
+    scenario: str
+    cluster: str
+    set: dict[str, Any]
+    world_size: int
+    kind: str
+    measured: float | None
+    simulated: float
+    low: float
+    high: float
+    capacity: float
+    fits: Fits
+    note: str | None
+
+    @property
+    def error(self) -> float | None:
+        """Simulated over measured peak, less one; None if the run was out of memory."""
+        return None if self.measured is None else self.simulated / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured peak lies in the interval, or the run is rightly refused."""
+        if self.measured is None:
+            return self.fits == "no"
+        return self.low <= self.measured <= self.high
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, with the error."""
+        figures = ("measured", "simulated", "low", "high", "capacity")
+        named = {f"{k}_bytes" if k in figures else k: v for k, v in asdict(self).items()}
+        return {**named, "error": self.error}
 
 
 @dataclass(frozen=True)
@@ -201,6 +260,8 @@ class Validation(Inline):
         Sources of the figures, by scenario.
     excluded : tuple of Excluded
         Excluded points.
+    memory : tuple of MemoryComparison
+        Peaks of memory, in the order of the scenarios.
     """
 
     version: str
@@ -209,6 +270,7 @@ class Validation(Inline):
     noise: dict[str, float]
     sources: dict[str, str]
     excluded: tuple[Excluded, ...] = ()
+    memory: tuple[MemoryComparison, ...] = ()
 
     @property
     def clusters(self) -> list[str]:
@@ -223,7 +285,16 @@ class Validation(Inline):
             rows=tuple(row for row in self.rows if row.cluster == cluster),
             noise={cluster: self.noise[cluster]},
             excluded=tuple(one for one in self.excluded if one.cluster == cluster),
+            memory=tuple(one for one in self.memory if one.cluster == cluster),
         )
+
+    def memory_error(self) -> float | None:
+        """Mean absolute error of the peaks of memory; None without any."""
+        return _mean(abs(one.error) for one in self.memory if one.error is not None)
+
+    def not_fitting(self) -> list[StepComparison]:
+        """Measured steps that would not fit their device, although they ran."""
+        return [point for point in self.points if point.fits == "no"]
 
     def tables(self) -> list[tuple[CollectiveComparison, ...]]:
         """Return rows table by table."""
@@ -311,6 +382,7 @@ class Validation(Inline):
             "points": [point.plain() for point in self.points],
             "collective_points": [row.plain() for row in self.rows],
             "excluded": [asdict(one) for one in self.excluded],
+            "memory": [one.plain() for one in self.memory],
             "sources": self.sources,
         }
 

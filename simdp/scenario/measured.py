@@ -18,6 +18,7 @@ from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.overrides import Raw, override_all, set_key
 from simdp.spec import (
     Bandwidth,
+    Bool,
     PositiveBytes,
     PositiveSeconds,
     Seconds,
@@ -210,6 +211,42 @@ class MeasuredCollective(Spec):
         ]
 
 
+class MeasuredMemory(Spec):
+    """Peak memory of the fullest rank of a real run.
+
+    Attributes
+    ----------
+    set : dict of str to value
+        As in a point.
+    allocated : float or None
+        Peak of the tensors, as ``torch.cuda.max_memory_allocated`` [bytes].
+    reserved : float or None
+        In its place: peak of the allocator's segments, as ``torch.cuda.max_memory_reserved``
+        [bytes].
+    out_of_memory : bool
+        In place of both: the run did not fit.
+    note : str or None
+        As in a point.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    allocated: PositiveBytes | None = None
+    reserved: PositiveBytes | None = None
+    out_of_memory: Bool = False
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _one_figure(self) -> MeasuredMemory:
+        given = [self.allocated is not None, self.reserved is not None, self.out_of_memory]
+        if sum(given) != 1:
+            how_many = "more than one" if sum(given) else "none"
+            raise problem(
+                f"{how_many} of allocated, reserved and out_of_memory given; give one, such as "
+                "allocated: 47.36 GB."
+            )
+        return self
+
+
 class MeasuredScenario(Spec):
     """Measurements of a real machine.
 
@@ -226,6 +263,8 @@ class MeasuredScenario(Spec):
         Steps.
     collectives : list of MeasuredCollective
         Tables of single collectives.
+    memory : list of MeasuredMemory
+        Peaks of memory.
     excluded : list of ExcludedPoint
         Excluded points of the source.
     calibration : Calibration or None
@@ -237,13 +276,16 @@ class MeasuredScenario(Spec):
     noise: Percent = 0.0
     points: list[MeasuredPoint] = Field(default_factory=list)
     collectives: list[MeasuredCollective] = Field(default_factory=list)
+    memory: list[MeasuredMemory] = Field(default_factory=list)
     excluded: list[ExcludedPoint] = Field(default_factory=list)
     calibration: Calibration | None = None
 
     @model_validator(mode="after")
     def _there_is_something(self) -> MeasuredScenario:
-        if not self.points and not self.collectives:
-            raise problem("has no points and no collectives; add points: [{set: ..., ...}].")
+        if not self.points and not self.collectives and not self.memory:
+            raise problem(
+                "has no points, no collectives and no memory; add points: [{set: ..., ...}]."
+            )
         left_out = [point.set for point in self.excluded]
         for number, point in enumerate(self.points):
             if point.set in left_out:
@@ -255,10 +297,11 @@ class MeasuredScenario(Spec):
 
 
 def settings(measured: MeasuredScenario) -> list[tuple[str, dict[str, Any]]]:
-    """Return the path of each point and table in the file, and its settings."""
+    """Path of each point, table and peak of memory in the file, and its settings."""
     listed = [(f"measured.points.{i}", point.set) for i, point in enumerate(measured.points)]
     for i, table in enumerate(measured.collectives):
         listed.append((f"measured.collectives.{i}", table.set))
+    listed += [(f"measured.memory.{i}", peak.set) for i, peak in enumerate(measured.memory)]
     return listed
 
 
@@ -268,7 +311,7 @@ def built(
     base: Path,
     look_at: Callable[[Raw, int], tuple[list[str], S | None]],
 ) -> tuple[list[str], list[S]]:
-    """Build the scenarios of points and tables, time-only, since measurements contain no numbers.
+    """Build the scenarios of `settings`, time-only, since measurements contain no numbers.
 
     Parameters
     ----------

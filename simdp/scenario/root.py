@@ -210,9 +210,20 @@ class Scenario(Spec):
         )
 
     def measured_scenarios(self) -> tuple[list[Scenario], list[Scenario]]:
-        """Scenarios of the points and of the tables of ``measured``, in order."""
-        num_points = len(self.measured.points) if self.measured else 0
-        return self._measured[:num_points], self._measured[num_points:]
+        """Scenarios of the points and of the tables of ``measured``, in their order."""
+        points, tables, _ = self._measured_parts()
+        return points, tables
+
+    def memory_scenarios(self) -> list[Scenario]:
+        """Scenarios of the peaks of memory of ``measured``, in their order."""
+        return self._measured_parts()[2]
+
+    def _measured_parts(self) -> tuple[list[Scenario], list[Scenario], list[Scenario]]:
+        if self.measured is None:
+            return [], [], []
+        made, first = self._measured, len(self.measured.points)
+        last = first + len(self.measured.collectives)
+        return made[:first], made[first:last], made[last:]
 
     def neighbour(self, number: int) -> Scenario:
         """Return one of the neighbours as a separate scenario, on nodes like these."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Allocator
@@ -26,18 +27,22 @@ CONVOLUTION_AXES, LAID_OUT = 4, 3
 in another order, its gradient in that order, and what is added to it. About as many there are of an
 array that is rounded to 16 bits."""
 
-CONTEXT_NBYTES = 0.4e9, 1113 * 2.0**20
-"""Of a process with CUDA, beside its tensors: 0.4 to 0.6 GB, and 1,113 MiB with the libraries of
-Megatron-DeepSpeed (bigscience, tr3m-1B3)."""
+CONTEXT_NBYTES = 0.2e9, 1113 * 2.0**20
+"""CUDA context of a process: 0.2 GB on A10 and A4000, 0.5 on A100, 0.7 on H100 NVL (texts of
+out-of-memory errors), and 1,113 MiB with the libraries of Megatron-DeepSpeed (bigscience,
+tr3m-1B3)."""
 
-NCCL_NBYTES = 0.2e9, 1.5e9
-"""Buffers of NCCL's communicators, by channels, peers and protocols: an estimate."""
+NCCL_NBYTES = 0.1e9, 0.95e9
+"""Buffers of NCCL's communicators on one node: nvidia-smi less reserved memory and the context, 20
+runs on 1 to 8 GPUs (github.com/willgpaik/pytorch-ddp-scaling-benchmark). Across nodes nothing is
+measured."""
 
 WORKSPACE_NBYTES = 8 * 2.0**20, 2 * 32 * 2.0**20
 """Of cuBLAS: 8 MiB for each handle and stream, and 32 MiB on H100 (torch, CUDABlas.cpp)."""
 
 FRAGMENTS = 0.0, 0.05
-"""What the caching allocator has reserved beyond its tensors, as a part of these: an estimate."""
+"""Unusable fragments of the caching allocator, as a share of its tensors: an estimate. It reserves
+up to a fifth more, but releases free segments at the capacity."""
 
 
 def beside_tensors(peak: float, world_size: int) -> tuple[float, float]:
@@ -57,6 +62,15 @@ def beside_tensors(peak: float, world_size: int) -> tuple[float, float]:
         )
     )
     return least, most
+
+
+def state_on_device(peak: float, world_size: int, memory: float) -> Literal["yes", "tight", "no"]:
+    """Whether tensors at their peak fit a device, both in bytes.
+
+    ``tight`` if that depends on `beside_tensors`.
+    """
+    least, most = beside_tensors(peak, world_size)
+    return "yes" if peak + most <= memory else "tight" if peak + least <= memory else "no"
 
 
 def room_for_tensors(memory: float, world_size: int) -> float:

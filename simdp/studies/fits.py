@@ -32,7 +32,7 @@ from simdp.scenario.overrides import override_all
 from simdp.scenario.root import build, following
 from simdp.strategies import STRATEGIES, AnyStrategy, Strategy
 from simdp.strategies.ddp import default_buckets
-from simdp.strategies.memory import beside_tensors, fits, room_for_tensors
+from simdp.strategies.memory import beside_tensors, fits, room_for_tensors, state_on_device
 from simdp.studies.answers import interval_of
 from simdp.studies.methods import (
     METHODS,
@@ -397,8 +397,7 @@ class _Trial:
     @property
     def state(self) -> str:
         """``yes`` if it fits, ``no`` if not, ``tight`` if that depends on unknown overheads."""
-        least, most = self.taken
-        return "yes" if most <= self.memory else "tight" if least <= self.memory else "no"
+        return state_on_device(self.peak, self.stacks.gpus, self.memory)
 
     def row(self, has_times: bool = True) -> FittingRow:
         """Make the trial's row of the table."""

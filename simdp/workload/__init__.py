@@ -72,7 +72,8 @@ class Workload(BatchSchedule):
         ``none`` by default if the model has times but no numbers, or if compute is measured, else
         required.
     loss : Loss
-        By default mse, or cross_entropy for a dataset of classes; ``none`` without numbers.
+        By default mse, or cross_entropy for a dataset of classes (fused for mpt, as in
+        llm-foundry); ``none`` without numbers.
     optimizer : Optimizer
         Optimizer of the parameters.
     lr_schedule : Schedule
@@ -90,6 +91,9 @@ class Workload(BatchSchedule):
     use_reentrant : bool
         As torch.utils.checkpoint's argument: true runs a whole block again; false stops behind the
         last tensor that backward needs.
+    keeps_outputs : bool
+        Whether the script keeps the model's outputs in a variable during backward. False: it
+        deletes them (``del pred``).
     compile : bool
         Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
         products run as one kernel, and keep less for backward. Numbers do not change.
@@ -181,6 +185,7 @@ class Workload(BatchSchedule):
     recompute: Literal["none", "blocks", "selective", "selective_every_other"] = "none"
     recompute_share: Float = Field(1.0, gt=0, le=1)
     use_reentrant: Bool = False
+    keeps_outputs: Bool = True
     compile: Bool = False
     cuda_graphs: Bool = False
     attention: Literal["eager", "flash"] | None = None
@@ -231,7 +236,12 @@ class Workload(BatchSchedule):
             dataset = DATASET.member(data["dataset"]) if "dataset" in data else None
             base = (info.context or {}).get("base", Path())
             kind = dataset if dataset and issubclass(dataset, Dataset) else Dataset
-            data = {**data, "loss": kind.loss_of(data.get("dataset"), base)}
+            loss: Any = kind.loss_of(data.get("dataset"), base)
+            if loss == "cross_entropy" and getattr(
+                MODEL.member(data.get("model")), "trained_with_fused_loss", False
+            ):
+                loss = {"kind": loss, "implementation": "fused"}
+            data = {**data, "loss": loss}
         return data
 
     @field_validator("packing", mode="before")

@@ -123,7 +123,10 @@ def recomputed(workload: Workload) -> list[Rerun]:
         for first, last in pairwise([0, *ends, len(block.calls)]):
             calls = block.calls[first:last]
             span, kept = range(calls[0], calls[-1] + 1), stored.intersection(calls)
-            stopped = 0 if workload.use_reentrant else _stopped(workload, span, kept)
+            # torch.compile does not store an output that backward has no use for.
+            stops_at = frozenset[int]() if workload.compile else kept
+            stopped = 0 if workload.use_reentrant else _stopped(workload, span, stops_at)
+            kept = kept.intersection(span[: len(span) - stopped])
             run = Rerun(span, kept, stopped)
             needed = any(workload.graph.flows[number] for number in calls)
             runs += [run] if run.again and needed else []
@@ -141,21 +144,24 @@ def _checkpointed(workload: Workload) -> list[ModuleBlock]:
 
 
 def _stopped(workload: Workload, calls: range, stored: frozenset[int]) -> int:
-    """Calls at the end of a block of which backward needs nothing that they make."""
-    graph, first = workload.graph, len(workload.graph.inputs)
-    dtypes = call_dtypes(graph, workload.precision, workload.dtype)
-    if workload.model.timed:  # what layers need of each other is not known
+    """Count the calls at the end of a block behind the last tensor that backward needs.
+
+    Inputs and weights are saved before a call runs, outputs and statistics only afterwards: a
+    product does not run again for its inputs, a norm does for its statistics.
+    """
+    graph = workload.graph
+    if workload.model.timed:  # layers of unknown needs
         return 0
     shapes = graph.shapes(workload.model.known_shapes())
-    needed = set[int]()
+    dtypes = call_dtypes(graph, workload.precision, workload.dtype)
     for number in reversed(calls):
-        call = graph.calls[number]
+        call, flows = graph.calls[number], graph.flows[number]
         given = [shapes[value] for value in call.inputs]
         kept = kept_of(graph, number, given, _itemsize(dtypes[number]))
-        makes = kept.output or kept.nbytes or kept.fixed or first + number in needed
-        if makes or number in stored:
+        if number in stored or (flows and (kept.output or kept.nbytes or kept.fixed)):
             return calls[-1] - number
-        needed.update(call.inputs[place] for place in kept.inputs)
+        if flows and (kept.inputs or call.layer.parameters()):
+            return calls[-1] - number + 1
     return len(calls)
 
 
@@ -181,7 +187,8 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     Backward recomputes the calls of ``reruns``, block by block. Without ``keeps`` nothing is kept
     for backward, which then has no stages: inference.
     """
-    of = (workload.precision, workload.dtype, workload.compile, workload.loss)
+    numbers = (workload.precision, workload.dtype, workload.loss)
+    of = (*numbers, workload.compile, workload.keeps_outputs)
     key = (*of, tuple(reruns), keeps)
     for graph, model, other, found in _KNOWN:
         if graph is workload.graph and model == workload.model and other == key:
@@ -240,13 +247,18 @@ class _Following:
             if block is not None and number == block[-1]:
                 again |= self._run_again(block)
             backward.append(self._backward(number, block))
-        if self.widens:  # the script's own variable
-            self._done(("loss", "copy"))
-        for value, _ in self.graph.outputs if not self.widens else ():
-            self._done(self._value(value))
+        if self.workload.keeps_outputs:  # the script's own variable
+            self._release_outputs()
         assert not +self.needed, "whatever is taken is given back"
         end = Stage((), self._changed())
         return Lifetimes(tuple(forward), tuple(reversed(backward)), again, end)
+
+    def _release_outputs(self) -> None:
+        if self.widens:
+            self._done(("loss", "copy"))
+            return
+        for value, _ in self.graph.outputs:
+            self._done(self._value(value))
 
     # Counting -------------------------------------------------------------------------------------
 
@@ -446,14 +458,19 @@ class _Following:
         If the model itself casts them, the copies replace the outputs.
         """
         copy: Token = ("loss", "copy")
+        loss, width = self.workload.loss, self._width()
         if keeps:
-            self._need(("loss",), self._width() * self.workload.loss.num_kept)
-        self._need(copy, self._width() if (keeps or self.widens) and self._is_low() else 0.0)
+            self._need(("loss",), self._loss_kept())
+        casts = self.widens or (keeps and not loss.is_fused)
+        part = width if self.widens else width * loss.copied_share
+        self._need(copy, part if casts and self._is_low() else 0.0)
         taken = self._changed()
         if not (keeps and self.widens):
             self._done(copy)
         for value, _ in self.graph.outputs if self.widens or not keeps else ():
             self._done(self._value(value))
+        if keeps and not self.workload.keeps_outputs and not self.workload.loss.is_fused:
+            self._release_outputs()
         return Stage(taken, self._changed())
 
     def _loss_backward(self) -> Stage:
@@ -464,11 +481,22 @@ class _Following:
         passing: Token = ("loss", "passing")
         for value, _ in self.graph.outputs:
             self._need(("gradient", value), self._nbytes(value))
-        self._need(passing, self._width() * self.workload.loss.num_gradients - self._made_nbytes())
+        self._need(passing, self._loss_nbytes() - self._loss_kept() - self._made_nbytes())
         taken = self._changed()
         self._done(("loss",))
         self._done(passing)
+        if not self.workload.keeps_outputs and self.workload.loss.is_fused:
+            self._release_outputs()
         return Stage(taken, self._changed())
+
+    def _loss_nbytes(self) -> float:
+        """Bytes per sample at the peak of the loss's backward, besides the outputs."""
+        return self.workload.loss.backward_nbytes(self._width(), self._made_nbytes())
+
+    def _loss_kept(self) -> float:
+        """Bytes per sample that the loss keeps until its backward ends."""
+        kept = self._width() * self.workload.loss.num_kept
+        return min(kept, self._loss_nbytes() - self._made_nbytes())
 
     def _is_low(self) -> bool:
         """Whether the model's outputs have less than full precision."""

@@ -20,7 +20,8 @@ CONTRACT = [
     *("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops"),
     *("mfu", "hfu", "scaling_efficiency", "utilization"),
     *("compute_s", "update_s", "comm_s", "exposed_comm_s", "wait_s", "other_s", "simulated_s"),
-    *("bytes_sent_per_rank", "bucket_bytes", "memory_bytes", "peak_memory_bytes", "fits_memory"),
+    *("bytes_sent_per_rank", "bucket_bytes", "memory_bytes", "peak_memory_bytes"),
+    *("reserved_memory_bytes", "fits_memory"),
     *("loss", "loss_per_rank", "lr", "grad_norm", "loss_scale", "skipped_steps"),
     "replicas_identical",
 ]
@@ -298,6 +299,7 @@ def test_what_does_not_apply_is_null_and_never_invented():
         "tokens_per_s",
         "tokens_per_s_per_gpu",
         "scaling_efficiency",
+        "reserved_memory_bytes",
         "loss",
         "loss_per_rank",
         "grad_norm",

@@ -140,7 +140,7 @@ def test_a_part_without_a_default_needs_its_kind(key, refuse):
 
 def test_quantities_are_resolved_with_their_units(load):
     resolved = dict(numbers_and_texts(load(**RICH).resolved()))
-    assert resolved["cluster.device.memory"] == "80 GB"
+    assert resolved["cluster.device.memory"] == "79.15 GiB"
     assert resolved["cluster.device.peak.float32"] == "19.5 TFLOP/s"
     assert parse(resolved["cluster.link.bandwidth"], "bandwidth") == 300e9
     assert resolved["cluster.inter_node.link.alpha"].endswith("s")

@@ -1,5 +1,6 @@
 """``measured:`` in scenarios: what it may say, and what is refused."""
 
+import pytest
 from for_each import for_each
 from small_scenario import CLUSTER
 
@@ -205,7 +206,21 @@ def test_an_excluded_point_needs_a_reason(refuse):
 
 def test_measurements_without_any_are_refused(refuse):
     (line,) = refuse(measured={"source": "x"})
-    assert line == ("measured: has no points and no collectives; add points: [{set: ..., ...}].")
+    assert line == (
+        "measured: has no points, no collectives and no memory; add points: [{set: ..., ...}]."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "how_many"),
+    [({}, "none"), ({"allocated": "1 GB", "out_of_memory": True}, "more than one")],
+)
+def test_a_peak_of_memory_is_one_figure(refuse, given, how_many):
+    (line,) = refuse(measured={"source": "x", "memory": [given]})
+    assert line == (
+        f"measured.memory.0: {how_many} of allocated, reserved and out_of_memory given; give one, "
+        "such as allocated: 47.36 GB."
+    )
 
 
 def test_a_source_is_needed(refuse):

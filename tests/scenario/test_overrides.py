@@ -81,10 +81,13 @@ def test_an_override_of_a_catalogue_part_keeps_its_other_figures(load):
     assert (link.alpha, link.bandwidth) == (1e-6, 300e9)
 
 
+T4 = 14.56 * 2**30
+
+
 def test_an_override_reaches_one_device_of_a_list(load):
     devices = ["t4-16gb", "a100-sxm4-80gb", "t4-16gb", "t4-16gb"]
     scenario = load({"cluster.device": devices, "cluster.device.1.memory": "1 GB"})
-    assert [device.memory for device in scenario.cluster.devices()] == [16e9, 1e9, 16e9, 16e9]
+    assert [device.memory for device in scenario.cluster.devices()] == [T4, 1e9, T4, T4]
 
 
 def test_an_override_expands_a_short_form(load):

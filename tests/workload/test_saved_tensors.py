@@ -68,4 +68,5 @@ def test_a_compiled_block_keeps_inputs_of_products_and_of_norms():
     assert kept_of_a_block("bfloat16", "flash", compile=True) == BATCH * LENGTH * per_token
     selective = kept_of_a_block("bfloat16", "flash", recompute="selective")
     again = kept_of_a_block("bfloat16", "flash", recompute="selective", compile=True)
-    assert again == selective
+    # Backward has no use for what leaves the block, which torch's partitioner finds out.
+    assert again == selective - BATCH * LENGTH * 2 * D

@@ -217,7 +217,8 @@ class InPieces(Footprint):
             return super().gradient(name)
         if isinstance(self._dealt, RowPartition):
             return self.room([self._dealt.lengths[name] * self.workload.itemsize])
-        return self.facts.sizes[name] * self.facts.itemsize / self._dealt.num_places
+        itemsize = self.workload.itemsize if self._casts else self.facts.itemsize  # as .grad is
+        return self.facts.sizes[name] * itemsize / self._dealt.num_places
 
     def state(self) -> Amount:
         return self._by_place(self._state_of)

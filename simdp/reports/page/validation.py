@@ -42,6 +42,7 @@ def page(
         *_summaries(found, left_out),
         *against(found),
         *_points(found),
+        *_memory(found),
         *_excluded(found),
         *_sources(found),
         *_reproduce(found, command),
@@ -69,6 +70,7 @@ def _verdict(found: Validation, target: float) -> Iterator[Section]:
             lines.append(f"Collectives on {one.name}: {percent(one.mean_error)} off in the mean.")
     if not lines:
         lines.append("Nothing here is predicted: constants were fitted to every point.")
+    lines += [f"{line[:1].upper()}{line[1:]}." for line in words.memory_summary(found)]
     narrow = words.narrow_intervals(found)
     yield Verdict("Verdict", lines, "note" if missed or narrow else "good")
     careful = [
@@ -154,6 +156,15 @@ def _points(found: Validation) -> Iterator[Section]:
         yield table_of(
             "Every collective", (*heads, words.Column("ranks"), *words.SIZE_COLUMNS), sizes
         )
+
+
+def _memory(found: Validation) -> Iterator[Section]:
+    rows = words.memory_rows(found)
+    if rows:
+        yield table_of("Peak memory", words.MEMORY_COLUMNS, rows)
+    refused = words.refused_steps(found)
+    if refused:
+        yield Verdict("Steps that would not fit, although they ran", refused, "warning")
 
 
 def _excluded(found: Validation) -> Iterator[Section]:

@@ -12,7 +12,13 @@ from simdp.collectives import Algorithm
 from simdp.engine import threads
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError
-from simdp.results.validation import CollectiveComparison, Excluded, StepComparison, Validation
+from simdp.results.validation import (
+    CollectiveComparison,
+    Excluded,
+    MemoryComparison,
+    StepComparison,
+    Validation,
+)
 from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.placement import wiring_of
@@ -31,6 +37,7 @@ from simdp.studies.validate.jobs import (
     ValidationGroup,
     add_linear,
     cluster_name,
+    compare_memory,
     jobs_of,
     load_measured,
     ring_collective_time,
@@ -118,7 +125,7 @@ def worthwhile(num_jobs: int, num_runs: int) -> int:
 
 def key_of_job(job: ValidationGroup) -> str:
     """Hash a job's inputs."""
-    made = [*job.steps, *([] if job.table is None else [job.table])]
+    made = [*job.steps, *([] if job.table is None else [job.table]), *job.memory]
     known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
     measured = job.measured.model_dump(mode="json")
     return key_of_all(
@@ -140,7 +147,7 @@ def key_of_item(item: Item) -> str:
 
 
 Progress = Callable[[int, int], None]
-Comparisons = tuple[list[StepComparison], list[CollectiveComparison]]
+Comparisons = tuple[list[StepComparison], list[CollectiveComparison], list[MemoryComparison]]
 
 
 def validate(
@@ -180,6 +187,7 @@ def validate(
     if intervals != "all":
         jobs = [job.with_intervals(intervals) for job in jobs]
     points, rows = list[StepComparison](), list[CollectiveComparison]()
+    memory = list[MemoryComparison]()
     done, total = 0, sum(job.size for job in jobs)
     workers = workers or worthwhile(len(jobs), sum(job.num_runs for job in jobs))
     keep = (
@@ -189,14 +197,16 @@ def validate(
     )
     with executor_for(workers, scheduler) as executor:
         results = done_in_order(compare, jobs, executor=executor, keep=keep)
-        for job, (steps, table) in zip(jobs, results, strict=True):
+        for job, (steps, table, peaks) in zip(jobs, results, strict=True):
             points += steps
             rows += table
+            memory += peaks
             done += job.size
             if progress is not None:
                 progress(done, total)
     work = [same_work(point) for one in scenarios.values() for point in one.measured_scenarios()[0]]
-    return joined(list(scenarios.values()), add_linear(points, work), rows)
+    found = joined(list(scenarios.values()), add_linear(points, work), rows)
+    return replace(found, memory=tuple(memory))
 
 
 def joined(
@@ -212,7 +222,7 @@ def joined(
         measured = scenario.measured
         assert measured is not None
         sources[scenario.name] = measured.source
-        for point in chain(*scenario.measured_scenarios()):
+        for point in chain(*scenario.measured_scenarios(), scenario.memory_scenarios()):
             cluster = measured.cluster or cluster_name(scenario.name, point)
             noise[cluster] = max(noise.get(cluster, 0.0), measured.noise)
         cluster = measured.cluster or cluster_name(scenario.name, scenario)
@@ -227,6 +237,7 @@ def joined(
 def compare(job: ValidationGroup) -> Comparisons:
     """Simulate a job's points, and compare; a ScenarioError if one cannot be simulated."""
     steps, rows = list[StepComparison](), list[CollectiveComparison]()
+    memory = list[MemoryComparison]()
     place = ""
     try:
         for number, point in enumerate(job.steps, job.first):
@@ -237,6 +248,9 @@ def compare(job: ValidationGroup) -> Comparisons:
             place = f"collectives.{job.first}"
             table = job.measured.collectives[job.first]
             rows += time_table(job.name, table, job.table, job.known, job.first)
+        for number, point in enumerate(job.memory):
+            place = f"memory.{number}"
+            memory.append(compare_memory(job.name, job.measured.memory[number], point))
     except ScenarioError as error:
         where = f"{job.file}: measured.{place}"
         raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
@@ -244,7 +258,8 @@ def compare(job: ValidationGroup) -> Comparisons:
     if named is not None:
         steps = [replace(step, cluster=named) for step in steps]
         rows = [replace(row, cluster=named) for row in rows]
-    return steps, rows
+        memory = [replace(peak, cluster=named) for peak in memory]
+    return steps, rows, memory
 
 
 __all__ = ["Progress", "compare", "joined", "validate"]

@@ -13,14 +13,18 @@ from typing import Literal, NamedTuple
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import WAYS
 from simdp.engine.recorded_script import Stopwatch
+from simdp.engine.reserved import reserved_memory
+from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import read_text
-from simdp.results.validation import StepComparison
+from simdp.results.validation import Fits, MemoryComparison, StepComparison
 from simdp.scenario import Scenario, load_scenario
-from simdp.scenario.measured import MeasuredPoint, MeasuredScenario
+from simdp.scenario.measured import MeasuredMemory, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.shipped import find
+from simdp.strategies.memory import beside_tensors, state_on_device
 from simdp.studies.intervals import (
+    MEMORY_INTERVALS,
     OWN,
     Known,
     machine_calibration,
@@ -220,7 +224,52 @@ def time_step(
         new=scenario_novelty(point, with_pool(known, point)),
         exposed_measured=measured.exposed_sync,
         exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
+        fits=_fits(point),
         joined=wiring_of(point.cluster).joined,
+    )
+
+
+def _fits(point: Scenario) -> Fits:
+    """Whether the fullest device has room for its ranks."""
+    cluster, peaks = point.cluster, memory_needed(point).peak.tolist()
+    k, devices = cluster.ranks_per_device, cluster.devices()[:: cluster.ranks_per_device]
+    held = [sum(peaks[first : first + k]) for first in range(0, len(peaks), k)]
+    peak, device = max(zip(held, devices, strict=True), key=lambda one: one[0] / one[1].memory)
+    return state_on_device(peak, cluster.world_size, device.memory)
+
+
+def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> MemoryComparison:
+    """Simulate a peak of memory, and compare with the measurement.
+
+    Raises
+    ------
+    ScenarioError
+        If memory depends on the clock.
+    """
+    cluster = point.cluster
+    if point.strategy.execution == "parameter_server":
+        raise ScenarioError(
+            ["memory of a parameter server depends on its clock; leave this point out."]
+        )
+    memory = min(device.memory for device in cluster.devices())
+    room = memory - beside_tensors(0.0, cluster.world_size)[1]
+    found = reserved_memory(point, room)
+    kind = "reserved" if measured.reserved is not None else "allocated"
+    simulated = found.reserved if kind == "reserved" else found.allocated
+    low, high = (simulated * (1 + end) for end in MEMORY_INTERVALS[kind])
+    return MemoryComparison(
+        scenario=name,
+        cluster=cluster_name(name, point),
+        set=measured.set,
+        world_size=cluster.world_size,
+        kind=kind,
+        measured=measured.reserved if kind == "reserved" else measured.allocated,
+        simulated=simulated,
+        low=low,
+        high=high,
+        capacity=memory,
+        fits=state_on_device(found.allocated, cluster.world_size, memory),
+        note=measured.note,
     )
 
 
@@ -234,7 +283,7 @@ Intervals = Literal["all", "predicted", "none"]
 
 
 class ValidationGroup(NamedTuple):
-    """A job: consecutive points of a scenario that share a machine, or one table.
+    """A job: consecutive points of a scenario that share a machine, one table, or all memory.
 
     ``first`` is the number of the first point, or of the table. ``only_predicted``: points of other
     roles have no interval.
@@ -248,17 +297,18 @@ class ValidationGroup(NamedTuple):
     table: Scenario | None
     known: Sequence[Known]
     only_predicted: bool = False
+    memory: Sequence[Scenario] = ()
 
     @property
     def size(self) -> int:
-        """Number of points and tables."""
-        return len(self.steps) + (self.table is not None)
+        """Number of points, tables and peaks of memory."""
+        return len(self.steps) + (self.table is not None) + len(self.memory)
 
     @property
     def num_runs(self) -> int:
         """Most runs of the job, including those for intervals."""
         constants = sum(len(one.calibration.intervals) for one in self.known)
-        return len(self.steps) * (1 + 2 * constants)
+        return len(self.steps) * (1 + 2 * constants) + len(self.memory)
 
     def with_intervals(self, of: Intervals) -> ValidationGroup:
         """The same, with intervals of some points only."""
@@ -294,6 +344,8 @@ def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[ValidationGroup]:
         jobs += [
             ValidationGroup(*whole, i, (), table, known(table)) for i, table in enumerate(tables)
         ]
+        memory = list(with_common_workloads(scenario.memory_scenarios()))
+        jobs += [ValidationGroup(*whole, 0, (), None, (), memory=memory)] if memory else []
     return jobs
 
 

@@ -276,6 +276,9 @@ class ViTEmbeddings(Layer):
     """
 
     kind: Literal["vit_embeddings"] = "vit_embeddings"
+
+    autocast: ClassVar[Literal["float32"]] = "float32"  # it adds 32-bit positions
+
     num_patches: Int = Field(ge=1)
     hidden_size: Int = Field(ge=1)
 

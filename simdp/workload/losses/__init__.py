@@ -27,6 +27,26 @@ class Loss(Spec):
     """Tensors of the prediction's size that its backward holds at a time."""
 
     @property
+    def is_fused(self) -> bool:
+        """Whether one kernel each way reads outputs of low precision without a copy in 32 bits."""
+        return False
+
+    @property
+    def copied_share(self) -> float:
+        """Share of the prediction that is copied to 32 bits at a time."""
+        return 1.0
+
+    def backward_nbytes(self, width: float, made: float) -> float:
+        """Bytes at the peak of its backward, besides the outputs.
+
+        Parameters
+        ----------
+        width, made : float
+            Bytes of the outputs in full precision, and as the model makes them.
+        """
+        return (self.num_kept + self.num_gradients) * width
+
+    @property
     def adds(self) -> bool:
         """Whether the losses of parts sum to the whole's; else their mean by `count` equals it."""
         return False

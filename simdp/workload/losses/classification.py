@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
@@ -222,6 +222,13 @@ class CrossEntropy(OfClasses):
     ----------
     label_smoothing : float
         Share of a target that is spread over all classes.
+    implementation : {"torch", "fused"}
+        Kernels on a device: torch's log_softmax and nll_loss in 32 bits; or one kernel each way,
+        which keeps the logits as they are and makes their gradient in their dtype, as in
+        flash-attn, Apex, Liger and a compiled loss. The numbers are the same.
+    num_chunks : int
+        Chunks of tokens that torch's kernels work on one after the other (torchtune, litgpt), with
+        a copy of one chunk in 32 bits at a time.
     """
 
     kind: Literal["cross_entropy"] = "cross_entropy"
@@ -231,6 +238,30 @@ class CrossEntropy(OfClasses):
     num_gradients: ClassVar[int] = 2
 
     label_smoothing: Float = Field(0.0, ge=0, le=1)
+    implementation: Literal["torch", "fused"] = "torch"
+    num_chunks: Int = Field(1, ge=1, le=10**4)
+
+    @model_validator(mode="after")
+    def _check_chunks(self) -> Self:
+        if self.implementation == "fused" and self.num_chunks > 1:
+            raise ValueError(
+                "num_chunks: a fused loss has no copies to cut into chunks; leave it out."
+            )
+        return self
+
+    @property
+    def is_fused(self) -> bool:
+        return self.implementation == "fused"
+
+    @property
+    def copied_share(self) -> float:
+        return 1 / self.num_chunks
+
+    def backward_nbytes(self, width: float, made: float) -> float:
+        if self.is_fused:
+            return made
+        n = self.num_chunks  # of which the last has no gradient in the outputs' dtype yet
+        return max(width * (1 + 2 / n), made * (1 - 1 / n) + 3 * width / n)
 
     def count(self, target: Array) -> float:
         return target.size / target.shape[-1] if _is_soft(target) else super().count(target)

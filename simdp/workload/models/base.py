@@ -86,6 +86,9 @@ class Model(Spec):
     depth_key: ClassVar[str | None] = None
     """The key of the number of blocks, if the model is a stack of equal ones."""
 
+    trained_with_fused_loss: ClassVar[bool] = False
+    """Whether its library trains it with a fused cross entropy."""
+
     padding_is_unseen: ClassVar[bool] = False
     """Whether no token attends to later ones, so that any token can pad short samples."""
 

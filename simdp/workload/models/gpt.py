@@ -304,6 +304,7 @@ class Mpt(CausalModel):
     trunk: ClassVar[str] = "transformer."
     kind: Literal["mpt"] = "mpt"
     depth_key: ClassVar[str] = "n_layers"
+    trained_with_fused_loss: ClassVar[bool] = True
     vocab_size: Int = Field(50368, ge=1, le=10**9)
     d_model: Int = Field(2048, ge=1, le=10**7)
     n_heads: Int = Field(16, ge=1, le=10**7)

@@ -49,7 +49,7 @@ def test_the_peak_is_marked_and_named(single, drawn):
     (ax,) = drawn(MemoryOverTime(), single)
     (said,) = [text for text in texts(ax) if text.startswith("peak")]
     first, second = said.splitlines()
-    assert " kB of 80 GB, in " in first
+    assert " kB of 84.99 GB, in " in first
     assert second.startswith(("parameters", "gradients", "buckets"))
     marker = next(line for line in ax.lines if line.get_marker() == "v")
     assert marker.get_ydata()[0] == pytest.approx(max(top(ax)))
@@ -118,7 +118,7 @@ def test_ranks_on_one_device_are_drawn_together(play, drawn):
 def test_every_rank_has_its_own_capacity(play):
     devices = ["a100-sxm4-80gb"] * 3 + ["a100-sxm4-40gb"]
     result = play(set={"cluster.device": devices}).points[-1]
-    assert [capacity(result, rank) for rank in (0, 3)] == [80e9, 40e9]
+    assert [capacity(result, rank) for rank in (0, 3)] == [79.15 * 2**30, 39.5 * 2**30]
 
 
 def test_bars_are_the_peaks_of_the_ranks(uneven, drawn):
@@ -131,7 +131,7 @@ def test_bars_are_the_peaks_of_the_ranks(uneven, drawn):
         row = round(bar.get_y() + bar.get_height() / 2)
         ends[row] = max(ends[row], bar.get_x() + bar.get_width())
     assert [1e3 * end for end in ends] == pytest.approx(alike)
-    assert "capacity 80 GB" in ax.get_xlabel()
+    assert "capacity 84.99 GB" in ax.get_xlabel()
 
 
 def test_ranks_that_keep_the_same_share_a_bar(play, drawn):

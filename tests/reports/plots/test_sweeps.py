@@ -10,6 +10,8 @@ from simdp.reports.plots.loss import LossTime
 from simdp.reports.plots.sweep import PointBars, SweepCurve, places_of
 from simdp.results.result import Study
 
+A100 = 79.15 * 2**30 / 1e9
+
 
 def swept(study, key, values, **metrics):
     """The study at points that set a key; each metric has a value for every point."""
@@ -77,12 +79,12 @@ def test_the_capacity_is_a_line_where_some_points_need_more(single, drawn):
     large = swept(
         single, "workload.microbatch", [1, 2, 4], **peaks, fits_memory=[True, True, False]
     )
-    for study, expected in ((small, []), (large, ["capacity 80 GB"])):
+    for study, expected in ((small, []), (large, ["capacity 84.99 GB"])):
         _, bottom = drawn(SweepCurve(), study)
         said = [text.get_text() for text in bottom.texts]
         assert [text for text in said if "capacity" in text] == expected
         heights = [line.get_ydata() for line in bottom.lines if line.get_linestyle() == "--"]
-        assert [list(height) for height in heights] == [[80.0, 80.0]] * len(expected)
+        assert [list(height) for height in heights] == [[A100, A100]] * len(expected)
 
 
 def test_values_without_a_number_have_no_axis():
