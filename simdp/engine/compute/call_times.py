@@ -365,7 +365,7 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
         _cast_weights(found, workload, activity, ran)
     if workload.model.recorded:  # with its loss
         return found
-    return [*found, _kernels_of_loss(workload, activity, flowing, ran)]
+    return [*found, _kernels_of_loss(workload, flowing, ran)]
 
 
 def _cast_between_units(
@@ -407,24 +407,20 @@ def _cast_weights(
 
 
 def _kernels_of_loss(
-    workload: Workload, activity: str, flowing: Sequence[Shape], ran: Sequence[str]
+    workload: Workload, flowing: Sequence[Shape], ran: Sequence[str]
 ) -> list[Kernel]:
-    """Kernels of a loss: prediction and target in, a gradient out; and casts of outputs.
-
-    A fused loss reads outputs as they are; in backward it also writes their gradients.
-    """
-    graph, full = workload.graph, numpy_dtype(workload.dtype).itemsize
+    """Kernels of a loss: prediction and target in, a gradient out; and casts of outputs."""
+    graph, dtype = workload.graph, workload.dtype
     width = float(sum(prod(flowing[value]) for value, _ in graph.outputs))
-    made = sum(
-        prod(flowing[value]) * numpy_dtype(ran[value - len(graph.inputs)]).itemsize
-        for value, _ in graph.outputs
-    )
-    whole = width * full
-    casts = [Kernel(0.0, made + whole)] * (workload.precision.widens_outputs and made < whole)
-    if workload.loss.is_fused:
-        read = made if not casts else whole
-        return [Kernel(4 * width, read * (1 + (activity == "backward"))), *casts]
-    return [Kernel(4 * width, 2 * whole), *casts]
+    loss = [Kernel(4 * width, 2 * width * numpy_dtype(dtype).itemsize)]
+    if workload.precision.widens_outputs:
+        made = sum(
+            prod(flowing[value]) * numpy_dtype(ran[value - len(graph.inputs)]).itemsize
+            for value, _ in graph.outputs
+        )
+        whole = width * numpy_dtype(dtype).itemsize
+        loss += [Kernel(0.0, made + whole)] * (made < whole)
+    return loss
 
 
 # compute_parts ------------------------------------------------------------------------------------

@@ -154,8 +154,7 @@ def kernels_of_loss(activity: str, flow: Flow) -> list[Kernel]:
 
     Cross entropy is a log_softmax and the selection of one number per row; backward clears a
     gradient, writes one number per row, and passes through the log_softmax. Autocast runs the
-    log_softmax in 16 bits and the rest in 32. Backward begins with a gradient of 1. A fused loss is
-    one kernel each way, which reads the outputs as they are.
+    log_softmax in 16 bits and the rest in 32. Backward begins with a gradient of 1.
     """
     found = [Kernel(0.0, 0.0, float(flow.full))] * (activity == "backward")
     for value, _ in flow.graph.outputs:
@@ -169,11 +168,8 @@ def _of_output(activity: str, value: Value, flow: Flow) -> list[Kernel]:
     width, full, low = flow.elements(value), flow.full, flow.itemsize(value)
     forward, kind = activity == "forward", flow.workload.loss.kind
     cast = [Kernel(0.0, width * (low + full))] * (low != full)
-    widens = flow.workload.precision.widens_outputs
-    if widens:
+    if flow.workload.precision.widens_outputs:
         low = full
-    if flow.workload.loss.is_fused:
-        return [*cast * widens, Kernel(4 * width, (1 + (not forward)) * width * low)]
     if kind not in ("cross_entropy", "nll"):
         return [*cast, Kernel(4 * width, (2 + (not forward)) * width * full)]
     rows = width / flow.shapes[value][-1]
