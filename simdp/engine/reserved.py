@@ -90,7 +90,7 @@ class CachingAllocator:
         self._made = 0
 
     def malloc(self, nbytes: float, stream: int = MAIN) -> Block:
-        """Allocate the smallest free block that fits, or a new segment; the remainder stays free."""
+        """Allocate the smallest free block that fits, or a new segment; the rest stays free."""
         size = max(ceil(nbytes / BLOCK_NBYTES), 1) * BLOCK_NBYTES
         pool = stream, size <= SMALL_NBYTES
         fitting = self._free.setdefault(pool, [])
