@@ -15,7 +15,7 @@ def test_the_table_names_methods_and_what_was_assumed(capsys: pytest.CaptureFixt
     arguments = ["fits", MODEL, "--gpus", "2", "--device", "h100-sxm5-80gb", "--microbatch", "4"]
     assert run_command_line(arguments) == 0
     out = capsys.readouterr().out
-    assert "gpt2 on 2 GPUs of 80 GB, mixed bfloat16; memory in GB, steps in" in out
+    assert "gpt2 on 2 GPUs of 84.9 GB, mixed bfloat16; memory in GB, steps in" in out
     assert "precision: mixed bfloat16: weights, gradients and layers in bfloat16" in out
     assert "USD/M: per million" in out
     assert "90 % interval of its step:" in " ".join(out.split())
@@ -45,7 +45,7 @@ def test_the_least_number_of_gpus_is_a_column(capsys: pytest.CaptureFixture[str]
     arguments += ["--method", "full"]
     assert run_command_line([*arguments, "--microbatch", "2"]) == 0
     out = capsys.readouterr().out
-    assert "gpt2 on the fewest GPUs of 80 GB" in out
+    assert "gpt2 on the fewest GPUs of 84.9 GB" in out
     assert "the fewest that train all weights: 1 with ddp" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "\n    1  ddp " in out

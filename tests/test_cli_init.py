@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_said_and_nothing_is_written(say):
     first, _, rest = line.partition(" TB ")
     assert first.startswith("--gpus 8: llama3-70b does not fit: it takes 1.")
     assert rest == (
-        "of 80 GB per GPU at least, with ddp and recompute: blocks; leave out --strategy and "
+        "of 84.9 GB per GPU at least, with ddp and recompute: blocks; leave out --strategy and "
         "--recompute, or find how many it needs by `python -m simdp fits llama3-70b --gpus '?' "
         "--machine dgx-h100`."
     )

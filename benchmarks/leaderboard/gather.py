@@ -29,7 +29,7 @@ from simdp.workload.compute import FromMeasurements, time_at
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.step_costs import flops_of_calls, matrix_dtype, passes
 
-VERSION = 2
+VERSION = 3
 DATE = "2026-11-26"
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "validation"

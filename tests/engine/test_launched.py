@@ -48,7 +48,7 @@ def test_ranks_with_other_devices_and_batches_have_kernels_of_their_own():
     one, other = (found.of(rank, "forward", "layers.0") for rank in (0, 3))
     assert one != other
     assert found.of(1, "forward", "layers.0") == one
-    assert found.memory.tolist() == [80e9] * 3 + [32e9]
+    assert found.memory.tolist() == [79.15 * 2**30] * 3 + [31.74 * 2**30]
 
 
 def test_measured_steps_know_no_kernels():

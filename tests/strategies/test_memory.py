@@ -80,7 +80,7 @@ def test_all_at_once_those_of_a_group_count_together():
 
 @for_each(
     ("k", "peaks", "enough"),
-    [(1, [40e9, 10e9], True), (1, [40e9, 41e9], False), (2, [21e9, 20e9], False)],
+    [(1, [42e9, 10e9], True), (1, [42e9, 43e9], False), (2, [22e9, 21e9], False)],
 )
 def test_a_device_has_room_for_all_of_its_ranks(k, peaks, enough):
     cluster = Cluster(world_size=2, ranks_per_device=k, device="a100-sxm4-40gb", link="nvlink3")

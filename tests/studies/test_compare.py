@@ -183,7 +183,7 @@ def test_one_device_of_lists_and_nodes_is_the_first(lay):
         "inter_node": network,
     }
     single, ddp = lay(cluster=cluster, workload={**WORKLOAD, "dtype": "float32"}).points
-    assert single.capacity_bytes == ddp.capacity_bytes == 16e9
+    assert single.capacity_bytes == ddp.capacity_bytes == 15.78 * 2**30
     assert single.changed["cluster.device"] == "v100-sxm2-16gb"
 
 

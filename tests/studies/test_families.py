@@ -66,7 +66,7 @@ def test_the_catalogue_is_listed():
     assert list(KNOWN["devices"]) == DEVICES.names()
     assert list(KNOWN["links"]) == LINKS.names()
     assert list(KNOWN["machines"]) == MACHINES.names()
-    assert KNOWN["devices"]["a100-sxm4-80gb"] == "19.5 TFLOP/s float32, 80 GB at 2039 GB/s"
+    assert KNOWN["devices"]["a100-sxm4-80gb"] == "19.5 TFLOP/s float32, 79.15 GiB at 2039 GB/s"
 
 
 @for_each("family", KNOWN)

@@ -13,12 +13,15 @@ def here():
         yield found
 
 
+H100 = int(79.11 * 2**30)
+
+
 def test_devices_are_those_of_the_catalogue(here):
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 4
     assert torch.cuda.get_device_name(1) == "NVIDIA H100 SXM5 80GB"
     assert torch.cuda.get_device_capability() == (9, 0)
-    assert torch.cuda.get_device_properties("cuda:1").total_memory == 80 * 10**9
+    assert torch.cuda.get_device_properties("cuda:1").total_memory == H100
     assert torch.cuda.is_bf16_supported()
     assert torch.cuda.nccl.version() > (2, 0)
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
@@ -47,7 +50,7 @@ def test_memory_is_that_of_the_tensors(here):
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == 4 * 2**20 == torch.cuda.memory_reserved()
     assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == 4 * 2**20
-    assert torch.cuda.mem_get_info() == (80 * 10**9 - 4 * 2**20, 80 * 10**9)
+    assert torch.cuda.mem_get_info() == (H100 - 4 * 2**20, H100)
     assert "4194304 B" in torch.cuda.memory_summary()
     x.untyped_storage().resize_(0)
     assert torch.cuda.memory_allocated() == 0
