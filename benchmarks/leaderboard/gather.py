@@ -29,12 +29,22 @@ from simdp.workload.compute import FromMeasurements, time_at
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.step_costs import flops_of_calls, matrix_dtype, passes
 
-VERSION = 3
+VERSION = 2
 DATE = "2026-11-26"
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "validation"
 
 Record = dict[str, Any]
+
+
+LATER = ("dataparallel", "memory", "pytorch-ddp-2026")
+"""Folders of scenarios that were added since this version of the points, or have no times."""
+
+
+def folders() -> list[Path]:
+    """Folders whose scenarios are the points of this version."""
+    found = (path for path in SCENARIOS.iterdir() if path.is_dir() and path.name not in LATER)
+    return sorted(found)
 
 
 def gathered(paths: Sequence[Path]) -> Record:
@@ -202,7 +212,7 @@ def lines(scenarios: Record) -> Iterator[str]:
 
 def main() -> int:
     """Write the file."""
-    put(FILE, "".join(lines(gathered([SCENARIOS]))))
+    put(FILE, "".join(lines(gathered(folders()))))
     return 0
 
 
