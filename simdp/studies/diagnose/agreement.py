@@ -24,10 +24,10 @@ COLLECTIVE_STATE_MISMATCH = "COLLECTIVE_STATE_MISMATCH"
 UNDECIDED = "UNDECIDED"
 
 UNEVEN = ("all_to_all",)
-"""Collectives whose ranks may send as much as each of them likes."""
+"""Collectives in which ranks may send different sizes."""
 
 AHEAD = 4
-"""Calls that are compared to find who left one out."""
+"""Calls that are compared to find the rank that left one out."""
 
 
 class RankCall(NamedTuple):
@@ -67,8 +67,8 @@ def compared(
     Returns
     -------
     (str, str, tuple of int)
-        The state of the match, what differs in words, and who differs from most; nobody where no
-        side is in the majority.
+        The state of the match, the difference in words, and the rank that differs from most; none
+        where no side is in the majority.
     """
     checks: list[tuple[str, Callable[[RankCall], object]]] = [
         (COLLECTIVE_TYPE_MISMATCH, lambda call: call.name),

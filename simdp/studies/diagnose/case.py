@@ -99,7 +99,7 @@ class Case:
 
     @property
     def blamed(self) -> Floats:
-        """Who waits for whom, shape `(num_steps, num_ranks, num_ranks + 1)` [s]."""
+        """Waiting time by rank and cause, shape `(num_steps, num_ranks, num_ranks + 1)` [s]."""
         return self._by_step([each.blamed for each in self.charged])
 
     def _by_step(self, columns: Sequence[Floats]) -> Floats:

@@ -224,7 +224,7 @@ def _loader(host: HostEvents, offset: float) -> Instants:
 
 
 def _host_late(trace: RankTrace, gaps: Instants, offset: float) -> tuple[Instants, int]:
-    """Gaps whose next kernel was not yet launched when the device ran dry, and how many."""
+    """Gaps before kernels that were launched after the device ran dry, and their number."""
     kernels = trace.kernels
     ran = np.flatnonzero(kernels.kind != SYNC)
     if not len(ran) or not len(gaps.start):

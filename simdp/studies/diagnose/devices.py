@@ -46,7 +46,7 @@ def _model(known: str) -> list[str]:
 
 
 def machines_with(device: str) -> list[str]:
-    """Machines of the catalogue whose devices are all of this kind."""
+    """Catalogue machines with devices of this kind alone."""
     return [
         name
         for name in MACHINES.mentioning(device)

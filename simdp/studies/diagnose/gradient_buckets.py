@@ -80,7 +80,7 @@ def _usual(steps: Sequence[Sent]) -> Sent:
 
 
 def _period(sent: Sequence[tuple[int, str]]) -> Sent:
-    """The shortest part whose repetition is the whole, as far as it goes."""
+    """The shortest part that repeats up to the end of the whole."""
     for length in range(1, len(sent)):
         if all(sent[i] == sent[i - length] for i in range(length, len(sent))):
             return tuple(sent[:length])

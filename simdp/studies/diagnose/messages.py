@@ -16,7 +16,7 @@ MESSAGES = ("send", "recv")
 
 
 class MessagePath(NamedTuple):
-    """From whom to whom messages go, in a group."""
+    """Senders and receivers of messages in a group."""
 
     group: str
     source: int

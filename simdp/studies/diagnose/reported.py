@@ -60,7 +60,7 @@ STEPS = 3
 """A step to warm up, and two that count."""
 
 LARGE = 1e9
-"""Bytes of an all_reduce whose bus bandwidth is that of the links."""
+"""Bytes of an all_reduce that reaches the bus bandwidth of the links."""
 
 LARGEST_BATCH = 1024
 """Samples of a micro-batch that are tried at most, where none is given."""
@@ -85,7 +85,7 @@ TINY = 1e-9
 """Seconds that count as none."""
 
 BUCKET = 25 * 2**20
-"""Bytes of a bucket of DDP, whose bus bandwidth is compared."""
+"""Bytes of a DDP bucket for the comparison of bus bandwidths."""
 
 ALIKE = "x the samples; time of as many as now)"
 """End of a change that makes steps larger."""
@@ -406,7 +406,7 @@ class _Simulated(NamedTuple):
 
 
 class _Job:
-    """A job whose model, or number of parameters, is known.
+    """A job with a known model or number of parameters.
 
     Attributes
     ----------
@@ -449,7 +449,7 @@ class _Job:
         return self._nearest(raw)
 
     def _nearest(self, raw: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """The micro-batch whose kernels take the compute that was reported, or most nearly so."""
+        """The micro-batch with kernels that take nearest to the reported compute."""
         scenario = with_data(raw, 1)[0]
         times = CallTimes(scenario.workload, roofline_of(scenario.cluster))
 
@@ -523,7 +523,7 @@ class _Job:
     # Findings ------------------------------------------------------------------------------------
 
     def findings(self, remedies: bool) -> Iterator[Finding]:
-        """Causes whose shares add up to the step."""
+        """Causes with shares that add up to the step."""
         yield from self._of_compute()
         job, (_, high) = self.job, self.exposed_in
         without = self._without_overlap() if job.comm > high else None
@@ -633,7 +633,7 @@ class _Job:
         return f"{said}. Or the ranks wait for a slow one: traces of all ranks tell these apart."
 
     def _machines_like(self, rate: float) -> Iterator[str]:
-        """Machines with the same devices, whose links give about this bus bandwidth."""
+        """Machines with the same devices and links of about this bus bandwidth."""
         device = known_machine(self.job.machine).cluster.get("device")
         for name in machines_with(device) if isinstance(device, str) else ():
             if name == self.job.machine:

@@ -119,7 +119,7 @@ def _collective(
 
 
 def late_rows(case: Case, read: Reading) -> Iterator[LateRow]:
-    """What each step lost, and who came last; none of jobs of one rank."""
+    """Time lost in each step, and the last rank; none for jobs of one rank."""
     if len(case.lines) < 2 or not case.has_steps:
         return
     late = read.late
@@ -141,7 +141,7 @@ def node_rows(case: Case, ranks: Sequence[RankRow]) -> Iterator[NodeRow]:
 
 
 def wait_rows(case: Case) -> Iterator[WaitRow]:
-    """Who waits for whom in the open, by how long."""
+    """Exposed waiting time of each rank for each other one."""
     mean_wait = case.blamed[:, :, :-1].mean(axis=0)
     order = np.argsort(-mean_wait, axis=None, kind="stable")
     for flat in order.tolist():

@@ -18,7 +18,7 @@ UNKNOWN = {
     "memory_bandwidth": "1 TB/s",
     "launch": "0 s",
 }
-"""Stands for a device that nobody described: times are the profile's, and need none of it."""
+"""Placeholder for an unknown device: times are those of the profile."""
 
 
 def catalogue_name(said: str | None) -> str | None:

@@ -26,7 +26,7 @@ MAX_LAYERS = 64
 
 
 LOST = 1e-3
-"""Part of a step's gradients whose copies may be missing."""
+"""Share of a step's gradients that may lack copies."""
 
 
 def layers_of(

@@ -102,7 +102,7 @@ def _by_buckets(
 def _with_lost(
     layers: list[ReplayedLayer], found: Recognised, itemsize: int
 ) -> list[ReplayedLayer]:
-    """Add tensors that are broadcast, but whose copies are too short to be seen."""
+    """Add tensors that are broadcast with copies too short to appear in the trace."""
     known = Counter(size for layer in layers for _, size in layer.tensors)
     lost = Counter(round(nbytes / itemsize) for nbytes in found.tensors) - known
     more = tuple((f"lost{i}", size) for i, size in enumerate(lost.elements()))
