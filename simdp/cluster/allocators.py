@@ -20,6 +20,11 @@ class Allocator(Spec):
     caches: ClassVar[bool] = False
     """Whether it keeps free memory in segments, so that it reserves more than tensors take."""
 
+    @property
+    def grows(self) -> bool:
+        """Whether its segments grow."""
+        return False
+
     @abstractmethod
     def taken(self, nbytes: float) -> float:
         """Return the device memory used by a tensor of ``nbytes``; 0 for none."""
@@ -59,6 +64,10 @@ class Cuda(Allocator):
     caches: ClassVar[bool] = True
 
     expandable_segments: Bool = False
+
+    @property
+    def grows(self) -> bool:
+        return self.expandable_segments
 
     def taken(self, nbytes: float) -> float:
         block = ceil(nbytes / BLOCK_NBYTES) * BLOCK_NBYTES

@@ -204,9 +204,8 @@ def reserved_memory(scenario: Scenario, capacity: float | None = None) -> Reserv
     steps = {"steps": max(STEPS, scenario.workload.steps or 0), "epochs": None}
     workload = scenario.workload.model_copy(update=steps)
     run = _run_of(scenario.model_copy(update={"workload": workload}))
-    is_expandable = getattr(scenario.cluster.allocator, "expandable_segments", False)
-    memory, allocator = run.memory, CachingAllocator(is_expandable, capacity)
-    memory.ledger = _Replay(allocator, isinstance(run.program.partition, RowPartition))
+    memory, allocator = run.memory, CachingAllocator(scenario.cluster.allocator.grows, capacity)
+    memory.ledger = _AllocationLedger(allocator, isinstance(run.program.partition, RowPartition))
     memory.observed_steps = STEPS
     _keep_sizes(memory.footprint)
     run.follow_memory()
@@ -259,7 +258,7 @@ def _keep_sizes(footprint: Footprint) -> None:
     footprint.room, footprint.gradient = sized, piece  # type: ignore[method-assign]
 
 
-class _Replay(MemoryLedger):
+class _AllocationLedger(MemoryLedger):
     """Passes allocations to an allocator, and frees the youngest tensor of a size."""
 
     def __init__(self, allocator: CachingAllocator, has_streams: bool) -> None:

@@ -352,14 +352,17 @@ class Validation(Inline):
     def beyond(self, limit: float) -> list[tuple[str, str, float]]:
         """Return clusters with a larger mean error of predicted points.
 
-        Each with ``"steps"`` or ``"collectives"``, and the error.
+        Each with ``"steps"``, ``"collectives"`` or ``"peaks of memory"``, and the error.
         """
-        both = (("steps", self.step_summaries()), ("collectives", self.collective_summaries()))
+        errors = [
+            *((one.name, "steps", one.mean_error) for one in self.step_summaries()),
+            *((one.name, "collectives", one.mean_error) for one in self.collective_summaries()),
+            *((name, "peaks of memory", self.of(name).memory_error()) for name in self.clusters),
+        ]
         return [
-            (one.name, kind, one.mean_error)
-            for kind, summaries in both
-            for one in summaries
-            if one.mean_error is not None and one.mean_error > limit
+            (name, kind, error)
+            for name, kind, error in errors
+            if error is not None and error > limit
         ]
 
     def to_json(self) -> str:

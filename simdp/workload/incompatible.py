@@ -124,6 +124,7 @@ IDLE = {
     "lr_scaling": "none",
     "recompute": "none",
     **OF_RECOMPUTE,
+    "keeps_outputs": True,
     "clip_grad_norm": None,
     "norm_type": 2.0,
     "clip_grad_value": None,

@@ -505,3 +505,14 @@ def test_losses_equal_torchs(case):
         assert value == pytest.approx(float(golden[f"{case}|{reduction}.loss"]), rel=1e-12)
         wanted = np.moveaxis(golden[f"{case}|{reduction}.grad"], 1, -1)
         np.testing.assert_allclose(slope, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_a_fused_loss_has_no_chunks(refuse):
+    loss = {"kind": "cross_entropy", "implementation": "fused", "num_chunks": 8}
+    (line,) = refuse({"workload.loss": loss})
+    assert line.endswith("num_chunks: a fused loss has no copies to cut into chunks; leave it out.")
+
+
+def test_inference_keeps_no_outputs_for_backward(refuse):
+    lines = refuse({"workload.mode": "inference", "workload.keeps_outputs": False})
+    assert "workload.keeps_outputs: mode: inference trains nothing; leave this out." in lines

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from simdp.workload import Workload
+from simdp.workload.incompatible import OF_RECOMPUTE
 from simdp.workload.lifetimes import Rerun, recomputed
 
 BLOCK = [
@@ -77,3 +78,7 @@ def test_keys_of_recomputation_need_one(key, value):
     with pytest.raises(ValueError, match="recompute: none runs nothing again"):
         runs("none", **{key: value})
     assert line
+
+
+def test_defaults_of_recomputation_are_those_of_the_workload():
+    assert {key: Workload.model_fields[key].default for key in OF_RECOMPUTE} == OF_RECOMPUTE

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.arrays import Array
-from simdp.spec import Bool, Float, Int
+from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers.activations import log_softmax, logistic
 from simdp.workload.losses import Elementwise, Loss
 
@@ -223,9 +223,10 @@ class CrossEntropy(OfClasses):
     label_smoothing : float
         Share of a target that is spread over all classes.
     implementation : {"torch", "fused"}
-        Kernels on a device: torch's log_softmax and nll_loss in 32 bits; or one kernel each way,
-        which keeps the logits as they are and makes their gradient in their dtype, as in
-        flash-attn, Apex, Liger and a compiled loss. The numbers are the same.
+        Memory on a device: of torch's log_softmax and nll_loss in 32 bits; or of one kernel each
+        way, which keeps the logits as they are and makes their gradient in their dtype, as in
+        flash-attn, Apex, Liger and a compiled loss. The numbers are the same, and the times: those
+        of torch's kernels.
     num_chunks : int
         Chunks of tokens that torch's kernels work on one after the other (torchtune, litgpt), with
         a copy of one chunk in 32 bits at a time.
@@ -244,7 +245,7 @@ class CrossEntropy(OfClasses):
     @model_validator(mode="after")
     def _check_chunks(self) -> Self:
         if self.implementation == "fused" and self.num_chunks > 1:
-            raise ValueError(
+            raise problem(
                 "num_chunks: a fused loss has no copies to cut into chunks; leave it out."
             )
         return self

@@ -40,6 +40,9 @@ def test_peaks_are_compared_with_allocated_and_reserved_memory(write):
     assert [row["kind"] for row in found.plain()["memory"]] == ["allocated", "reserved"]
     (line,) = [line for line in words.memory_summary(found) if line.startswith("memory")]
     assert line == "memory: 27.4 % off in the mean of 2 peaks; 1 lie in their 90 % interval"
+    missed = [("box", "peaks of memory", found.memory_error())]
+    assert [one for one in found.beyond(0.1) if one[1] == "peaks of memory"] == missed
+    assert [one for one in found.beyond(0.5) if one[1] == "peaks of memory"] == []
     assert "## Peak memory" in text_page(found, {}, 0.1)
     assert "Peak memory" in [section.title for section in page(found).sections]
 
