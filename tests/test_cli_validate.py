@@ -108,6 +108,14 @@ def test_a_scenario_that_is_wrong_is_refused_before_anything_is_written(say):
     assert not Path("runs/validation").exists()
 
 
+def test_a_limit_holds_for_peaks_of_memory(say):
+    measured = {"source": "a bench", "memory": [{"allocated": "1 GB"}]}
+    Path("all.yaml").write_text(yaml.safe_dump({**MINIMAL, "measured": measured}))
+    status, _, lines = say("--max-error", "10%", path="all.yaml")
+    assert status == 3
+    assert "peaks of memory" in lines[0]
+
+
 def test_a_limit_needs_something_that_is_predicted(say):
     point = {"step_time": "100 us", "role": "calibration"}
     measured = {"source": "a bench", "points": [point]}

@@ -132,7 +132,8 @@ def _share(option: str, text: str) -> float:
 def _need_predictions(found: Validation) -> None:
     from simdp.errors import ScenarioError
 
-    if not any(one.role == "predicted" for one in (*found.points, *found.rows)):
+    times = any(one.role == "predicted" for one in (*found.points, *found.rows))
+    if not times and found.memory_error() is None:
         raise ScenarioError(
             ["--max-error: nothing is predicted; give points role: predicted, or leave it out."]
         )

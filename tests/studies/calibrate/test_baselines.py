@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from simdp.results.metrics import to_json
 from simdp.scenario import checked
 from simdp.studies.calibrate.steps import solve_baselines
 
+ROOT = Path(__file__).parents[3]
 BASE = {
     "name": "box",
     "cluster": {"machine": "sia-rtx", "world_size": 2},
@@ -52,6 +54,14 @@ def test_the_step_of_one_device_is_found_again_from_any_number_of_ranks(tmp_path
         assert found.found == pytest.approx(40e-3, rel=1e-4)
         assert found.change == pytest.approx(-0.2, abs=1e-3)
         assert found.low < found.found < found.high
+
+
+def test_a_sharded_step_may_be_shorter_than_that_of_one_device():
+    """One device updates all parameters, a rank of eight an eighth of them."""
+    path = ROOT / "scenarios" / "validation" / "mosaic" / "mosaic-h100_mpt-7b.yaml"
+    (found,) = solve_baselines([path])
+    measured = 6 * 8 / 41.574
+    assert measured < found.found < 1.1 * measured
 
 
 def test_it_is_told_in_a_table_and_as_json(tmp_path):
