@@ -31,6 +31,7 @@ from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import Scenario
 from simdp.steps.partition import RowPartition
+from simdp.strategies.memory import beside_tensors
 
 SMALL_NBYTES = 2**20
 """Tensors up to here share small segments (torch: kSmallSize)."""
@@ -191,23 +192,27 @@ class ReservedMemory(NamedTuple):
     reserved: float
 
 
-def reserved_memory(scenario: Scenario, capacity: float | None = None) -> ReservedMemory:
+def reserved_memory(scenario: Scenario) -> ReservedMemory:
     """Replay the allocations of the fullest rank in its first steps.
+
+    Segments have the memory of a device less the middle of `beside_tensors`.
 
     Parameters
     ----------
     scenario : Scenario
         Without numerics, of a strategy without a parameter server.
-    capacity : float or None
-        Memory of a device for segments [bytes]; None for no limit.
     """
+    cluster = scenario.cluster
+    memory = min(device.memory for device in cluster.devices()) / cluster.ranks_per_device
+    capacity = memory - sum(beside_tensors(0.0, cluster.world_size)) / 2
     steps = {"steps": max(STEPS, scenario.workload.steps or 0), "epochs": None}
     workload = scenario.workload.model_copy(update=steps)
     run = _run_of(scenario.model_copy(update={"workload": workload}))
-    memory, allocator = run.memory, CachingAllocator(scenario.cluster.allocator.grows, capacity)
-    memory.ledger = _AllocationLedger(allocator, isinstance(run.program.partition, RowPartition))
-    memory.observed_steps = STEPS
-    _keep_sizes(memory.footprint)
+    allocator = CachingAllocator(cluster.allocator.grows, capacity)
+    has_streams = isinstance(run.program.partition, RowPartition)
+    run.memory.ledger = _AllocationLedger(allocator, has_streams)
+    run.memory.observed_steps = STEPS
+    _keep_sizes(run.memory.footprint)
     run.follow_memory()
     return ReservedMemory(float(allocator.most_allocated), float(allocator.most_reserved))
 

@@ -169,9 +169,12 @@ def footer(study: Drawn) -> str:
         return f"machine {study.name} · {len(study.points)} steps · simdp {study.version}"
     if isinstance(study, Validation):
         measured = len(study.points) + len(study.rows)
-        names = dict.fromkeys(one.cluster for one in (*study.points, *study.rows))
+        names = {one.cluster for one in (*study.points, *study.rows)}
+        names |= {one.cluster for one in study.memory}
         where = f"cluster {min(names)}" if len(names) == 1 else f"{len(names)} clusters"
-        return f"{where} · {measured} measured times · simdp {study.version}"
+        times = f"{measured} measured times" if measured or not study.memory else ""
+        peaks = f"{len(study.memory)} peaks of memory" if study.memory else ""
+        return " · ".join(filter(None, [where, times, peaks, f"simdp {study.version}"]))
     name, seed = study.scenario.get("name", "?"), study.scenario.get("seed", 0)
     return f"scenario {name} · seed {seed} · simdp {study.version}"
 

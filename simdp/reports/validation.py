@@ -37,7 +37,7 @@ def setting(chosen: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
     Mappings are written as their kind with their plain options.
     """
     said = [
-        f"{short_key(key)} {_written(value)}"
+        f"{short_key(key)} {_written(value)}".rstrip()
         for key, value in chosen.items()
         if key not in leave_out
     ]

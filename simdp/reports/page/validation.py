@@ -68,7 +68,7 @@ def _verdict(found: Validation, target: float) -> Iterator[Section]:
     for one in found.collective_summaries():
         if one.mean_error is not None:
             lines.append(f"Collectives on {one.name}: {percent(one.mean_error)} off in the mean.")
-    if not lines:
+    if not lines and (found.points or found.rows):
         lines.append("Nothing here is predicted: constants were fitted to every point.")
     lines += [f"{line[:1].upper()}{line[1:]}." for line in words.memory_summary(found)]
     narrow = words.narrow_intervals(found)
@@ -96,6 +96,13 @@ def _summary(found: Validation) -> Section:
     if worst is not None:
         said = f"{worst.scenario}, {words.setting(worst.set)}".removesuffix(", ")
         tiles.append(Tile("worst", percent(worst.error, "+.1f"), said))
+    peaks = [one for one in found.memory if one.measured is not None]
+    if not every:
+        tiles = []
+    if peaks:
+        inside = sum(one.is_inside for one in peaks)
+        tiles.append(Tile("peaks of memory", f"{len(peaks):,}", f"{inside} in their interval"))
+        tiles.append(Tile("their error", percent(found.memory_error()), "in the mean"))
     return Summary("Summary", tiles)
 
 

@@ -22,7 +22,7 @@ from simdp.scenario import Scenario, load_scenario
 from simdp.scenario.measured import MeasuredMemory, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.shipped import find
-from simdp.strategies.memory import beside_tensors, state_on_device
+from simdp.strategies.memory import state_on_device
 from simdp.studies.intervals import (
     MEMORY_INTERVALS,
     OWN,
@@ -252,8 +252,7 @@ def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> Memo
             ["memory of a parameter server depends on its clock; leave this point out."]
         )
     memory = min(device.memory for device in cluster.devices())
-    room = memory - beside_tensors(0.0, cluster.world_size)[1]
-    found = reserved_memory(point, room)
+    found = reserved_memory(point)
     kind = "reserved" if measured.reserved is not None else "allocated"
     simulated = found.reserved if kind == "reserved" else found.allocated
     low, high = (simulated * (1 + end) for end in MEMORY_INTERVALS[kind])

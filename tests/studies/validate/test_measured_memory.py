@@ -1,5 +1,7 @@
 """Peaks of memory in a validation: measured and simulated, and runs that do not fit."""
 
+from dataclasses import replace
+
 import pytest
 from small_scenario import MINIMAL
 
@@ -7,6 +9,7 @@ from simdp.engine.reserved import reserved_memory
 from simdp.errors import ScenarioError
 from simdp.reports import validation as words
 from simdp.reports.page.validation import page
+from simdp.reports.theme import footer
 from simdp.reports.validation_table import page as text_page
 from simdp.scenario import load_scenario
 from simdp.studies.intervals import MEMORY_INTERVALS
@@ -45,6 +48,7 @@ def test_peaks_are_compared_with_allocated_and_reserved_memory(write):
     assert [one for one in found.beyond(0.5) if one[1] == "peaks of memory"] == []
     assert "## Peak memory" in text_page(found, {}, 0.1)
     assert "Peak memory" in [section.title for section in page(found).sections]
+    assert footer(found).startswith("cluster box · 3 measured times · 2 peaks of memory · simdp ")
 
 
 def test_a_run_out_of_memory_must_be_refused(write):
@@ -55,6 +59,9 @@ def test_a_run_out_of_memory_must_be_refused(write):
     found = validate([write("box.yaml", measured={"memory": memory})])
     assert [(one.fits, one.is_inside) for one in found.memory] == [("yes", False), ("no", True)]
     assert found.memory_error() is None
+    whole = page(replace(found, points=()))
+    assert not any("Nothing here" in line for line in whole.sections[0].lines)
+    assert footer(replace(found, points=())).startswith("cluster box · 2 peaks of memory · simdp ")
     assert "out of memory: 1 of 2 runs are refused" in words.memory_summary(found)
     assert [row[4] for row in words.memory_rows(found)] == ["out of memory"] * 2
 
