@@ -20,9 +20,12 @@ HALF = {
 SEVERAL = [strategy for strategy in EVERY if strategy["kind"] != "single"]
 
 
+NO_HOST = {"operator": "0 s", "replicate": "0 s"}
+
+
 def run(strategy, *devices, numerics=False):
     cluster = {"device": [QUICK if quick else HALF for quick in devices]}
-    found = scenario(strategy, len(devices), cluster, numerics=numerics)
+    found = scenario(strategy, len(devices), cluster, numerics=numerics, host=NO_HOST)
     return simdp.simulate(found)
 
 
