@@ -29,9 +29,9 @@ class _Moved:
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if not name.startswith("simdp.") or name == "simdp.moved":
             return None
-        from simdp.moved import Finder
+        from simdp.moved import OldModuleFinder
 
-        return Finder().find_spec(name, path, target)
+        return OldModuleFinder().find_spec(name, path, target)
 
 
 if not any(type(finder).__name__ == "_Moved" for finder in sys.meta_path):

@@ -182,7 +182,7 @@ class _Alias(ModuleType):
         return getattr(import_module(self.__dict__["_new"]), name)
 
 
-class Finder(MetaPathFinder, Loader):
+class OldModuleFinder(MetaPathFinder, Loader):
     """Finds modules of `MODULES` under their old names."""
 
     def find_spec(
