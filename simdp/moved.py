@@ -1,7 +1,7 @@
 """Import paths, names and keys of earlier versions that users' files and scripts may hold.
 
-They keep working and warn with the name of today. `simdp` installs `Finder` behind Python's own
-finders, so that it costs nothing as long as no module is missing.
+They keep working and warn with the name of today. `simdp` installs `OldModuleFinder` behind
+Python's own finders, so that it costs nothing as long as no module is missing.
 """
 
 from __future__ import annotations
