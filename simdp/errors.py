@@ -122,7 +122,9 @@ class ProgramError(SimdpError):
     exit_status = 2
 
 
-def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
+def unknown_name(
+    what: str, given: object, known: Sequence[str], close: Sequence[str] | None = None
+) -> str:
     """Say that a name is unknown, which names are known, and which one was probably meant.
 
     Parameters
@@ -133,6 +135,8 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
         Given name.
     known : sequence of str
         Every name that is allowed.
+    close : sequence of str, optional
+        Those that were probably meant; by default the `close_names`.
 
     Returns
     -------
@@ -143,7 +147,7 @@ def unknown_name(what: str, given: object, known: Sequence[str]) -> str:
     if not known:
         return f"unknown {what} {said}; none are known here."
     listed = ", ".join(known)
-    close = [repr(name) for name in close_names(str(given), known)]
+    close = [repr(name) for name in (close_names(str(given), known) if close is None else close)]
     last = f"{', '.join(close[:-1])} or {close[-1]}" if close[1:] else "".join(close)
     hint = f" Did you mean {last}?" if close else ""
     return f"unknown {what} {said}; known: {listed}.{hint}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -325,6 +325,8 @@ class from_catalogue:  # noqa: N801
         ``"device"`` or ``"link"``.
     names, read : callables
         List the catalogue's names, and read the entry of one name as a mapping.
+    unknown : callable, optional
+        Writes that a name is none of them, by default as `unknown_name`.
     """
 
     def __init__(
@@ -332,8 +334,9 @@ class from_catalogue:  # noqa: N801
         family: str,
         names: Callable[[], list[str]],
         read: Callable[[str], Mapping[str, Any]],
+        unknown: Callable[[str], str] | None = None,
     ) -> None:
-        self.family, self.names, self.read = family, names, read
+        self.family, self.names, self.read, self.unknown = family, names, read, unknown
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -345,7 +348,8 @@ class from_catalogue:  # noqa: N801
         if not isinstance(value, str):
             return value
         if value not in self.names():
-            raise problem(unknown_name(self.family, value, self.names()))
+            unknown = self.unknown or partial(unknown_name, self.family, known=self.names())
+            raise problem(unknown(value))
         return {"name": value, **self.read(value)}
 
 

@@ -16,6 +16,7 @@ from for_each import for_each
 import simdp
 from simdp.__main__ import main
 from simdp.cli import run_command_line
+from simdp.cli.common import listed_values, overrides_of
 from simdp.engine.run import Run
 from simdp.errors import DeadlockError
 from simdp.scenario import Scenario
@@ -843,3 +844,14 @@ def test_ranks_chooses_whose_traces_are_written(say):
 def test_ranks_that_are_none_are_refused_before_the_run(say, options, reason):
     assert say("run", "tiny.yaml", *options) == (2, "", [reason])
     assert not Path("runs").exists()
+
+
+def test_settings_take_the_names_of_drivers():
+    names = "cluster.device=[NVIDIA L4, t4-16gb]", "cluster.device.1=Tesla T4", "name=Tesla T4"
+    assert overrides_of([*names]) == {
+        "cluster.device": ["l4-24gb", "t4-16gb"],
+        "cluster.device.1": "t4-16gb",
+        "name": "Tesla T4",
+    }
+    swept = listed_values("--over", ["cluster.device=Tesla T4,abacus,l4-24gb"], "")
+    assert swept == {"cluster.device": ["t4-16gb", "abacus", "l4-24gb"]}

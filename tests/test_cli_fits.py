@@ -26,6 +26,15 @@ def test_the_table_names_methods_and_what_was_assumed(capsys: pytest.CaptureFixt
         assert f" {strategy} " in out
 
 
+def test_a_device_may_have_its_drivers_name(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for device in ("h100-sxm5-80gb", "NVIDIA H100 80GB HBM3"):
+        arguments = ["fits", MODEL, "--gpus", "2", "--device", device, "--strategy", "ddp"]
+        assert run_command_line([*arguments, "--method", "full", "--microbatch", "4"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
 def test_json_has_the_fields_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fits", MODEL, "--gpus", "2", "--machine", "dgx-h100", "--json"]
     assert run_command_line(arguments) == 0

@@ -218,8 +218,19 @@ def overrides_of(settings: list[str] | None) -> dict[str, Any]:
             raise ScenarioError(
                 [f"--set {setting}: is not KEY=VALUE; write for example cluster.world_size=4."]
             )
-        overrides[key] = parse_yaml(value, f"--set {key}")
+        overrides[key] = _with_catalogue_devices(key, parse_yaml(value, f"--set {key}"))
     return overrides
+
+
+def _with_catalogue_devices(key: str, value: Any) -> Any:
+    """Replace a driver's name of a device, as the value of a key, by the catalogue's."""
+    if not re.search(r"(^|\.)device(\.\d+)?$", key):
+        return value
+    from simdp.cluster.hardware import catalogue_device
+
+    listed = value if isinstance(value, list) else [value]
+    found = [(isinstance(one, str) and catalogue_device(one)) or one for one in listed]
+    return found if isinstance(value, list) else found[0]
 
 
 def listed_values(
@@ -256,7 +267,8 @@ def listed_values(
                 [f"{option} {text}: {key} is there already; give all its values at once."]
             )
         told = short(key, values) if short is not None else None
-        found[key] = parse_yaml(f"[{values}]", f"{option} {text}") if told is None else told
+        parsed = parse_yaml(f"[{values}]", f"{option} {text}") if told is None else told
+        found[key] = _with_catalogue_devices(key, parsed)
     return found
 
 

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from simdp.errors import ScenarioError, unknown_name
+from simdp.errors import ScenarioError, close_names, unknown_name
 from simdp.files import Catalogue, read_yaml
 from simdp.percent import Percent
 from simdp.phrases import problems
@@ -264,7 +264,81 @@ class Device(Spec):
         return self.model_copy(update={"peak": peak, "memory_bandwidth": self.memory_bandwidth / k})
 
 
-AnyDevice = Annotated[Device, from_catalogue("device", DEVICES.names, DEVICES.figures)]
+VENDORS = ("nvidia", "tesla", "geforce", "amd", "instinct")
+"""Words that drivers add to a device's name, some in some versions only."""
+
+
+def catalogue_device(name: str | None) -> str | None:
+    """Find a device of the catalogue by its name or by a driver's.
+
+    Parameters
+    ----------
+    name : str or None
+        A name of ``python -m simdp list devices``, or one as in a profiler trace, ``nvidia-smi``
+        and ``torch.cuda.get_device_name()``: ``"NVIDIA A100-SXM4-80GB"``. Case, punctuation and the
+        vendor's name make no difference.
+
+    Returns
+    -------
+    str or None
+        Its name in the catalogue; None without a name, and for every other device: another board
+        or memory size, a laptop's, or a part of a device (MIG).
+    """
+    if not name or name in DEVICES.names():
+        return name or None
+    return _devices_by_name().get("".join(_words(name)))
+
+
+def driver_name(device: str) -> str | None:
+    """Name a catalogue device as its driver does; None for other devices."""
+    return str(DEVICES.read(device)["driver_names"][0]) if device in DEVICES.names() else None
+
+
+def device_option(name: str | None) -> str | None:
+    """Return the catalogue's name of the device given as ``--device``.
+
+    Raises
+    ------
+    ScenarioError
+        If it is not in the catalogue.
+    """
+    found = catalogue_device(name)
+    if name is not None and found is None:
+        raise ScenarioError([f"--device: {_unknown_device(name)}"])
+    return found
+
+
+def close_devices(name: str) -> list[str]:
+    """Find devices of the catalogue of the same or a similar model: of a 3090 Ti, the 3090."""
+    same, known, plain = catalogue_device(name), DEVICES.names(), "".join(_words(name))
+    if same is not None:
+        return [same]
+    models = {each: re.sub(r"-(sxm\d|pcie)|-\d+gb$|-", "", each) for each in known}
+    close = [each for each in known if re.match(rf"{models[each]}(?!\d)", plain)]
+    return close or close_names(plain, known)
+
+
+def _unknown_device(name: str) -> str:
+    return unknown_name("device", name, DEVICES.names(), close_devices(name))
+
+
+@cache
+def _devices_by_name() -> dict[str, str]:
+    """Catalogue names by every spelling of them and of drivers' names."""
+    return {
+        "".join(_words(spelling)): device
+        for device in DEVICES.names()
+        for spelling in (device, *DEVICES.read(device)["driver_names"])
+    }
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in VENDORS]
+
+
+AnyDevice = Annotated[
+    Device, from_catalogue("device", DEVICES.names, DEVICES.figures, _unknown_device)
+]
 
 
 def describe_device(name: str) -> str:
@@ -549,3 +623,9 @@ def hardware(name: str) -> str:
 def _title(part: Any, key: str) -> Any:
     """Return the title of a part: its catalogue name, or one of its figures."""
     return part if isinstance(part, str) else part.get(key, "device")
+
+
+def machines_with(device: str) -> dict[str, Machine]:
+    """Read the catalogue's machines with devices of this kind alone, by name."""
+    found = {name: read_machine(name, Path()) for name in MACHINES.mentioning(device)}
+    return {name: each for name, each in found.items() if each.cluster.get("device") == device}

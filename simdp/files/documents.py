@@ -383,6 +383,10 @@ def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) 
     return parse_csv(read_text(path, "a table is CSV"), str(path), required, optional)
 
 
+NOT_FIGURES = ("source", "driver_names")
+"""Keys of a catalogue entry that describe the part and do not enter a scenario."""
+
+
 class Catalogue(Mapping[str, Mapping[str, Any]]):
     """A folder of YAML files, one per real part; as a mapping, its parts' figures by name.
 
@@ -426,8 +430,8 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
         return copy.deepcopy(dict(_parsed(text, str(file), is_ours=True)))
 
     def figures(self, name: str) -> dict[str, Any]:
-        """Read the entry of one part, without where its figures come from."""
-        return {key: value for key, value in self.read(name).items() if key != "source"}
+        """Read the figures of one part, without their sources and its other names."""
+        return {key: value for key, value in self.read(name).items() if key not in NOT_FIGURES}
 
 
 # Whole --------------------------------------------------------------------------------------------

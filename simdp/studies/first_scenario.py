@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.hardware import hardware, is_file, read_machine
+from simdp.cluster.hardware import catalogue_device, hardware, is_file, read_machine
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
@@ -106,7 +106,8 @@ def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     given |= {"--method": asked.method, "--microbatch": asked.microbatch}
     options = [option for option, value in given.items() if value is not None]
     do = f"leave out {' and '.join(options)}, or " if options else ""
-    where = f"--machine {asked.machine}" if asked.machine else f"--device {asked.device}"
+    device = catalogue_device(asked.device)
+    where = f"--machine {asked.machine}" if asked.machine else f"--device {device}"
     return (
         f"--gpus {asked.gpus}: {asked.title} does not fit: it takes {taken} of {room} per GPU at "
         f"least, with {least.strategy} and recompute: {least.recompute}; {do}find how many it "

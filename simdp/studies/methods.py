@@ -14,11 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import (
-    DEVICES,
-    MACHINES,
     Machine,
     describe_machine,
+    device_option,
     is_file,
+    machines_with,
     read_machine,
 )
 from simdp.errors import ScenarioError, unknown_name
@@ -211,8 +211,8 @@ def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
 def machine_with(device: str) -> str:
     """Choose the machine of the catalogue with the links to assume for a device.
 
-    NVIDIA's own nodes come first, then those with the most devices. A ScenarioError if the device
-    does not exist, or no machine has it.
+    NVIDIA's own nodes come first, then those with the most devices. A ScenarioError if no machine
+    has it.
     """
     found = _machines_with(device)
     if not found:
@@ -227,16 +227,11 @@ def machine_with(device: str) -> str:
 
 
 def _machines_with(device: str) -> list[str]:
-    if device not in DEVICES.names():
-        line = unknown_name("device", device, DEVICES.names())
-        raise ScenarioError([f"--device: {line}"])
     found = []
-    for name in MACHINES.mentioning(device):
-        cluster = read_machine(name, Path()).cluster
-        if cluster.get("device") == device:
-            networked = "inter_node" in cluster
-            per_node = cluster.get("devices_per_node", 1)
-            found.append((not networked, not name.startswith("dgx"), -per_node, name))
+    for name, machine in machines_with(device).items():
+        cluster = machine.cluster
+        per_node = cluster.get("devices_per_node", 1)
+        found.append(("inter_node" not in cluster, not name.startswith("dgx"), -per_node, name))
     return [name for *_, name in sorted(found)]
 
 
@@ -250,9 +245,10 @@ def place_of(
     if (machine is None) == (device is None):
         which = "neither" if machine is None else "both"
         raise ScenarioError([f"--device, --machine: {which} given; give one of them."])
-    if machine is None and node_size is not None and not _machines_with(device or ""):
-        return _assumed_nodes(device or "", node_size)
-    name = machine or machine_with(device or "")
+    device = device_option(device) or ""
+    if machine is None and node_size is not None and not _machines_with(device):
+        return _assumed_nodes(device, node_size)
+    name = machine or machine_with(device)
     cluster: Raw = {"machine": name}
     figures = dict(known_machine(name).cluster)
     if node_size is not None and node_size != figures.get("devices_per_node", 1):

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import pytest
 from for_each import for_each
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster.hardware import (
     DEVICES,
@@ -11,10 +12,16 @@ from simdp.cluster.hardware import (
     MACHINES,
     AnyDevice,
     AnyLink,
+    catalogue_device,
+    close_devices,
     describe_device,
     describe_link,
+    device_option,
+    driver_name,
+    machines_with,
     read_machine,
 )
+from simdp.errors import ScenarioError
 from simdp.units import parse
 
 PROMISED_DEVICES = [
@@ -34,6 +41,62 @@ PROMISED_DEVICES = [
     "b200-180gb",
     "gb200-186gb",
     "mi300x-192gb",
+]
+DRIVER_NAMES = {
+    "NVIDIA A100-SXM4-80GB": "a100-sxm4-80gb",
+    "A100-SXM-80GB": "a100-sxm4-80gb",
+    "NVIDIA PG509-210": "a100-sxm4-80gb",
+    "NVIDIA A100-SXM4-40GB": "a100-sxm4-40gb",
+    "A100-SXM4-40GB": "a100-sxm4-40gb",
+    "NVIDIA A100-PG509-200": "a100-sxm4-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "Tesla V100-SXM2-16GB": "v100-sxm2-16gb",
+    "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm5-80gb",
+    "NVIDIA H100 PCIe": "h100-pcie-80gb",
+    "NVIDIA H200": "h200-sxm5-141gb",
+    "NVIDIA B200": "b200-180gb",
+    "NVIDIA GB200": "gb200-186gb",
+    "NVIDIA GeForce RTX 2080 Ti": "rtx2080ti-11gb",
+    "GeForce RTX 2080 Ti": "rtx2080ti-11gb",
+    "NVIDIA GeForce RTX 3090": "rtx3090-24gb",
+    "GeForce RTX 3090": "rtx3090-24gb",
+    "NVIDIA GeForce RTX 4090": "rtx4090-24gb",
+    "NVIDIA GeForce RTX 5090": "rtx5090-32gb",
+    "Tesla T4": "t4-16gb",
+    "NVIDIA A10G": "a10g-24gb",
+    "NVIDIA L4": "l4-24gb",
+    "NVIDIA L40S": "l40s-48gb",
+    "Quadro RTX 6000": "quadro-rtx6000-24gb",
+    "NVIDIA RTX A6000": "rtxa6000-48gb",
+    "NVIDIA RTX 6000 Ada Generation": "rtx6000ada-48gb",
+    "AMD Instinct MI300X": "mi300x-192gb",
+    "AMD Instinct MI300X OAM": "mi300x-192gb",
+    "H100_SXM5_80GB": "h100-sxm5-80gb",
+}
+OTHER_DEVICES = [
+    "NVIDIA A100-PCIE-40GB",
+    "A100-PCIE-40GB",
+    "NVIDIA A100-SXM-64GB",
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+    "NVIDIA A100-PG509-200 MIG 1g.5gb",
+    "NVIDIA A800-SXM4-80GB",
+    "NVIDIA A10",
+    "NVIDIA L40",
+    "NVIDIA H100",  # the SXM5 card of 94 GB
+    "NVIDIA H100 NVL",
+    "NVIDIA H200 NVL",
+    "NVIDIA GH200 480GB",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "Quadro RTX 6000 with Max-Q Design",
+    "Tesla V100-PCIE-16GB",
+    "Tesla V100-SXM3-32GB",
+    "AMD Instinct MI250X",
+    "cpu",
+    "",
+    None,
 ]
 PROMISED_LINKS = [
     "pcie3-x16",
@@ -150,3 +213,42 @@ def test_a_device_that_a_machine_writes_out_has_the_catalogues_figures():
                 assert device[key] == known[key], name
             written += 1
     assert written
+
+
+@for_each(("name", "device"), [*DRIVER_NAMES.items(), *((name, None) for name in OTHER_DEVICES)])
+def test_a_drivers_name_is_that_of_one_device_or_of_none(name, device):
+    assert catalogue_device(name) == device
+
+
+@every_device
+def test_no_two_devices_share_a_name(name):
+    assert catalogue_device(name) == name
+    for spelling in DEVICES.read(name)["driver_names"]:
+        assert catalogue_device(spelling) == name
+    assert catalogue_device(driver_name(name)) == name
+    assert "driver_names" not in DEVICES.figures(name)
+
+
+def test_a_device_outside_the_catalogue_has_no_drivers_name():
+    assert driver_name("simulated device") is None
+
+
+def test_another_card_is_refused_with_the_cards_of_its_model():
+    message = (
+        r"^--device: unknown device 'A100-PCIE-40GB'; known: a100-pcie-80gb, .* Did you mean"
+        r" 'a100-pcie-80gb', 'a100-sxm4-40gb' or 'a100-sxm4-80gb'\?$"
+    )
+    with pytest.raises(ScenarioError, match=message):
+        device_option("A100-PCIE-40GB")
+    assert close_devices("NVIDIA GeForce RTX 3090 Ti") == ["rtx3090-24gb"]
+    assert close_devices("NVIDIA L40") == ["l40s-48gb"]
+
+
+def test_a_scenario_with_a_drivers_name_is_pointed_to_the_catalogues():
+    with pytest.raises(ValidationError, match=r"Did you mean 'a100-sxm4-80gb'\?"):
+        TypeAdapter(AnyDevice).validate_python("NVIDIA A100-SXM4-80GB")
+
+
+def test_machines_with_a_device_are_made_of_it():
+    assert {"dgx-h100", "aws-p5"} <= set(machines_with("h100-sxm5-80gb"))
+    assert "dgx-a100" not in machines_with("a100-sxm4-40gb")

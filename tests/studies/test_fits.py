@@ -281,6 +281,6 @@ def test_unknown_names_are_named() -> None:
 
 
 def test_a_device_of_no_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simdp.studies.methods.MACHINES.mentioning", lambda word: [])
+    monkeypatch.setattr("simdp.cluster.hardware.MACHINES.mentioning", lambda word: [])
     with pytest.raises(ScenarioError, match="no machine of the catalogue has it"):
         machine_with("t4-16gb")

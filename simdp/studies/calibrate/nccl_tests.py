@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 import simdp
 from simdp.arrays import Floats
-from simdp.cluster.hardware import DEVICES
+from simdp.cluster.hardware import device_option
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.errors import ScenarioError, unknown_name
+from simdp.errors import ScenarioError
 from simdp.files import format_yaml
 from simdp.phrases import problems
 from simdp.results.calibration import CalibrationStudy, FittedPoint, NextPoint
@@ -92,7 +92,7 @@ def calibrate_nccl_tests(
         If a file is no log, points contradict each other, or are fewer than the constants; if the
         device does not exist; or as for `wanted_step`.
     """
-    _check_device(device)
+    device = device_option(device)
     template = _template(cost or {})
     measured = _served(template, read_measurements(files, nodes, link, inter_link, links_per_node))
     predictor, found = _fit(template, measured, only)
@@ -103,11 +103,6 @@ def calibrate_nccl_tests(
     shared = found.listed(_write), found.residual, entry, simdp.__version__
     points = _points(measured, fitted)
     return CalibrationStudy(name, *shared, points=points, next_point=following, wanted=asked)
-
-
-def _check_device(name: str | None) -> None:
-    if name is not None and name not in DEVICES.names():
-        raise ScenarioError([f"--device: {unknown_name('device', name, DEVICES.names())}"])
 
 
 Predictor = Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]]

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import is_known
+from simdp.cluster.hardware import catalogue_device, is_known, machines_with
 from simdp.collectives import FAMILIES
 from simdp.collectives.costs import Cost
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError
 from simdp.scenario.placement import wiring_of, wiring_of_groups
 from simdp.studies.collective import load_clusters, load_cost, make_algorithm, usual_kind
-from simdp.studies.diagnose.devices import device_of, machines_with
 from simdp.studies.methods import machine_with
 
 ITEMSIZE = {
@@ -142,7 +141,7 @@ class Yardstick:
             self.name: str | None = machine
             self.source = source
             return
-        self.name, device = None, device_of(device_name)
+        self.name, device = None, catalogue_device(device_name)
         if device_name is None:
             self.source = "the traces name no device; --machine says what links should give"
         elif device is None or not (known := machines_with(device)):

@@ -12,13 +12,13 @@ from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.cluster.hardware import DEVICES, describe_machine
+from simdp.cluster.hardware import describe_machine, device_option, machines_with
 from simdp.engine.compute.call_times import CallTimes, compute_parts
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.outcome import peak_flops
 from simdp.engine.recorded_script import Stopwatch
 from simdp.engine.simulate import memory_needed, simulate, times_alone
-from simdp.errors import ScenarioError, UnitError, unknown_name
+from simdp.errors import ScenarioError, UnitError
 from simdp.reports.answers import step_shares
 from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.collective import bus_bandwidth_factor
@@ -30,7 +30,6 @@ from simdp.strategies.memory import fits
 from simdp.studies.advice import would_help
 from simdp.studies.answers import interval_of
 from simdp.studies.collective import load_clusters, load_cost
-from simdp.studies.diagnose.devices import machines_with
 from simdp.studies.diagnose.verdict import WORTH
 from simdp.studies.intervals import (
     BY_DATA_SHEET,
@@ -262,10 +261,8 @@ def _machine(given: Mapping[str, Any], problems: list[str]) -> str | None:
     if device is None and machine is None:
         problems.append("--device, --machine: neither given; give one of them.")
         return None
-    if device is not None and device not in DEVICES.names():
-        problems.append(f"--device: {unknown_name('device', device, DEVICES.names())}")
-        return None
     try:
+        device = device_option(device)
         if machine is None:
             return machine_with(str(device))
         has = known_machine(machine).cluster.get("device")

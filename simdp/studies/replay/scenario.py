@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.hardware import read_machine
+from simdp.cluster.hardware import (
+    catalogue_device,
+    close_devices,
+    device_option,
+    read_machine,
+)
 from simdp.errors import ScenarioError
 from simdp.reports import figures
 from simdp.reports.figures import nbytes
@@ -17,7 +22,6 @@ from simdp.studies.replay.adjusted import (
     with_foreign,
     without_unit_copies,
 )
-from simdp.studies.replay.devices import UNKNOWN, catalogue_name
 from simdp.studies.replay.network import RankLinks, fitted
 from simdp.studies.replay.phases import UPDATE
 from simdp.studies.replay.profile_text import text_of
@@ -34,6 +38,15 @@ from simdp.units import format_quantity
 
 STEPS = 3
 """Steps of the scenario: the first is warm-up."""
+
+UNKNOWN_DEVICE = {
+    "name": "not in the catalogue",
+    "peak": {"float32": "1 TFLOP/s", "float64": "1 TFLOP/s"},
+    "memory": "1 TB",
+    "memory_bandwidth": "1 TB/s",
+    "launch": "0 s",
+}
+"""Placeholder for an unknown device: times are those of the profile."""
 
 LEAST_STALL = 0.02
 """Waiting for input that takes less of a step is none."""
@@ -103,7 +116,7 @@ def replay_of(
     ScenarioError
         If there is nothing to replay, or traces are of different jobs.
     """
-    asked = ReplayRequest(machine, device, microbatch, gradients, name)
+    asked = ReplayRequest(machine, device_option(device), microbatch, gradients, name)
     _same_job(traces)
     return _Replay(traces, asked).done()
 
@@ -303,7 +316,7 @@ class _Replay:
         return {"workers": 1, "per_sample": seconds(self.step_time / each)}
 
     def _device(self) -> str | None:
-        return self.asked.device or catalogue_name(self.traces[0].device_name)
+        return self.asked.device or catalogue_device(self.traces[0].device_name)
 
     def _cluster(self) -> Raw:
         cluster: Raw
@@ -325,11 +338,13 @@ class _Replay:
         name = self._device()
         if name is None:
             said = self.traces[0].device_name
+            close = [] if said is None else close_devices(said)
+            hint = f"; similar, for --device: {', '.join(close)}" if close else ""
             self.remarks.append(
                 f"{'the device' if said is None else said} is not in the catalogue, so that times "
-                "cannot be scaled to others"
+                f"cannot be scaled to others{hint}"
             )
-        cluster: Raw = {"world_size": self.num_ranks, "device": name or dict(UNKNOWN)}
+        cluster: Raw = {"world_size": self.num_ranks, "device": name or dict(UNKNOWN_DEVICE)}
         network = fitted([*self.typical.step.sent])
         cluster["topology"] = "switch"
         cluster["link"] = self._link(network)

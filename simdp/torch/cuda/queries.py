@@ -16,27 +16,28 @@ from typing import Any
 
 import torch
 
+from simdp.cluster.hardware import driver_name
 from simdp.errors import ProgramError
 from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
 
 # Queries ------------------------------------------------------------------------------------------
 
 CAPABILITIES = {
-    "v100": ((7, 0), 80, "Tesla V100"),
-    "t4": ((7, 5), 40, "Tesla T4"),
-    "rtx2080ti": ((7, 5), 68, "NVIDIA GeForce RTX 2080 Ti"),
-    "a100": ((8, 0), 108, "NVIDIA A100"),
-    "a10g": ((8, 6), 80, "NVIDIA A10G"),
-    "rtx3090": ((8, 6), 82, "NVIDIA GeForce RTX 3090"),
-    "l4": ((8, 9), 58, "NVIDIA L4"),
-    "rtx4090": ((8, 9), 128, "NVIDIA GeForce RTX 4090"),
-    "h100": ((9, 0), 132, "NVIDIA H100"),
-    "h200": ((9, 0), 132, "NVIDIA H200"),
+    "v100": ((7, 0), 80),
+    "t4": ((7, 5), 40),
+    "rtx2080ti": ((7, 5), 68),
+    "a100": ((8, 0), 108),
+    "a10g": ((8, 6), 80),
+    "rtx3090": ((8, 6), 82),
+    "l4": ((8, 9), 58),
+    "rtx4090": ((8, 9), 128),
+    "h100": ((9, 0), 132),
+    "h200": ((9, 0), 132),
 }
-"""Compute capability, multiprocessors and marketing name by the first part of a catalogue name
+"""Compute capability and multiprocessors by the first part of a catalogue name
 (docs.nvidia.com/cuda/cuda-c-programming-guide, compute capabilities; the parts' data sheets)."""
 
-UNKNOWN = ((8, 0), 108, "")
+UNKNOWN = ((8, 0), 108)
 """Of devices outside of the catalogue."""
 
 NCCL_VERSION = (2, 27, 3)
@@ -62,10 +63,8 @@ def _facts(asked: Any = None) -> tuple[tuple[int, int], int, str]:
     found = here("get_device_properties")
     device = found.devices[found.device_of(asked).index].speed.device
     name = device.name or "simulated device"
-    capability, units, marketing = CAPABILITIES.get(name.split("-")[0], UNKNOWN)
-    rest = name.split("-")[1:]
-    full = " ".join([marketing, *[part.upper() for part in rest]]) if marketing else name
-    return capability, units, full
+    capability, units = CAPABILITIES.get(name.split("-")[0], UNKNOWN)
+    return capability, units, driver_name(name) or name
 
 
 class Properties:

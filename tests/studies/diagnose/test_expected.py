@@ -38,7 +38,7 @@ def test_without_a_machine_the_device_suggests_one_and_the_slowest_is_the_limit(
     ("device", "words"),
     [
         (None, "the traces name no device"),
-        ("NVIDIA A100-PG509-200", "no machine of the catalogue has NVIDIA A100-PG509-200"),
+        ("NVIDIA H100 NVL", "no machine of the catalogue has NVIDIA H100 NVL"),
     ],
 )
 def test_without_a_known_device_there_is_no_yardstick_and_it_is_said(device, words):

@@ -140,7 +140,11 @@ def test_links_of_another_machine_with_the_same_device_are_named():
 def test_the_json_has_the_fields_of_a_diagnosis(capsys):
     arguments = "diagnose --step 320ms --comm 128ms --gpus 8 --device a100-sxm4-80gb --json"
     assert run_command_line(arguments.split()) == 0
-    told = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    arguments = arguments.replace("a100-sxm4-80gb", "A100-SXM4-80GB")
+    assert run_command_line(arguments.split()) == 0
+    assert capsys.readouterr().out == out
+    told = json.loads(out)
     assert told["source"] == "reported"
     assert told["exposed_comm_s"] == pytest.approx(0.128)
     for field in ("step_time_s", "compute_s", "hidden_comm_s", "idle_s", "num_ranks", "buckets"):

@@ -86,8 +86,8 @@ def test_an_unknown_device_or_machine_is_refused(tmp_path):
     trace = read_trace(Job().write(tmp_path / "a.json", 0))
     with pytest.raises(ScenarioError, match="unknown machine 'dgx-a10'"):
         replay_of([trace], machine="dgx-a10")
-    with pytest.raises(ScenarioError, match="unknown device 'a100'"):
-        replay_of([trace], device="a100").simulate()
+    with pytest.raises(ScenarioError, match="--device: unknown device 'a100'"):
+        replay_of([trace], device="a100")
 
 
 def test_a_device_that_nobody_knows_is_said(tmp_path):
@@ -97,3 +97,13 @@ def test_a_device_that_nobody_knows_is_said(tmp_path):
     assert any("abacus is not in the catalogue" in line for line in found.remarks)
     again = found.simulate().metrics["step_time_s"]
     assert again == pytest.approx(found.step_time_s, rel=0.01)
+
+
+def test_the_device_is_named_as_in_the_catalogue_or_by_its_driver(tmp_path):
+    job = Job()
+    trace = read_trace(job.write(tmp_path / "a.json", 0))
+    card = replace(trace, device_name="NVIDIA A100-PCIE-40GB")
+    (remark,) = [line for line in replay_of([card]).remarks if "not in the catalogue" in line]
+    assert "for --device: a100-pcie-80gb, a100-sxm4-40gb, a100-sxm4-80gb" in remark
+    cluster = replay_of([card], device="NVIDIA A100-SXM4-40GB").scenario["cluster"]
+    assert cluster["device"] == "a100-sxm4-40gb"

@@ -19,7 +19,7 @@ H100 = int(79.11 * 2**30)
 def test_devices_are_those_of_the_catalogue(here):
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 4
-    assert torch.cuda.get_device_name(1) == "NVIDIA H100 SXM5 80GB"
+    assert torch.cuda.get_device_name(1) == "NVIDIA H100 80GB HBM3"
     assert torch.cuda.get_device_capability() == (9, 0)
     assert torch.cuda.get_device_properties("cuda:1").total_memory == H100
     assert torch.cuda.is_bf16_supported()
