@@ -10,23 +10,20 @@ from typing import Any
 import numpy as np
 
 from simdp.results.diagnosis import Diagnosis, RankRow, StepRow
+from simdp.studies.diagnose.buckets import Buckets, buckets_of, diagnose_logging
 from simdp.studies.diagnose.case import Case, put_together
-from simdp.studies.diagnose.ddp_log import diagnose_logging
-from simdp.studies.diagnose.figures import mean
-from simdp.studies.diagnose.flight import diagnose_flight, disagreement
-from simdp.studies.diagnose.gradient_buckets import Buckets, buckets_of
-from simdp.studies.diagnose.help import with_remedies
-from simdp.studies.diagnose.one_job import check_traces
-from simdp.studies.diagnose.out_of_step import mismatches
+from simdp.studies.diagnose.matching import check_traces
+from simdp.studies.diagnose.mismatches import diagnose_flight, disagreement, mismatches
 from simdp.studies.diagnose.rows import (
     all_step_rows,
     collective_rows,
     late_rows,
+    mean,
     node_rows,
     rank_rows,
     wait_rows,
 )
-from simdp.studies.diagnose.verdict import findings, reading
+from simdp.studies.diagnose.verdict import findings, reading, with_remedies
 from simdp.traces import (
     RankTrace,
     kind_of,

@@ -15,13 +15,12 @@ from simdp.studies.diagnose.charges import (
     StepCharges,
     calls_of,
     charges,
+    late_peers,
     shortest_of_like,
     transfer_times,
 )
 from simdp.studies.diagnose.expected import CollectiveSize, Should, Yardstick, whole_buffer
-from simdp.studies.diagnose.meetings import Matched, matched
-from simdp.studies.diagnose.one_job import check_meetings, check_steps
-from simdp.studies.diagnose.peers import late_peers
+from simdp.studies.diagnose.matching import Matched, check_meetings, check_steps, matched
 from simdp.studies.diagnose.timeline import RankTimeline, timeline
 from simdp.traces import RankTrace
 

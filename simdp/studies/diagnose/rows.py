@@ -1,4 +1,4 @@
-"""Rows: ranks, collectives and waits of a job, as a diagnosis lists them."""
+"""Rows: steps, ranks, collectives and waits of a job, as a diagnosis lists them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,53 @@ import numpy as np
 
 from simdp.collectives import FAMILIES
 from simdp.results.collective import bus_bandwidth_factor
-from simdp.results.diagnosis import (
-    CollectiveRow,
-    LateRow,
-    NodeRow,
-    RankRow,
-    StepRow,
-    WaitRow,
-)
+from simdp.results.diagnosis import CollectiveRow, LateRow, NodeRow, RankRow, StepRow, WaitRow
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.figures import lengths_of, mean, step_rows
-from simdp.studies.diagnose.timeline import activity
+from simdp.studies.diagnose.timeline import Activity, RankTimeline, activity
 from simdp.studies.diagnose.verdict import Reading
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+def step_rows(line: RankTimeline) -> Iterator[StepRow]:
+    """The figures of each step of a rank; none where the whole trace stands for one."""
+    if not line.are:
+        return
+    order = np.argsort(line.step, kind="stable")
+    bounds = np.searchsorted(line.step[order], np.arange(line.num_steps + 1))
+    for place in range(line.num_steps):
+        found = activity(line.trace, order[bounds[place] : bounds[place + 1]])
+        lengths = lengths_of(found)
+        yield StepRow(
+            rank=line.rank,
+            step=int(line.number[place]),
+            step_time_s=float(line.time[place]),
+            counted=bool(line.used[place]),
+            exposed_comm_s=lengths["comm_s"] - lengths["hidden_comm_s"],
+            **lengths,
+        )
+
+
+def lengths_of(found: Activity) -> dict[str, float]:
+    """Span, and how long each kind of activity lasts, as `StepRow` names them [s]."""
+    busy = found.busy
+    span = float(busy.end[-1] - busy.start[0]) if len(busy.start) else 0.0
+    return {
+        "span_s": span,
+        "busy_s": busy.length(),
+        "compute_s": found.compute.length(),
+        "comm_s": found.communication.length(),
+        "hidden_comm_s": found.communication.both(found.compute).length(),
+        "copy_s": found.other.without(found.compute).without(found.communication).length(),
+    }
+
+
+def mean(values: list[float]) -> float:
+    """Their mean; 0 of none."""
+    return float(np.mean(values)) if values else 0.0
+
+
+# Ranks and collectives ----------------------------------------------------------------------------
 
 
 def all_step_rows(case: Case) -> list[StepRow]:

@@ -1,7 +1,7 @@
-"""Timeline: a rank's steps, on its host and on its device.
+"""Timeline of a rank: its steps, on its host and on its device, as sets of instants.
 
-A step is a ``ProfilerStep#N``; without them, what lies between the ends of two ``Optimizer.step``;
-without these, there is none, and the whole trace stands for one.
+A step is a ``ProfilerStep#N``; without them, the time between the ends of two ``Optimizer.step``;
+without these, the whole trace is one.
 
 On the device a step lasts from where the one before ended to the last kernel that was launched in
 it, or to its end on the host, whichever is later. The two clocks of a step differ while the launch
@@ -11,12 +11,80 @@ queue (about 1,000 kernels) still fills: the host then runs ahead, and its marks
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.studies.diagnose.spans import Instants
 from simdp.traces import ANNOTATION, COMMUNICATION, COMPUTE, SYNC, HostEvents, RankTrace
+from simdp.traces.intervals import covered, union
+
+# Instants -----------------------------------------------------------------------------------------
+
+
+class Instants(NamedTuple):
+    """Disjoint intervals in order [s].
+
+    Attributes
+    ----------
+    start, end : ndarray, shape `(n,)`
+        None empty.
+    """
+
+    start: Floats
+    end: Floats
+
+    @classmethod
+    def of(cls, start: Floats, end: Floats) -> Instants:
+        """The union of intervals in any order."""
+        return cls(*union(start, end))
+
+    def both(self, other: Instants) -> Instants:
+        """Instants of this set that are in the other too."""
+        return self._chosen(other, True)
+
+    def without(self, other: Instants) -> Instants:
+        """Instants of this set that are not in the other."""
+        return self._chosen(other, False)
+
+    def plus(self, other: Instants) -> Instants:
+        """Instants of either."""
+        return Instants.of(
+            np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end])
+        )
+
+    def length(self) -> float:
+        """How long they are together [s]."""
+        return float((self.end - self.start).sum())
+
+    def within(self, begin: Floats, end: Floats) -> Floats:
+        """How much of each interval from ``begin`` to ``end`` they are [s]."""
+        return covered(self.start, self.end, end) - covered(self.start, self.end, begin)
+
+    def _chosen(self, other: Instants, inside: bool) -> Instants:
+        if not len(self.start):
+            return self
+        cuts = np.unique(np.concatenate([*self, *other]))
+        begin, end = cuts[:-1], cuts[1:]
+        keep = _holds(self, begin) & (_holds(other, begin) == inside)
+        return Instants.of(begin[keep], end[keep])
+
+
+NOTHING = Instants(np.zeros(0), np.zeros(0))
+
+
+def _holds(some: Instants, at: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether what begins at each instant is in a set."""
+    if not len(some.start):
+        return np.zeros(len(at), dtype=bool)
+    place = np.searchsorted(some.start, at, side="right") - 1
+    held: np.ndarray[tuple[int], np.dtype[np.bool_]] = (place >= 0) & (
+        at < some.end[np.maximum(place, 0)]
+    )
+    return held
+
+
+# Steps --------------------------------------------------------------------------------------------
 
 FILLING = 0.9
 """A host that takes less than this part of its device's time for a step runs ahead of it."""

@@ -1,4 +1,4 @@
-"""Ranks the causes of a step's time, the main one first.
+"""Ranks the causes of a step's time, the main one first, with evidence and remedies.
 
 One principle ranks the causes: what a step would save if the cause were gone, as a share of the
 step. It is read on the rank that waits longest for the others in that step: what they cost is in
@@ -11,7 +11,7 @@ its waits, and what remains is its own. Each of its instants goes to one cause o
   as they should be, first what is in the open would go), the rest `exposed_communication`;
 - waiting in the open goes to what made the last rank late: its data, `input_stall` there; slow
   transfers with others, `slow_link`; else, of ranks that are late in other steps too, `straggler`,
-  and of others `imbalance`, as `simdp.studies.diagnose.lateness` tells them apart;
+  and of others `imbalance`, as `simdp.studies.diagnose.charges.lateness` tells them apart;
 - compute is what the step is for. `compute_bound` comes first only where no other cause is worth
   `WORTH` of the step.
 
@@ -20,18 +20,275 @@ Ranks that call different collectives never finish a step: `desynchronised` come
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.results.diagnosis import Cause, Finding
+from simdp.errors import ScenarioError
+from simdp.reports.figures import nbytes, percent, seconds
+from simdp.results.diagnosis import Cause, Finding, Remedy
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.charges import KINDS
-from simdp.studies.diagnose.evidence import Evidence
-from simdp.studies.diagnose.lateness import Lateness, lateness
-from simdp.studies.diagnose.peers import is_steady
+from simdp.studies.diagnose.charges import KINDS, Lateness, is_steady, lateness
+from simdp.studies.diagnose.expected import CollectiveSize
+from simdp.studies.replay import remedies, replay_of
+from simdp.traces import ANNOTATION, SYNC, RankTrace
+
+# Evidence -----------------------------------------------------------------------------------------
+
+SHOWN = 4
+"""Ranks that are listed one by one."""
+
+ALMOST_NONE = 1e-3
+"""Part of a difference below which the others have none of it."""
+
+NOT_PHASES = ("ProfilerStep", "nccl:", "gloo:", "enumerate(")
+"""Annotations that say nothing of what a host is at."""
+
+
+class Evidence:
+    """Sentences about a job.
+
+    Parameters
+    ----------
+    case : Case
+        What was found out.
+    rank : ndarray, shape `(num_steps,)`, int64
+        On which rank each step is read.
+    window : float
+        Mean length of a step there [s].
+    """
+
+    def __init__(self, case: Case, rank: Ints, window: float) -> None:
+        self._case, self._rank, self._window = case, rank, window
+        self._step = "a step's" if case.has_steps else "the trace's"
+
+    def _of(self, value: float) -> str:
+        """``4 ms of a step's 10 ms (40.0 %)``."""
+        share = percent(value / self._window)
+        return f"{seconds(value)} of {self._step} {seconds(self._window)} ({share})"
+
+    def compute(self, value: float) -> str:
+        """What the device computes."""
+        return f"kernels that compute take {self._of(value)}."
+
+    def launch(self, value: float) -> str:
+        """Where the device waits for the host."""
+        case, place = self._case, int(np.bincount(self._rank).argmax())
+        line, steps = case.lines[place], max(case.lines[place].num_steps, 1)
+        kernels = line.trace.kernels
+        number = int(((line.step >= 0) & (kernels.kind != SYNC)).sum()) / steps
+        if np.isnan(kernels.launched).all():
+            return f"no operator runs for {self._of(value)}."
+        said = f"the device has nothing to do for {self._of(value)} since its host is late"
+        starved = min(case.charged[place].starved / number, 1.0) if number else 0.0
+        said += f": of {number:,.0f} kernels {percent(starved)} find it idle when launched"
+        phases = ", ".join(f"{name} {seconds(value)}" for name, value in self._phases(place))
+        return said + (f" (host: {phases})." if phases else ".")
+
+    def _phases(self, place: int) -> list[tuple[str, float]]:
+        """The annotations that take the host longest, per step [s]."""
+        line = self._case.lines[place]
+        host, found = line.trace.host, dict[str, float]()
+        at = np.flatnonzero(host.kind == ANNOTATION)
+        for i in at.tolist():
+            name = host.names[host.name[i]]
+            if not name.startswith(NOT_PHASES):
+                lasted = float(host.end[i] - host.start[i])
+                found[name] = found.get(name, 0.0) + lasted / line.num_steps
+        return sorted(found.items(), key=lambda item: -item[1])[:2]
+
+    def exposed(self, value: float) -> str:
+        """Transfers that nothing hides, as fast as they should be."""
+        case = self._case
+        hidden = float(
+            np.mean([each.transferred.mean() - each.of["transfer"].mean() for each in case.charged])
+        )
+        said = f"transfers in the open take {self._of(value)}, {seconds(hidden)} more are hidden"
+        largest = self._slowest(None)
+        if largest is not None:
+            size, lasted, _ = largest
+            said += f"; {_named(size)} takes {seconds(lasted)}"
+            if size in case.expected and case.yardstick.is_given:
+                said += f", where {seconds(case.expected[size].usual)} is to be expected"
+        return f"{said}."
+
+    def slow(self, value: float) -> tuple[tuple[int, ...], str]:
+        """Transfers that take longer than they should, and between which ranks."""
+        slowest = self._slowest(self._case.excess)
+        if slowest is None or value <= 0:
+            return (), ""
+        size, lasted, should = slowest
+        world = self._case.yardstick.world_size
+        ranks = size.ranks if len(size.ranks) < world else ()
+        times = f"{lasted / should:.1f} times what it should" if should else "longer than others"
+        against = f" ({seconds(should)})" if should else ""
+        said = (
+            f"transfers that are too slow cost {self._of(value)}: {_named(size)} takes "
+            f"{seconds(lasted)}, {times}{against}"
+        )
+        return ranks, f"{said}{_between(ranks)}."
+
+    def _slowest(self, excess: Floats | None) -> tuple[CollectiveSize, float, float | None] | None:
+        """The collective that takes most of a step, or that is over what it should take by most."""
+        case, lasted = self._case, dict[CollectiveSize, list[float]]()
+        for calls, sizes in zip(case.calls, case.sizes, strict=True):
+            for place, size in sizes.items():
+                lasted.setdefault(size, []).append(calls[place].end - calls[place].middle)
+        if not lasted:
+            return None
+        means = {size: float(np.mean(times)) for size, times in lasted.items()}
+        should = case.should(means)
+        if excess is None:
+            size = max(means, key=lambda size: means[size] * len(lasted[size]))
+        else:
+            size = max(means, key=lambda size: means[size] - should.get(size, means[size]))
+        return size, means[size], should.get(size)
+
+    def input(self, own: float, fetched: Floats) -> str:
+        """Where the device waits for data."""
+        own_words = f"the device waits for data for {self._of(own)}"
+        late = float(fetched.sum())
+        if not late:
+            return f"{own_words}."
+        place = int(fetched.argmax())
+        rank, more = self._case.lines[place].rank, seconds(self._more("input", place))
+        others = (
+            f"ranks wait {self._of(late)} for others whose data are late: the loader and the "
+            f"copies of rank {rank} take {more} longer than those of the others"
+        )
+        return f"{others}; {own_words}." if late > own else f"{own_words}; {others}."
+
+    def _more(self, kind: str, place: int) -> float:
+        """What a rank has more of than the middle one of the others, in the mean of a step [s]."""
+        return float(self._case.charge(kind).mean(axis=0)[place]) - self._usual(kind, place)
+
+    def _usual(self, kind: str, place: int) -> float:
+        """What the middle one of the other ranks has, in the mean of a step [s]."""
+        return float(np.median(np.delete(self._case.charge(kind).mean(axis=0), place)))
+
+    def straggler(self, late: Lateness, value: float) -> str:
+        """Who is late step after step, by how much, and what it does meanwhile."""
+        if not late.stragglers:
+            return ""
+        case, num_steps = self._case, len(late.cost)
+        by = late.late[:, list(late.stragglers)]
+        often = int((by.max(axis=1) >= late.cost / 2).sum())
+        rank = late.stragglers[int(by.mean(axis=0).argmax())]
+        numbers = self._numbers(late.stragglers)
+        said = (
+            f"{_listed(numbers)}{self._nodes(numbers)} come{'s' * (len(numbers) == 1)} last to "
+            f"collectives in {often} of {num_steps} steps, and the rank that waits longest waits "
+            f"{self._of(value)}"
+        )
+        said += self._before(rank, case) or self._why(rank)
+        if num_steps == 1:
+            said += "; one step alone does not tell a straggler from imbalance"
+        return f"{said}."
+
+    def _nodes(self, ranks: Sequence[int]) -> str:
+        """Say if these are all the ranks of a node, or of several."""
+        local_size = self._case.yardstick.local_size
+        if local_size is None or local_size < 2:
+            return ""
+        nodes = sorted({rank // local_size for rank in ranks})
+        if len(ranks) != local_size * len(nodes):
+            return ""
+        return f" (all of node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))})"
+
+    @property
+    def _kernels(self) -> str:
+        """What computes: without a device, the host's operators stand for kernels."""
+        launched = self._case.lines[0].trace.kernels.launched
+        return "operators" if np.isnan(launched).all() else "kernels"
+
+    def _why(self, place: int) -> str:
+        """What the late rank does more of than the others: a ratio, as the time is the wait's."""
+        words = {
+            "compute": f"its {self._kernels} take{{}} as long as those of the others",
+            "launch": "its host leaves it idle{} as long as the others",
+            "input": "it waits for data{} as long as the others",
+            "other": "its device rests{} as long as the others",
+        }
+        if len(self._case.lines) < 2:
+            return ""
+        more = {kind: self._more(kind, place) for kind in words}
+        kind = max(more, key=lambda kind: more[kind])
+        mean = float(self._case.blamed[:, :, place].sum(axis=1).mean())
+        if more[kind] <= 0 or more[kind] < 0.02 * mean:
+            return ""
+        usual = self._usual(kind, place)
+        if usual <= ALMOST_NONE * more[kind]:
+            return f"; {words[kind].format('').replace(' as long as', ', unlike')}"
+        return f"; {words[kind].format(f' {1 + more[kind] / usual:.3g} times')}"
+
+    def _before(self, place: int, case: Case) -> str:
+        """Say if it was late before the traces began."""
+        begins = np.array(
+            [line.begin[0] - case.found.offset[i] for i, line in enumerate(case.lines)]
+        )
+        behind = float(begins[place] - begins.min())
+        waited = float(case.blamed[0, :, place].max())
+        if len(case.numbers) > 1 or behind < waited / 2 or waited <= 0:
+            return ""
+        first = case.lines[int(begins.argmin())].rank
+        return (
+            f"; its step begins {seconds(behind)} after that of rank {first}, so that it lost this "
+            "time before the trace began, and not in this step"
+        )
+
+    def imbalance(self, late: Lateness, value: float) -> str:
+        """Who is late by turns."""
+        if not late.others:
+            return ""
+        last = late.late.argmax(axis=1)
+        counts = {place: int((last == place).sum()) for place in late.others}
+        ranks = _listed(self._numbers(late.others))
+        said = f"ranks wait {self._of(value)} for others that are late by turns: {ranks}"
+        if len(last) > 1:
+            most = max(counts.values(), default=0)
+            said += f", none of them last in more than {most} of {len(last)} steps"
+        if late.doubtful:
+            ranks = _listed(self._numbers(late.doubtful))
+            said += f"; {ranks} may be slow, but {len(last)} steps are too few to tell"
+        return f"{said}."
+
+    def unknown(self, value: float, steady: bool) -> str:
+        """Waiting for ranks without a trace, in all steps alike or in some."""
+        if steady:
+            return (
+                f"collectives last {self._of(value)} longer than links explain, whatever their "
+                "size, in all steps alike: a rank whose trace is not here is late; its own trace "
+                "would tell which."
+            )
+        return (
+            f"collectives last {self._of(value)} longer than the shortest of their size: ranks "
+            "whose traces are not here are late, or links slow at times; these traces alone can "
+            "only suggest it."
+        )
+
+    def _numbers(self, places: Sequence[int]) -> list[int]:
+        return sorted(self._case.lines[place].rank for place in places)
+
+
+def _named(size: CollectiveSize) -> str:
+    return f"{size.name} of {nbytes(size.nbytes)} among {len(size.ranks)} ranks"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:SHOWN]))
+    return f"ranks {shown}" + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
+
+
+def _between(ranks: tuple[int, ...]) -> str:
+    return f", between {_listed(ranks)}" if ranks else ""
+
+
+# Causes -------------------------------------------------------------------------------------------
 
 WORTH = 0.07
 """A cause that a step owes less to does not keep it from being bound by its compute."""
@@ -212,3 +469,61 @@ def _waits(case: Case, read: Reading, evidence: Evidence, told: Floats) -> Itera
 
 def _ranks(case: Case, places: Ints) -> tuple[int, ...]:
     return tuple(sorted(case.lines[place].rank for place in places.tolist()))
+
+
+# Remedies -----------------------------------------------------------------------------------------
+
+MOST = 2
+"""Causes that remedies are simulated for: each replays the job a few times."""
+
+
+class Helped(NamedTuple):
+    """Findings with remedies.
+
+    Attributes
+    ----------
+    verdict : tuple of Finding
+        In their order.
+    replayed_s : float or None
+        A step of the replay that they were tried on; None without any [s].
+    remarks : tuple of str
+        What kept remedies from being simulated.
+    """
+
+    verdict: tuple[Finding, ...]
+    replayed_s: float | None
+    remarks: tuple[str, ...]
+
+
+def with_remedies(
+    verdict: Sequence[Finding], traces: Sequence[RankTrace], machine: str | None
+) -> Helped:
+    """Add remedies to the main causes.
+
+    Parameters
+    ----------
+    verdict : sequence of Finding
+        The main cause first.
+    traces, machine
+        As for `simdp.studies.diagnose.diagnose`.
+
+    Returns
+    -------
+    Helped
+        With the same findings.
+    """
+    found = list(verdict)
+    worth = [place for place, one in enumerate(found) if one.share >= WORTH]
+    listed: dict[int, tuple[Remedy, ...]] = {}
+    base: float | None = None
+    try:
+        for place in worth[:MOST]:
+            listed[place] = tuple(remedies(traces, found[place].cause, machine))
+        if any(listed.values()):
+            played = replay_of(traces, machine=machine).simulate()
+            base = float(played.metrics["step_time_s"])
+    except ScenarioError as error:
+        return Helped(tuple(found), None, (f"No remedies were simulated: {error.problems[0]}",))
+    for place, those in listed.items():
+        found[place] = replace(found[place], remedies=those)
+    return Helped(tuple(found), base, ())

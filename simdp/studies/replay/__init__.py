@@ -1,8 +1,13 @@
 """Makes scenarios from traces of real steps, so that they can be changed."""
 
-from simdp.studies.replay.job import read_job, replay, size_of
 from simdp.studies.replay.remedies import remedies
-from simdp.studies.replay.replayed import Replayed
-from simdp.studies.replay.scenario import replay_of, workload_of
+from simdp.studies.replay.scenario import (
+    Replayed,
+    read_job,
+    replay,
+    replay_of,
+    size_of,
+    workload_of,
+)
 
 __all__ = ["Replayed", "read_job", "remedies", "replay", "replay_of", "size_of", "workload_of"]

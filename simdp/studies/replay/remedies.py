@@ -8,8 +8,7 @@ from typing import get_args
 
 from simdp.errors import ScenarioError, unknown_name
 from simdp.results.diagnosis import Cause, Remedy
-from simdp.studies.replay.replayed import Replayed
-from simdp.studies.replay.scenario import Raw, replay_of
+from simdp.studies.replay.scenario import Raw, Replayed, replay_of
 from simdp.traces import RankTrace
 from simdp.units import format_quantity, parse
 
@@ -97,7 +96,7 @@ def step_time(found: Replayed, settings: Raw | None = None) -> float:
     return float(found.simulate(settings).metrics["step_time_s"])
 
 
-# Changes; of each kind the best counts ----------------------------------------------------------
+# Changes; of each kind the best counts ------------------------------------------------------------
 
 
 def _bucket(found: Replayed) -> Iterator[ScenarioChange]:

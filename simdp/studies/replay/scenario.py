@@ -2,39 +2,244 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from simdp.cluster.hardware import (
-    catalogue_device,
-    close_devices,
-    device_option,
-    read_machine,
-)
-from simdp.errors import ScenarioError
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.cluster import Link
+from simdp.cluster.hardware import catalogue_device, close_devices, device_option, read_machine
+from simdp.engine.simulate import simulate, times_alone
+from simdp.errors import ScenarioError, UnitError
+from simdp.files import format_yaml
 from simdp.reports import figures
 from simdp.reports.figures import nbytes
-from simdp.studies.replay.adjusted import (
+from simdp.results.result import Result
+from simdp.scenario import Scenario, checked
+from simdp.scenario.overrides import override_all
+from simdp.studies.answers import timed_only
+from simdp.studies.replay.layers import are_labelled, layers_of, text_of, units_of
+from simdp.studies.replay.strategy import Recognised, Sharded, recognise
+from simdp.studies.replay.timeline import (
+    UPDATE,
+    ClusterCharges,
+    StepCollective,
+    StepWork,
+    Windows,
+    step_work,
+    windows,
+)
+from simdp.studies.replay.typical import (
+    Typical,
+    critical,
+    micro_steps,
     optimizer_of,
     ready_times,
+    skewed,
+    typical,
     with_foreign,
     without_unit_copies,
 )
-from simdp.studies.replay.network import RankLinks, fitted
-from simdp.studies.replay.phases import UPDATE
-from simdp.studies.replay.profile_text import text_of
-from simdp.studies.replay.replayed import Replayed
-from simdp.studies.replay.rows import layers_of
-from simdp.studies.replay.skew import skewed
-from simdp.studies.replay.steps import Windows, windows
-from simdp.studies.replay.strategy import Recognised, recognise
-from simdp.studies.replay.tensors import are_labelled, units_of
-from simdp.studies.replay.timeline import ClusterCharges, StepWork, step_work
-from simdp.studies.replay.typical import Typical, critical, micro_steps, typical
-from simdp.traces import RankTrace
-from simdp.units import format_quantity
+from simdp.traces import RankTrace, read_traces
+from simdp.units import format_quantity, parse
+
+# Result -------------------------------------------------------------------------------------------
+
+PROFILE = "{}.csv"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A scenario made of traces, with the profile that lies beside it.
+
+    Attributes
+    ----------
+    scenario : dict
+        As in YAML; its model reads ``profile_name``.
+    profile : str
+        The profile's text.
+    profile_name : str
+        Its file.
+    step_time_s : float
+        Of a step in the traces: the mean over steps and ranks [s].
+    num_ranks : int
+        Of the job, as far as the traces say.
+    num_traces, num_steps : int
+        Ranks with a trace, and steps of all of them that it is made of.
+    remarks : tuple of str
+        What cannot be told from the traces, or was assumed.
+    update_gap_s : float
+        Part of the host's time before a step that is lost between kernels of the update [s].
+    sharded : str
+        As of `simdp.studies.replay.strategy.Recognised`.
+    """
+
+    scenario: dict[str, Any]
+    profile: str
+    profile_name: str
+    step_time_s: float
+    num_ranks: int
+    num_traces: int
+    num_steps: int
+    remarks: tuple[str, ...]
+    update_gap_s: float = 0.0
+    sharded: Sharded = "nothing"
+
+    @property
+    def nbytes(self) -> float:
+        """Of all gradients, by the profile [bytes]."""
+        lines = [line for line in self.profile.splitlines() if not line.startswith("#")]
+        column = lines[0].split(",").index("gradient_bytes")
+        return float(sum(int(line.split(",")[column]) for line in lines[1:]))
+
+    def links(self) -> dict[str, float]:
+        """Bandwidths that a faster network would change, by their dotted keys [bytes/s]."""
+        with self._checked(None) as scenario:
+            cluster = scenario.cluster
+            found = {}
+            across = cluster.inter_node
+            if across is not None and cluster.num_nodes > 1 and isinstance(across.link, Link):
+                found["cluster.inter_node.link.bandwidth"] = across.link.bandwidth
+            if cluster.num_nodes == 1 and isinstance(cluster.link, Link):
+                found["cluster.link.bandwidth"] = cluster.link.bandwidth
+            return found
+
+    def simulate(self, changes: dict[str, Any] | None = None) -> Result:
+        """Play the scenario, with dotted keys set as by ``--set``.
+
+        Raises
+        ------
+        ScenarioError
+            If a change does not suit it.
+        """
+        with self._checked(changes) as scenario:
+            timed = timed_only(scenario)
+            return times_alone(timed) or simulate(timed)
+
+    @contextmanager
+    def _checked(self, changes: dict[str, Any] | None) -> Iterator[Scenario]:
+        """The scenario with changes, its profile in a folder for as long as it is looked at."""
+        with TemporaryDirectory() as folder:
+            (Path(folder) / self.profile_name).write_text(self.profile)
+            raw = deepcopy(self.scenario)
+            if changes:
+                raw = override_all(raw, changes, Path(folder))
+            yield checked(raw, Path(folder))
+
+    def text(self, command: str = "") -> str:
+        """The scenario file, with what a reader of it should know in comments."""
+        ms = self.step_time_s * 1e3
+        head = [
+            f"{self.scenario['name']}: a replay of {_count(self.num_traces, 'trace')}, "
+            f"{_count(self.num_steps, 'step')} of {ms:.4g} ms on {_count(self.num_ranks, 'rank')}",
+            *([f"made by: {command}"] if command else []),
+            *self.remarks,
+        ]
+        return "".join(f"# {line}\n" for line in head) + format_yaml(self.scenario)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+# Links --------------------------------------------------------------------------------------------
+
+FASTEST = 1e13
+"""Bandwidth where all transfers last equally long [bytes/s]."""
+
+
+@dataclass(frozen=True)
+class RankLinks:
+    """Links between ranks.
+
+    Attributes
+    ----------
+    alpha : float
+        Of a hop from rank to rank [s].
+    bandwidth : float
+        Of a hop [bytes/s].
+    num_sizes : int
+        Collectives that they were fitted to.
+    smallest, largest : float
+        Of these [bytes].
+    error : float
+        Mean of the relative errors.
+    """
+
+    alpha: float
+    bandwidth: float
+    num_sizes: int
+    smallest: float
+    largest: float
+    error: float
+
+
+def fitted(sent: Sequence[StepCollective]) -> RankLinks | None:
+    """Fit links to a step's collectives.
+
+    Parameters
+    ----------
+    sent : sequence of Sent
+        Each as short as it ever was.
+
+    Returns
+    -------
+    Network or None
+        None where none of two ranks or more has a size.
+
+    Notes
+    -----
+    A ring of n makes 2(n-1) steps for an all_reduce of S bytes, n-1 for an all_gather and a
+    reduce_scatter, each of S/n: the errors relative to the measured times are least in squares.
+    """
+    rows = [row for one in sent if (row := _row(one)) is not None]
+    if not rows:
+        return None
+    table = np.array(rows)
+    hops, nbytes, seconds, sizes = table.T
+    scaled = np.stack([hops / seconds, nbytes / seconds], axis=1)
+    alpha, beta = _not_negative(scaled)
+    error = float(np.abs(scaled @ [alpha, beta] - 1).mean())
+    bandwidth = min(1 / beta if beta > 0 else FASTEST, FASTEST)
+    return RankLinks(
+        float(alpha), float(bandwidth), len(rows), float(sizes.min()), float(sizes.max()), error
+    )
+
+
+def _row(sent: StepCollective) -> tuple[float, float, float, float] | None:
+    """Hops, bytes over one link, and time of a collective."""
+    n, nbytes, seconds = sent.group_size, sent.nbytes, sent.seconds
+    if n < 2 or not nbytes > 0 or not seconds > 0:
+        return None
+    if sent.name == "all_reduce":
+        return 2.0 * (n - 1), 2 * (n - 1) / n * nbytes, seconds, nbytes
+    if sent.name in ("all_gather", "reduce_scatter"):
+        return n - 1.0, (n - 1) / n * nbytes, seconds, nbytes
+    if sent.name == "broadcast" and n == 2:
+        return 1.0, nbytes, seconds, nbytes
+    return None
+
+
+def _not_negative(scaled: Floats) -> tuple[float, float]:
+    """Least squares of ``scaled @ x = 1`` with x not below 0."""
+    ones = np.ones(len(scaled))
+    if len(scaled) > 1 and np.linalg.matrix_rank(scaled) == 2:
+        alpha, beta = np.linalg.lstsq(scaled, ones, rcond=None)[0]
+        if alpha >= 0 and beta >= 0:
+            return float(alpha), float(beta)
+    each = [float(column.sum() / (column @ column)) for column in scaled.T]
+    errors = [float(((scaled[:, k] * each[k] - 1) ** 2).sum()) for k in (0, 1)]
+    return (each[0], 0.0) if errors[0] < errors[1] else (0.0, each[1])
+
+
+# Scenario -----------------------------------------------------------------------------------------
 
 STEPS = 3
 """Steps of the scenario: the first is warm-up."""
@@ -383,3 +588,70 @@ class _Replay:
 def seconds(value: float) -> str:
     """Write a time as a scenario does, to a nanosecond's thousandth."""
     return format_quantity(float(f"{value:.9g}"), "time")
+
+
+# Job ----------------------------------------------------------------------------------------------
+
+
+def read_job(paths: Sequence[Path]) -> list[RankTrace]:
+    """Read the traces of one job, sorted by rank.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files, folders and archives, as `simdp.traces.read_traces` takes them.
+
+    Raises
+    ------
+    ScenarioError
+        If one cannot be read, or holds something else.
+    """
+    found = [trace for path in paths for trace in read_traces(path)]
+    return sorted(found, key=lambda trace: -1 if trace.rank is None else trace.rank)
+
+
+def replay(
+    *paths: str | os.PathLike[str],
+    machine: str | None = None,
+    device: str | None = None,
+    microbatch: int = 1,
+    gradients: float | None = None,
+) -> Replayed:
+    """Read the traces of a job, and make a scenario of them.
+
+    Parameters
+    ----------
+    *paths : path-like
+        As for `read_job`.
+    machine, device, microbatch, gradients
+        As for `simdp.studies.replay.scenario.replay_of`.
+
+    Raises
+    ------
+    ScenarioError
+        If there is nothing to replay.
+    """
+    return replay_of(
+        read_job([Path(path) for path in paths]),
+        machine=machine,
+        device=device,
+        microbatch=microbatch,
+        gradients=gradients,
+    )
+
+
+def size_of(text: str) -> float:
+    """Read ``--gradients`` [bytes].
+
+    Raises
+    ------
+    ScenarioError
+        If it is no size.
+    """
+    try:
+        found = parse(text, "data size")
+    except UnitError as error:
+        raise ScenarioError([f"--gradients: {error}"]) from None
+    if found <= 0:
+        raise ScenarioError([f"--gradients: {text} is nothing; write for example 102 MB."])
+    return found

@@ -1,4 +1,4 @@
-"""Timeline of one device in one step: its kernels, apart from waiting.
+"""Timeline of one device in one step: its kernels by phase, apart from waiting.
 
 Before each kernel its compute streams may be idle. Idle time until a collective ended, which a
 kernel that was launched by then had to wait for, belongs to that collective; the rest is the
@@ -7,16 +7,218 @@ host's, which had not launched the kernel yet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Floats, Ints
-from simdp.studies.replay.phases import phases
-from simdp.studies.replay.steps import StepWindow
+from simdp.arrays import Bools, Floats, Ints
+from simdp.errors import ScenarioError
 from simdp.traces import ANNOTATION, COMMUNICATION, SYNC, RankTrace
 from simdp.traces.intervals import covered, union
+
+# Steps --------------------------------------------------------------------------------------------
+
+OPTIMIZER = "Optimizer.step#"
+
+
+@dataclass(frozen=True, eq=False)
+class StepWindow:
+    """A step of one rank.
+
+    Attributes
+    ----------
+    kernels, collectives : ndarray, int64
+        Indices of what belongs to it.
+    begin, end : float
+        On the device: from the end of the step before to the end of its own last kernel [s].
+    host_begin, host_end : float
+        On the host [s].
+    """
+
+    kernels: Ints
+    collectives: Ints
+    begin: float
+    end: float
+    host_begin: float
+    host_end: float
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The steps of a trace that a replay goes by.
+
+    Attributes
+    ----------
+    steps : tuple of Window
+        At least one.
+    said : tuple of str
+        What a report should say of them.
+    """
+
+    steps: tuple[StepWindow, ...]
+    said: tuple[str, ...]
+
+
+def windows(trace: RankTrace) -> Windows:
+    """Find the steps of a trace.
+
+    The first of several is left out: it warms up, or began before the trace did. Without
+    ``ProfilerStep`` they go from one end of the optimizer's annotations to the next, and without
+    these all that there is counts as one.
+
+    Raises
+    ------
+    ScenarioError
+        If no step has a kernel.
+    """
+    kernels = trace.kernels
+    busy = ~np.isin(kernels.kind, (COMMUNICATION, SYNC))
+    if not busy.any():
+        raise ScenarioError(
+            [
+                f"{trace.path}: has no kernels and no operators, so that there is nothing to "
+                "replay; record with activities=[CPU, CUDA]."
+            ]
+        )
+    said = []
+    begin, end = trace.steps.start, trace.steps.end
+    of_kernel, of_sent = kernels.step, trace.collectives.step
+    if not len(begin):
+        begin, end = _by_optimizer(trace)
+        if len(begin):
+            said.append("no ProfilerStep: steps go from one Optimizer.step to the next")
+        else:
+            begin, end = np.array([-np.inf]), np.array([np.inf])
+            said.append("no ProfilerStep and no Optimizer.step: the whole trace counts as one step")
+        called = np.where(np.isnan(kernels.launched), kernels.start, kernels.launched)
+        of_kernel = _steps_at(called, begin, end)
+        sent = trace.collectives
+        called = np.where(np.isnan(sent.enqueued), sent.start, sent.enqueued)
+        of_sent = _steps_at(called, begin, end)
+    found, before = list[StepWindow](), float("nan")
+    for k in range(len(begin)):
+        mine = np.flatnonzero(of_kernel == k)
+        real = mine[busy[mine]]
+        if not len(real):
+            before = float("nan")
+            continue
+        last = float(kernels.end[real].max())
+        first = float(kernels.start[real].min())
+        if before != before:
+            before = min(float(begin[k]), first) if np.isfinite(begin[k]) else first
+        sent_here = np.flatnonzero(of_sent == k)
+        found.append(StepWindow(mine, sent_here, before, last, float(begin[k]), float(end[k])))
+        before = last
+    if not found:
+        raise ScenarioError(
+            [f"{trace.path}: no kernel was launched in any of its steps; record whole steps."]
+        )
+    return Windows(tuple(found[1:] if len(found) > 1 else found), tuple(said))
+
+
+def _by_optimizer(trace: RankTrace) -> tuple[Floats, Floats]:
+    """Begins and ends of steps on the host, from the ends of the optimizer's annotations."""
+    host = trace.host
+    codes = [i for i, name in enumerate(host.names) if name.startswith(OPTIMIZER)]
+    ends = np.sort(host.end[np.isin(host.name, codes)])
+    return ends[:-1], ends[1:]
+
+
+def _steps_at(called: Floats, begin: Floats, end: Floats) -> Ints:
+    """The step in which each call was made; -1 for none."""
+    place = np.searchsorted(begin, called, side="right") - 1
+    inside = (place >= 0) & (called < end[np.maximum(place, 0)])
+    return np.where(inside, place, -1)
+
+
+# Phases -------------------------------------------------------------------------------------------
+
+FORWARD, BACKWARD, UPDATE = range(3)
+"""Forward begins with the step, and takes what is before it; clipping belongs to the update."""
+
+BACKWARD_OPS = "autograd::engine::evaluate_function"
+
+JOIN = 1e-3
+"""Operators of backward that are not further apart are of one backward pass [s]."""
+
+TAKEN = "Memcpy DtoD gradients"
+
+SAME = 1e-9
+"""Instants that differ by less are the same [s]."""
+
+OWN = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
+"""First words of kernels' names in trace.json, and last ones in traces by rank."""
+
+
+def phases(trace: RankTrace, window: StepWindow, names: Sequence[str], launched: Floats) -> Ints:
+    """Tell the phase of each kernel of a step.
+
+    Parameters
+    ----------
+    trace : RankTrace
+        Of one rank.
+    window : Window
+        The step.
+    names : sequence of str
+        Of its kernels, in the order of their start.
+    launched : ndarray, shape `(num_kernels,)`
+        When the host launched each [s].
+
+    Returns
+    -------
+    ndarray, shape `(num_kernels,)`, int64
+        What is launched by backward's operators is backward's, what the optimizer's annotation
+        holds, or comes behind backward, the update's, and all else forward's.
+    """
+    if trace.source == "simdp":
+        return _carried_on([_own(name) for name in names])
+    back = _inside(trace, window, launched, BACKWARD_OPS, JOIN)
+    step = _inside(trace, window, launched, OPTIMIZER, 0.0)
+    found = np.full(len(names), FORWARD)
+    found[back] = BACKWARD
+    if back.any():
+        behind = launched > launched[back].max()
+        found[behind] = UPDATE
+    found[step] = UPDATE
+    return found
+
+
+def _own(name: str) -> int:
+    """The phase that a name of our own traces says; -1 for none."""
+    if name == TAKEN:
+        return UPDATE
+    first, last = name.split(" ", 1)[0], name.rsplit("_", 1)[-1]
+    return OWN.get(first, OWN.get(last, -1))
+
+
+def _carried_on(own: Sequence[int]) -> Ints:
+    """What has no phase of its own goes with what was before it."""
+    found, phase = [], FORWARD
+    for each in own:
+        phase = each if each >= 0 else phase
+        found.append(phase)
+    return np.array(found, dtype=np.int64)
+
+
+def _inside(
+    trace: RankTrace, window: StepWindow, launched: Floats, prefix: str, join: float
+) -> Bools:
+    """Which kernels were launched while host events with names of a prefix went on."""
+    host = trace.host
+    codes = [i for i, name in enumerate(host.names) if name.startswith(prefix)]
+    at = np.isin(host.name, codes) & (host.start >= window.host_begin)
+    at &= host.start < window.host_end
+    start, end = union(host.start[at], host.end[at] + join)
+    if not len(start):
+        return np.zeros(len(launched), dtype=bool)
+    place = np.searchsorted(start, launched + SAME, side="right") - 1
+    found: Bools = (place >= 0) & (launched <= end[np.maximum(place, 0)] - join + SAME)
+    return found
+
+
+# Kernels ------------------------------------------------------------------------------------------
 
 ITEMSIZE = {
     "float64": 8,
@@ -99,7 +301,7 @@ class StepWork:
     names : tuple of str
         What they are called.
     phase : ndarray, int64
-        As in `simdp.studies.replay.phases`.
+        As in `simdp.studies.replay.timeline`.
     busy : ndarray, float64
         How long each kept the device busy that nothing did before [s].
     idle : ndarray, float64

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.studies.replay.phases import BACKWARD, FORWARD, UPDATE
-from simdp.studies.replay.timeline import StepCollective, StepWork
+from simdp.studies.replay.strategy import UNIT_COPIES
+from simdp.studies.replay.timeline import BACKWARD, FORWARD, UPDATE, StepCollective, StepWork
+from simdp.traces import RankTrace
+
+# Typical step -------------------------------------------------------------------------------------
 
 LEAST_SLOW = 0.03
 """A rank whose work takes so much longer than the others' is a straggler; less is noise."""
@@ -216,3 +219,93 @@ def _by_phase(step: StepWork) -> Floats:
     took = step.busy + step.idle
     took[0] = step.busy[0]
     return np.bincount(step.phase, took, minlength=3).astype(float)
+
+
+# One step of each rank ----------------------------------------------------------------------------
+
+LEAST = 0.01
+"""Ranks that begin a step later than the first by less of it begin together."""
+
+
+def skewed(ranks: Sequence[int], works: Sequence[StepWork]) -> tuple[dict[int, float], float]:
+    """Tell how late ranks begin their only step, and how long it is for all together.
+
+    Clocks are aligned by the ends of collectives, which all ranks leave together.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        Whose they are.
+    works : sequence of StepWork
+        One per rank.
+
+    Returns
+    -------
+    (dict of int to float, float)
+        Ranks that begin after the first one, and by how much; from the first begin to the last end
+        [s]. Without collectives that all have, the mean of the ranks' own steps.
+    """
+    named = [[sent.name for sent in one.sent] for one in works]
+    if not named[0] or any(each != named[0] for each in named):
+        return {}, float(np.mean([one.end - one.begin for one in works]))
+    ends = np.array([[sent.end for sent in one.sent] for one in works])
+    shift = np.median(ends - ends[0], axis=1)
+    begin = np.array([one.begin for one in works]) - shift
+    end = np.array([one.end for one in works]) - shift
+    whole = float(end.max() - begin.min())
+    late = begin - begin.min()
+    return {
+        rank: float(by) for rank, by in zip(ranks, late.tolist(), strict=True) if by > LEAST * whole
+    }, whole
+
+
+# Without what the scenario charges ----------------------------------------------------------------
+
+Raw = dict[str, Any]
+
+STATELESS = {"kind": "sgd", "lr": 0.1}
+
+OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "adagrad": "adagrad", "sgd": "sgd"}
+"""Of those that annotations name, what a scenario calls them; sgd for all others."""
+
+
+def optimizer_of(trace: RankTrace) -> Raw | str:
+    """The optimizer, by the annotation of its step."""
+    for name in trace.host.names:
+        if name.startswith("Optimizer.step#"):
+            kind = name.removeprefix("Optimizer.step#").split(".")[0].lower()
+            return {"kind": OPTIMIZERS.get(kind, "sgd"), "lr": 0.1}
+    return dict(STATELESS)
+
+
+READY = "torch::autograd::AccumulateGrad"
+
+
+def ready_times(trace: RankTrace, step: StepWork) -> list[float]:
+    """When gradients of a step became ready on the host, by the trace's clock [s]."""
+    host = trace.host
+    if READY not in host.names or not len(step.launched):
+        return []
+    code = host.names.index(READY)
+    at = host.start[(host.name == code)]
+    low, high = step.launched.min(), step.launched.max()
+    return [float(each) for each in at[(at >= low) & (at <= high)]]
+
+
+def with_foreign(step: StepWork, foreign: Sequence[StepCollective]) -> StepWork:
+    """The step with collectives of no strategy as work: what kernels waited for them."""
+    busy, waits = step.busy.copy(), step.waits.copy()
+    for sent in foreign:
+        behind = np.flatnonzero(waits[sent.after :] > 0)
+        if len(behind):
+            kernel = sent.after + int(behind[0])
+            took = min(sent.seconds, float(waits[kernel]))
+            busy[kernel] += took
+            waits[kernel] -= took
+    return replace(step, busy=busy, waits=waits)
+
+
+def without_unit_copies(step: StepWork) -> StepWork:
+    """The step without the copies of units, which the strategy charges by itself."""
+    copied = np.array([any(word in name for word in UNIT_COPIES) for name in step.names])
+    return replace(step, busy=np.where(copied, 0.0, step.busy))

@@ -1,6 +1,6 @@
 """A job of torch's DDP as its profiler writes it, from a few figures, in microseconds."""
 
-from simdp.studies.replay.phases import BACKWARD, FORWARD, UPDATE
+from simdp.studies.replay.timeline import BACKWARD, FORWARD, UPDATE
 from tests.kineto import NCCL, document, event, kernel, launch, put, record, said, step
 
 LAYERS = 6

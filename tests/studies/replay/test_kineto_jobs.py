@@ -3,7 +3,7 @@
 import pytest
 
 from simdp.studies.replay import remedies, replay_of
-from simdp.studies.replay.phases import BACKWARD, FORWARD
+from simdp.studies.replay.timeline import BACKWARD, FORWARD
 from simdp.traces import read_trace
 from tests.for_each import for_each
 from tests.studies.replay.kineto_job import LAYERS, NBYTES, Job

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simdp.studies.replay.phases import BACKWARD, FORWARD, UPDATE
 from simdp.studies.replay.strategy import recognise
-from simdp.studies.replay.timeline import StepCollective, StepWork
+from simdp.studies.replay.timeline import BACKWARD, FORWARD, UPDATE, StepCollective, StepWork
 from tests.for_each import for_each
 
 MIB = 2**20

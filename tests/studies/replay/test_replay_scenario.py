@@ -1,4 +1,4 @@
-"""What cannot be replayed is refused in a line, or said in one."""
+"""What cannot be replayed is refused or named in a remark; links are fitted."""
 
 from dataclasses import replace
 
@@ -7,6 +7,8 @@ from for_each import for_each
 
 from simdp.errors import ScenarioError
 from simdp.studies.replay import read_job, replay_of, size_of
+from simdp.studies.replay.scenario import fitted
+from simdp.studies.replay.timeline import StepCollective
 from simdp.traces import read_trace
 from tests.kineto import document, event, kernel, launch, put, record
 from tests.studies.replay.kineto_job import Job
@@ -107,3 +109,45 @@ def test_the_device_is_named_as_in_the_catalogue_or_by_its_driver(tmp_path):
     assert "for --device: a100-pcie-80gb, a100-sxm4-40gb, a100-sxm4-80gb" in remark
     cluster = replay_of([card], device="NVIDIA A100-SXM4-40GB").scenario["cluster"]
     assert cluster["device"] == "a100-sxm4-40gb"
+
+
+def sent(name, nbytes, seconds, n=4):
+    return StepCollective(name, name, nbytes, "float32", "0", n, 0, False, seconds, 0.0, seconds)
+
+
+def ring(nbytes, n, alpha=20e-6, bandwidth=10e9):
+    return 2 * (n - 1) * (alpha + nbytes / (n * bandwidth))
+
+
+def test_a_latency_and_a_bandwidth_come_back():
+    found = fitted([sent("all_reduce", s, ring(s, 4)) for s in (1e4, 1e6, 3e7)])
+    assert found.alpha == pytest.approx(20e-6, rel=1e-9)
+    assert found.bandwidth == pytest.approx(10e9, rel=1e-9)
+    assert found.error == pytest.approx(0, abs=1e-9)
+    assert (found.num_sizes, found.smallest, found.largest) == (3, 1e4, 3e7)
+
+
+def test_gathers_and_scatters_go_half_as_far():
+    each = [sent("all_gather", s, ring(s, 4) / 2) for s in (1e5, 1e7)]
+    each += [sent("reduce_scatter", 1e6, ring(1e6, 4) / 2)]
+    found = fitted(each)
+    assert found.bandwidth == pytest.approx(10e9, rel=1e-9)
+
+
+def test_no_figure_is_below_zero():
+    """A larger transfer that took less has waited less: then one of the two explains all."""
+    found = fitted([sent("all_reduce", 1e5, 2e-3), sent("all_reduce", 1e6, 1e-3)])
+    assert found.alpha >= 0
+    assert found.bandwidth > 0
+    assert found.error > 0.1
+
+
+def test_one_size_alone_is_all_latency_or_all_bandwidth():
+    found = fitted([sent("all_reduce", 1e6, ring(1e6, 2, alpha=0.0), n=2)])
+    assert ring(1e6, 2, found.alpha, found.bandwidth) == pytest.approx(1e-4, rel=1e-9)
+
+
+def test_what_has_no_size_or_no_partner_tells_nothing():
+    nothing = [sent("all_reduce", float("nan"), 1e-3), sent("all_reduce", 1e6, 1e-3, n=1)]
+    assert fitted(nothing) is None
+    assert fitted([]) is None

@@ -1,0 +1,639 @@
+"""Matches the collectives and messages of several ranks, and aligns their clocks.
+
+Ranks leave a collective together, so that the ends of the same collective give the difference of
+their clocks: the median over all of them, which a few late ends do not move. Collectives are the
+same by process group and sequence number; without numbers by their order in each step, or in the
+trace. Order alone is wrong where events were dropped or a trace was cut: if the ends of one pairing
+do not agree, collectives of one name are paired by their ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Bools, Floats, Ints
+from simdp.errors import ScenarioError
+from simdp.studies.diagnose.timeline import RankTimeline
+from simdp.traces import RankTrace
+
+# Two ranks ----------------------------------------------------------------------------------------
+
+AGREE = 0.8
+"""So many of the pairs must end together for an order to be right."""
+
+LEAST_TOLERANCE = 0.5e-3
+"""Ends that differ by no more than this are taken to be the same [s]."""
+
+CHANCE = 0.2
+"""Of fewer of the calls, ends agree by chance: the ranks are not of one job."""
+
+MOST = 500
+"""Calls of one name that clocks are compared by."""
+
+
+class Signature(NamedTuple):
+    """What has to be equal on all ranks; -1 and empty where it is not known."""
+
+    name: str
+    num_elements: int
+    dtype: str
+
+
+class Calls(NamedTuple):
+    """A rank's collectives in one group, in order.
+
+    Attributes
+    ----------
+    places, sequence, step : ndarray, shape `(num_calls,)`, int64
+        Which of the rank's collectives each is; its number in the group, and that of its step; -1
+        where these are not known.
+    end : ndarray, shape `(num_calls,)`
+        On the rank's own clock [s].
+    signatures : list of Signature
+        What was called.
+    """
+
+    places: Ints
+    sequence: Ints
+    step: Ints
+    end: Floats
+    signatures: list[Signature]
+
+
+class Pairs(NamedTuple):
+    """Which calls of two ranks are the same.
+
+    Attributes
+    ----------
+    of : tuple of (str, int, int)
+        The group, and the places of the two among the timelines.
+    ours, theirs : ndarray, shape `(num_pairs,)`, int64
+        Places among the calls of each.
+    apart : ndarray, shape `(num_pairs,)`
+        By how much their ends differ [s].
+    by_ends : bool
+        Whether they were paired by these.
+    """
+
+    of: tuple[str, int, int]
+    ours: Ints
+    theirs: Ints
+    apart: Floats
+    by_ends: bool
+
+
+def paired(ours: Calls, theirs: Calls, apart: float, of: tuple[str, int, int]) -> Pairs:
+    """Pair the calls of two ranks.
+
+    Parameters
+    ----------
+    ours, theirs : Calls
+        In one group.
+    apart : float
+        How their clocks differ, as the files say [s].
+    of : tuple of (str, int, int)
+        As in `Pairs`.
+    """
+    for mine, other, sure in _orders(ours, theirs):
+        differ = theirs.end[other] - ours.end[mine]
+        near = np.abs(differ - np.median(differ)) <= _tolerance(ours)
+        if sure or (len(mine) and near.mean() >= AGREE):
+            keep = np.ones(len(mine), dtype=bool) if sure else near
+            return Pairs(of, mine[keep], other[keep], differ[keep], by_ends=False)
+    mine, other = _by_ends(ours, theirs, apart)
+    return Pairs(of, mine, other, theirs.end[other] - ours.end[mine], by_ends=True)
+
+
+def _orders(ours: Calls, theirs: Calls) -> Iterator[tuple[Ints, Ints, bool]]:
+    """Ways to put the calls of two ranks in order, and whether it needs no proof."""
+    if _numbered(ours) and _numbered(theirs):
+        _, mine, other = np.intersect1d(ours.sequence, theirs.sequence, return_indices=True)
+        yield mine, other, True
+    if (ours.step >= 0).all() and (theirs.step >= 0).all():
+        keys = [_within(calls.step) for calls in (ours, theirs)]
+        both = sorted(set(keys[0]) & set(keys[1]))
+        yield _at(keys[0], both), _at(keys[1], both), False
+    n = min(len(ours.places), len(theirs.places))
+    yield np.arange(n), np.arange(n), False
+
+
+def _numbered(calls: Calls) -> bool:
+    return bool((calls.sequence >= 0).all()) and len(set(calls.sequence)) == len(calls.sequence)
+
+
+def _within(steps: Ints) -> dict[tuple[int, int], int]:
+    """Step and place in it, of each call."""
+    seen, found = Counter[int](), dict[tuple[int, int], int]()
+    for place, step in enumerate(steps.tolist()):
+        found[step, seen[step]] = place
+        seen[step] += 1
+    return found
+
+
+def _at(keys: dict[tuple[int, int], int], chosen: Sequence[tuple[int, int]]) -> Ints:
+    return np.array([keys[key] for key in chosen], dtype=np.int64)
+
+
+def _tolerance(calls: Calls) -> float:
+    """How far ends may lie apart: a part of the time between one and the next [s]."""
+    between = np.diff(np.sort(calls.end))
+    return max(LEAST_TOLERANCE, float(np.median(between)) / 5 if len(between) else 0.0)
+
+
+def _by_ends(ours: Calls, theirs: Calls, apart: float) -> tuple[Ints, Ints]:
+    """Pair calls of one name whose ends agree once the clocks do.
+
+    The clocks differ by what most ends agree on; of equally many, by what is nearest to the
+    difference that the files tell.
+    """
+    differ = np.sort(_differences(ours, theirs))
+    if not len(differ):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    last = np.searchsorted(differ, differ + LEAST_TOLERANCE, side="right")
+    votes, far = last - np.arange(len(differ)), np.abs(differ - apart)
+    best = int(np.lexsort((far, -votes))[0])
+    centre = float(np.median(differ[best : last[best]]))
+    pairs = sorted(_nearest(ours, theirs, centre))
+    if len(pairs) < CHANCE * min(len(ours.places), len(theirs.places)):
+        pairs = []
+    return np.array([i for i, _ in pairs], dtype=np.int64), np.array(
+        [j for _, j in pairs], dtype=np.int64
+    )
+
+
+def _by_name(calls: Calls) -> dict[str, list[int]]:
+    """Places of the calls of each name; sizes may be unknown, or uneven."""
+    found = dict[str, list[int]]()
+    for place, signature in enumerate(calls.signatures):
+        found.setdefault(signature.name, []).append(place)
+    return found
+
+
+def _differences(ours: Calls, theirs: Calls) -> Floats:
+    """Between the ends of all calls of one name, of many the first [s]."""
+    mine, others = _by_name(ours), _by_name(theirs)
+    found = [
+        np.subtract.outer(theirs.end[others[key][:MOST]], ours.end[mine[key][:MOST]]).ravel()
+        for key in mine
+        if key in others
+    ]
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def _nearest(ours: Calls, theirs: Calls, apart: float) -> Iterator[tuple[int, int]]:
+    """Calls of one name that end together on clocks so far apart; each in one pair."""
+    mine, others = _by_name(ours), _by_name(theirs)
+    for key in mine:
+        if key not in others:
+            continue
+        places = np.array(others[key])
+        ends = theirs.end[places]
+        order = np.argsort(ends)
+        taken = set[int]()
+        for place in mine[key]:
+            wanted = ours.end[place] + apart
+            at = int(np.searchsorted(ends[order], wanted))
+            near = [order[i] for i in (at - 1, at) if 0 <= i < len(order)]
+            best = min(near, key=lambda i: abs(ends[i] - wanted))
+            if abs(ends[best] - wanted) <= LEAST_TOLERANCE and best not in taken:
+                taken.add(int(best))
+                yield place, int(places[best])
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+MESSAGES = ("send", "recv")
+"""They have two ranks, and are no meetings."""
+
+
+class MessagePath(NamedTuple):
+    """Senders and receivers of messages in a group."""
+
+    group: str
+    source: int
+    target: int
+
+
+class MessageExchange(NamedTuple):
+    """All messages of one way.
+
+    Attributes
+    ----------
+    sent, received : Calls
+        Of the two ranks.
+    pairs : Pairs
+        Which of them are the same.
+    """
+
+    sent: Calls
+    received: Calls
+    pairs: Pairs
+
+
+def exchanges(lines: Sequence[RankTimeline], origin: Floats) -> list[MessageExchange]:
+    """Put the messages of ranks together; those whose peer is not known, or not there, are alone.
+
+    Parameters
+    ----------
+    lines : sequence of Timeline
+        Of ranks of one job.
+    origin : ndarray, shape `(num_ranks,)`
+        How their clocks differ, as the files say [s].
+    """
+    places = {line.trace.rank: place for place, line in enumerate(lines)}
+    ways = [_ways(line) for line in lines]
+    found = []
+    for place, line in enumerate(lines):
+        for way, sent in ways[place]["send"].items():
+            other = places.get(way.target)
+            if way.source != line.trace.rank or other is None:
+                continue
+            received = ways[other]["recv"].get(way)
+            if received is not None:
+                apart = float(origin[place] - origin[other])
+                pairs = paired(sent, received, apart, (way.group, place, other))
+                found.append(MessageExchange(sent, received, pairs))
+    return found
+
+
+def _ways(line: RankTimeline) -> dict[str, dict[MessagePath, Calls]]:
+    """A rank's messages by their way."""
+    calls, rank = line.trace.collectives, line.trace.rank
+    found: dict[str, dict[MessagePath, Calls]] = {name: {} for name in MESSAGES}
+    if rank is None or not len(calls):
+        return found
+    names = np.array(calls.names)[calls.name]
+    for name in MESSAGES:
+        mine = np.flatnonzero((names == name) & (calls.peer >= 0))
+        peers = [_global(line, str(calls.group[i]), int(calls.peer[i])) for i in mine.tolist()]
+        keys = [group_key(line, str(group)) for group in calls.group[mine]]
+        ends = [(rank, peer) if name == "send" else (peer, rank) for peer in peers]
+        ways = [MessagePath(key, *pair) for key, pair in zip(keys, ends, strict=True)]
+        for way in dict.fromkeys(ways):
+            places = mine[[one == way for one in ways]]
+            found[name][way] = Calls(
+                places,
+                np.full(len(places), -1),
+                steps_at(line, places),
+                calls.end[places],
+                [Signature("message", -1, "")] * len(places),
+            )
+    return found
+
+
+def _global(line: RankTimeline, group: str, peer: int) -> int:
+    """A rank of the job by its number in a group."""
+    known = line.trace.groups.get(group)
+    if known is None or known.ranks is None or peer >= len(known.ranks):
+        return peer
+    return known.ranks[peer]
+
+
+def group_key(line: RankTimeline, name: str) -> str:
+    """Groups of one name and different ranks, as a mesh makes them, are different groups."""
+    group = line.trace.groups.get(name)
+    if group is None or group.ranks is None:
+        return name
+    return f"{name} of {','.join(map(str, group.ranks))}"
+
+
+def steps_at(line: RankTimeline, places: Ints) -> Ints:
+    """Numbers of the steps in which collectives were called; -1 outside of all."""
+    step = line.trace.collectives.step[places]
+    if not len(line.trace.steps):
+        return np.full(len(places), -1)
+    return np.where(step >= 0, line.number[np.maximum(step, 0)], -1)
+
+
+# All ranks ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """One collective, as its ranks saw it.
+
+    Attributes
+    ----------
+    group : str
+        Name of its process group.
+    number : int
+        Its sequence number there, or its place in the order.
+    ranks : ndarray, shape `(num_ranks,)`, int64
+        Places of the timelines that have it.
+    places : ndarray, shape `(num_ranks,)`, int64
+        Which of their collectives it is.
+    signatures : tuple of Signature
+        What each called.
+    start, end : ndarray, shape `(num_ranks,)`
+        On the first rank's clock [s].
+    size : int or None
+        Ranks of the group.
+    """
+
+    group: str
+    number: int
+    ranks: Ints
+    places: Ints
+    signatures: tuple[Signature, ...]
+    start: Floats
+    end: Floats
+    size: int | None
+
+    @property
+    def last(self) -> int:
+        """Place of the timeline that came last: the shortest, since all leave together."""
+        return int(self.ranks[np.argmin(self.end - self.start)])
+
+    @property
+    def shortest(self) -> float:
+        """What it lasts on the rank that came last [s]."""
+        return float((self.end - self.start).min())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its ranks were seen."""
+        return self.size is not None and len(self.ranks) >= self.size > 1
+
+    @property
+    def signature(self) -> Signature:
+        """What most of its ranks called."""
+        return Counter(self.signatures).most_common(1)[0][0]
+
+
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """All meetings, and what it took to find them.
+
+    Attributes
+    ----------
+    meetings : list of Meeting
+        By their ends.
+    offset : ndarray, shape `(num_ranks,)`
+        To be taken off each rank's times to have the first rank's [s].
+    by_ends : set of str
+        Groups whose order was wrong.
+    unmatched : int
+        Collectives that no other rank has, or has elsewhere.
+    messages : list of Meeting
+        Of two ranks each: a send, and the receive that it ends in.
+    """
+
+    meetings: list[Meeting]
+    offset: Floats
+    by_ends: set[str]
+    unmatched: int
+    messages: list[Meeting] = field(default_factory=list)
+
+    @property
+    def every(self) -> list[Meeting]:
+        """Meetings, and behind them messages."""
+        return [*self.meetings, *self.messages]
+
+
+def matched(lines: Sequence[RankTimeline]) -> Matched:
+    """Put the collectives of ranks together.
+
+    Parameters
+    ----------
+    lines : sequence of Timeline
+        Of ranks of one job.
+    """
+    first = lines[0].trace.origin_ns
+    origin = np.array([(line.trace.origin_ns - first) * 1e-9 for line in lines])
+    calls = [_calls(line) for line in lines]
+    pairs = list[Pairs]()
+    for group in sorted({group for rank in calls for group in rank}):
+        there = [place for place in range(len(lines)) if group in calls[place]]
+        reference = max(there, key=lambda place: len(calls[place][group].places))
+        for other in there:
+            if other != reference:
+                ours, theirs = calls[reference][group], calls[other][group]
+                apart = float(origin[reference] - origin[other])
+                pairs.append(paired(ours, theirs, apart, (group, reference, other)))
+    sent = exchanges(lines, origin)
+    offset = _offsets(lines, pairs, [one.pairs for one in sent], origin)
+    meetings = list(_meetings(lines, calls, pairs, offset))
+    used = sum(len(meeting.ranks) for meeting in meetings)
+    every = sum(len(found.places) for rank in calls for found in rank.values())
+    return Matched(
+        sorted(meetings, key=lambda meeting: float(meeting.end.max())),
+        offset,
+        {found.of[0] for found in pairs if found.by_ends},
+        every - used if len(lines) > 1 else 0,
+        [message for one in sent for message in _messages(lines, one, offset)],
+    )
+
+
+def chosen_calls(line: RankTimeline) -> Ints:
+    """Places of the collectives that ranks meet in: not messages, and not calls without a kernel.
+
+    Of a trace without any kernel of communication, the calls stand for them.
+    """
+    calls = line.trace.collectives
+    names = np.array([*calls.names, ""])[calls.name] if len(calls) else np.zeros(0, dtype=str)
+    keep: Bools = ~np.isin(names, MESSAGES) & (calls.group_size != 1)
+    if (calls.kernel >= 0).any():
+        keep &= calls.kernel >= 0
+    return np.flatnonzero(keep)
+
+
+def signature_of(line: RankTimeline, place: int) -> Signature:
+    """What a rank called."""
+    calls = line.trace.collectives
+    name = calls.names[calls.name[place]]
+    return Signature(name, int(calls.num_elements[place]), str(calls.dtype[place]))
+
+
+def _calls(line: RankTimeline) -> dict[str, Calls]:
+    calls, chosen = line.trace.collectives, chosen_calls(line)
+    found = dict[str, Calls]()
+    keys = np.array([group_key(line, str(name)) for name in calls.group[chosen]], dtype=object)
+    for key in dict.fromkeys(keys.tolist()):
+        places = chosen[keys == key]
+        signatures = [signature_of(line, place) for place in places.tolist()]
+        found[key] = Calls(
+            places, calls.sequence[places], steps_at(line, places), calls.end[places], signatures
+        )
+    return found
+
+
+# Clocks -------------------------------------------------------------------------------------------
+
+
+def _offsets(
+    lines: Sequence[RankTimeline], pairs: Sequence[Pairs], sent: Sequence[Pairs], origin: Floats
+) -> Floats:
+    """What to take off each rank's times: from rank to rank, along the groups that join them.
+
+    Messages join those that nothing else does.
+    """
+    offset = np.full(len(lines), np.nan)
+    offset[0] = 0.0
+    for known in (pairs, [*pairs, *sent]):
+        joined = [(p.of[1], p.of[2], float(np.median(p.apart))) for p in known if len(p.apart)]
+        joined += [(b, a, -apart) for a, b, apart in joined]
+        reached = np.flatnonzero(~np.isnan(offset)).tolist()
+        while reached:
+            at = reached.pop()
+            for a, b, apart in joined:
+                if a == at and np.isnan(offset[b]):
+                    offset[b] = offset[a] + apart
+                    reached.append(b)
+    return np.where(np.isnan(offset), origin[0] - origin, offset)
+
+
+def _messages(
+    lines: Sequence[RankTimeline], one: MessageExchange, offset: Floats
+) -> Iterator[Meeting]:
+    """The messages of one way that both ranks have."""
+    group, *ranks = one.pairs.of
+    for ours, theirs in zip(one.pairs.ours.tolist(), one.pairs.theirs.tolist(), strict=True):
+        places = [int(one.sent.places[ours]), int(one.received.places[theirs])]
+        at = [(lines[r].trace.collectives, i) for r, i in zip(ranks, places, strict=True)]
+        yield Meeting(
+            group=group,
+            number=ours,
+            ranks=np.array(ranks),
+            places=np.array(places),
+            signatures=tuple(signature_of(lines[r], i) for r, i in zip(ranks, places, strict=True)),
+            start=np.array([float(c.start[i]) for c, i in at]) - offset[ranks],
+            end=np.array([float(c.end[i]) for c, i in at]) - offset[ranks],
+            size=2,
+        )
+
+
+def _meetings(
+    lines: Sequence[RankTimeline],
+    calls: Sequence[dict[str, Calls]],
+    pairs: Sequence[Pairs],
+    offset: Floats,
+) -> Iterator[Meeting]:
+    """Join the pairs of a group that share a call of its reference."""
+    by_group = dict[str, list[Pairs]]()
+    for found in pairs:
+        by_group.setdefault(found.of[0], []).append(found)
+    for group, listed in by_group.items():
+        reference = listed[0].of[1]
+        others = [
+            (found.of[2], dict(zip(found.ours.tolist(), found.theirs.tolist(), strict=True)))
+            for found in listed
+        ]
+        for place in range(len(calls[reference][group].places)):
+            who = [(reference, place)]
+            who += [(rank, theirs[place]) for rank, theirs in others if place in theirs]
+            if len(who) > 1:
+                yield _meeting(lines, calls, group, sorted(who), offset)
+
+
+def _meeting(
+    lines: Sequence[RankTimeline],
+    calls: Sequence[dict[str, Calls]],
+    group: str,
+    who: Sequence[tuple[int, int]],
+    offset: Floats,
+) -> Meeting:
+    ranks = np.array([rank for rank, _ in who])
+    mine = [calls[rank][group] for rank in ranks.tolist()]
+    places = np.array([each.places[at] for each, (_, at) in zip(mine, who, strict=True)])
+    columns = [lines[rank].trace.collectives for rank in ranks.tolist()]
+    at = list(zip(columns, places.tolist(), strict=True))
+    size = int(at[0][0].group_size[places[0]])
+    if size < 0:
+        size = lines[0].trace.world_size or -1
+    number = int(mine[0].sequence[who[0][1]])
+    return Meeting(
+        group=str(at[0][0].group[places[0]]),
+        number=number if number >= 0 else who[0][1],
+        ranks=ranks,
+        places=places,
+        signatures=tuple(each.signatures[i] for each, (_, i) in zip(mine, who, strict=True)),
+        start=np.array([float(c.start[i]) for c, i in at]) - offset[ranks],
+        end=np.array([float(c.end[i]) for c, i in at]) - offset[ranks],
+        size=size if size > 0 else None,
+    )
+
+
+# One job ------------------------------------------------------------------------------------------
+
+ENOUGH = 3
+"""Collectives of a rank, of which at least one must be another's too."""
+
+
+def check_traces(traces: Sequence[RankTrace]) -> None:
+    """Refuse traces that cannot be of one job.
+
+    Raises
+    ------
+    ScenarioError
+        If there are none, two are of one rank, or they speak of jobs of different sizes.
+    """
+    if not traces:
+        raise ScenarioError(["traces: none given; give those of one job, one per rank."])
+    seen = dict[int, RankTrace]()
+    for trace in traces:
+        if trace.rank is None:
+            continue
+        if trace.rank in seen:
+            raise ScenarioError(
+                [
+                    f"{trace.path}: is of rank {trace.rank}, as {seen[trace.rank].path} is; give "
+                    "the traces of one run, one per rank."
+                ]
+            )
+        seen[trace.rank] = trace
+    sized = [trace for trace in traces if trace.world_size is not None]
+    for trace in sized[1:]:
+        if trace.world_size != sized[0].world_size:
+            raise ScenarioError(
+                [
+                    f"{trace.path}: is of a job of {trace.world_size} ranks, but {sized[0].path} "
+                    f"of one of {sized[0].world_size}; give the traces of one job."
+                ]
+            )
+
+
+def check_meetings(traces: Sequence[RankTrace], found: Matched) -> None:
+    """Refuse ranks that share no collective although all have some.
+
+    Raises
+    ------
+    ScenarioError
+        If there are such.
+    """
+    met = {place for meeting in found.every for place in meeting.ranks.tolist()}
+    alone = [
+        place
+        for place, trace in enumerate(traces)
+        if place not in met and len(trace.collectives) >= ENOUGH
+    ]
+    if len(traces) > 1 and alone:
+        other = traces[0 if alone[0] else 1]
+        raise ScenarioError(
+            [
+                f"{traces[alone[0]].path}: none of its {len(traces[alone[0]].collectives)} "
+                f"collectives ends with one of {other.path} or of another rank, so that they are "
+                "not of the same steps; give the traces of one job, taken at the same time."
+            ]
+        )
+
+
+def check_steps(traces: Sequence[RankTrace], num_common: int) -> None:
+    """Refuse ranks that have no step in common.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none.
+    """
+    if not num_common:
+        raise ScenarioError(
+            [
+                f"{traces[0].path}: no step in it is in the traces of all {len(traces)} ranks; "
+                "profile the same steps on every rank, or give the traces of those that have them."
+            ]
+        )

@@ -1,0 +1,717 @@
+"""Makes a layer profile of a step: times of layers, their tensors, and the file's text.
+
+Our own traces name layers, and kernels of real ones belong to what lies between two gradients that
+became ready: backward is cut there. Forward's time is dealt to the same layers, by name or in
+proportion to their backward; all of it is there, and only what fetches parameters layer by layer
+depends on where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from simdp.arrays import Floats, Ints
+from simdp.strategies.zero import PERSISTENT_ELEMENTS, PREFETCHED_ELEMENTS
+from simdp.studies.replay.strategy import Recognised, elements_of, whole_nbytes
+from simdp.studies.replay.timeline import BACKWARD, COPIED, FORWARD, StepCollective, StepWork
+from simdp.studies.replay.typical import micro_steps
+
+# Products -----------------------------------------------------------------------------------------
+
+PRODUCTS = re.compile(
+    r"gemm|xmma|hmma|cutlass|convolve|conv2d|wgrad|dgrad|winograd|cudnn_infer|implicit_|"
+    r"flash|fmha|attention|\bmm\b|addmm|bmm|matmul|conv|linear|sgemv",
+    re.IGNORECASE,
+)
+"""Parts of what cuBLAS, cuDNN, CUTLASS, FlashAttention and torch's operators are called."""
+
+NOT = re.compile(r"batch_?norm|bn_(fw|bw)|elementwise|reduce|memcpy|memset|nchwToNhwc|copy", re.I)
+
+
+@cache
+def is_product(name: str) -> bool:
+    """Whether a kernel's name is one of a product's."""
+    return bool(PRODUCTS.search(name)) and not NOT.search(name)
+
+
+# Elements -----------------------------------------------------------------------------------------
+
+
+def dealt(total: int, num_tensors: int, cap: int | None) -> list[int]:
+    """Deal a bucket's elements to its tensors, so that the rule which made it makes it again.
+
+    Torch closes a bucket behind the tensor with which it reaches its limit: those before must stay
+    below. Within that, tensors are equal: nothing tells more.
+
+    Parameters
+    ----------
+    total : int
+        Elements of the bucket.
+    num_tensors : int
+        Its tensors, 1 or more.
+    cap : int or None
+        Elements at which it is closed; None where it is not.
+
+    Returns
+    -------
+    list of int
+        In the order in which they become ready; each above 0, if there are enough elements.
+    """
+    num = max(1, min(num_tensors, total))
+    each = total // num
+    if cap is not None and each * (num - 1) >= cap:
+        each = max((cap - 1) // (num - 1), 0)
+    if not each:
+        return [0] * (num_tensors - 1) + [total]
+    found = [each] * (num - 1)
+    return [*found, total - sum(found)] + [0] * (num_tensors - num)
+
+
+def homes(ends: Sequence[int], places: Sequence[int]) -> list[list[int]]:
+    """Sort tensors into buckets: those that are ready by a bucket's launch, and in none before.
+
+    Parameters
+    ----------
+    ends : sequence of int
+        Kernels before the launch of each bucket, rising.
+    places : sequence of int
+        Kernels before each tensor is ready, rising.
+
+    Returns
+    -------
+    list of list of int
+        Numbers of the tensors of each bucket; what is behind all is the last one's.
+    """
+    found: list[list[int]] = [[] for _ in ends]
+    bucket = 0
+    for number, place in enumerate(places):
+        while bucket < len(ends) - 1 and place > ends[bucket]:
+            bucket += 1
+        if found:
+            found[bucket].append(number)
+    return found
+
+
+def fitted_in(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int]] | None:
+    """Sort tensors into buckets of which the sums are known, the largest first.
+
+    Each goes to the bucket that has least room left of those where it fits.
+
+    Parameters
+    ----------
+    sizes, totals : sequence of int
+        Of tensors, and of buckets; in one unit.
+
+    Returns
+    -------
+    list of list of int
+        Sizes of each bucket's tensors, the largest last, so that none before it closes a bucket; or
+        None where they do not fill the buckets.
+    """
+    room = list(totals)
+    found: list[list[int]] = [[] for _ in totals]
+    for size in sorted(sizes, reverse=True):
+        bucket = min(
+            (i for i, left in enumerate(room) if left >= size), key=room.__getitem__, default=None
+        )
+        if bucket is None:
+            return None
+        room[bucket] -= size
+        found[bucket].insert(0, size)
+    return None if any(room) else found
+
+
+# Tensors ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReplayedLayer:
+    """A layer: its times in a micro-step [s], and its tensors.
+
+    Attributes
+    ----------
+    name : str
+        Of its first tensor, too.
+    forward, backward : float
+        On the device [s].
+    forward_host, backward_host : float
+        What the host makes of it: not below the device's time where it is late [s].
+    products : float
+        Part of the device's time that products take.
+    place : int
+        Kernels of the step before its gradients are ready.
+    tensors : tuple of (str, int)
+        Names and elements, in the order in which they become ready.
+    """
+
+    name: str
+    forward: float
+    backward: float
+    forward_host: float
+    backward_host: float
+    products: float
+    place: int
+    tensors: tuple[tuple[str, int], ...] = ()
+
+
+def evenly(layers: list[ReplayedLayer], elements: int) -> list[ReplayedLayer]:
+    """Deal gradients to all tensors alike."""
+    slots = [
+        (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
+    ]
+    sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
+    for (i, name), size in zip(slots, dealt(elements, len(slots), None), strict=True):
+        sizes[i].append((name, size))
+    return [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
+
+
+def with_tensors(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+) -> list[ReplayedLayer]:
+    """Give tensors their sizes, from the copies of our own traces or from the buckets."""
+    if any(nbytes for layer in layers for _, nbytes in layer.tensors):
+        layers = [
+            replace(each, tensors=tuple((n, size // itemsize) for n, size in each.tensors))
+            for each in layers
+        ]
+        return _with_lost(layers, found, itemsize)
+    if not found.buckets:
+        return layers
+    if found.sharded == "units":
+        return _by_units(layers, found, itemsize, named)
+    if found.tensors:
+        layers = _by_tensors(layers, found, itemsize)
+        return layers if named else _in_blocks(layers, [sent.after for sent in found.buckets])
+    return _by_buckets(layers, found, itemsize, named)
+
+
+def _by_buckets(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+) -> list[ReplayedLayer]:
+    ends = [sent.after for sent in found.buckets]
+    slots = [
+        (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
+    ]
+    caps = found.caps()
+    sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
+    sorted_in = homes(ends, [layers[i].place for i, _ in slots])
+    # A bucket without a tensor of its own takes one beside the last of the bucket before.
+    at = 0
+    for number, (sent, mine) in enumerate(zip(found.buckets, sorted_in, strict=True)):
+        total = round(whole_nbytes(sent) / itemsize)
+        cap = caps[min(number, len(caps) - 1)]
+        if not mine:
+            sizes[at].append((f"bucket{number}", total))
+            continue
+        parts = dealt(total, len(mine), max(int(cap // itemsize), 1))
+        for slot, size in zip(mine, parts, strict=True):
+            at, name = slots[slot]
+            if size:
+                sizes[at].append((name, size))
+    layers = [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
+    return layers if named else _in_blocks(layers, ends)
+
+
+def _with_lost(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int
+) -> list[ReplayedLayer]:
+    """Add tensors that are broadcast with copies too short to appear in the trace."""
+    known = Counter(size for layer in layers for _, size in layer.tensors)
+    lost = Counter(round(nbytes / itemsize) for nbytes in found.tensors) - known
+    more = tuple((f"lost{i}", size) for i, size in enumerate(lost.elements()))
+    return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *more))]
+
+
+def _by_tensors(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int
+) -> list[ReplayedLayer]:
+    """Deal the tensors that are broadcast behind the update: those of a bucket over its layers.
+
+    They come by owner. Which are a bucket's is told by its size; where it is not, by torch's rule,
+    from the last to the first.
+    """
+    elements = [round(nbytes / itemsize) for nbytes in found.tensors]
+    totals = [_elements(sent, itemsize) for sent in found.buckets]
+    buckets = fitted_in(elements, totals) or _by_rule(elements, found, itemsize)
+    sorted_in = homes([sent.after for sent in found.buckets], [layer.place for layer in layers])
+    sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
+    for number, mine in enumerate(buckets):
+        slots = sorted_in[min(number, len(sorted_in) - 1)] or [len(layers) - 1]
+        for k, size in enumerate(mine):
+            # The last one is ready with its bucket.
+            at = slots[(k + 1) * len(slots) // len(mine) - 1] if len(mine) > 1 else slots[-1]
+            sizes[max(at, slots[0])].append((f"{layers[at].name}.{number}.{k}", size))
+    return [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
+
+
+def _by_rule(elements: Sequence[int], found: Recognised, itemsize: int) -> list[list[int]]:
+    """Tensors of each bucket, as torch closes them."""
+    buckets: list[list[int]] = [[]]
+    caps = [cap / itemsize for cap in found.caps()]
+    for size in reversed(elements):
+        if sum(buckets[-1]) >= caps[min(len(buckets), len(caps)) - 1]:
+            buckets.append([])
+        buckets[-1].append(size)
+    return buckets
+
+
+def _in_blocks(layers: list[ReplayedLayer], ends: Sequence[int]) -> list[ReplayedLayer]:
+    """Name layers after their buckets, so that these are the units of sharded strategies."""
+    found = []
+    for layer in layers:
+        bucket = sum(end < layer.place for end in ends)
+        prefix = f"bucket.{min(bucket, len(ends) - 1)}."
+        tensors = tuple((prefix + name, size) for name, size in layer.tensors)
+        found.append(replace(layer, name=prefix + layer.name, tensors=tensors))
+    return found
+
+
+def _by_units(
+    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+) -> list[ReplayedLayer]:
+    """Name layers after the units that come and go, and deal each unit's elements to its own."""
+    order = [*found.buckets]
+    named = named and are_labelled(found, [layer.name for layer in layers])
+    units = [_unit_of(sent, i, len(order), named) for i, sent in enumerate(order)]
+    blocks = [unit for unit in units if unit != ROOT]
+    homes_of = list[str]()
+    for layer in layers:
+        if named:
+            inside = [u for u in blocks if layer.name == u or layer.name.startswith(u + ".")]
+            homes_of.append(max(inside, key=len) if inside else ROOT)
+        else:
+            behind = [u for u, sent in zip(units, order, strict=True) if layer.place <= sent.after]
+            homes_of.append(behind[0] if behind else ROOT)
+    renamed = list[ReplayedLayer]()
+    for layer, unit in zip(layers, homes_of, strict=True):
+        prefix = "" if named or unit == ROOT else unit + "."
+        renamed.append(replace(layer, name=prefix + layer.name, tensors=()))
+    for unit, sent in zip(units, order, strict=True):
+        mine = [i for i, home in enumerate(homes_of) if home == unit]
+        if not mine:
+            continue
+        for i, size in zip(mine, dealt(_elements(sent, itemsize), len(mine), None), strict=True):
+            if size:
+                renamed[i] = replace(renamed[i], tensors=((renamed[i].name, size),))
+    return renamed
+
+
+ROOT = "root"
+
+
+def _elements(sent: StepCollective, itemsize: int) -> int:
+    return round(whole_nbytes(sent) / itemsize)
+
+
+def are_labelled(found: Recognised, layers: Sequence[str]) -> bool:
+    """Whether the collectives of units name modules of the model, as some of our traces do."""
+    labels = [_unit_of(sent, i, 0, True) for i, sent in enumerate(found.buckets)]
+    known = [unit for unit in labels if unit != ROOT]
+    return bool(known) and all(
+        any(name == unit or name.startswith(unit + ".") for name in layers) for unit in known
+    )
+
+
+def _unit_of(sent: StepCollective, number: int, count: int, named: bool) -> str:
+    """Name a unit as our own traces do, else by its number in forward; the last is the root."""
+    if named:
+        words = sent.label.split(" ")[1:]
+        return words[0] if words else ROOT
+    return ROOT if number == count - 1 else f"blocks.{count - 2 - number}"
+
+
+def units_of(found: Recognised, layers: Sequence[str] | None) -> list[str] | str:
+    """The units as a strategy names them: modules that differ in a number alone are a pattern.
+
+    Parameters
+    ----------
+    found : Recognised
+        The strategy.
+    layers : sequence of str, optional
+        All layers, where collectives are named after them. A pattern may mean no other of these.
+    """
+    count = len(found.buckets)
+    names = [_unit_of(sent, i, count, layers is not None) for i, sent in enumerate(found.buckets)]
+    patterns = []
+    for name in reversed(names):
+        stem, _, last = name.rpartition(".")
+        is_pattern = bool(stem) and last.isdigit()
+        for layer in layers or ():
+            place = layer.removeprefix(stem + ".").split(".")[0]
+            if layer.startswith(stem + ".") and place.isdigit():
+                is_pattern &= f"{stem}.{place}" in names
+        patterns.append(f"{stem}.*" if is_pattern else name)
+    return [name for name in dict.fromkeys(patterns) if name != ROOT] or "whole"
+
+
+# Gathers of ZeRO-3's parameters -------------------------------------------------------------------
+
+SLACK = 1e-6
+"""Part of forward that counts as no time."""
+
+
+def by_fetches(
+    layers: Sequence[ReplayedLayer], found: Recognised, step: StepWork
+) -> list[ReplayedLayer]:
+    """Give each layer its share of what is fetched with it, and of what stays whole.
+
+    Parameters are fetched in forward's order. Those of one gather belong to its layers that take
+    most time: they are equal, and none stays whole, but only with the last there are enough of
+    them. What stays is dealt to the layers that fetch nothing.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        In the order of backward.
+    found : Recognised
+        With the gathers of forward, and those behind the update.
+    step : StepWork
+        A typical one.
+    """
+    order = [*reversed(layers)]
+    sizes: list[list[int]] = [[] for _ in order]
+    cap = int(found.strategy.get("prefetch_bucket_size", PREFETCHED_ELEMENTS))
+    for sent, mine in zip(found.units, _layers_of_gathers(order, found, step), strict=True):
+        elements = elements_of(sent)
+        most = max(elements // (PERSISTENT_ELEMENTS + 1), 1)
+        num = min(_count(sent) or len(mine), most)
+        longest = sorted(sorted(mine, key=lambda i: -order[i].backward)[:num])
+        for k, size in enumerate(dealt(elements, num, cap)):
+            sizes[longest[k * len(longest) // num]].append(size)
+    free = [i for i, each in enumerate(sizes) if not each] or [*range(len(order))]
+    for sent in found.persistent:
+        elements = elements_of(sent)
+        num = max(len(free), -(-elements // PERSISTENT_ELEMENTS))
+        for k, size in enumerate(dealt(elements, num, None)):
+            sizes[free[k % len(free)]].append(size)
+    given = []
+    for layer, each in zip(layers, reversed(sizes), strict=True):
+        names = [f"{layer.name}.{k}" if k else layer.name for k in range(len(each))]
+        given.append(replace(layer, tensors=tuple(zip(names, reversed(each), strict=True))))
+    return given
+
+
+def _count(sent: StepCollective) -> int | None:
+    """Tensors of a gather, where our own traces say: ``conv1.weight and 48 more``."""
+    words = sent.label.split(" ")[1:]
+    return (1 + int(words[2]) if len(words) > 2 else 1) if words else None
+
+
+def _layers_of_gathers(
+    order: Sequence[ReplayedLayer], found: Recognised, step: StepWork
+) -> list[list[int]]:
+    """Layers of each gather: from the one that its name says on, else from where it was there."""
+    named = [_layer_named(order, sent) for sent in found.units]
+    begins = [begin for begin in named if begin is not None]
+    if len(begins) < len(named) or any(b <= a for a, b in pairwise(begins)):
+        begins = _timed(order, found.units, step)
+    return [
+        [*range(begin, max(end, begin + 1))]
+        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True)
+    ]
+
+
+def _timed(
+    order: Sequence[ReplayedLayer], gathers: Sequence[StepCollective], step: StepWork
+) -> list[int]:
+    """Where in forward the parameters of each gather are used first.
+
+    That is by the kernel which waited for it. Without one it is not before it was there, and as far
+    on as those before it have elements.
+    """
+    ahead = step.phase == FORWARD
+    clock = np.concatenate([[0.0], np.cumsum(np.where(ahead, step.busy + step.idle, 0.0))])
+    layers = np.concatenate([[0.0], np.cumsum([one.forward for one in order])])
+    sizes = np.array([elements_of(sent) for sent in gathers], float)
+    share = np.concatenate([[0.0], np.cumsum(sizes)[:-1]]) / max(sizes.sum(), 1.0)
+    there = np.array([clock[sent.until] for sent in gathers]) / (clock[-1] or 1.0)
+    behind = np.minimum([sent.until for sent in gathers], len(step.waits) - 1)
+    waited = step.waits[behind] > SLACK * clock[-1]
+    at = np.where(waited, there, np.maximum(share, there)) * layers[-1]
+    found = list[int]()
+    for each in at:
+        nearest = int(np.abs(layers[:-1] - each).argmin())
+        found.append(min(max(nearest, found[-1] + 1 if found else 0), len(order) - 1))
+    return found
+
+
+def _layer_named(order: Sequence[ReplayedLayer], sent: StepCollective) -> int | None:
+    """The layer whose parameter a gather is named after."""
+    words = sent.label.split(" ")[1:2]
+    name = words[0].rpartition(".")[0] if words else ""
+    return next((i for i, layer in enumerate(order) if layer.name == name), None)
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+MAX_LAYERS = 64
+"""Layers that a trace without gradients' readiness is cut into."""
+
+
+LOST = 1e-3
+"""Share of a step's gradients that may lack copies."""
+
+
+def layers_of(
+    step: StepWork,
+    ready: Sequence[float],
+    found: Recognised,
+    itemsize: int,
+    elements: int | None = None,
+) -> list[ReplayedLayer]:
+    """Cut a step into layers.
+
+    Parameters
+    ----------
+    step : StepWork
+        A typical one.
+    ready : sequence of float
+        When each gradient became ready on the host, by the trace's clock [s]; empty if it does not
+        say.
+    found : Recognised
+        The strategy, with what its collectives tell of sizes.
+    itemsize : int
+        Bytes of a gradient's element.
+    elements : int, optional
+        Of all gradients, where no collective tells them.
+
+    Returns
+    -------
+    list of Layer
+        In the order of backward.
+    """
+    micros = micro_steps(step)
+    last, times = micros[-1], _times(step, micros)
+    back = last[step.phase[last] == BACKWARD]
+    if not len(back):
+        back = last[-1:]
+    named = any(step.names[i].startswith("backward ") for i in back.tolist())
+    if named:
+        layers = _named_layers(step, last, times, found.sharded == "units")
+    else:
+        layers = _cut(step, last, back, times, ready, found)
+    if elements is not None:
+        return evenly(layers, elements)
+    if found.sharded == "parameters":
+        return by_fetches(layers, found, step)
+    return with_tensors(layers, found, itemsize, named)
+
+
+class BusyTimes:
+    """Busy and idle time of the kernels of a micro-step, as means over all of them [s]."""
+
+    def __init__(self, busy: Floats, idle: Floats, products: Floats) -> None:
+        self.busy, self.idle, self.products = busy, idle, products
+
+    def of(self, at: Ints) -> tuple[float, float, float]:
+        """Busy time, what the host makes of it, and the part of products."""
+        busy, idle = float(self.busy[at].sum()), float(self.idle[at].sum())
+        return busy, busy + idle if idle > 1e-9 * busy else 0.0, float(self.products[at].sum())
+
+
+def _times(step: StepWork, micros: Sequence[Ints]) -> BusyTimes:
+    """Times of the last micro-step's kernels, scaled to what an average one takes."""
+    idle = step.idle.copy()
+    idle[0] = 0.0  # before the step: the host's
+    busy, last = step.busy.copy(), micros[-1]
+    for phase in (FORWARD, BACKWARD):
+        mine = last[step.phase[last] == phase]
+        all_of_it = np.concatenate([one[step.phase[one] == phase] for one in micros])
+        for column in (busy, idle):
+            own = column[mine].sum()
+            factor = column[all_of_it].sum() / len(micros) / own if own else 1.0
+            column[mine] = column[mine] * factor
+    products = busy * np.array([is_product(name) for name in step.names])
+    return BusyTimes(busy, idle, products)
+
+
+def _named_layers(
+    step: StepWork, last: Ints, times: BusyTimes, sharded: bool
+) -> list[ReplayedLayer]:
+    """Layers of our own traces: what follows a layer's kernel goes with it."""
+    parts: dict[str, dict[str, list[int]]] = {"forward": {}, "backward": {}}
+    label, kind = "", "forward"
+    for i in last.tolist():
+        word, _, rest = step.names[i].partition(" ")
+        if word in parts:
+            kind, label = word, rest
+        if not label:  # before the first layer
+            label = next(
+                (n.partition(" ")[2] for n in step.names if n.startswith("forward ")), "model"
+            )
+        parts[kind].setdefault(label, []).append(i)
+    order = [*reversed(parts["forward"])]
+    order += [name for name in parts["backward"] if name not in parts["forward"]]
+    found = []
+    for name in order:
+        ahead = np.array(parts["forward"].get(name, []), dtype=np.int64)
+        back = np.array(parts["backward"].get(name, []), dtype=np.int64)
+        forward, forward_host, some = times.of(ahead)
+        backward, backward_host, more = times.of(back)
+        whole = forward + backward
+        found.append(
+            ReplayedLayer(
+                name,
+                forward,
+                backward,
+                forward_host,
+                backward_host,
+                (some + more) / whole if whole else 0.0,
+                int(back[-1]) + 1 if len(back) else 0,
+                () if sharded else tuple(_copied(step, back)),
+            )
+        )
+    return found
+
+
+def _copied(step: StepWork, back: Ints) -> list[tuple[str, int]]:
+    """Tensors that our own traces show on their way into a bucket: read and written once."""
+    found = []
+    for i in back.tolist():
+        name, nbytes = step.names[i].removeprefix(COPIED).strip(), step.nbytes[i]
+        if step.names[i].startswith(COPIED) and nbytes == nbytes and name != "gradients":
+            found.append((name, int(nbytes) // 2))
+    return found
+
+
+def _cut(
+    step: StepWork,
+    last: Ints,
+    back: Ints,
+    times: BusyTimes,
+    ready: Sequence[float],
+    found: Recognised,
+) -> list[ReplayedLayer]:
+    """Layers of other traces: backward between gradients, or into equal numbers of kernels."""
+    first = int(back[0])
+    copied = _copies(step, back, found)
+    rank = np.argsort(np.argsort(step.launched[back], kind="stable"), kind="stable")
+    places = [first + int((step.launched[back] < at).sum()) for at in ready]
+    places = [place for place in places if place > first]
+    if copied:
+        places = [place for place, _ in copied]
+    if not places:
+        num = min(MAX_LAYERS, len(back))
+        places = [first + round((k + 1) * len(back) / num) for k in range(num)]
+    ends = {*places, first + len(back)}
+    if found.sharded == "units":
+        ends |= {min(max(sent.after, first + 1), first + len(back)) for sent in found.buckets}
+    ahead = np.setdiff1d(last[step.phase[last] == FORWARD], back)
+    forward, forward_host, forward_products = times.of(ahead)
+    begin, layers = first, list[ReplayedLayer]()
+    total = sum(times.of(back)[:1]) or 1.0
+    for number, end in enumerate(sorted(ends)):
+        mine = back[(rank >= begin - first) & (rank < end - first)]
+        busy, host, products = times.of(mine)
+        part = busy / total
+        whole = busy + forward * part
+        count = places.count(end)
+        name = f"layer{len(ends) - number}"
+        sizes = [nbytes for place, nbytes in copied if place == end] or [0] * count
+        layers.append(
+            ReplayedLayer(
+                name,
+                forward * part,
+                busy,
+                forward_host * part,
+                host,
+                (products + forward_products * part) / whole if whole else 0.0,
+                end,
+                tuple((f"{name}.{i}" if i else name, size) for i, size in enumerate(sizes)),
+            )
+        )
+        begin = end
+    return layers
+
+
+def _copies(step: StepWork, back: Ints, found: Recognised) -> list[tuple[int, int]]:
+    """Copies of gradients into buckets in our own traces: place, and bytes.
+
+    None where they do not make up the buckets, but for `LOST` of them, which are too short to be
+    seen: real traces show these copies as kernels without a size.
+    """
+    copies = [i for i in back.tolist() if step.names[i].startswith(COPIED)]
+    nbytes = [int(step.nbytes[i]) for i in copies if step.nbytes[i] == step.nbytes[i]]
+    whole = sum(whole_nbytes(sent) for sent in found.buckets)
+    off = np.abs(np.cumsum(nbytes) - whole)
+    if found.sharded == "units" or not len(off) or not whole or off.min() > LOST * whole:
+        return []
+    into = int(off.argmin()) + 1
+    return [(i + 1, size) for i, size in zip(copies[:into], nbytes[:into], strict=True)]
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    "name",
+    "forward_us",
+    "backward_us",
+    "gradient_bytes",
+    "forward_host_us",
+    "backward_host_us",
+    "products",
+    "buffer_bytes",
+    "counter_bytes",
+)
+
+US = 1e6
+
+
+def text_of(
+    layers: Sequence[ReplayedLayer], itemsize: int, buffers: tuple[int, int], about: str
+) -> str:
+    """Write the table.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        In the order of backward.
+    itemsize : int
+        Bytes of a gradient's element.
+    buffers : (int, int)
+        Bytes of the model's buffers, and of its counters; the first line has them.
+    about : str
+        A comment.
+    """
+    lines = list[list[str]]()
+    seen = dict[str, int]()
+    for layer in layers:
+        tensors = layer.tensors or ((layer.name, 0),)
+        for number, (name, elements) in enumerate(tensors):
+            timed = not number
+            lines.append(
+                [
+                    _fresh(name, seen),
+                    _us(layer.forward) if timed else "0",
+                    _us(layer.backward) if timed else "0",
+                    str(elements * itemsize),
+                    _us(layer.forward_host) if timed else "0",
+                    _us(layer.backward_host) if timed else "0",
+                    f"{min(layer.products, 1.0):.4g}" if timed else "0",
+                    "0",
+                    "0",
+                ]
+            )
+    lines.reverse()  # forward's order
+    lines[0][-2:] = str(buffers[0]), str(buffers[1])
+    used = [k for k in range(len(COLUMNS)) if k < 4 or any(line[k] != "0" for line in lines)]
+    rows = [",".join(line[k] for k in used) for line in (list(COLUMNS), *lines)]
+    return "\n".join([f"# {about}", *rows]) + "\n"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * US:.9g}"
+
+
+def _fresh(name: str, seen: dict[str, int]) -> str:
+    """The name, or with a number where it was there before; without what CSV and keys use."""
+    name = name.replace(",", ";").replace('"', "'").strip() or "layer"
+    seen[name] = seen.get(name, 0) + 1
+    return name if seen[name] == 1 else _fresh(f"{name}~{seen[name]}", seen)
