@@ -100,6 +100,7 @@ class Launcher:
         group: Group = None,
         after: tuple[int, ...] = (),
         delay: float = 0.0,
+        copied: float = 0.0,
     ) -> Launch:
         """Start a collective on a communication stream.
 
@@ -124,6 +125,7 @@ class Launcher:
             seconds,
             after,
             self._planners[group].groups,
+            copied,
         )
 
     def _records(self, plan: Plan) -> bool:

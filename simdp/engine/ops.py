@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.collectives import Plan
-from simdp.engine.samples import Pipeline
+from simdp.engine.samples import LookedAt, Pipeline
+
+
+class Pass:
+    """Forward or backward of a micro-batch on every rank.
+
+    Attributes
+    ----------
+    activity : {"forward", "backward", "tail"}
+        Row of the times.
+    batch : ndarray, shape `(world_size,)`
+        Samples of each rank.
+    looked_at : LookedAt
+        Shapes of the ranks' micro-batches.
+    accumulates : bool
+        Whether it adds to gradients of an earlier micro-step.
+    """
+
+    def __init__(
+        self, activity: str, batch: Ints, looked_at: LookedAt, accumulates: bool = False
+    ) -> None:
+        self.activity, self.batch, self.looked_at = activity, batch, looked_at
+        self.accumulates = accumulates
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for passes that take the same time."""
+        return self.activity, self.batch.tobytes(), self.looked_at.key, self.accumulates
+
+
+class CallWork(NamedTuple):
+    """Work of a call in a pass."""
+
+    of: Pass
+    call: int
+
+
+class BytesMoved(NamedTuple):
+    """Bytes that a device reads and writes in its memory."""
+
+    nbytes: float
+
+
+class UpdateWork(NamedTuple):
+    """A part of an update, on the ranks where ``active``, of shape `(world_size,)`, is 1."""
+
+    name: str
+    active: Floats
+
+
+class HostWork(NamedTuple):
+    """Work that takes the same time with every device."""
+
+
+Origin = CallWork | BytesMoved | UpdateWork | HostWork | None
+"""Computation that determines the time of work on another device; None: unknown."""
 
 
 class ComputeWork(NamedTuple):
     """Work on the compute stream of every rank.
 
     ``step`` is -1 before the first step; ``seconds`` is the busy time of each rank's device [s];
-    the others are as in a span.
+    the others are as in a span, except ``origin``.
     """
 
     step: int
@@ -24,22 +79,26 @@ class ComputeWork(NamedTuple):
     name: str
     seconds: Floats
     nbytes: float = 0.0
+    origin: Origin = None
 
 
 class FusedWork(NamedTuple):
     """Consecutive work in one piece, for runs that need only times.
 
-    ``seconds``, of shape `(num_works, world_size)`, are the busy times of each rank's device [s].
+    ``seconds``, of shape `(num_works, world_size)`, are the busy times of each rank's device [s];
+    ``origins`` those of the works.
     """
 
     step: int
     activities: tuple[str, ...]
     seconds: Floats
+    origins: tuple[Origin, ...] = ()
 
     def works(self) -> Iterator[ComputeWork]:
         """Yield the pieces of work."""
-        for activity, seconds in zip(self.activities, self.seconds, strict=True):
-            yield ComputeWork(self.step, activity, "", seconds)
+        origins = self.origins or (None,) * len(self.activities)
+        for activity, seconds, origin in zip(self.activities, self.seconds, origins, strict=True):
+            yield ComputeWork(self.step, activity, "", seconds, 0.0, origin)
 
 
 class Launch(NamedTuple):
@@ -70,6 +129,8 @@ class Launch(NamedTuple):
         Collectives, of any stream, that a rank must have left before it begins this one.
     groups : ndarray, shape `(num_groups, group size)`, int64, or None
         Process groups that each run the collective separately; None: all ranks together.
+    copied : float
+        Bytes that are copied in device memory within ``wait``.
     """
 
     step: int
@@ -84,6 +145,7 @@ class Launch(NamedTuple):
     seconds: float | None = None
     after: tuple[int, ...] = ()
     groups: Ints | None = None
+    copied: float = 0.0
 
     def alone(self, num_ranks: int) -> bool:
         """Whether every rank is a group of its own."""
@@ -92,7 +154,8 @@ class Launch(NamedTuple):
     def latest(self, instants: Floats) -> Floats:
         """Latest instant within each rank's group [s]; the last axis is the ranks."""
         if self.groups is None:
-            return np.broadcast_to(instants.max(axis=-1, keepdims=True), instants.shape)
+            found: Floats = np.maximum(instants, instants.max(axis=-1, keepdims=True))
+            return found
         found = instants.copy()
         found[self.groups] = instants[self.groups].max(axis=1, keepdims=True)
         return found

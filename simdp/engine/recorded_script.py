@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -14,16 +14,22 @@ from simdp.arrays import Floats
 from simdp.cluster.stragglers import DegradedLink, Straggler
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.compute import Times
+from simdp.engine.interpreters.costs import Costs
 from simdp.engine.ops import (
+    BytesMoved,
+    CallWork,
     ClockBarrier,
     ClockOp,
     ClockWait,
     ComputeWork,
     Feed,
     FusedWork,
+    HostWork,
     Launch,
     MemoryChange,
+    UpdateWork,
 )
+from simdp.engine.other_devices import WorkOnDevices
 from simdp.engine.simulate import common_to, play
 from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.errors import OperationError
@@ -39,12 +45,17 @@ class Busy:
     """Consecutive work of one step, with its number of hooks.
 
     ``slowed`` is the work with straggler slowdowns, which are included; ``steady`` the other [s].
+    Of them the calls in passes, which stragglers slow down, the bytes moved, and the parts of
+    updates take another time on another device.
     """
 
     step: int
     slowed: Floats
     steady: Floats
     num_hooks: int = 0
+    calls: list[CallWork] = field(default_factory=list)
+    nbytes: float = 0.0
+    updates: list[UpdateWork] = field(default_factory=list)
 
 
 class Heard:
@@ -54,10 +65,18 @@ class Heard:
     ----------
     num_steps : int, optional
         Recorded steps; later ones are only passed on. Default: all.
+
+    Attributes
+    ----------
+    ops : list
+        The operations.
+    knows_origins : bool
+        Whether the time of all work on other devices is known.
     """
 
     def __init__(self, num_steps: int | None = None) -> None:
         self.ops: list[Busy | Launch | ClockWait | ClockBarrier | Feed] = []
+        self.knows_origins = True
         self._end = inf if num_steps is None else num_steps
 
     def listen(self, script: Iterator[ClockOp]) -> Iterator[ClockOp]:
@@ -91,6 +110,17 @@ class Heard:
             last.num_hooks += op.activity == "host" and op.name in ("hook", "")
         else:
             last.steady += op.seconds
+        match op.origin:
+            case CallWork() as work:
+                last.calls.append(work)
+            case BytesMoved(nbytes):
+                last.nbytes += nbytes
+            case UpdateWork() as work:
+                last.updates.append(work)
+            case HostWork():
+                pass
+            case _:
+                self.knows_origins = False
 
     def forget_setup(self) -> None:
         """Drop operations before the first step, if all ranks leave the setup at one instant.
@@ -112,17 +142,27 @@ class Heard:
         there = not any(isinstance(op, Feed) for op in self.ops)
         return there and all(op.seconds is not None and op.groups is None for op in launches)
 
-    def step_ends(self, first: Scenario, others: Sequence[Scenario]) -> Floats:
+    @property
+    def works(self) -> list[Busy]:
+        """All work, in its order."""
+        return [op for op in self.ops if isinstance(op, Busy)]
+
+    def step_ends(
+        self,
+        first: Scenario,
+        others: Sequence[Scenario],
+        devices: WorkOnDevices | None = None,
+    ) -> Floats:
         """Replay the script, which is that of ``first``, with the times of other scenarios.
 
-        These have no pauses on the clock.
+        These have no pauses on the clock. With ``devices``, theirs may differ.
 
         Returns
         -------
         ndarray, shape `(num_steps + 1, num_scenarios, world_size)`
             When each rank finishes the setup and each step [s].
         """
-        charged, n = _Charged(first, others), first.cluster.world_size
+        charged, n = _Charged(first, others, devices), first.cluster.world_size
         clock, ends = np.zeros((len(others), n)), dict[int, Floats]()
 
         def done(step: int, instants: Floats) -> None:
@@ -142,7 +182,7 @@ class Heard:
                     clock = clock + streams.stretched(clock, charged.busy(op))
                     done(op.step, clock)
                 case Launch():
-                    streams.launch(op, clock)
+                    streams.launch(op, charged.ready(op, clock))
                 case ClockWait():
                     clock = streams.wait(op.calls, clock)
                 case ClockBarrier():
@@ -158,7 +198,12 @@ class Heard:
 class _Charged:
     """Times of a script's operations in other scenarios, one row each."""
 
-    def __init__(self, first: Scenario, others: Sequence[Scenario]) -> None:
+    def __init__(
+        self, first: Scenario, others: Sequence[Scenario], devices: WorkOnDevices | None
+    ) -> None:
+        self._others, self._devices, self._num_works = others, devices, 0
+        self._longer = None if devices is None else _longer(devices, first, others)
+        self._copies: dict[float, Floats] = {}
         n, old = first.cluster.world_size, first.cluster.overheads
         overheads = [other.cluster.overheads for other in others]
         self.slowdowns = (
@@ -187,9 +232,23 @@ class _Charged:
             old = self._old = self._before.factors(op.step)
             each = [old if one is None else one.factors(op.step) for one in self._slowdowns]
             self._step, self._new = op.step, np.array(each)
-        slowed = np.where(self._alike, op.slowed, op.slowed / self._old * self._new)
-        found: Floats = slowed + op.num_hooks * self._hook * self._new + op.steady
+        busy, steady = op.slowed, op.steady
+        if self._longer is not None:
+            passes, rest = (each[:, self._num_works] for each in self._longer)
+            busy, steady = busy + passes * self._old, steady + rest
+            self._num_works += 1
+        slowed = np.where(self._alike, busy, busy / self._old * self._new)
+        found: Floats = slowed + op.num_hooks * self._hook * self._new + steady
         return found
+
+    def ready(self, op: Launch, clock: Floats) -> Floats:
+        """The clock at a launch, later by what its copies take longer than in the script [s]."""
+        if self._devices is None or not op.copied:
+            return clock
+        if op.copied not in self._copies:
+            each = (self._devices.copying(op.copied, other.cluster) for other in self._others)
+            self._copies[op.copied] = _column(each)
+        return clock + self._copies[op.copied]
 
     def message(self, op: Launch) -> Floats:
         """Time that a collective occupies its stream before it begins [s]."""
@@ -201,6 +260,15 @@ class _Charged:
         if key not in self._seconds:
             self._seconds[key] = _column(cost.seconds(*key, at) for cost, at in self._costs)
         return self._seconds[key]
+
+
+def _longer(
+    devices: WorkOnDevices, first: Scenario, others: Sequence[Scenario]
+) -> tuple[Floats, Floats]:
+    """By how much passes and other work take longer, `(num_scenarios, num_works, ranks or 1)`."""
+    each = [devices.longer(other.cluster) for other in others]
+    passes, steady = (np.stack(np.broadcast_arrays(*column)) for column in zip(*each, strict=True))
+    return passes, steady
 
 
 def _column(values: Iterable[float]) -> Floats:
@@ -261,6 +329,7 @@ class Stopwatch:
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         self.scenario, self._heard = scenario, heard or Heard()
+        self._costs: Costs | None = None
         foreseen: Collection[str] = ()
         if heard is not None and metrics is not None:
             self.metrics, self._times = dict(metrics), common_to(scenario).times
@@ -270,6 +339,7 @@ class Stopwatch:
             samples = [record.samples for record in run.numbers.records]
             self.metrics = times(trace.build(), run.world_size, len(samples), samples)
             self._times, foreseen = run.times, run.program.facts.foreseen
+            self._costs = run.costs
         self._foresees = bool(foreseen)
         self.repeats = (
             scenario.collectives.all_timed
@@ -282,15 +352,52 @@ class Stopwatch:
         )
         if self.repeats:
             self._heard.forget_setup()
+        self._repeats_on_others = (
+            self.repeats
+            and not foreseen
+            and self._heard.knows_origins
+            and scenario.strategy.execution == "synchronous"
+            and scenario.workload.rebalance is None
+        )
 
     def step_times(self, others: Sequence[Scenario]) -> list[float]:
         """Simulated time of a steady step of each scenario, up to rounding [s]."""
         charged = [other for other in others if self._differs_in_times(other)]
+        moved = [other for other in others if self._differs_in_devices(other)]
         found = dict[int, float]()
         if charged:
             ends = self._heard.step_ends(self.scenario, charged)
             found = {id(one): steady_step_time(ends[:, i].T) for i, one in enumerate(charged)}
+        if moved:
+            found |= zip(map(id, moved), self._on_devices(moved), strict=True)
         return [found[id(one)] if id(one) in found else self._played(one) for one in others]
+
+    def _on_devices(self, others: Sequence[Scenario]) -> list[float]:
+        """Step times on other devices [s]."""
+        if not self._is_periodic:
+            ends = self._heard.step_ends(self.scenario, others, self._devices)
+            return [steady_step_time(ends[:, i].T) for i in range(len(others))]
+        each = [
+            watch.step_times(
+                [one.model_copy(update={"workload": watch.scenario.workload}) for one in others]
+            )
+            for watch in self._shorter
+        ]
+        return [self._extrapolated(*both) for both in zip(*each, strict=True)]
+
+    @cached_property
+    def _devices(self) -> WorkOnDevices:
+        """Times of the recorded work on other devices."""
+        assert self._costs is not None, "a script without a run is not replayed on other devices"
+        return WorkOnDevices(self._heard.works, self.scenario, self._costs)
+
+    @cached_property
+    def _shorter(self) -> list[Stopwatch]:
+        """Stopwatches of a few micro-steps."""
+        return [
+            Stopwatch(self.scenario.model_copy(update={"workload": workload}))
+            for workload in self._few
+        ]
 
     def _played(self, other: Scenario) -> float:
         known = self._times if self._computes_alike(other) else None
@@ -321,6 +428,10 @@ class Stopwatch:
         """Step time extrapolated from a few micro-steps [s]."""
         shorter = [other.model_copy(update={"workload": one}) for one in self._few]
         before, after = (self._of_steps(one, known) for one in shorter)
+        return self._extrapolated(before, after)
+
+    def _extrapolated(self, before: float, after: float) -> float:
+        """Step time from those of `MICRO_STEPS` [s]."""
         more = self.scenario.workload.grad_accum
         assert isinstance(more, int)
         return after + (more - MICRO_STEPS[-1]) * (after - before)
@@ -337,6 +448,14 @@ class Stopwatch:
             getattr(a, key) == getattr(b, key)
             for key in ("world_size", "local_size", "ranks_per_device", "device")
         )
+
+    def _differs_in_devices(self, other: Scenario) -> bool:
+        """Whether another scenario has the same operations, on other devices."""
+        mine, its = self.scenario.cluster, other.cluster
+        if not self._repeats_on_others or mine.device == its.device:
+            return False
+        cluster = its.model_copy(update={"device": mine.device})
+        return self._differs_in_times(other.model_copy(update={"cluster": cluster}))
 
     def _differs_in_times(self, other: Scenario) -> bool:
         """Whether another scenario has the same operations, with other durations."""

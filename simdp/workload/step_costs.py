@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -120,16 +120,48 @@ def time_beside_compute(workload: Workload, microbatch: int, device: DeviceRates
 
     ``microbatch`` is the number of samples of the only micro-step.
     """
-    flops = optimizer_flops(workload)
-    products = flops / device.rate(matrix_dtype(workload, [device])) if flops else 0.0
+    whole = _update_of(workload)
+    rate = device.rate(matrix_dtype(workload, [device])) if whole.flops else 1.0
     copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
     update = update_seconds(
-        optimizer_nbytes_moved(workload) / device.memory_rate,
-        optimizer_list_launches(workload) * device.launch,
-        optimizer_launches(workload) * device.launch,
+        whole.moved / device.memory_rate,
+        whole.over_lists * device.launch,
+        whole.in_loop * device.launch,
     )
-    scaling = gradient_nbytes_moved(workload) / device.memory_rate
-    return float(workload.host.step + copy + scaling + update + products)
+    scaling = whole.scaled / device.memory_rate
+    return float(workload.host.step + copy + scaling + update + whole.flops / rate)
+
+
+class UpdateCosts(NamedTuple):
+    """An update of all parameters: bytes of scaling and of the optimizer, its launches and FLOPs.
+
+    Launches are those over lists of tensors, and those in a loop over tensors.
+    """
+
+    scaled: float
+    moved: float
+    over_lists: int
+    in_loop: int
+    flops: float
+
+
+_UPDATES: deque[tuple[Workload, UpdateCosts]] = deque(maxlen=8)
+
+
+def _update_of(workload: Workload) -> UpdateCosts:
+    """The update of a workload, which devices share."""
+    for other, found in _UPDATES:
+        if other is workload:
+            return found
+    found = UpdateCosts(
+        gradient_nbytes_moved(workload),
+        optimizer_nbytes_moved(workload),
+        optimizer_list_launches(workload),
+        optimizer_launches(workload),
+        optimizer_flops(workload),
+    )
+    _UPDATES.append((workload, found))
+    return found
 
 
 def _elements(workload: Workload) -> dict[str, int]:

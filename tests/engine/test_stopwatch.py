@@ -37,11 +37,18 @@ CHARGED_ANEW = [
 ]
 """Changes after which a script is the same but for its times, where their cost tells them."""
 
-PLAYED = [
+OTHER_DEVICES = [
     {"cluster.device.memory_bandwidth": "1 GB/s"},
+    {"cluster.device.efficiency": 0.01, "cluster.link.alpha": "9 us"},
+    {"cluster.device.launch": "90 us", "cluster.overheads.compute_slowdown": 2},
+    {"cluster.device.memory_efficiency": 0.1, "cluster.stragglers.0.sigma": 0.3},
+    {"cluster.device": ["t4-16gb", "t4-16gb", "a100-sxm4-80gb", "t4-16gb"]},
+]
+"""Changes after which a script is the same, but work takes another time."""
+
+PLAYED = [
     {"cluster.overheads.launch": "3 us"},
     {"cluster.world_size": 2},
-    {"cluster.device": ["t4-16gb", "t4-16gb", "a100-sxm4-80gb", "t4-16gb"]},
     {"cluster.stragglers": [{"kind": "pause", "rank": 1, "every": 2, "duration": "1 ms"}]},
     {"workload.microbatch": 3},
     {"workload.steps": 1},
@@ -50,6 +57,32 @@ PLAYED = [
     {"collectives.cost": "links"},
 ]
 STRATEGIES = ["ddp", {"kind": "horovod", "cycle_time": "10 us"}, "apex", "fsdp"]
+WORK = {
+    "adamw": {"workload.optimizer": "adamw", "workload.clip_grad_norm": 1.0},
+    "accumulated": {
+        "workload.grad_accum": 3,
+        "workload.compute": {"kind": "roofline", "kernels": "torch"},
+    },
+    "fsdp": {"strategy": "fsdp", "workload.optimizer": "adamw"},
+    "fsdp1": {"strategy": "fsdp1", "workload.grad_accum": 2, "workload.microbatch": 4},
+    "uneven": {"workload.microbatch": 7},
+    "pauses": {
+        "cluster.stragglers": [
+            {"kind": "lognormal", "sigma": 0.1},
+            {"kind": "pause", "rank": 1, "every": 2, "duration": "1 ms"},
+        ]
+    },
+    "measured": {
+        "workload.compute": {
+            "kind": "measured",
+            "points": [
+                {"microbatch": 8, "step_time": "1 ms"},
+                {"microbatch": 8, "step_time": "2 ms", "device": "t4-16gb"},
+            ],
+        }
+    },
+}
+"""Settings whose work depends on devices in different ways."""
 
 
 def step_time(scenario):
@@ -65,7 +98,7 @@ def other_than(first, load, start, change):
 
 @pytest.mark.slow
 @for_each("start", [FEW, NCCL], ids=["links", "nccl"])
-@for_each("change", CHARGED_ANEW[:3] + PLAYED, ids=repr)
+@for_each("change", CHARGED_ANEW[:3] + OTHER_DEVICES[::4] + PLAYED, ids=repr)
 def test_a_stopwatch_says_what_simulate_says(start, change, load):
     first = load(start)
     other = other_than(first, load, start, change)
@@ -90,9 +123,35 @@ def test_what_is_only_charged_anew_takes_what_simulate_says(change, strategy, lo
 def test_several_at_once_take_what_each_takes_by_itself(strategy, load):
     start = {**NCCL, "strategy": strategy}
     first = load(start)
-    others = [other_than(first, load, start, change) for change in CHARGED_ANEW + PLAYED[:2]]
+    changes = CHARGED_ANEW + OTHER_DEVICES + PLAYED[:1]
+    others = [other_than(first, load, start, change) for change in changes]
     found = Stopwatch(first).step_times(others)
     assert found == pytest.approx([step_time(other) for other in others], rel=1e-12, abs=0)
+
+
+@pytest.mark.slow
+@for_each("strategy", STRATEGIES, ids=str)
+@for_each("change", OTHER_DEVICES, ids=repr)
+def test_other_devices_take_what_simulate_says(change, strategy, load):
+    start = {**NCCL, "strategy": strategy}
+    first = load(start)
+    other = other_than(first, load, start, change)
+    found = Stopwatch(first).step_times([other])[0]
+    assert found == pytest.approx(step_time(other), rel=1e-12, abs=0)
+    assert found != pytest.approx(step_time(first), rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_all_work_is_charged_anew_on_other_devices(work, load, monkeypatch):
+    start = {**NCCL, **WORK[work]}
+    first = load(start)
+    change = {"cluster.device": "t4-16gb"}
+    stopwatch, other = Stopwatch(first), other_than(first, load, start, change)
+    with monkeypatch.context() as patch:
+        patch.delattr(module, "play")
+        found = stopwatch.step_times([other])[0]
+    assert found == pytest.approx(step_time(other), rel=1e-12, abs=0)
+    assert found != pytest.approx(step_time(first), rel=1e-6, abs=0)
 
 
 @for_each("start", [FEW, NCCL], ids=["links", "nccl"])
@@ -109,7 +168,7 @@ def test_scenarios_with_one_workload_are_told_apart_by_their_devices_and_network
         assert stopwatch.step_times([other])[0] != pytest.approx(step_time(first), rel=1e-6, abs=0)
 
 
-@pytest.mark.parametrize("change", CHARGED_ANEW, ids=repr)
+@pytest.mark.parametrize("change", CHARGED_ANEW + OTHER_DEVICES, ids=repr)
 def test_what_is_only_charged_anew_is_not_read_again(change, load, monkeypatch):
     first = load(NCCL)
     stopwatch, other = Stopwatch(first), other_than(first, load, NCCL, change)

@@ -111,9 +111,9 @@ class Streams:
             return seconds
         slow, now, left = 1 + self.of_compute, clock, seconds
         for begin, end in self._in_order():
-            alone = np.clip(begin - now, 0.0, left)
+            alone = np.minimum(np.maximum(begin - now, 0.0), left)
             now, left = now + alone, left - alone
-            beside = np.clip((end - now) / slow, 0.0, left)
+            beside = np.minimum(np.maximum((end - now) / slow, 0.0), left)
             now, left = now + beside * slow, left - beside
         longer: Floats = now + left - clock
         return longer

@@ -6,6 +6,7 @@ arithmetic of additions, casts and fills is ignored.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Sequence
 from itertools import islice
 from math import prod
@@ -101,6 +102,42 @@ class KernelColumns(NamedTuple):
     fixed: Floats
 
 
+class CallColumns:
+    """Calls of a workload as arrays, and their kernels by pass and shapes.
+
+    The loss counts as one more call. They are the same on every device.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        graph = workload.graph
+        names = [call.layer.name or call.layer.kind for call in graph.calls]
+        self.names = names if workload.model.recorded else [*names, LOSS]
+        ran = call_dtypes(graph, workload.precision, workload.dtype)
+        self.call_dtypes = [*ran, workload.dtype]
+        self.dtypes = list(dict.fromkeys(self.call_dtypes))
+        # Autocast runs products in 16 bits: matrices, convolutions, attention.
+        lower = [call.layer.autocast == "lower" for call in graph.calls]
+        self.has_products = np.array([*lower, False])
+        fused = [call.layer.costly == "fused_attention" for call in graph.calls]
+        self.is_fused = np.array([*fused, False])
+        attends = [call.layer.kind in ATTENTION for call in graph.calls]
+        self.attends = self.is_fused | np.array([*attends, False])
+        self.kernels: dict[tuple[str, Shapes], KernelColumns] = {}
+
+
+_KNOWN: deque[tuple[Workload, CallColumns]] = deque(maxlen=8)
+
+
+def columns_of(workload: Workload) -> CallColumns:
+    """The columns of a workload, which several clusters share."""
+    for other, found in _KNOWN:
+        if other is workload:
+            return found
+    found = CallColumns(workload)
+    _KNOWN.append((workload, found))
+    return found
+
+
 class CallTimes:
     """Seconds of forward and backward, call by call.
 
@@ -110,19 +147,11 @@ class CallTimes:
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
         self.workload, self.roofline, self.graph = workload, roofline, workload.graph
-        names = [call.layer.name or call.layer.kind for call in self.graph.calls]
-        self.names = names if workload.model.recorded else [*names, LOSS]
+        calls = self._calls = columns_of(workload)
+        self.names, self.call_dtypes = calls.names, calls.call_dtypes
         self.tails = [False] * len(self.names)
-        ran = call_dtypes(self.graph, workload.precision, workload.dtype)
-        self.call_dtypes = [*ran, workload.dtype]
-        # Autocast runs products in 16 bits: matrices, convolutions, attention.
-        lower = [call.layer.autocast == "lower" for call in self.graph.calls]
-        self._has_products = np.array([*lower, False])
-        fused = [call.layer.costly == "fused_attention" for call in self.graph.calls]
-        self._is_fused = np.array([*fused, False])
-        attends = [call.layer.kind in ATTENTION for call in self.graph.calls]
-        self._attends = self._is_fused | np.array([*attends, False])
-        self._kernels: dict[tuple[str, Shapes], KernelColumns] = {}
+        self._has_products, self._is_fused = calls.has_products, calls.is_fused
+        self._attends = calls.attends
         self._seconds: dict[Hashable, Columns] = {}
 
     def seconds(
@@ -280,19 +309,19 @@ class CallTimes:
 
     def dtypes(self) -> list[str]:
         """Dtypes of the calls."""
-        return list(dict.fromkeys(self.call_dtypes))
+        return self._calls.dtypes
 
     def _kernels_of(self, activity: str, inputs: Shapes) -> KernelColumns:
-        key = (activity, inputs)
-        if key not in self._kernels:
+        key, found = (activity, inputs), self._calls.kernels
+        if key not in found:
             listed, known = [], self.dtypes()
             for number, kernels in enumerate(call_kernels(self.workload, activity, inputs)):
                 dtype = known.index(self.call_dtypes[number])
                 listed += [(number, dtype, *kernel) for kernel in kernels]
             columns = np.array(listed, dtype=float).T
             call, dtypes = columns[:2].astype(np.int64)
-            keep(self._kernels, key, KernelColumns(call, dtypes, *columns[2:]), columns.size)
-        return self._kernels[key]
+            keep(found, key, KernelColumns(call, dtypes, *columns[2:]), columns.size)
+        return found[key]
 
 
 def idle_before(seconds: Floats, launch: float) -> Floats:

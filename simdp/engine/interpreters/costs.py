@@ -26,7 +26,19 @@ from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import Amount, Footprint, OuterFootprint
 from simdp.engine.interpreters.records import Shapes, Stepping
 from simdp.engine.launcher import Launcher
-from simdp.engine.ops import ClockBarrier, ClockWait, ComputeWork, Feed, FusedWork
+from simdp.engine.ops import (
+    BytesMoved,
+    CallWork,
+    ClockBarrier,
+    ClockWait,
+    ComputeWork,
+    Feed,
+    FusedWork,
+    HostWork,
+    Origin,
+    Pass,
+    UpdateWork,
+)
 from simdp.engine.ops import ClockOp as Played
 from simdp.engine.samples import BatchSamples, Pipeline
 from simdp.engine.slowdown import SLOWED, Slowdown
@@ -55,8 +67,7 @@ def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: A
     a profiled update.
     """
     told = told_update(workload, roofline)
-    whole = optimizer_nbytes_moved(workload)
-    if told is None or not whole:
+    if told is None or not (whole := optimizer_nbytes_moved(workload)):
         return beside
     found: Amount = told * (moved / whole) - roofline.moving(moved)
     return found
@@ -70,19 +81,52 @@ def update_works(
     ``host`` is a rank's share of the host's memory bandwidth if pieces are on the host [bytes/s];
     else 0.
     """
-    scaled, moved, beside = amounts
+    scaled, moved, _ = amounts
 
-    def work(name: str, nbytes: Amount, active: Amount, longer: Amount = 0.0) -> ComputeWork:
-        if host:
-            busy = nbytes / host * np.ones(len(stepping.active))
-        else:
-            busy = roofline.moving(nbytes) + longer
-        return ComputeWork(step, "update", name, busy * active, float(np.max(nbytes)))
+    def work(name: str, nbytes: Amount, active: Floats) -> ComputeWork:
+        busy = update_busy(name, amounts, roofline, host)
+        part = UpdateWork(name, active)
+        return ComputeWork(step, "update", name, busy * active, float(np.max(nbytes)), part)
 
     if np.any(scaled):
         yield work("gradients", scaled, stepping.active)
     if np.any(moved) and stepping.taken.any():
-        yield work("optimizer", moved, stepping.taken, beside)
+        yield work("optimizer", moved, stepping.taken)
+
+
+def update_busy(name: str, amounts: Amounts, roofline: Roofline, host: float) -> Floats:
+    """Time of a part of an update on every rank [s]; arguments as for `update_works`."""
+    scaled, moved, beside = amounts
+    nbytes, longer = (scaled, 0.0) if name == "gradients" else (moved, beside)
+    if host:
+        return nbytes / host * np.ones(len(roofline.device))
+    return roofline.moving(nbytes) + longer
+
+
+class OptimizerDemand(NamedTuple):
+    """Bytes that an optimizer moves; its launches in a loop, and over lists; its FLOPs."""
+
+    moved: Amount
+    in_loop: Amount
+    over_lists: Amount
+    flops: Amount
+
+    @classmethod
+    def of(cls, kept: Footprint) -> OptimizerDemand:
+        """That of a footprint."""
+        return cls(
+            kept.moved_by_optimizer(),
+            kept.launched_by_optimizer(),
+            kept.launched_over_lists(),
+            kept.flops_of_optimizer(),
+        )
+
+    def beside_moving(self, roofline: Roofline, workload: Workload) -> Amount:
+        """Device time besides moving the bytes [s]."""
+        products = roofline.of_products(self.flops, workload)
+        launch, moving = roofline.launch, roofline.moving(self.moved)
+        seconds = update_seconds(moving, self.over_lists * launch, self.in_loop * launch)
+        return seconds - moving + products
 
 
 # Rehearsals ---------------------------------------------------------------------------------------
@@ -98,20 +142,21 @@ class WorkPiece(NamedTuple):
 
     ``seconds`` has shape `(num_works, world_size)`; ``is_slowed``, shape `(num_works, 1)`: whether
     stragglers slow it down; ``first`` is the index of the first forward or backward, which a pause
-    precedes, or -1.
+    precedes, or -1; ``origins`` are those of the works.
     """
 
     activities: tuple[str, ...]
     seconds: Floats
     is_slowed: Bools
     first: int
+    origins: tuple[Origin, ...]
 
     def charged(self, step: int, factors: Floats, owed: Floats) -> FusedWork:
         """The work in a step, with its slowdown factors and pauses."""
         seconds = np.where(self.is_slowed, self.seconds * factors, self.seconds)
         if owed.any() and self.first >= 0:
             seconds[self.first] += owed
-        return FusedWork(step, self.activities, seconds)
+        return FusedWork(step, self.activities, seconds, self.origins)
 
 
 Rehearsed = list[WorkPiece | Op]
@@ -127,6 +172,7 @@ def piece(works: list[ComputeWork]) -> WorkPiece:
         np.array([work.seconds for work in works]),
         np.array([name in SLOWED for name in activities])[:, None],
         passes[0] if passes else -1,
+        tuple(work.origin for work in works),
     )
 
 
@@ -256,7 +302,8 @@ class Costs:
         self._batches = StepBatches([], np.zeros((0, n), dtype=np.int64))
         self._factors, self._owed = np.ones(n), np.zeros(n)
         self._tags: dict[int, int] = {}
-        self._columns: dict[tuple[str, int], Columns] = {}
+        self._columns: dict[tuple[str, int], tuple[Columns, Pass]] = {}
+        self._passes: dict[Hashable, Pass] = {}
         handles: dict[type[Any], Callable[[Any], Cost]] = {
             **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Batch: self._batch,
@@ -292,6 +339,7 @@ class Costs:
         self._factors, self._owed = self._slowdown.factors(step), self._slowdown.lost(step)
         self._tags.clear()
         self._columns.clear()
+        self._passes.clear()
         if seconds := self._workload.host.before_step(self._cluster.local_size):
             yield self._host("step", seconds)
 
@@ -336,23 +384,38 @@ class Costs:
 
     # Compute -------------------------------------------------------------------------------------
 
-    def _seconds(self, activity: str, micro: int) -> Columns:
+    def _seconds(self, activity: str, micro: int) -> tuple[Columns, Pass]:
         if (activity, micro) not in self._columns:
-            parts = self._batches.micro[micro]
-            found = self._times.seconds(activity, parts.sizes, *self._samples.looked_at(parts))
-            if self._eager and micro and activity == "backward" and self._program.partition is None:
-                found = with_accumulation(found, self._workload, self._roofline)
-            self._columns[activity, micro] = found
+            parts, adds = self._batches.micro[micro], micro and activity == "backward"
+            adds = adds and self._eager and self._program.partition is None
+            looked_at = self._samples.looked_at(parts)
+            made = Pass(activity, parts.sizes, looked_at, bool(adds))
+            found = self._passes.setdefault(made.key, made)
+            self._columns[activity, micro] = self.seconds_of(found), found
         return self._columns[activity, micro]
 
-    def _work(self, activity: str, number: int, times: Columns) -> ComputeWork:
+    def seconds_of(
+        self, one: Pass, times: Times | None = None, roofline: Roofline | None = None
+    ) -> Columns:
+        """Time of every call of a pass, without stragglers; on other devices if they are given."""
+        found = (times or self._times).seconds(one.activity, one.batch, *one.looked_at)
+        if one.accumulates:
+            found = with_accumulation(found, self._workload, roofline or self._roofline)
+        return found
+
+    def _work(
+        self, activity: str, number: int, times: Columns, of: Pass | None = None
+    ) -> ComputeWork:
         seconds = times.of(number) * self._factors
         if self._owed.any():  # pauses come with the first work of a step
             seconds, self._owed = seconds + self._owed, np.zeros(self._world_size)
-        return ComputeWork(self._step, activity, self._times.names[number], seconds)
+        origin = None if of is None else CallWork(of, number)
+        name = self._times.names[number]
+        return ComputeWork(self._step, activity, name, seconds, origin=origin)
 
     def _host(self, name: str, seconds: float) -> ComputeWork:
-        return ComputeWork(self._step, "host", name, seconds * self._factors)
+        busy = seconds * self._factors
+        return ComputeWork(self._step, "host", name, busy, origin=HostWork())
 
     def _feed(self, samples: Floats) -> Cost:
         if self._pipeline:
@@ -372,12 +435,12 @@ class Costs:
     def _forward(self, op: ops.Forward) -> Cost:
         if not self._has_work(op.call):
             return
-        work = self._work("forward", op.call, self._seconds("forward", op.micro))
+        work = self._work("forward", op.call, *self._seconds("forward", op.micro))
         if op.gil and not self._one_host.operator:
             there = self._batches.sizes[op.micro] > 0
             held_up = op.gil * max(int(there.sum()) - 1, 0) * self._roofline.launch * there
             seconds = work.seconds + self._num_launches[op.call] * held_up * self._factors
-            work = work._replace(seconds=seconds)
+            work = work._replace(seconds=seconds, origin=None)
         self._has_loss_of_pieces |= op.call == self._num_calls
         yield work
 
@@ -392,26 +455,26 @@ class Costs:
     def _backward(self, op: ops.Backward) -> Cost:
         begins = not self._one_process or self._has_loss_of_pieces
         if op.call < self._num_calls or (self._shapes.has_loss and begins):
-            yield self._work("backward", op.call, self._seconds("backward", op.micro))
+            yield self._work("backward", op.call, *self._seconds("backward", op.micro))
 
     def _tail(self, op: ops.Tail) -> Cost:
-        yield self._work("backward", op.call, self._seconds("tail", op.micro))
+        yield self._work("backward", op.call, *self._seconds("tail", op.micro))
 
-    def per_update(self) -> Amounts:
-        """Amounts of an update."""
-        kept, roofline = self._footprint, self._roofline
-        moved = kept.moved_by_optimizer()
-        told = beside_told(self._workload, roofline, moved, self._beside_moving(kept))
-        return kept.moved_by_scaling(), moved, told
+    def per_update(self, roofline: Roofline | None = None) -> Amounts:
+        """Amounts of an update; on other devices if they are given."""
+        scaled, demand = self._update_demand
+        roofline = roofline or self._roofline
+        beside = demand.beside_moving(roofline, self._workload)
+        return scaled, demand.moved, beside_told(self._workload, roofline, demand.moved, beside)
 
-    def _beside_moving(self, kept: Footprint) -> Amount:
-        """Device time of an optimizer besides moving its bytes [s]."""
-        roofline = self._roofline
-        products = roofline.of_products(kept.flops_of_optimizer(), self._workload)
-        launch, moving = roofline.launch, roofline.moving(kept.moved_by_optimizer())
-        in_loop = kept.launched_by_optimizer() * launch
-        seconds = update_seconds(moving, kept.launched_over_lists() * launch, in_loop)
-        return seconds - moving + products
+    @cached_property
+    def _update_demand(self) -> tuple[Amount, OptimizerDemand]:
+        kept = self._footprint
+        return kept.moved_by_scaling(), OptimizerDemand.of(kept)
+
+    def update_seconds(self, name: str, roofline: Roofline) -> Floats:
+        """Time of a part of an update on other devices [s]."""
+        return update_busy(name, self.per_update(roofline), roofline, self._host_bandwidth)
 
     def _start_outer(self, op: ops.StartOuter) -> Cost:
         elements = num_trainable(self._facts)
@@ -419,12 +482,14 @@ class Costs:
 
     def _outer_update(self, op: ops.OuterUpdate) -> Cost:
         kept = OuterFootprint(self._scenario, self._facts, op.optimizer)
-        moved = kept.moved_by_optimizer()
-        seconds = self._roofline.moving(moved) + self._beside_moving(kept)
+        demand = OptimizerDemand.of(kept)
+        moved, beside = demand.moved, demand.beside_moving(self._roofline, self._workload)
+        seconds = self._roofline.moving(moved) + beside
         yield ComputeWork(self._step, "update", "outer optimizer", seconds, moved)
 
     def _copied(self, name: str, nbytes: float) -> ComputeWork:
-        return ComputeWork(self._step, "copy", name, self._roofline.moving(2 * nbytes), 2 * nbytes)
+        moved, busy = 2 * nbytes, self._roofline.moving(2 * nbytes)
+        return ComputeWork(self._step, "copy", name, busy, moved, BytesMoved(moved))
 
     def _slowest_copy(self, nbytes: float) -> float:
         return float(self._roofline.moving(nbytes).max())
@@ -434,7 +499,7 @@ class Costs:
 
     def _host_copy(self, op: HostCopy) -> Cost:
         seconds = np.full(self._world_size, self._cluster.host.copying(op.nbytes))
-        yield ComputeWork(self._step, "copy", op.name, seconds, op.nbytes)
+        yield ComputeWork(self._step, "copy", op.name, seconds, op.nbytes, HostWork())
 
     def _fill(self, op: ops.FillBucket) -> Cost:
         if self._overheads.hook:
@@ -478,8 +543,10 @@ class Costs:
     def _collective(self, op: Any) -> Cost:
         called = called_by(op)
         assert called is not None, "the operation starts a collective"
+        copied = getattr(op, "copied", 0.0)
         told: dict[str, Any] = {
-            "wait": getattr(op, "wait", 0.0) + self._slowest_copy(getattr(op, "copied", 0.0)),
+            "wait": getattr(op, "wait", 0.0) + self._slowest_copy(copied),
+            "copied": copied,
             "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
             "delay": self._delay(getattr(op, "before", None)),
         }
