@@ -1,4 +1,4 @@
-"""Times of a recorded script's work on other devices."""
+"""Times of a recorded script's work on other devices, or with other measured times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.cluster import Cluster
 from simdp.engine.compute import times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.costs import Costs
@@ -68,20 +67,20 @@ class WorkOnDevices:
         self._place, self._pass, self._call = columns
         self._nbytes = np.array([work.nbytes for work in works])[:, None]
         self._updates = [(place, part) for place, work in enumerate(works) for part in work.updates]
-        self._first = self._times(scenario.cluster)
+        self._first = self._times(scenario)
 
-    def longer(self, cluster: Cluster) -> WorkTimes:
-        """By how much work takes longer on a cluster's devices than in the run."""
-        return self._times(cluster).less(self._first)
+    def longer(self, other: Scenario) -> WorkTimes:
+        """By how much work takes longer with another scenario's devices and measured times."""
+        return self._times(other).less(self._first)
 
-    def copying(self, nbytes: float, cluster: Cluster) -> float:
+    def copying(self, nbytes: float, other: Scenario) -> float:
         """By how much a copy takes longer on the slowest device than in the run [s]."""
-        found, first = (roofline_of(one) for one in (cluster, self._scenario.cluster))
+        found, first = (roofline_of(one.cluster) for one in (other, self._scenario))
         slowest = found.moving(nbytes).max() - first.moving(nbytes).max()
         return float(slowest)
 
-    def _times(self, cluster: Cluster) -> WorkTimes:
-        scenario, costs, roofline = self._scenario, self._costs, roofline_of(cluster)
+    def _times(self, scenario: Scenario) -> WorkTimes:
+        costs, roofline = self._costs, roofline_of(scenario.cluster)
         times = times_of(scenario.workload, scenario.strategy, roofline)
         each = [costs.seconds_of(one, times, roofline) for one in self._passes]
         same = all(columns.seconds.shape[1] == 1 for columns in each)

@@ -38,6 +38,7 @@ from simdp.results.trace import SETUP, StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.workload import Workload
+from simdp.workload.compute import FromMeasurements
 
 
 @dataclass
@@ -246,7 +247,7 @@ class _Charged:
         if self._devices is None or not op.copied:
             return clock
         if op.copied not in self._copies:
-            each = (self._devices.copying(op.copied, other.cluster) for other in self._others)
+            each = (self._devices.copying(op.copied, other) for other in self._others)
             self._copies[op.copied] = _column(each)
         return clock + self._copies[op.copied]
 
@@ -266,7 +267,7 @@ def _longer(
     devices: WorkOnDevices, first: Scenario, others: Sequence[Scenario]
 ) -> tuple[Floats, Floats]:
     """By how much passes and other work take longer, `(num_scenarios, num_works, ranks or 1)`."""
-    each = [devices.longer(other.cluster) for other in others]
+    each = [devices.longer(other) for other in others]
     passes, steady = (np.stack(np.broadcast_arrays(*column)) for column in zip(*each, strict=True))
     return passes, steady
 
@@ -378,9 +379,7 @@ class Stopwatch:
             ends = self._heard.step_ends(self.scenario, others, self._devices)
             return [steady_step_time(ends[:, i].T) for i in range(len(others))]
         each = [
-            watch.step_times(
-                [one.model_copy(update={"workload": watch.scenario.workload}) for one in others]
-            )
+            watch.step_times([with_work_of(one, watch.scenario.workload) for one in others])
             for watch in self._shorter
         ]
         return [self._extrapolated(*both) for both in zip(*each, strict=True)]
@@ -450,12 +449,18 @@ class Stopwatch:
         )
 
     def _differs_in_devices(self, other: Scenario) -> bool:
-        """Whether another scenario has the same operations, on other devices."""
-        mine, its = self.scenario.cluster, other.cluster
-        if not self._repeats_on_others or mine.device == its.device:
+        """Whether another scenario has the same operations, on other devices or measured anew."""
+        a, b = self.scenario, other
+        if not self._repeats_on_others:
             return False
-        cluster = its.model_copy(update={"device": mine.device})
-        return self._differs_in_times(other.model_copy(update={"cluster": cluster}))
+        differs = a.cluster.device != b.cluster.device
+        if a.workload is not b.workload:
+            if with_work_of(b, a.workload).workload != b.workload:
+                return False
+            differs = True
+        cluster = b.cluster.model_copy(update={"device": a.cluster.device})
+        alike = b.model_copy(update={"cluster": cluster, "workload": a.workload})
+        return differs and self._differs_in_times(alike)
 
     def _differs_in_times(self, other: Scenario) -> bool:
         """Whether another scenario has the same operations, with other durations."""
@@ -483,6 +488,15 @@ class Stopwatch:
         stragglers = [*a.cluster.stragglers, *b.cluster.stragglers]
         alike = a.cluster.stragglers == b.cluster.stragglers
         return alike or all(one.by_factors for one in stragglers)
+
+
+def with_work_of(scenario: Scenario, workload: Workload) -> Scenario:
+    """A scenario with another workload, whose measured times stay."""
+    new, old = scenario.workload.compute, workload.compute
+    are_measured = isinstance(new, FromMeasurements) and isinstance(old, FromMeasurements)
+    if are_measured and new is not old:
+        workload = workload.model_copy(update={"compute": new})
+    return scenario.model_copy(update={"workload": workload})
 
 
 def _changes_links(straggler: Straggler) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats
 from simdp.engine.recorded_script import Stopwatch
-from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError, UnitError
 from simdp.results.metrics import Baseline
 from simdp.scenario import Scenario
@@ -351,8 +350,9 @@ def _solved(step: MeasuredStep) -> Baseline:
     def found(seconds: float) -> float:
         # One device updates all parameters; of a sharded update less is in the step.
         most = seconds + beside
-        return _root(lambda x: simulate(at(x)).metrics["step_time_s"] - seconds, least, most)
+        return _root(lambda x: first.step_times([at(x)])[0] - seconds, least, most)
 
+    first = Stopwatch(at(step.seconds))
     time = found(step.seconds)
     if time <= least:
         raise ScenarioError(
