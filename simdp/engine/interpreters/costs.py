@@ -485,7 +485,7 @@ class Costs:
         demand = OptimizerDemand.of(kept)
         moved, beside = demand.moved, demand.beside_moving(self._roofline, self._workload)
         seconds = self._roofline.moving(moved) + beside
-        yield ComputeWork(self._step, "update", "outer optimizer", seconds, moved)
+        yield ComputeWork(self._step, "update", "outer optimizer", seconds, float(np.max(moved)))
 
     def _copied(self, name: str, nbytes: float) -> ComputeWork:
         moved, busy = 2 * nbytes, self._roofline.moving(2 * nbytes)
