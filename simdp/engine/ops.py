@@ -38,6 +38,12 @@ class Pass:
         """Equal for passes that take the same time."""
         return self.activity, self.batch.tobytes(), self.looked_at.key, self.accumulates
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pass) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
 
 class CallWork(NamedTuple):
     """Work of a call in a pass."""
@@ -53,10 +59,10 @@ class BytesMoved(NamedTuple):
 
 
 class UpdateWork(NamedTuple):
-    """A part of an update, on the ranks where ``active``, of shape `(world_size,)`, is 1."""
+    """A part of an update, on the ranks for which ``active`` is 1."""
 
     name: str
-    active: Floats
+    active: tuple[float, ...]
 
 
 class HostWork(NamedTuple):

@@ -108,5 +108,5 @@ class WorkOnDevices:
         if self._updates:
             seconds = np.repeat(seconds, len(roofline.bandwidth) // seconds.shape[1], axis=1)
         for place, part in self._updates:
-            seconds[place] += busy[part.name] * part.active
+            seconds[place] += busy[part.name] * np.array(part.active)
         return seconds

@@ -104,7 +104,9 @@ def plans_of(
     if program.scatters or program.facts.foreseen:
         timed = scenario.model_copy(update={"numerics": False})
         slowdown = Slowdown(scenario.cluster, scenario.seed)
-        for op in Run(timed, slowdown, planner, segment=segment).script():
+        run = Run(timed, slowdown, planner, segment=segment)
+        run.memory.observed_steps = SETUP  # memory launches nothing
+        for op in run.script():
             if isinstance(op, Launch):
                 found.setdefault(op.stream, {})[op.plan] = None
     else:

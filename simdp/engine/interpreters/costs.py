@@ -85,7 +85,7 @@ def update_works(
 
     def work(name: str, nbytes: Amount, active: Floats) -> ComputeWork:
         busy = update_busy(name, amounts, roofline, host)
-        part = UpdateWork(name, active)
+        part = UpdateWork(name, tuple(active.tolist()))
         return ComputeWork(step, "update", name, busy * active, float(np.max(nbytes)), part)
 
     if np.any(scaled):

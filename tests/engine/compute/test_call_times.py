@@ -1,5 +1,7 @@
 """Times of calls: every kernel by itself, on ranks with other devices, samples and shapes."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 from for_each import for_each
@@ -246,11 +248,19 @@ def test_sixteen_bit_weights_need_no_cast():
 
 def test_ever_new_batches_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(call_times, "MAX_KEPT", 8)
+    monkeypatch.setattr(call_times, "_KNOWN", deque(maxlen=1))
     chosen = times([FAST])
     first = chosen.seconds("forward", batch(1), [((1, 4),)])
     for length in range(2, 20):
         chosen.seconds("forward", batch(1), [((length, 4),)])
     kept = chosen.chosen
-    assert len(kept._seconds) == len(kept._kernels) == call_times.MIN_ENTRIES
+    assert len(kept._seconds) == len(kept._calls.kernels) == call_times.MIN_ENTRIES
     again = chosen.seconds("forward", batch(1), [((1, 4),)])
     np.testing.assert_array_equal(again, first)
+
+
+def test_workloads_share_kernels_but_for_measured_times():
+    first, other = times([FAST]), times([SLOW])
+    mixed = times([FAST], precision="mixed")
+    assert first.chosen._calls is other.chosen._calls
+    assert first.chosen._calls is not mixed.chosen._calls
