@@ -297,8 +297,7 @@ class Costs:
             # Under one process, batches go to one device.
             sharers = 1 if program.scatters else cluster.local_size
             self._pipeline = Pipeline(workload.input, n, sharers)
-        self.rehearsals = Rehearsals()
-        self._step = SETUP
+        self.rehearsals, self._step = Rehearsals(), SETUP
         self._batches = StepBatches([], np.zeros((0, n), dtype=np.int64))
         self._factors, self._owed = np.ones(n), np.zeros(n)
         self._tags: dict[int, int] = {}
