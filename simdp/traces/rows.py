@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simdp.arrays import Array, Floats, Ints
+from simdp.arrays import Array, Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,52 @@ class TraceCollectives:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def called(self) -> Floats:
+        """The host's call, or the start where that is not known [s]."""
+        return np.where(np.isnan(self.enqueued), self.start, self.enqueued)
+
+    def nbytes(self, place: int, group_size: int) -> float | None:
+        """Size of a collective's whole buffer, as nccl-tests counts it [bytes]; None if unknown.
+
+        Parameters
+        ----------
+        place : int
+            Which collective.
+        group_size : int
+            Its number of ranks; -1 unknown.
+        """
+        item = ITEMSIZE.get(str(self.dtype[place]))
+        name = self.names[self.name[place]]
+        given, got = int(self.num_elements[place]), int(self.out_elements[place])
+        if name == "all_gather" and got > 0:
+            whole = got
+        elif name in ("all_gather", "gather"):
+            whole = given * group_size if given >= 0 and group_size > 0 else -1
+        elif name == "scatter" and got > 0:
+            whole = got * group_size if group_size > 0 else -1
+        elif name == "reduce_scatter" and given < 0:
+            whole = got * group_size if got >= 0 and group_size > 0 else -1
+        else:
+            whole = given if given >= 0 else got
+        return None if whole < 0 or item is None else float(item * whole)
+
+
+ITEMSIZE = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}
+"""Bytes per element of torch's types."""
 
 COMPUTE, COMMUNICATION, COPY, SET, SYNC = range(5)
 """Kinds of kernels: work, collectives and messages, gpu_memcpy, gpu_memset, cuda_sync."""
@@ -126,6 +172,11 @@ class TraceKernels:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def called(self) -> Floats:
+        """The host's launch, or the start where that is not known [s]."""
+        return np.where(np.isnan(self.launched), self.start, self.launched)
+
 
 OP, ANNOTATION, RUNTIME = range(3)
 """Kinds of host events: operators, annotations, calls of the device's runtime and driver."""
@@ -164,6 +215,11 @@ class HostEvents:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def named(self, *prefixes: str) -> Bools:
+        """Which events have a name with one of some prefixes."""
+        codes = [code for code, name in enumerate(self.names) if name.startswith(prefixes)]
+        return np.isin(self.name, codes)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.studies.diagnose.timeline import OPTIMIZER, timeline
 from simdp.traces import read_traces
+from simdp.traces.timeline import OPTIMIZER, timeline
 
 pytest.importorskip("torch")
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from for_each import for_each
+from trace_maker import RankMaker
 
 from simdp.traces.rows import BLOCK, IntTable, NameTable, Places, nanoseconds, whole
 
@@ -74,3 +75,26 @@ def test_names_and_places_have_numbers():
     assert numbers[3] == numbers[5] != numbers[4]
     assert len({*numbers[3:7]}) == 3
     assert max(numbers[3:7]) < -1
+
+
+@for_each(
+    ("name", "elements", "out", "nbytes"),
+    [
+        ("all_reduce", 100, 100, 400),
+        ("all_gather", 100, 800, 3200),
+        ("all_gather", 100, -1, 3200),
+        ("reduce_scatter", 800, 100, 3200),
+        ("scatter", 0, 100, 3200),
+        ("gather", 100, 0, 3200),
+        ("all_reduce", -1, 100, 400),
+        ("reduce_scatter", -1, 100, 3200),
+        ("all_reduce", -1, -1, None),
+        ("all_gather", -1, -1, None),
+    ],
+)
+def test_sizes_are_counted_as_nccl_tests_does(name, elements, out, nbytes):
+    maker = RankMaker(world_size=8)
+    maker.call(name, 0.0, 1.0, elements, out=out)
+    assert maker.trace().collectives.nbytes(0, 8) == nbytes
+    maker.call(name, 2.0, 3.0, elements, out=out, dtype="complex32")
+    assert maker.trace().collectives.nbytes(1, 8) is None

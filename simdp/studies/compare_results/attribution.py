@@ -17,8 +17,8 @@ from simdp.scenario import checked
 from simdp.scenario.overrides import Raw
 from simdp.studies.answers import MAX_RANKS, is_short
 from simdp.studies.compare_results.matching import STEP_PARTS, Differing, with_a, with_b
-from simdp.studies.diagnose.expected import ITEMSIZE
 from simdp.studies.variants import variant
+from simdp.traces import ITEMSIZE
 
 # Attribution --------------------------------------------------------------------------------------
 

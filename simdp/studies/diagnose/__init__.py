@@ -12,7 +12,6 @@ import numpy as np
 from simdp.results.diagnosis import Diagnosis, RankRow, StepRow
 from simdp.studies.diagnose.buckets import Buckets, buckets_of, diagnose_logging
 from simdp.studies.diagnose.case import Case, put_together
-from simdp.studies.diagnose.matching import check_traces
 from simdp.studies.diagnose.mismatches import diagnose_flight, disagreement, mismatches
 from simdp.studies.diagnose.rows import (
     all_step_rows,
@@ -23,7 +22,7 @@ from simdp.studies.diagnose.rows import (
     rank_rows,
     wait_rows,
 )
-from simdp.studies.diagnose.verdict import findings, reading, with_remedies
+from simdp.studies.diagnose.verdict import critical_steps, findings, with_remedies
 from simdp.traces import (
     RankTrace,
     kind_of,
@@ -31,6 +30,7 @@ from simdp.traces import (
     read_flight_records,
     read_traces,
 )
+from simdp.traces.matching import check_one_job
 
 
 def diagnose(
@@ -56,7 +56,7 @@ def diagnose(
     Raises
     ------
     ScenarioError
-        If there is nothing that can be read, it is not of one job, or there is no such machine.
+        If there is nothing readable, it is not of one job, or there is no such machine.
     """
     if isinstance(traces, str | Path):
         path = Path(traces)
@@ -70,17 +70,17 @@ def diagnose(
 
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:
-    check_traces(traces)
+    check_one_job(traces)
     case = put_together(traces, machine)
-    read = reading(case)
+    critical = critical_steps(case)
     steps = all_step_rows(case)
-    ranks = tuple(rank_rows(case, read, steps))
+    ranks = tuple(rank_rows(case, critical, steps))
     differing = mismatches(case.lines, case.found)
     lacks = _lacks_events(case)
     verdict = [disagreement(row) for row in differing[:1]]
-    verdict += findings(case, read, lacks)
+    verdict += findings(case, critical, lacks)
     buckets = Buckets() if lacks else buckets_of(case.lines)
-    said = Diagnosis(
+    found = Diagnosis(
         source=traces[0].source,
         num_ranks=len(traces),
         **_means(ranks, steps),
@@ -88,33 +88,33 @@ def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool)
         verdict=tuple(verdict),
         world_size=next((t.world_size for t in traces if t.world_size is not None), None),
         num_steps=len(case.numbers) if case.has_steps else 0,
-        steps_are=case.lines[0].are,
+        steps_are=case.lines[0].marks.mark,
         spread_s=_spread(steps),
         copy_s=mean([row.copy_s for row in ranks]),
         input_s=mean([row.input_s for row in ranks]),
         launch_s=mean([row.launch_s for row in ranks]),
         wait_s=mean([row.wait_s for row in ranks]),
         transfer_s=float(case.charge("transfer").mean()),
-        machine=case.yardstick.name,
-        machine_from=case.yardstick.source,
+        machine=case.reference.name,
+        machine_from=case.reference.source,
         bucket_rule=buckets.rule,
         ranks=ranks,
         nodes=tuple(node_rows(case, ranks)),
         steps=tuple(steps),
-        late=tuple(late_rows(case, read)),
+        late=tuple(late_rows(case, critical)),
         collectives=tuple(collective_rows(case)),
         waits=tuple(wait_rows(case)),
         mismatches=tuple(differing),
         remarks=tuple(dict.fromkeys([*_remarks(case, lacks)])),
     )
     if not remedies:
-        return said
-    helped = with_remedies(said.verdict, traces, machine)
+        return found
+    helped = with_remedies(found.verdict, traces, machine)
     return replace(
-        said,
+        found,
         verdict=helped.verdict,
         replayed_s=helped.replayed_s,
-        remarks=(*said.remarks, *helped.remarks),
+        remarks=(*found.remarks, *helped.remarks),
     )
 
 
@@ -147,13 +147,13 @@ def _spread(steps: Sequence[StepRow]) -> dict[str, float]:
 
 def _lacks_events(case: Case) -> bool:
     """Whether traces are samples: they say so, or the order of their collectives is wrong."""
-    said = any("is a sample" in remark for line in case.lines for remark in line.trace.remarks)
-    return said or bool(case.found.by_ends)
+    is_sample = any("is a sample" in remark for line in case.lines for remark in line.trace.remarks)
+    return is_sample or bool(case.found.by_ends)
 
 
 def _remarks(case: Case, lacks: bool) -> Iterator[str]:
     several = len(case.lines) > 1
-    if case.lines[0].are == "Optimizer.step":
+    if case.lines[0].marks.mark == "Optimizer.step":
         yield "There is no ProfilerStep: a step is what lies between two ends of Optimizer.step."
     for remark in dict.fromkeys(r for line in case.lines for r in line.trace.remarks):
         if case.has_steps and "no ProfilerStep" in remark:
@@ -176,7 +176,7 @@ def _remarks(case: Case, lacks: bool) -> Iterator[str]:
         yield f"{case.found.unmatched} collectives are in the trace of one rank only."
     if lacks:
         yield "That the device idles is no evidence in a sample, so that the host is not blamed."
-    seen, world = len(case.lines), case.yardstick.world_size
+    seen, world = len(case.lines), case.reference.world_size
     if seen < world:
         yield (
             f"{seen} of {world} ranks have traces: waiting for another than these looks like a "

@@ -17,10 +17,9 @@ from simdp.reports.figures import percent, seconds
 from simdp.results.diagnosis import BucketRow, Diagnosis, Finding
 from simdp.steps.partition import limits
 from simdp.strategies.ddp import default_buckets
-from simdp.studies.diagnose.expected import ITEMSIZE
-from simdp.studies.diagnose.timeline import RankTimeline
 from simdp.studies.fits import preset
-from simdp.traces import DdpLogging
+from simdp.traces import ITEMSIZE, DdpLogging
+from simdp.traces.timeline import RankTimeline
 from simdp.workload.models import PRESETS
 
 # Buckets ------------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ def _verdict(
 ) -> tuple[Finding, ...]:
     if not step or compute is None or exposed is None:
         return ()
-    told = [
+    found = [
         Finding(
             "exposed_communication",
             exposed / step,
@@ -193,7 +192,7 @@ def _verdict(
             seconds=compute,
         ),
     ]
-    return tuple(told if exposed >= WORTH * step else told[::-1])
+    return tuple(found if exposed >= WORTH * step else found[::-1])
 
 
 WORTH = 0.1

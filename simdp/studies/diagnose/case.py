@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simdp.arrays import Floats, Ints
+from simdp.errors import ScenarioError
 from simdp.studies.diagnose.charges import (
     KINDS,
     CollectiveCharge,
@@ -15,76 +16,76 @@ from simdp.studies.diagnose.charges import (
     StepCharges,
     calls_of,
     charges,
-    late_peers,
     shortest_of_like,
     transfer_times,
+    untraced_waits,
 )
-from simdp.studies.diagnose.expected import CollectiveSize, Should, Yardstick, whole_buffer
-from simdp.studies.diagnose.matching import Matched, check_meetings, check_steps, matched
-from simdp.studies.diagnose.timeline import RankTimeline, timeline
+from simdp.studies.diagnose.expected import CollectiveSize, ExpectedTime, ReferenceMachines
 from simdp.traces import RankTrace
+from simdp.traces.matching import MatchedTraces, check_shared, match
+from simdp.traces.timeline import RankTimeline, timeline
 
 SLOW = 1.5
-"""A transfer is slow from so many times what is expected; models of machines err by less."""
+"""Slow transfers take so many times the expected time or more; models of machines err by less."""
 
 QUICK = 0.25
-"""Like transfers in other steps are held against the quickest quarter."""
+"""Quantile of like transfers that others are compared with."""
 
 LEAST_SLOW = 50e-6
-"""No transfer is slow that takes less: launches and protocols differ by so much [s]."""
+"""Least time of a slow transfer: launches and protocols differ by so much [s]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A job's traces, put together.
+    """Traces of a job: timelines, matched collectives, and charges of each step.
 
     Attributes
     ----------
-    lines : list of Timeline
+    lines : list of RankTimeline
         One per rank.
-    found : Matched
+    found : MatchedTraces
         Their collectives and clocks.
-    calls : list of list of Call
-        Each rank's collectives: what of them is waiting.
-    charged : list of Charges
-        Where each rank's steps go.
+    calls : list of list of CollectiveCharge
+        Waiting and transfer of each rank's collectives.
+    charged : list of StepCharges
+        Time of each rank's steps by cause.
     numbers : ndarray, shape `(num_steps,)`, int64
         Steps that every rank has and that count.
     at : ndarray, shape `(num_steps, num_ranks)`, int64
         Their places in each rank's timeline.
-    yardstick : Yardstick
-        What collectives are held against.
-    expected : dict of Size to Should
-        What they should take [s].
-    sizes : list of dict of int to Size
-        By rank and place among ``calls``: those whose size is known.
+    reference : ReferenceMachines
+        Machines that collectives are compared with.
+    expected : dict of CollectiveSize to ExpectedTime
+        On these machines [s].
+    sizes : list of dict of int to CollectiveSize
+        By rank and place among ``calls``, where the size is known.
     excess : ndarray, shape `(num_steps, num_ranks)`
-        What transfers took longer than is expected, where they are slow [s].
+        Time of slow transfers beyond the expected [s].
     least_seen : dict
         The quickest of like transfers, by name, bytes and number of ranks [s].
     """
 
     lines: list[RankTimeline]
-    found: Matched
+    found: MatchedTraces
     calls: list[list[CollectiveCharge]]
     charged: list[StepCharges]
     numbers: Ints
     at: Ints
-    yardstick: Yardstick
-    expected: dict[CollectiveSize, Should]
+    reference: ReferenceMachines
+    expected: dict[CollectiveSize, ExpectedTime]
     sizes: list[dict[int, CollectiveSize]]
     excess: Floats
     least_seen: dict[Like, float]
 
-    def should(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, float]:
-        """What transfers should take: as the machine, or the quickest of like groups [s]."""
-        found = {size: should_take(size, self.expected, self.least_seen) for size in sizes}
+    def expected_times(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, float]:
+        """Expected times of transfers: of the machine, or the quickest of like groups [s]."""
+        found = {size: expected_time(size, self.expected, self.least_seen) for size in sizes}
         return {size: value for size, value in found.items() if np.isfinite(value)}
 
     @property
     def has_steps(self) -> bool:
         """Whether there are steps, and not the whole traces in their place."""
-        return bool(self.lines[0].are)
+        return bool(self.lines[0].marks.mark)
 
     @property
     def window(self) -> Floats:
@@ -92,7 +93,7 @@ class Case:
         return self._by_step([each.window for each in self.charged])
 
     def charge(self, kind: str) -> Floats:
-        """What goes to one of `KINDS`, shape `(num_steps, num_ranks)` [s]."""
+        """Time that is charged to one of `KINDS`, shape `(num_steps, num_ranks)` [s]."""
         assert kind in KINDS
         return self._by_step([each.of[kind] for each in self.charged])
 
@@ -106,7 +107,7 @@ class Case:
 
 
 def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
-    """Find out all about a job.
+    """Match the traces of a job, and charge its steps.
 
     Parameters
     ----------
@@ -121,8 +122,8 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
         If there is no such machine, or ranks share no step, or no collective.
     """
     lines = [timeline(trace, place) for place, trace in enumerate(traces)]
-    found = matched(lines)
-    check_meetings(traces, found)
+    found = match(lines)
+    check_shared(traces, found)
     transfers, least = transfer_times(lines, found), shortest_of_like(lines)
     calls = [calls_of(lines, place, found, transfers, least) for place in range(len(lines))]
     numbers = _common(lines)
@@ -132,11 +133,11 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
     ).reshape(len(numbers), len(lines))
     world_size = _world_size(lines)
     sizes = [_sizes(line, each, world_size) for line, each in zip(lines, calls, strict=True)]
-    yardstick = _yardstick(traces, machine, world_size)
-    expected = yardstick.seconds(size for rank in sizes for size in rank.values())
-    if yardstick.is_given:
+    reference = _reference(traces, machine, world_size)
+    expected = reference.seconds(size for rank in sizes for size in rank.values())
+    if reference.is_given:
         calls = [
-            late_peers(each, known, expected, found.every)
+            untraced_waits(each, known, expected, found.every)
             for each, known in zip(calls, sizes, strict=True)
         ]
     charged = [
@@ -150,7 +151,7 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
         begin = (line.begin - found.offset[rank])[at[:, rank]]
         for place, size in sizes[rank].items():
             call = calls[rank][place]
-            over = _slow_by(call, should_take(size, expected, least_seen))
+            over = _excess(call, expected_time(size, expected, least_seen))
             excess[(begin < call.end) & (call.end <= until), rank] += over
     return Case(
         lines=lines,
@@ -159,7 +160,7 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
         charged=charged,
         numbers=numbers,
         at=at,
-        yardstick=yardstick,
+        reference=reference,
         expected=expected,
         sizes=sizes,
         excess=excess,
@@ -167,36 +168,38 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
     )
 
 
-def _yardstick(traces: Sequence[RankTrace], machine: str | None, world_size: int) -> Yardstick:
-    """What transfers are held against."""
+def _reference(
+    traces: Sequence[RankTrace], machine: str | None, world_size: int
+) -> ReferenceMachines:
+    """Machines that transfers are compared with."""
     name = next((trace.device_name for trace in traces if trace.device_name), None)
-    told = next((trace.machine for trace in traces if trace.machine), None)
-    return Yardstick(machine, name, world_size, told)
+    traced = next((trace.machine for trace in traces if trace.machine), None)
+    return ReferenceMachines(machine, name, world_size, traced)
 
 
-def should_take(
+def expected_time(
     size: CollectiveSize,
-    expected: Mapping[CollectiveSize, Should],
+    expected: Mapping[CollectiveSize, ExpectedTime],
     least_seen: Mapping[Like, float],
 ) -> float:
-    """What a transfer should take: as the machine gives, or most groups of as many ranks get [s].
+    """Expected time of a transfer: of the machine, or of most groups of as many ranks [s].
 
-    Infinite where nothing is known of it.
+    Infinite without both.
     """
     longest = expected[size].longest if size in expected else np.inf
     return min(longest, least_seen.get(_like(size), np.inf))
 
 
-def _slow_by(call: CollectiveCharge, should: float) -> float:
-    """How much longer a transfer takes than it should, if it is slow [s]."""
+def _excess(call: CollectiveCharge, expected: float) -> float:
+    """Time of a slow transfer beyond the expected [s]; 0 of others."""
     lasted = call.end - call.middle
-    return lasted - should if lasted > max(SLOW * should, LEAST_SLOW) else 0.0
+    return lasted - expected if lasted > max(SLOW * expected, LEAST_SLOW) else 0.0
 
 
 def _least_seen(
     calls: Sequence[Sequence[CollectiveCharge]], sizes: Sequence[dict[int, CollectiveSize]]
 ) -> dict[Like, float]:
-    """What the quickest quarter of like transfers takes, in the quickest group of one size [s]."""
+    """Time of the quickest quarter of like transfers, in the quickest group of one size [s]."""
     lasted = dict[CollectiveSize, list[float]]()
     for listed, known in zip(calls, sizes, strict=True):
         for place, size in known.items():
@@ -215,20 +218,14 @@ def _like(size: CollectiveSize) -> Like:
 def _sizes(
     line: RankTimeline, calls: Sequence[CollectiveCharge], world_size: int
 ) -> dict[int, CollectiveSize]:
-    """Sizes of a rank's collectives, where the trace tells them, by their places in ``calls``."""
+    """Sizes of a rank's collectives that the trace has, by their places in ``calls``."""
     columns, found = line.trace.collectives, dict[int, CollectiveSize]()
     for place, call in enumerate(calls):
         at = call.place
         size = int(columns.group_size[at])
         size = world_size if size < 0 else size
         name = columns.names[columns.name[at]]
-        whole = whole_buffer(
-            name,
-            int(columns.num_elements[at]),
-            int(columns.out_elements[at]),
-            str(columns.dtype[at]),
-            size,
-        )
+        whole = columns.nbytes(at, size)
         group = line.trace.groups.get(str(columns.group[at]))
         ranks = group.ranks if group is not None else None
         if whole is not None and size > 1:
@@ -250,7 +247,24 @@ def _common(lines: Sequence[RankTimeline]) -> Ints:
 
 
 def _world_size(lines: Sequence[RankTimeline]) -> int:
-    """Ranks of the job; at least as many as any trace speaks of."""
-    said = [line.trace.world_size or 0 for line in lines]
+    """Ranks of the job; at least as many as in any trace."""
+    written = [line.trace.world_size or 0 for line in lines]
     sizes = [int(line.trace.collectives.group_size.max(initial=0)) for line in lines]
-    return max(*said, *sizes, *(line.rank + 1 for line in lines))
+    return max(*written, *sizes, *(line.rank + 1 for line in lines))
+
+
+def check_steps(traces: Sequence[RankTrace], num_common: int) -> None:
+    """Refuse ranks that have no step in common.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none.
+    """
+    if not num_common:
+        raise ScenarioError(
+            [
+                f"{traces[0].path}: no step in it is in the traces of all {len(traces)} ranks; "
+                "profile the same steps on every rank, or give the traces of those that have them."
+            ]
+        )

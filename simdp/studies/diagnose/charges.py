@@ -38,10 +38,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
-from simdp.studies.diagnose.expected import CollectiveSize, Should
-from simdp.studies.diagnose.matching import Matched, Meeting, chosen_calls, signature_of
-from simdp.studies.diagnose.timeline import NOTHING, Instants, RankTimeline
+from simdp.studies.diagnose.expected import CollectiveSize, ExpectedTime
 from simdp.traces import ANNOTATION, COMPUTE, COPY, SET, SYNC, HostEvents, RankTrace
+from simdp.traces.intervals import NOTHING, Instants
+from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable, signature_of
+from simdp.traces.timeline import RankTimeline
 
 # Instants -----------------------------------------------------------------------------------------
 
@@ -55,10 +56,10 @@ LOADER = re.compile(
 FROM_HOST = re.compile(r"HtoD|host.*device", re.IGNORECASE)
 
 Like = tuple[object, ...]
-"""Group and signature."""
+"""Key of like collectives: group and signature, or name, size and number of ranks."""
 
 KINDS = ("compute", "transfer", "wait", "input", "launch", "other")
-"""What instants are charged to."""
+"""Causes that instants are charged to."""
 
 UNKNOWN = -1
 """A rank without a trace."""
@@ -66,7 +67,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, eq=False)
 class CollectiveCharge:
-    """A collective of one rank: what of it is transfer.
+    """Waiting and transfer of one rank's collective.
 
     Attributes
     ----------
@@ -74,23 +75,23 @@ class CollectiveCharge:
         It waits until ``middle``, and transfers from there [s].
     late : int
         Place of the timeline that it waits for, or `UNKNOWN`.
-    meeting : int
-        Which of the meetings, or -1.
+    match : int
+        Its index in `MatchedTraces.every`, or -1.
     place : int
-        Which of the rank's collectives.
+        Its index among the rank's collectives.
     """
 
     start: float
     middle: float
     end: float
     late: int
-    meeting: int
+    match: int
     place: int
 
 
 @dataclass(frozen=True, eq=False)
 class StepCharges:
-    """Where the steps of one rank go.
+    """Time of a rank's steps by cause.
 
     Attributes
     ----------
@@ -103,7 +104,7 @@ class StepCharges:
     transferred : ndarray, shape `(num_steps,)`
         Transfers, hidden ones too [s].
     starved : float
-        Of ``launch`` and ``input``, how many kernels there were behind such a gap, per step.
+        Number of kernels per step behind a gap of ``launch`` or ``input``.
     """
 
     window: Floats
@@ -113,10 +114,10 @@ class StepCharges:
     starved: float
 
 
-def transfer_times(lines: Sequence[RankTimeline], found: Matched) -> list[float]:
-    """What each meeting takes once its last rank has come, as far as the traces tell [s]."""
+def transfer_times(lines: Sequence[RankTimeline], found: MatchedTraces) -> list[float]:
+    """Time of each matched collective from when its last rank comes, by the traces [s]."""
     least = shortest_of_like(lines)
-    return [_transfer(meeting, least) for meeting in found.every]
+    return [_transfer(collective, least) for collective in found.every]
 
 
 def shortest_of_like(lines: Sequence[RankTimeline]) -> dict[Like, float]:
@@ -124,42 +125,56 @@ def shortest_of_like(lines: Sequence[RankTimeline]) -> dict[Like, float]:
     least = dict[Like, float]()
     for line in lines:
         calls = line.trace.collectives
-        for place in chosen_calls(line).tolist():
+        for place in matchable(line).tolist():
             key = (str(calls.group[place]), *signature_of(line, place))
             lasted = float(calls.end[place] - calls.start[place])
             least[key] = min(lasted, least.get(key, np.inf))
     return least
 
 
-def _transfer(meeting: Meeting, least: dict[Like, float]) -> float:
-    if meeting.is_complete or meeting.signature.num_elements < 0:
-        return meeting.shortest
-    like = least.get((meeting.group, *meeting.signature), np.inf)
-    return min(meeting.shortest, like)
+def _transfer(collective: MatchedCollective, least: dict[Like, float]) -> float:
+    if collective.is_complete or collective.signature.num_elements < 0:
+        return collective.shortest
+    like = least.get((collective.group, *collective.signature), np.inf)
+    return min(collective.shortest, like)
 
 
 def calls_of(
     lines: Sequence[RankTimeline],
     place: int,
-    found: Matched,
+    found: MatchedTraces,
     transfers: Sequence[float],
     least: Mapping[Like, float],
 ) -> list[CollectiveCharge]:
-    """The collectives of one rank, on the first rank's clock; arguments as the others give them."""
+    """Split the collectives of one rank into waiting and transfer, on the first rank's clock.
+
+    Parameters
+    ----------
+    lines : sequence of RankTimeline
+        Of all ranks.
+    place : int
+        Place of the rank.
+    found : MatchedTraces
+        Its collectives and those of the others.
+    transfers : sequence of float
+        As from `transfer_times` [s].
+    least : mapping of tuple to float
+        As from `shortest_of_like` [s].
+    """
     line, calls = lines[place], lines[place].trace.collectives
-    met = {
-        int(meeting.places[i]): (number, i)
-        for number, meeting in enumerate(found.every)
-        for i in np.flatnonzero(meeting.ranks == place).tolist()
+    matched = {
+        int(collective.places[i]): number
+        for number, collective in enumerate(found.every)
+        for i in np.flatnonzero(collective.ranks == place).tolist()
     }
     listed = list[CollectiveCharge]()
-    for one in sorted({*chosen_calls(line).tolist(), *met}):
+    for one in sorted({*matchable(line).tolist(), *matched}):
         start, end = (float(t[one] - found.offset[place]) for t in (calls.start, calls.end))
-        if one in met:
-            number, _ = met[one]
-            meeting = found.every[number]
+        if one in matched:
+            number = matched[one]
+            collective = found.every[number]
             middle = max(start, end - transfers[number])
-            late = meeting.last if meeting.shortest <= 1.5 * transfers[number] else UNKNOWN
+            late = collective.last if collective.shortest <= 1.5 * transfers[number] else UNKNOWN
             listed.append(
                 CollectiveCharge(
                     start, middle, end, UNKNOWN if late == place else late, number, one
@@ -181,20 +196,20 @@ def charges(
 
     Parameters
     ----------
-    line : Timeline
+    line : RankTimeline
         The rank's.
     offset : float
-        To be taken off its times [s].
-    calls : sequence of Call
+        Difference of its clock from the first rank's [s].
+    calls : sequence of CollectiveCharge
         Its collectives.
     num_ranks : int
-        Traces.
+        Number of traces.
     """
     kernels = line.trace.kernels
     start, end = kernels.start - offset, kernels.end - offset
     begin, until = line.begin - offset, line.end - offset
     copies = kernels.kind == COPY
-    inputs = copies & _named(kernels.names, kernels.name, FROM_HOST)
+    inputs = copies & _matching(kernels.names, kernels.name, FROM_HOST)
     works = (kernels.kind == COMPUTE) | (kernels.kind == SET) | (copies & ~inputs)
     compute = Instants.of(start[works], end[works])
     sent = _union([(call.middle, call.end) for call in calls])
@@ -231,7 +246,7 @@ def _union(pairs: Sequence[tuple[float, float]]) -> Instants:
     return Instants.of(start, end)
 
 
-def _named(names: Sequence[str], codes: Ints, pattern: re.Pattern[str]) -> Bools:
+def _matching(names: Sequence[str], codes: Ints, pattern: re.Pattern[str]) -> Bools:
     """Which events have a name in which the pattern is found."""
     wanted = np.array([bool(pattern.search(name)) for name in names] or [False], dtype=bool)
     found: Bools = wanted[codes]
@@ -239,7 +254,7 @@ def _named(names: Sequence[str], codes: Ints, pattern: re.Pattern[str]) -> Bools
 
 
 def _loader(host: HostEvents, offset: float) -> Instants:
-    at = _named(host.names, host.name, LOADER) & (host.kind == ANNOTATION)
+    at = _matching(host.names, host.name, LOADER) & (host.kind == ANNOTATION)
     return Instants.of(host.start[at] - offset, host.end[at] - offset)
 
 
@@ -286,28 +301,28 @@ STEADY = 1 / 3
 """Standard deviation over mean up to which steps wait about as long."""
 
 
-def late_peers(
+def untraced_waits(
     calls: Sequence[CollectiveCharge],
     sizes: Mapping[int, CollectiveSize],
-    expected: Mapping[CollectiveSize, Should],
-    meetings: Sequence[Meeting],
+    expected: Mapping[CollectiveSize, ExpectedTime],
+    collectives: Sequence[MatchedCollective],
 ) -> list[CollectiveCharge]:
-    """Tell the transfers of one rank's collectives from waiting for ranks without a trace.
+    """Charge waiting for ranks without a trace: what collectives last longer than links explain.
 
     Parameters
     ----------
-    calls : sequence of Call
+    calls : sequence of CollectiveCharge
         The rank's.
-    sizes : mapping of int to Size
+    sizes : mapping of int to CollectiveSize
         Of those that are known, by their places in ``calls``.
-    expected : mapping of Size to Should
-        What they should take.
-    meetings : sequence of Meeting
-        With other ranks; what all ranks have is left as it is.
+    expected : mapping of CollectiveSize to ExpectedTime
+        Of each size.
+    collectives : sequence of MatchedCollective
+        With other ranks; complete ones stay as they are.
 
     Returns
     -------
-    list of Call
+    list of CollectiveCharge
         In the same order.
     """
     alone = [
@@ -315,7 +330,7 @@ def late_peers(
         for place, size in sizes.items()
         if size in expected
         and size.nbytes >= LARGE
-        and not (calls[place].meeting >= 0 and meetings[calls[place].meeting].is_complete)
+        and not (calls[place].match >= 0 and collectives[calls[place].match].is_complete)
     ]
     lasted = dict[CollectiveSize, list[float]]()
     for place in alone:
@@ -347,7 +362,7 @@ def is_steady(waits: Sequence[float]) -> bool:
 # Late ranks ---------------------------------------------------------------------------------------
 
 CHANCE = 0.05
-"""What chance gives more often than this is not told from it."""
+"""Largest probability by chance of gains that count as a straggler's."""
 
 SAME = 1e-9
 """Gains that differ by a smaller part are equal."""
@@ -355,18 +370,18 @@ SAME = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
-    """How lateness divides.
+    """Time lost to late ranks, in two parts.
 
     Attributes
     ----------
     cost : ndarray, shape `(num_steps,)`
-        What each step loses to late ranks [s].
+        Time that each step loses to late ranks [s].
     straggling, moving : float
         The two parts of its mean [s].
     stragglers, others : tuple of int
         Places of the ranks that are late in most steps, and by turns.
     late : ndarray, shape `(num_steps, num_ranks)`
-        How much later than the first each rank is [s].
+        Lateness of each rank behind the first [s].
     doubtful : tuple of int
         Places of ranks that are late in most steps, but in too few to tell that from chance.
     """
@@ -381,14 +396,14 @@ class Lateness:
 
 
 def lateness(waits: Floats, blamed: Floats) -> Lateness:
-    """Divide what is lost to late ranks.
+    """Divide the time lost to late ranks into stragglers' and imbalance.
 
     Parameters
     ----------
     waits : ndarray, shape `(num_steps, num_ranks)`
         Waiting of each rank in the open, for ranks that are known [s].
     blamed : ndarray, shape `(num_steps, num_ranks, num_ranks)`
-        The same by the rank that is waited for [s].
+        The same by the late rank [s].
     """
     cost = waits.max(axis=1, initial=0.0)
     late = cost[:, np.newaxis] - waits
@@ -405,10 +420,10 @@ def lateness(waits: Floats, blamed: Floats) -> Lateness:
     gains, chosen = np.zeros(num_steps), np.zeros(num_ranks)
     for step in range(num_steps):
         others = np.delete(late, step, axis=0).mean(axis=0)
-        told: Bools = others > (others.max() + others.min()) / 2
-        if told.any() and not told.all():
-            gains[step] = late[step][told].max() - late[step][~told].max()
-            chosen += told
+        late_elsewhere: Bools = others > (others.max() + others.min()) / 2
+        if late_elsewhere.any() and not late_elsewhere.all():
+            gains[step] = late[step][late_elsewhere].max() - late[step][~late_elsewhere].max()
+            chosen += late_elsewhere
     middle = np.median(np.sort(late, axis=1)[:, :-1], axis=1)
     spare = float((late.max(axis=1) - middle).mean())
     part = _part(gains, spare)
@@ -431,7 +446,7 @@ def lateness(waits: Floats, blamed: Floats) -> Lateness:
 
 
 def _chance(gains: Floats) -> float:
-    """How likely such gains are where nobody is late more than others: a two-sided t-test.
+    """Probability of such gains if no rank is late more than others: a two-sided t-test.
 
     Two-sided, since of any two ranks either may be the one that is late by chance.
     """
@@ -444,7 +459,7 @@ def _chance(gains: Floats) -> float:
 
 
 def _part(gains: Floats, spare: float) -> float:
-    """The stragglers' part of what is lost, 0 to 1."""
+    """Fraction of the lost time that stragglers cost, 0 to 1."""
     if spare <= 0:
         return 0.0
     sure = (gains.mean() - gains.std(ddof=1) / np.sqrt(len(gains)) / 2) / spare

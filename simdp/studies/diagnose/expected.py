@@ -1,7 +1,7 @@
 """Expected time of a collective on a machine of the catalogue, by its size.
 
-Without a machine, those of the catalogue with the device that the traces name are a yardstick: one
-of them is shown, and only what takes longer than on the slowest of them counts as slow.
+Without a machine, those of the catalogue with the device of the traces are the reference: one of
+them is shown, and only a collective that takes longer than on the slowest of them counts as slow.
 """
 
 from __future__ import annotations
@@ -22,34 +22,18 @@ from simdp.scenario.placement import wiring_of, wiring_of_groups
 from simdp.studies.collective import load_clusters, load_cost, make_algorithm, usual_kind
 from simdp.studies.methods import machine_with
 
-ITEMSIZE = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-}
-"""Bytes per element of torch's types."""
-
 
 class CollectiveSize(NamedTuple):
-    """A collective, as far as its time depends on it.
+    """Properties of a collective that its time depends on.
 
     Attributes
     ----------
     name : str
-        As torch says it.
+        In torch's spelling.
     nbytes : float
         Of the whole buffer, as nccl-tests counts [bytes].
     ranks : tuple of int
-        Who takes part.
+        Ranks of its group.
     """
 
     name: str
@@ -57,50 +41,34 @@ class CollectiveSize(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def whole_buffer(
-    name: str, num_elements: int, out_elements: int, dtype: str, group_size: int
-) -> float | None:
-    """Bytes of a collective as nccl-tests counts them; None where the trace does not say."""
-    item = ITEMSIZE.get(dtype)
-    if item is None or num_elements < 0 or group_size < 1:
-        return None
-    if name in ("all_gather", "gather"):
-        whole = out_elements if name == "all_gather" and out_elements > 0 else 0
-        return float(item * (whole or num_elements * group_size))
-    if name == "scatter":
-        return float(item * (out_elements * group_size if out_elements > 0 else num_elements))
-    return float(item * num_elements)
-
-
-class Should(NamedTuple):
-    """What a collective should take [s].
+class ExpectedTime(NamedTuple):
+    """Expected time of a collective [s].
 
     Attributes
     ----------
     usual : float
-        On the machine, or on the one that the device suggests.
+        On the machine, or on the usual one with the device.
     longest : float
-        On the slowest of those that it may be.
+        On the slowest machine with the device.
     """
 
     usual: float
     longest: float
 
 
-class Yardstick:
-    """A machine, or several, whose times collectives are held against.
+class ReferenceMachines:
+    """A machine, or several, that collectives are compared with.
 
     Parameters
     ----------
     machine : str or None
         A name of the catalogue, a machine's file, or a scenario.
     device_name : str or None
-        As the traces say it, for where no machine is given.
+        Device of the traces, used if no machine is given.
     world_size : int
         Ranks of the job.
-    told : str or None
-        The machine that a trace of ours says it ran on; one that is not in the catalogue, or has
-        no room, is passed over.
+    traced : str or None
+        Machine of a trace of ours; ignored if it is not in the catalogue, or has no room.
 
     Raises
     ------
@@ -114,9 +82,9 @@ class Yardstick:
     name : str or None
         The machine; None if there is none.
     is_given : bool
-        Whether it is the job's, and not a yardstick.
+        Whether it is the job's own.
     source : str
-        Why it is this one, or why there is none.
+        Reason for this one, or for none.
     """
 
     def __init__(
@@ -124,16 +92,11 @@ class Yardstick:
         machine: str | None,
         device_name: str | None,
         world_size: int,
-        told: str | None = None,
+        traced: str | None = None,
     ) -> None:
         source = "which was given"
-        if (
-            machine is None
-            and told is not None
-            and is_known(told)
-            and _if_room(str(told), world_size)
-        ):
-            machine, source = told, "which the traces name"
+        if machine is None and traced and is_known(traced) and _if_room(traced, world_size):
+            machine, source = traced, "which the traces name"
         self.world_size, self.is_given = world_size, machine is not None
         self._benches: list[tuple[str, Cluster, Cost]] = []
         if machine is not None:
@@ -161,9 +124,9 @@ class Yardstick:
         """Ranks of a node of the job's machine; None if that is not known."""
         return self._benches[0][1].local_size if self.is_given else None
 
-    def seconds(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, Should]:
-        """What collectives should take; those that nothing can be said of are left out [s]."""
-        found = dict[CollectiveSize, Should]()
+    def seconds(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, ExpectedTime]:
+        """Expected times of collectives, without those that no model times [s]."""
+        found = dict[CollectiveSize, ExpectedTime]()
         for size in dict.fromkeys(sizes):
             if size.name not in FAMILIES or len(size.ranks) < 2 or not self._benches:
                 continue
@@ -172,7 +135,7 @@ class Yardstick:
             times = [_time(cluster, cost, size) for _, cluster, cost in self._benches]
             known = [time for time in times if time is not None]
             if known:
-                found[size] = Should(known[0], max(known))
+                found[size] = ExpectedTime(known[0], max(known))
         return found
 
 
@@ -200,16 +163,16 @@ def _if_room(machine: str, world_size: int) -> tuple[str, Cluster, Cost] | None:
 
 
 def _time(cluster: Cluster, cost: Cost, size: CollectiveSize) -> float | None:
-    """What a collective takes on a cluster; None where nothing is known of it [s]."""
+    """Time of a collective on a cluster; None if no model times it [s]."""
     whole = len(size.ranks) == cluster.world_size
     groups = None if whole else np.array([size.ranks], dtype=np.int64)
     if cost.timed:
         nodes = np.bincount(np.array(size.ranks) // cluster.local_size)
-        beside = set(nodes[nodes > 0].tolist())
+        node = set(nodes[nodes > 0].tolist())
         wiring = (
             wiring_of(cluster)
             if groups is None
-            else wiring_of_groups(cluster, groups, beside.pop() if len(beside) == 1 else 0)
+            else wiring_of_groups(cluster, groups, node.pop() if len(node) == 1 else 0)
         )
         if cost.problem_with(size.name, wiring) is not None:
             return None

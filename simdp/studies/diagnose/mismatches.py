@@ -25,9 +25,9 @@ import numpy as np
 
 from simdp.errors import ScenarioError
 from simdp.results.diagnosis import Diagnosis, Finding, MatchRow
-from simdp.studies.diagnose.matching import Matched, Meeting, chosen_calls
-from simdp.studies.diagnose.timeline import RankTimeline
 from simdp.traces import FlightEntry, FlightRecord, TraceGroup
+from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable
+from simdp.traces.timeline import RankTimeline
 
 # Comparison ---------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ def disagreement(row: MatchRow) -> Finding:
 # Traces -------------------------------------------------------------------------------------------
 
 
-def mismatches(lines: Sequence[RankTimeline], found: Matched) -> list[MatchRow]:
+def mismatches(lines: Sequence[RankTimeline], found: MatchedTraces) -> list[MatchRow]:
     """Collectives that ranks disagree on; not of groups that had to be matched by their ends.
 
     Parameters
@@ -362,13 +362,13 @@ def mismatches(lines: Sequence[RankTimeline], found: Matched) -> list[MatchRow]:
     rows = list(_lacking(lines, found))
     rows += [
         row
-        for meeting in found.meetings
-        if not _by_ends(meeting.group, found) and (row := _differing(lines, meeting))
+        for collective in found.collectives
+        if not _by_ends(collective.group, found) and (row := _differing(lines, collective))
     ]
     return rows
 
 
-def _by_ends(group: str, found: Matched) -> bool:
+def _by_ends(group: str, found: MatchedTraces) -> bool:
     """Whether a group's collectives were matched by their ends."""
     return any(key == group or key.startswith(f"{group} of ") for key in found.by_ends)
 
@@ -380,25 +380,25 @@ def _traced_call(line: RankTimeline, place: int) -> RankCall:
     return RankCall(calls.names[calls.name[place]], known[0], known[1], (str(calls.dtype[place]),))
 
 
-def _differing(lines: Sequence[RankTimeline], meeting: Meeting) -> MatchRow | None:
+def _differing(lines: Sequence[RankTimeline], collective: MatchedCollective) -> MatchRow | None:
     """A row if the ranks of a meeting did not call the same; sizes that are not known are."""
-    ranks = [lines[place].rank for place in meeting.ranks.tolist()]
+    ranks = [lines[place].rank for place in collective.ranks.tolist()]
     called = [
         _traced_call(lines[i], place)
-        for i, place in zip(meeting.ranks.tolist(), meeting.places.tolist(), strict=True)
+        for i, place in zip(collective.ranks.tolist(), collective.places.tolist(), strict=True)
     ]
     if not all(call.sizes for call in called):
         called = [call._replace(sizes=(), out_sizes=()) for call in called]
     if not all(call.out_sizes for call in called):
         called = [call._replace(out_sizes=()) for call in called]
-    state, differs, odd = compared(dict(zip(ranks, called, strict=True)), meeting.is_complete)
+    state, differs, odd = compared(dict(zip(ranks, called, strict=True)), collective.is_complete)
     if state in (FULLY_MATCHED, UNDECIDED):
         return None
     name = Counter(call.name for call in called).most_common(1)[0][0]
-    return MatchRow(meeting.group, meeting.number, name, state, (), odd, differs)
+    return MatchRow(collective.group, collective.number, name, state, (), odd, differs)
 
 
-def _lacking(lines: Sequence[RankTimeline], found: Matched) -> Iterator[MatchRow]:
+def _lacking(lines: Sequence[RankTimeline], found: MatchedTraces) -> Iterator[MatchRow]:
     """Rows for steps in which a rank calls fewer collectives of a group than others do."""
     if len(lines) < 2 or any(not len(line.trace.steps) for line in lines):
         return
@@ -424,7 +424,7 @@ def _takes_part(line: RankTimeline, group: str) -> bool:
 def _lacking_in(members: Sequence[RankTimeline], group: str, step: int) -> MatchRow | None:
     calls = dict[int, list[RankCall]]()
     for line in members:
-        columns, chosen = line.trace.collectives, chosen_calls(line)
+        columns, chosen = line.trace.collectives, matchable(line)
         place = int(np.flatnonzero(line.number == step)[0])
         mine = chosen[(columns.group[chosen] == group) & (columns.step[chosen] == place)]
         calls[line.rank] = [_traced_call(line, one) for one in mine.tolist()]

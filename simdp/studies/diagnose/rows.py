@@ -6,25 +6,27 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from simdp.arrays import Ints
 from simdp.collectives import FAMILIES
 from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import CollectiveRow, LateRow, NodeRow, RankRow, StepRow, WaitRow
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.timeline import Activity, RankTimeline, activity
-from simdp.studies.diagnose.verdict import Reading
+from simdp.studies.diagnose.verdict import CriticalSteps
+from simdp.traces import COMMUNICATION, COMPUTE, SYNC, RankTrace
+from simdp.traces.intervals import Instants
+from simdp.traces.timeline import RankTimeline
 
 # Steps --------------------------------------------------------------------------------------------
 
 
 def step_rows(line: RankTimeline) -> Iterator[StepRow]:
-    """The figures of each step of a rank; none where the whole trace stands for one."""
-    if not line.are:
+    """Figures of each step of a rank; none if the whole trace is one."""
+    if not line.marks.mark:
         return
-    order = np.argsort(line.step, kind="stable")
-    bounds = np.searchsorted(line.step[order], np.arange(line.num_steps + 1))
+    order = np.argsort(line.marks.kernel, kind="stable")
+    bounds = np.searchsorted(line.marks.kernel[order], np.arange(line.num_steps + 1))
     for place in range(line.num_steps):
-        found = activity(line.trace, order[bounds[place] : bounds[place + 1]])
-        lengths = lengths_of(found)
+        lengths = lengths_of(line.trace, order[bounds[place] : bounds[place + 1]])
         yield StepRow(
             rank=line.rank,
             step=int(line.number[place]),
@@ -35,22 +37,35 @@ def step_rows(line: RankTimeline) -> Iterator[StepRow]:
         )
 
 
-def lengths_of(found: Activity) -> dict[str, float]:
-    """Span, and how long each kind of activity lasts, as `StepRow` names them [s]."""
-    busy = found.busy
-    span = float(busy.end[-1] - busy.start[0]) if len(busy.start) else 0.0
+def lengths_of(trace: RankTrace, chosen: Ints | None = None) -> dict[str, float]:
+    """Span, and length of each kind of activity of a device, as `StepRow` names them [s].
+
+    Parameters
+    ----------
+    trace : RankTrace
+        The rank's.
+    chosen : ndarray, int64, optional
+        Indices of its kernels; all of them by default.
+    """
+    kernels = trace.kernels
+    places = np.arange(len(kernels)) if chosen is None else chosen
+    kind, start, end = (column[places] for column in (kernels.kind, kernels.start, kernels.end))
+    works, sends = kind == COMPUTE, kind == COMMUNICATION
+    others = ~works & ~sends & (kind != SYNC)
+    compute, comm, copies = (Instants.of(start[at], end[at]) for at in (works, sends, others))
+    busy = compute.plus(comm).plus(copies)
     return {
-        "span_s": span,
+        "span_s": float(busy.end[-1] - busy.start[0]) if len(busy.start) else 0.0,
         "busy_s": busy.length(),
-        "compute_s": found.compute.length(),
-        "comm_s": found.communication.length(),
-        "hidden_comm_s": found.communication.both(found.compute).length(),
-        "copy_s": found.other.without(found.compute).without(found.communication).length(),
+        "compute_s": compute.length(),
+        "comm_s": comm.length(),
+        "hidden_comm_s": comm.both(compute).length(),
+        "copy_s": copies.without(compute).without(comm).length(),
     }
 
 
 def mean(values: list[float]) -> float:
-    """Their mean; 0 of none."""
+    """Mean of values; 0 of none."""
     return float(np.mean(values)) if values else 0.0
 
 
@@ -62,14 +77,14 @@ def all_step_rows(case: Case) -> list[StepRow]:
     return [row for line in case.lines for row in step_rows(line)]
 
 
-def rank_rows(case: Case, read: Reading, steps: Sequence[StepRow]) -> Iterator[RankRow]:
+def rank_rows(case: Case, critical: CriticalSteps, steps: Sequence[StepRow]) -> Iterator[RankRow]:
     """A row per rank: means of its steps that count, or figures of its whole trace."""
     wait, fetching, launch = (
         case.charge(kind).mean(axis=0) for kind in ("wait", "input", "launch")
     )
-    late = read.late.late.mean(axis=0)
+    late = critical.late.late.mean(axis=0)
     for place, line in enumerate(case.lines):
-        whole = lengths_of(activity(line.trace))
+        whole = lengths_of(line.trace)
         mine = [row for row in steps if row.rank == line.rank and row.counted]
         of_step = {
             key: mean([getattr(row, key) for row in mine]) if mine else whole[key]
@@ -94,7 +109,7 @@ def rank_rows(case: Case, read: Reading, steps: Sequence[StepRow]) -> Iterator[R
 
 
 def _clock(case: Case, place: int) -> float:
-    """What the ends of collectives say beyond what the files' own clocks do [s]."""
+    """Difference of clocks by the ends of collectives, less that in the files [s]."""
     origins = case.lines[0].trace.origin_ns - case.lines[place].trace.origin_ns
     return float(case.found.offset[place]) - origins * 1e-9
 
@@ -153,11 +168,11 @@ def _collective(
     )
 
 
-def late_rows(case: Case, read: Reading) -> Iterator[LateRow]:
+def late_rows(case: Case, critical: CriticalSteps) -> Iterator[LateRow]:
     """Time lost in each step, and the last rank; none for jobs of one rank."""
     if len(case.lines) < 2 or not case.has_steps:
         return
-    late = read.late
+    late = critical.late
     last = late.late.argmax(axis=1)
     for row, step in enumerate(case.numbers.tolist()):
         yield LateRow(step, case.lines[int(last[row])].rank, float(late.cost[row]))
@@ -165,7 +180,7 @@ def late_rows(case: Case, read: Reading) -> Iterator[LateRow]:
 
 def node_rows(case: Case, ranks: Sequence[RankRow]) -> Iterator[NodeRow]:
     """Means over the ranks of each node, where these are known."""
-    local_size = case.yardstick.local_size
+    local_size = case.reference.local_size
     if local_size is None:
         return
     node_of = [line.rank // local_size for line in case.lines]

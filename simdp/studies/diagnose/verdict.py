@@ -45,7 +45,7 @@ ALMOST_NONE = 1e-3
 """Part of a difference below which the others have none of it."""
 
 NOT_PHASES = ("ProfilerStep", "nccl:", "gloo:", "enumerate(")
-"""Annotations that say nothing of what a host is at."""
+"""Annotations that are no phases of the host's work."""
 
 
 class Evidence:
@@ -54,9 +54,9 @@ class Evidence:
     Parameters
     ----------
     case : Case
-        What was found out.
+        The job's traces.
     rank : ndarray, shape `(num_steps,)`, int64
-        On which rank each step is read.
+        The critical rank of each step.
     window : float
         Mean length of a step there [s].
     """
@@ -71,22 +71,22 @@ class Evidence:
         return f"{seconds(value)} of {self._step} {seconds(self._window)} ({share})"
 
     def compute(self, value: float) -> str:
-        """What the device computes."""
+        """Time that the device computes."""
         return f"kernels that compute take {self._of(value)}."
 
     def launch(self, value: float) -> str:
-        """Where the device waits for the host."""
+        """Time that the device waits for the host."""
         case, place = self._case, int(np.bincount(self._rank).argmax())
         line, steps = case.lines[place], max(case.lines[place].num_steps, 1)
         kernels = line.trace.kernels
-        number = int(((line.step >= 0) & (kernels.kind != SYNC)).sum()) / steps
+        number = int(((line.marks.kernel >= 0) & (kernels.kind != SYNC)).sum()) / steps
         if np.isnan(kernels.launched).all():
             return f"no operator runs for {self._of(value)}."
-        said = f"the device has nothing to do for {self._of(value)} since its host is late"
+        text = f"the device has nothing to do for {self._of(value)} since its host is late"
         starved = min(case.charged[place].starved / number, 1.0) if number else 0.0
-        said += f": of {number:,.0f} kernels {percent(starved)} find it idle when launched"
+        text += f": of {number:,.0f} kernels {percent(starved)} find it idle when launched"
         phases = ", ".join(f"{name} {seconds(value)}" for name, value in self._phases(place))
-        return said + (f" (host: {phases})." if phases else ".")
+        return text + (f" (host: {phases})." if phases else ".")
 
     def _phases(self, place: int) -> list[tuple[str, float]]:
         """The annotations that take the host longest, per step [s]."""
@@ -101,38 +101,40 @@ class Evidence:
         return sorted(found.items(), key=lambda item: -item[1])[:2]
 
     def exposed(self, value: float) -> str:
-        """Transfers that nothing hides, as fast as they should be."""
+        """Transfers that nothing hides, without the excess of slow ones."""
         case = self._case
         hidden = float(
             np.mean([each.transferred.mean() - each.of["transfer"].mean() for each in case.charged])
         )
-        said = f"transfers in the open take {self._of(value)}, {seconds(hidden)} more are hidden"
+        text = f"transfers in the open take {self._of(value)}, {seconds(hidden)} more are hidden"
         largest = self._slowest(None)
         if largest is not None:
             size, lasted, _ = largest
-            said += f"; {_named(size)} takes {seconds(lasted)}"
-            if size in case.expected and case.yardstick.is_given:
-                said += f", where {seconds(case.expected[size].usual)} is to be expected"
-        return f"{said}."
+            text += f"; {_named(size)} takes {seconds(lasted)}"
+            if size in case.expected and case.reference.is_given:
+                text += f", where {seconds(case.expected[size].usual)} is to be expected"
+        return f"{text}."
 
     def slow(self, value: float) -> tuple[tuple[int, ...], str]:
-        """Transfers that take longer than they should, and between which ranks."""
+        """Transfers that take longer than expected, and their ranks."""
         slowest = self._slowest(self._case.excess)
         if slowest is None or value <= 0:
             return (), ""
-        size, lasted, should = slowest
-        world = self._case.yardstick.world_size
+        size, lasted, expected = slowest
+        world = self._case.reference.world_size
         ranks = size.ranks if len(size.ranks) < world else ()
-        times = f"{lasted / should:.1f} times what it should" if should else "longer than others"
-        against = f" ({seconds(should)})" if should else ""
-        said = (
+        times = (
+            f"{lasted / expected:.1f} times what it should" if expected else "longer than others"
+        )
+        against = f" ({seconds(expected)})" if expected else ""
+        text = (
             f"transfers that are too slow cost {self._of(value)}: {_named(size)} takes "
             f"{seconds(lasted)}, {times}{against}"
         )
-        return ranks, f"{said}{_between(ranks)}."
+        return ranks, f"{text}{_between(ranks)}."
 
     def _slowest(self, excess: Floats | None) -> tuple[CollectiveSize, float, float | None] | None:
-        """The collective that takes most of a step, or that is over what it should take by most."""
+        """The collective that takes most of a step, or the most beyond the expected time."""
         case, lasted = self._case, dict[CollectiveSize, list[float]]()
         for calls, sizes in zip(case.calls, case.sizes, strict=True):
             for place, size in sizes.items():
@@ -140,15 +142,15 @@ class Evidence:
         if not lasted:
             return None
         means = {size: float(np.mean(times)) for size, times in lasted.items()}
-        should = case.should(means)
+        expected = case.expected_times(means)
         if excess is None:
             size = max(means, key=lambda size: means[size] * len(lasted[size]))
         else:
-            size = max(means, key=lambda size: means[size] - should.get(size, means[size]))
-        return size, means[size], should.get(size)
+            size = max(means, key=lambda size: means[size] - expected.get(size, means[size]))
+        return size, means[size], expected.get(size)
 
     def input(self, own: float, fetched: Floats) -> str:
-        """Where the device waits for data."""
+        """Time that the device waits for data."""
         own_words = f"the device waits for data for {self._of(own)}"
         late = float(fetched.sum())
         if not late:
@@ -162,15 +164,15 @@ class Evidence:
         return f"{others}; {own_words}." if late > own else f"{own_words}; {others}."
 
     def _more(self, kind: str, place: int) -> float:
-        """What a rank has more of than the middle one of the others, in the mean of a step [s]."""
+        """Time of a cause on a rank, beyond the median of the others; mean of a step [s]."""
         return float(self._case.charge(kind).mean(axis=0)[place]) - self._usual(kind, place)
 
     def _usual(self, kind: str, place: int) -> float:
-        """What the middle one of the other ranks has, in the mean of a step [s]."""
+        """Median time of a cause on the other ranks; mean of a step [s]."""
         return float(np.median(np.delete(self._case.charge(kind).mean(axis=0), place)))
 
     def straggler(self, late: Lateness, value: float) -> str:
-        """Who is late step after step, by how much, and what it does meanwhile."""
+        """Ranks that are late step after step, by how much, and why."""
         if not late.stragglers:
             return ""
         case, num_steps = self._case, len(late.cost)
@@ -178,19 +180,19 @@ class Evidence:
         often = int((by.max(axis=1) >= late.cost / 2).sum())
         rank = late.stragglers[int(by.mean(axis=0).argmax())]
         numbers = self._numbers(late.stragglers)
-        said = (
+        text = (
             f"{_listed(numbers)}{self._nodes(numbers)} come{'s' * (len(numbers) == 1)} last to "
             f"collectives in {often} of {num_steps} steps, and the rank that waits longest waits "
             f"{self._of(value)}"
         )
-        said += self._before(rank, case) or self._why(rank)
+        text += self._before(rank, case) or self._why(rank)
         if num_steps == 1:
-            said += "; one step alone does not tell a straggler from imbalance"
-        return f"{said}."
+            text += "; one step alone does not tell a straggler from imbalance"
+        return f"{text}."
 
     def _nodes(self, ranks: Sequence[int]) -> str:
-        """Say if these are all the ranks of a node, or of several."""
-        local_size = self._case.yardstick.local_size
+        """Name the nodes, if these are all their ranks."""
+        local_size = self._case.reference.local_size
         if local_size is None or local_size < 2:
             return ""
         nodes = sorted({rank // local_size for rank in ranks})
@@ -205,7 +207,7 @@ class Evidence:
         return "operators" if np.isnan(launched).all() else "kernels"
 
     def _why(self, place: int) -> str:
-        """What the late rank does more of than the others: a ratio, as the time is the wait's."""
+        """Cause that takes longest on the late rank, relative to the others."""
         words = {
             "compute": f"its {self._kernels} take{{}} as long as those of the others",
             "launch": "its host leaves it idle{} as long as the others",
@@ -225,7 +227,7 @@ class Evidence:
         return f"; {words[kind].format(f' {1 + more[kind] / usual:.3g} times')}"
 
     def _before(self, place: int, case: Case) -> str:
-        """Say if it was late before the traces began."""
+        """Lateness of a rank from before the traces."""
         begins = np.array(
             [line.begin[0] - case.found.offset[i] for i, line in enumerate(case.lines)]
         )
@@ -240,23 +242,23 @@ class Evidence:
         )
 
     def imbalance(self, late: Lateness, value: float) -> str:
-        """Who is late by turns."""
+        """Ranks that are late by turns."""
         if not late.others:
             return ""
         last = late.late.argmax(axis=1)
         counts = {place: int((last == place).sum()) for place in late.others}
         ranks = _listed(self._numbers(late.others))
-        said = f"ranks wait {self._of(value)} for others that are late by turns: {ranks}"
+        text = f"ranks wait {self._of(value)} for others that are late by turns: {ranks}"
         if len(last) > 1:
             most = max(counts.values(), default=0)
-            said += f", none of them last in more than {most} of {len(last)} steps"
+            text += f", none of them last in more than {most} of {len(last)} steps"
         if late.doubtful:
             ranks = _listed(self._numbers(late.doubtful))
-            said += f"; {ranks} may be slow, but {len(last)} steps are too few to tell"
-        return f"{said}."
+            text += f"; {ranks} may be slow, but {len(last)} steps are too few to tell"
+        return f"{text}."
 
     def unknown(self, value: float, steady: bool) -> str:
-        """Waiting for ranks without a trace, in all steps alike or in some."""
+        """Waiting for ranks without a trace, in all steps or in some."""
         if steady:
             return (
                 f"collectives last {self._of(value)} longer than links explain, whatever their "
@@ -291,32 +293,32 @@ def _between(ranks: tuple[int, ...]) -> str:
 # Causes -------------------------------------------------------------------------------------------
 
 WORTH = 0.07
-"""A cause that a step owes less to does not keep it from being bound by its compute."""
+"""Share of a step below which causes leave it bound by its compute."""
 
 MENTIONED = 0.01
 """Causes of less than this part of a step are not listed."""
 
 
 TIE = 1e-6
-"""Of ranks that wait equally long, the one is read whose transfers take longest."""
+"""Weight of transfers in the choice among ranks that wait equally long."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """The steps, each on the rank that waits longest in it.
+class CriticalSteps:
+    """The steps, each on its critical rank: the one that waits longest.
 
     Attributes
     ----------
     rank : ndarray, shape `(num_steps,)`, int64
-        Which.
+        The critical rank.
     window : float
         Their mean length [s].
     mean : dict of str to float
         Of each kind of charge, the mean of a step [s].
     unknown : float
-        Of its waiting, that for ranks without a trace [s].
+        Part of the waiting that is for ranks without a trace [s].
     late : Lateness
-        Of the ranks that have one.
+        Of the ranks with a trace.
     """
 
     rank: Ints
@@ -326,13 +328,13 @@ class Reading:
     late: Lateness
 
 
-def reading(case: Case) -> Reading:
-    """Read the steps of a job."""
+def critical_steps(case: Case) -> CriticalSteps:
+    """Find the critical rank of each step, and the mean time of each cause there."""
     wait, blamed = case.charge("wait"), case.blamed
     rank = (wait + TIE * case.charge("transfer")).argmax(axis=1)
     steps = np.arange(len(rank))
     known = blamed[:, :, :-1]
-    return Reading(
+    return CriticalSteps(
         rank,
         float(case.window[steps, rank].mean()),
         {kind: float(case.charge(kind)[steps, rank].mean()) for kind in KINDS},
@@ -341,40 +343,40 @@ def reading(case: Case) -> Reading:
     )
 
 
-def findings(case: Case, read: Reading, lacks_events: bool) -> list[Finding]:
-    """Say what a step owes its length to.
+def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Finding]:
+    """Rank the causes of a step's time.
 
     Parameters
     ----------
     case : Case
-        What was found out.
-    read : Reading
+        The job's traces.
+    critical : CriticalSteps
         Its steps.
     lacks_events : bool
-        Whether the traces are samples; what a device did not do is then not known.
+        Whether the traces are samples, in which an idle device is no evidence.
     """
-    if read.window <= 0:
+    if critical.window <= 0:
         return []
-    evidence = Evidence(case, read.rank, read.window)
+    evidence = Evidence(case, critical.rank, critical.window)
     made = [
-        _finding(cause, seconds, ranks, said, case, read.window)
-        for cause, seconds, ranks, said in _causes(case, read, evidence)
-        if seconds >= MENTIONED * read.window
+        _finding(cause, seconds, ranks, text, case, critical.window)
+        for cause, seconds, ranks, text in _causes(case, critical, evidence)
+        if seconds >= MENTIONED * critical.window
         and not (lacks_events and cause in ("launch_bound", "compute_bound"))
     ]
     made.sort(key=lambda one: -one.share)
-    made = _compute_where_it_belongs(made)
+    made = _compute_before_minor_causes(made)
     return _slow_first(made)
 
 
 def _finding(
-    cause: Cause, seconds: float, ranks: tuple[int, ...], said: str, case: Case, window: float
+    cause: Cause, seconds: float, ranks: tuple[int, ...], text: str, case: Case, window: float
 ) -> Finding:
     step = seconds if case.has_steps else None
-    return Finding(cause, min(seconds / window, 1.0), said, ranks, step)
+    return Finding(cause, min(seconds / window, 1.0), text, ranks, step)
 
 
-def _compute_where_it_belongs(made: list[Finding]) -> list[Finding]:
+def _compute_before_minor_causes(made: list[Finding]) -> list[Finding]:
     worth = [one for one in made if one.cause != "compute_bound" and one.share >= WORTH]
     compute = [one for one in made if one.cause == "compute_bound"]
     small = [one for one in made if one not in worth and one not in compute]
@@ -382,7 +384,7 @@ def _compute_where_it_belongs(made: list[Finding]) -> list[Finding]:
 
 
 def _slow_first(made: list[Finding]) -> list[Finding]:
-    """What is in the open since links are slow is repaired before it is hidden."""
+    """Put slow links before exposed communication, since repair comes before overlap."""
     causes = [one.cause for one in made]
     if "slow_link" in causes and "exposed_communication" in causes:
         slow, open_ = causes.index("slow_link"), causes.index("exposed_communication")
@@ -391,41 +393,43 @@ def _slow_first(made: list[Finding]) -> list[Finding]:
     return made
 
 
-Told = tuple[Cause, float, tuple[int, ...], str]
-"""A cause, its seconds, its ranks, and the evidence."""
+CauseTime = tuple[Cause, float, tuple[int, ...], str]
+"""A cause, its time in a step [s], its ranks, and the evidence."""
 
 
-def _causes(case: Case, read: Reading, evidence: Evidence) -> Iterator[Told]:
-    mean = read.mean
+def _causes(case: Case, critical: CriticalSteps, evidence: Evidence) -> Iterator[CauseTime]:
+    mean = critical.mean
     yield "compute_bound", mean["compute"], (), evidence.compute(mean["compute"])
     yield "launch_bound", mean["launch"], (), evidence.launch(mean["launch"])
-    sent = _late_by(case, read, case.excess)
-    yield from _transfers(case, read, evidence, sent)
-    fetched = _late_by(case, read, case.charge("input"))
+    sent = _late_by(case, critical, case.excess)
+    yield from _transfers(case, critical, evidence, sent)
+    fetched = _late_by(case, critical, case.charge("input"))
     own = mean["input"]
     places = () if own >= fetched.sum() else _ranks(case, np.flatnonzero(fetched > 0))
     seconds = own + float(fetched.sum())
     yield "input_stall", seconds, places, evidence.input(own, fetched)
-    yield from _waits(case, read, evidence, fetched + sent)
+    yield from _waits(case, critical, evidence, fetched + sent)
 
 
-def _transfers(case: Case, read: Reading, evidence: Evidence, sent: Floats) -> Iterator[Told]:
-    open_ = case.charge("transfer")[np.arange(len(read.rank)), read.rank]
-    excess = np.minimum(case.excess[np.arange(len(read.rank)), read.rank], open_)
+def _transfers(
+    case: Case, critical: CriticalSteps, evidence: Evidence, sent: Floats
+) -> Iterator[CauseTime]:
+    open_ = case.charge("transfer")[np.arange(len(critical.rank)), critical.rank]
+    excess = np.minimum(case.excess[np.arange(len(critical.rank)), critical.rank], open_)
     own, late = float(excess.mean()), float(sent.sum())
     rest = float(open_.mean()) - own
-    ranks, said = evidence.slow(own + late)
-    yield "slow_link", own + late, ranks, said
+    ranks, text = evidence.slow(own + late)
+    yield "slow_link", own + late, ranks, text
     yield "exposed_communication", rest, (), evidence.exposed(rest)
 
 
-def _late_by(case: Case, read: Reading, spent: Floats) -> Floats:
-    """What each rank made the reading rank wait by spending more on something than others do.
+def _late_by(case: Case, critical: CriticalSteps, spent: Floats) -> Floats:
+    """Time that the critical rank waits for each rank, for its longer time of one kind.
 
     Parameters
     ----------
     spent : ndarray, shape `(num_steps, num_ranks)`
-        On it [s].
+        Time of that kind [s].
 
     Returns
     -------
@@ -437,34 +441,41 @@ def _late_by(case: Case, read: Reading, spent: Floats) -> Floats:
         return np.zeros(num_ranks)
     others = [np.median(np.delete(spent, place, axis=1), axis=1) for place in range(num_ranks)]
     more = np.maximum(spent - np.stack(others, axis=1), 0.0)
-    waited = case.blamed[np.arange(len(read.rank)), read.rank, :-1]
+    waited = case.blamed[np.arange(len(critical.rank)), critical.rank, :-1]
     found: Floats = np.minimum(more, waited).mean(axis=0)
     return found
 
 
-def _waits(case: Case, read: Reading, evidence: Evidence, told: Floats) -> Iterator[Told]:
-    """Stragglers and imbalance, less what was told already; and ranks without a trace."""
-    late = read.late
-    known = read.mean["wait"] - read.unknown
+def _waits(
+    case: Case, critical: CriticalSteps, evidence: Evidence, explained: Floats
+) -> Iterator[CauseTime]:
+    """Stragglers and imbalance, less the explained time; and ranks without a trace."""
+    late = critical.late
+    known = critical.mean["wait"] - critical.unknown
     spent = late.straggling + late.moving
-    lost = max(known - float(told.sum()), 0.0)
-    is_late: Bools = np.isin(np.arange(len(told)), late.stragglers)
+    lost = max(known - float(explained.sum()), 0.0)
+    is_late: Bools = np.isin(np.arange(len(explained)), late.stragglers)
     share = late.straggling / spent if spent > 0 else 0.0
-    stuck = float(np.clip(share * known - told[is_late].sum(), 0.0, lost))
+    stuck = float(np.clip(share * known - explained[is_late].sum(), 0.0, lost))
     ranks = _ranks(case, np.array(late.stragglers, dtype=np.int64))
-    blamed = case.blamed[np.arange(len(read.rank)), read.rank, -1].tolist()
-    steady = read.unknown > lost and is_steady(blamed)
+    blamed = case.blamed[np.arange(len(critical.rank)), critical.rank, -1].tolist()
+    steady = critical.unknown > lost and is_steady(blamed)
     if steady:
-        yield "straggler", stuck + read.unknown, ranks, evidence.unknown(read.unknown, steady)
+        yield (
+            "straggler",
+            stuck + critical.unknown,
+            ranks,
+            evidence.unknown(critical.unknown, steady),
+        )
     else:
         yield "straggler", stuck, ranks, evidence.straggler(late, stuck)
     turns = _ranks(case, np.array(late.others, dtype=np.int64))
     moving = lost - stuck
-    if steady or moving >= read.unknown:
+    if steady or moving >= critical.unknown:
         yield "imbalance", moving, turns, evidence.imbalance(late, moving)
     else:
-        both = moving + read.unknown
-        yield "imbalance", both, turns, evidence.unknown(read.unknown, steady)
+        both = moving + critical.unknown
+        yield "imbalance", both, turns, evidence.unknown(critical.unknown, steady)
 
 
 def _ranks(case: Case, places: Ints) -> tuple[int, ...]:
@@ -473,11 +484,11 @@ def _ranks(case: Case, places: Ints) -> tuple[int, ...]:
 
 # Remedies -----------------------------------------------------------------------------------------
 
-MOST = 2
-"""Causes that remedies are simulated for: each replays the job a few times."""
+MOST_CAUSES = 2
+"""Number of causes with simulated remedies: each replays the job a few times."""
 
 
-class Helped(NamedTuple):
+class WithRemedies(NamedTuple):
     """Findings with remedies.
 
     Attributes
@@ -485,9 +496,9 @@ class Helped(NamedTuple):
     verdict : tuple of Finding
         In their order.
     replayed_s : float or None
-        A step of the replay that they were tried on; None without any [s].
+        Step of the replay without a remedy; None if none was simulated [s].
     remarks : tuple of str
-        What kept remedies from being simulated.
+        Reasons for which none was simulated.
     """
 
     verdict: tuple[Finding, ...]
@@ -497,7 +508,7 @@ class Helped(NamedTuple):
 
 def with_remedies(
     verdict: Sequence[Finding], traces: Sequence[RankTrace], machine: str | None
-) -> Helped:
+) -> WithRemedies:
     """Add remedies to the main causes.
 
     Parameters
@@ -509,7 +520,7 @@ def with_remedies(
 
     Returns
     -------
-    Helped
+    WithRemedies
         With the same findings.
     """
     found = list(verdict)
@@ -517,13 +528,15 @@ def with_remedies(
     listed: dict[int, tuple[Remedy, ...]] = {}
     base: float | None = None
     try:
-        for place in worth[:MOST]:
+        for place in worth[:MOST_CAUSES]:
             listed[place] = tuple(remedies(traces, found[place].cause, machine))
         if any(listed.values()):
             played = replay_of(traces, machine=machine).simulate()
             base = float(played.metrics["step_time_s"])
     except ScenarioError as error:
-        return Helped(tuple(found), None, (f"No remedies were simulated: {error.problems[0]}",))
+        return WithRemedies(
+            tuple(found), None, (f"No remedies were simulated: {error.problems[0]}",)
+        )
     for place, those in listed.items():
         found[place] = replace(found[place], remedies=those)
-    return Helped(tuple(found), base, ())
+    return WithRemedies(tuple(found), base, ())

@@ -28,11 +28,11 @@ from simdp.studies.answers import timed_only
 from simdp.studies.replay.layers import are_labelled, layers_of, text_of, units_of
 from simdp.studies.replay.strategy import Recognised, Sharded, recognise
 from simdp.studies.replay.timeline import (
+    MARKED_BY,
     UPDATE,
     ClusterCharges,
     StepCollective,
     StepWork,
-    Windows,
     step_work,
     windows,
 )
@@ -42,12 +42,14 @@ from simdp.studies.replay.typical import (
     micro_steps,
     optimizer_of,
     ready_times,
-    skewed,
+    start_skew,
     typical,
     with_foreign,
     without_unit_copies,
 )
 from simdp.traces import RankTrace, read_traces
+from simdp.traces.matching import check_one_job
+from simdp.traces.timeline import timeline
 from simdp.units import format_quantity, parse
 
 # Result -------------------------------------------------------------------------------------------
@@ -322,30 +324,13 @@ def replay_of(
         If there is nothing to replay, or traces are of different jobs.
     """
     asked = ReplayRequest(machine, device_option(device), microbatch, gradients, name)
-    _same_job(traces)
+    check_one_job(traces)
     return _Replay(traces, asked).done()
 
 
 def workload_of(traces: Sequence[RankTrace], machine: str | None = None) -> Replayed:
     """`replay_of` with nothing else told."""
     return replay_of(traces, machine=machine)
-
-
-def _same_job(traces: Sequence[RankTrace]) -> None:
-    """Refuse ranks that cannot be of one job."""
-    if not traces:
-        raise ScenarioError(["there is no trace; give one or more."])
-    sizes = {trace.world_size for trace in traces if trace.world_size}
-    if len(sizes) > 1:
-        said = " and ".join(map(str, sorted(sizes)))
-        raise ScenarioError(
-            [f"{traces[0].path.parent}: traces are of jobs of {said} ranks; give those of one job."]
-        )
-    ranks = [trace.rank for trace in traces if trace.rank is not None]
-    twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
-    if twice is not None:
-        where = " and ".join(str(trace.path) for trace in traces if trace.rank == twice)
-        raise ScenarioError([f"{where}: both are of rank {twice}; give one trace for each rank."])
 
 
 class _Replay:
@@ -366,34 +351,31 @@ class _Replay:
             copies=asked.machine is not None and self.own,
             slowdown=float(self.overheads.get("compute_slowdown", 0.0)),
         )
-        found = [windows(trace) for trace in traces]
-        self._say_of_steps(found)
-        works = [
-            [step_work(trace, window, self.charges) for window in each.steps]
-            for trace, each in zip(traces, found, strict=True)
+        self.lines = [timeline(trace, place) for place, trace in enumerate(traces)]
+        steps = [windows(line) for line in self.lines]
+        marks = dict.fromkeys(line.marks.mark for line in self.lines)
+        self.remarks += [MARKED_BY[mark] for mark in marks if mark in MARKED_BY]
+        self.remarks += dict.fromkeys(remark for trace in traces for remark in trace.remarks)
+        each = [
+            [step_work(line.trace, window, self.charges) for window in mine]
+            for line, mine in zip(self.lines, steps, strict=True)
         ]
-        self.ranks = [t.rank if t.rank is not None else i for i, t in enumerate(traces)]
-        self.typical: Typical = typical(dict(zip(self.ranks, works, strict=True)))
+        works = dict(zip([line.rank for line in self.lines], each, strict=True))
+        self.typical: Typical = typical(works)
         self.late = dict(self.typical.late)
         self.step_time = self.typical.step_time
-        if len(traces) > 1 and max(map(len, works)) == 1:
-            self._skew([one[0] for one in works])
+        if len(traces) > 1 and max(map(len, each)) == 1:
+            self._skew([one[0] for one in each])
         sizes = [t.world_size for t in traces if t.world_size]
         groups = [s.group_size for s in self.typical.step.sent if s.group_size > 0]
         self.num_ranks = max([*sizes[:1], *groups, len(traces)]) if not sizes else sizes[0]
         self.found: Recognised = recognise(self.typical.step, self.num_ranks)
         self.remarks += self.found.said
         if self.found.foreign and len(traces) > 1:
-            self._meet_within(dict(zip(self.ranks, works, strict=True)))
+            self._take_slowest_phases(works)
 
-    def _say_of_steps(self, found: Sequence[Windows]) -> None:
-        said = dict.fromkeys(line for each in found for line in each.said)
-        for trace in self.traces:
-            said |= dict.fromkeys(trace.remarks)
-        self.remarks += said
-
-    def _meet_within(self, works: Mapping[int, Sequence[StepWork]]) -> None:
-        """Ranks wait for each other within a step, where the replay does not."""
+    def _take_slowest_phases(self, works: Mapping[int, Sequence[StepWork]]) -> None:
+        """Take the slowest rank of each phase, since collectives within a step are not replayed."""
         self.typical, ranks = critical(self.typical, works, self.late)
         self.remarks.append(
             "ranks meet at these collectives, so that the slowest of each phase stands for all: "
@@ -401,8 +383,8 @@ class _Replay:
         )
 
     def _skew(self, works: Sequence[StepWork]) -> None:
-        """A single step: ranks may begin it late, for what was before the traces."""
-        late, self.step_time = skewed(self.ranks, works)
+        """Find ranks that begin their only step late."""
+        late, self.step_time = start_skew(self.lines, works)
         for rank, seconds in late.items():
             self.late[rank] = self.late.get(rank, 0.0) + seconds
         if late:

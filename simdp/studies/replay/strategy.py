@@ -11,7 +11,8 @@ import numpy as np
 from simdp.reports import figures
 from simdp.steps.partition import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
 from simdp.strategies.zero import PREFETCHED_ELEMENTS
-from simdp.studies.replay.timeline import BACKWARD, ITEMSIZE, StepCollective, StepWork
+from simdp.studies.replay.timeline import BACKWARD, StepCollective, StepWork
+from simdp.traces import ITEMSIZE
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "")
 

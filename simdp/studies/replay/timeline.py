@@ -16,11 +16,16 @@ import numpy as np
 from simdp.arrays import Bools, Floats, Ints
 from simdp.errors import ScenarioError
 from simdp.traces import ANNOTATION, COMMUNICATION, SYNC, RankTrace
-from simdp.traces.intervals import covered, union
+from simdp.traces.intervals import Instants, union
+from simdp.traces.timeline import OPTIMIZER, RankTimeline
 
 # Steps --------------------------------------------------------------------------------------------
 
-OPTIMIZER = "Optimizer.step#"
+MARKED_BY = {
+    "Optimizer.step": "no ProfilerStep: steps go from one Optimizer.step to the next",
+    "": "no ProfilerStep and no Optimizer.step: the whole trace counts as one step",
+}
+"""Remarks on steps without ``ProfilerStep``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +35,7 @@ class StepWindow:
     Attributes
     ----------
     kernels, collectives : ndarray, int64
-        Indices of what belongs to it.
+        Indices of its kernels, without those of communication, and of its collectives.
     begin, end : float
         On the device: from the end of the step before to the end of its own last kernel [s].
     host_begin, host_end : float
@@ -45,103 +50,54 @@ class StepWindow:
     host_end: float
 
 
-@dataclass(frozen=True)
-class Windows:
-    """The steps of a trace that a replay goes by.
+def windows(line: RankTimeline) -> list[StepWindow]:
+    """Find the steps of a rank that a replay takes; one at least.
 
-    Attributes
-    ----------
-    steps : tuple of Window
-        At least one.
-    said : tuple of str
-        What a report should say of them.
-    """
-
-    steps: tuple[StepWindow, ...]
-    said: tuple[str, ...]
-
-
-def windows(trace: RankTrace) -> Windows:
-    """Find the steps of a trace.
-
-    The first of several is left out: it warms up, or began before the trace did. Without
-    ``ProfilerStep`` they go from one end of the optimizer's annotations to the next, and without
-    these all that there is counts as one.
+    The first of several is left out: it warms up, or began before the trace did.
 
     Raises
     ------
     ScenarioError
         If no step has a kernel.
     """
-    kernels = trace.kernels
+    kernels, marks, path = line.trace.kernels, line.marks, line.trace.path
     busy = ~np.isin(kernels.kind, (COMMUNICATION, SYNC))
     if not busy.any():
         raise ScenarioError(
             [
-                f"{trace.path}: has no kernels and no operators, so that there is nothing to "
+                f"{path}: has no kernels and no operators, so that there is nothing to "
                 "replay; record with activities=[CPU, CUDA]."
             ]
         )
-    said = []
-    begin, end = trace.steps.start, trace.steps.end
-    of_kernel, of_sent = kernels.step, trace.collectives.step
-    if not len(begin):
-        begin, end = _by_optimizer(trace)
-        if len(begin):
-            said.append("no ProfilerStep: steps go from one Optimizer.step to the next")
-        else:
-            begin, end = np.array([-np.inf]), np.array([np.inf])
-            said.append("no ProfilerStep and no Optimizer.step: the whole trace counts as one step")
-        called = np.where(np.isnan(kernels.launched), kernels.start, kernels.launched)
-        of_kernel = _steps_at(called, begin, end)
-        sent = trace.collectives
-        called = np.where(np.isnan(sent.enqueued), sent.start, sent.enqueued)
-        of_sent = _steps_at(called, begin, end)
     found, before = list[StepWindow](), float("nan")
-    for k in range(len(begin)):
-        mine = np.flatnonzero(of_kernel == k)
-        real = mine[busy[mine]]
-        if not len(real):
+    for k, (begin, end) in enumerate(zip(marks.start.tolist(), marks.end.tolist(), strict=True)):
+        inside = np.flatnonzero((marks.kernel == k) & busy)
+        if not len(inside):
             before = float("nan")
             continue
-        last = float(kernels.end[real].max())
-        first = float(kernels.start[real].min())
+        last = float(kernels.end[inside].max())
+        first = float(kernels.start[inside].min())
         if before != before:
-            before = min(float(begin[k]), first) if np.isfinite(begin[k]) else first
-        sent_here = np.flatnonzero(of_sent == k)
-        found.append(StepWindow(mine, sent_here, before, last, float(begin[k]), float(end[k])))
+            before = min(begin, first) if np.isfinite(begin) else first
+        sent = np.flatnonzero(marks.collective == k)
+        found.append(StepWindow(inside, sent, before, last, begin, end))
         before = last
     if not found:
         raise ScenarioError(
-            [f"{trace.path}: no kernel was launched in any of its steps; record whole steps."]
+            [f"{path}: no kernel was launched in any of its steps; record whole steps."]
         )
-    return Windows(tuple(found[1:] if len(found) > 1 else found), tuple(said))
-
-
-def _by_optimizer(trace: RankTrace) -> tuple[Floats, Floats]:
-    """Begins and ends of steps on the host, from the ends of the optimizer's annotations."""
-    host = trace.host
-    codes = [i for i, name in enumerate(host.names) if name.startswith(OPTIMIZER)]
-    ends = np.sort(host.end[np.isin(host.name, codes)])
-    return ends[:-1], ends[1:]
-
-
-def _steps_at(called: Floats, begin: Floats, end: Floats) -> Ints:
-    """The step in which each call was made; -1 for none."""
-    place = np.searchsorted(begin, called, side="right") - 1
-    inside = (place >= 0) & (called < end[np.maximum(place, 0)])
-    return np.where(inside, place, -1)
+    return found[1:] if len(found) > 1 else found
 
 
 # Phases -------------------------------------------------------------------------------------------
 
 FORWARD, BACKWARD, UPDATE = range(3)
-"""Forward begins with the step, and takes what is before it; clipping belongs to the update."""
+"""Forward begins with the step; kernels before it are forward's, and clipping the update's."""
 
 BACKWARD_OPS = "autograd::engine::evaluate_function"
 
 JOIN = 1e-3
-"""Operators of backward that are not further apart are of one backward pass [s]."""
+"""Largest gap between operators of one backward pass [s]."""
 
 TAKEN = "Memcpy DtoD gradients"
 
@@ -153,24 +109,24 @@ OWN = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
 
 
 def phases(trace: RankTrace, window: StepWindow, names: Sequence[str], launched: Floats) -> Ints:
-    """Tell the phase of each kernel of a step.
+    """Assign each kernel of a step to a phase.
 
     Parameters
     ----------
     trace : RankTrace
         Of one rank.
-    window : Window
+    window : StepWindow
         The step.
     names : sequence of str
         Of its kernels, in the order of their start.
     launched : ndarray, shape `(num_kernels,)`
-        When the host launched each [s].
+        The host's launches [s].
 
     Returns
     -------
     ndarray, shape `(num_kernels,)`, int64
-        What is launched by backward's operators is backward's, what the optimizer's annotation
-        holds, or comes behind backward, the update's, and all else forward's.
+        Backward for kernels that its operators launch; update for those within the optimizer's
+        annotation or behind backward; forward for all others.
     """
     if trace.source == "simdp":
         return _carried_on([_own(name) for name in names])
@@ -186,7 +142,7 @@ def phases(trace: RankTrace, window: StepWindow, names: Sequence[str], launched:
 
 
 def _own(name: str) -> int:
-    """The phase that a name of our own traces says; -1 for none."""
+    """Phase in a name of our own traces; -1 for none."""
     if name == TAKEN:
         return UPDATE
     first, last = name.split(" ", 1)[0], name.rsplit("_", 1)[-1]
@@ -194,7 +150,7 @@ def _own(name: str) -> int:
 
 
 def _carried_on(own: Sequence[int]) -> Ints:
-    """What has no phase of its own goes with what was before it."""
+    """Give kernels without a phase that of the kernel before."""
     found, phase = [], FORWARD
     for each in own:
         phase = each if each >= 0 else phase
@@ -207,9 +163,7 @@ def _inside(
 ) -> Bools:
     """Which kernels were launched while host events with names of a prefix went on."""
     host = trace.host
-    codes = [i for i, name in enumerate(host.names) if name.startswith(prefix)]
-    at = np.isin(host.name, codes) & (host.start >= window.host_begin)
-    at &= host.start < window.host_end
+    at = host.named(prefix) & (host.start >= window.host_begin) & (host.start < window.host_end)
     start, end = union(host.start[at], host.end[at] + join)
     if not len(start):
         return np.zeros(len(launched), dtype=bool)
@@ -220,36 +174,23 @@ def _inside(
 
 # Kernels ------------------------------------------------------------------------------------------
 
-ITEMSIZE = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-
 TOLERANCE = 2e-9
 """Instants that differ by less are the same [s]."""
 
 QUEUED = 1e-7
-"""A collective that begins so soon behind another may have waited for it [s]."""
+"""Largest gap to the collective before of one that may have waited for it [s]."""
 
 LOADER = "enumerate(DataLoader)"
 
 COPIED = "Memcpy DtoD"
 
 HOOKS = ("host hook", "host launch")
-"""Annotations of our own traces: what the cluster charges for gradients and collectives."""
+"""Annotations of our own traces for the cluster's costs of gradients and collectives."""
 
 
 @dataclass(frozen=True)
 class StepCollective:
-    """A collective of a step.
+    """One collective of a step.
 
     Attributes
     ----------
@@ -260,7 +201,7 @@ class StepCollective:
     nbytes : float
         Of the whole buffer, as nccl-tests counts; nan unknown.
     dtype : str
-        As torch says it; empty unknown.
+        In torch's name; empty unknown.
     group : str
         Name of its process group.
     group_size : int
@@ -268,10 +209,10 @@ class StepCollective:
     after : int
         Kernels of the step that the host had launched before it.
     queued : bool
-        Whether it may have been launched earlier: it began when the one before it ended, and
-        nothing says when the host called it.
+        Whether it may have been launched earlier: it began when the one before it ended, and the
+        host's call is not known.
     seconds : float
-        How long its kernel lasted: waiting for the last rank and the transfer [s].
+        Time of its kernel: waiting for the last rank and the transfer [s].
     start, end : float
         On the trace's clock [s].
     until : int
@@ -294,29 +235,29 @@ class StepCollective:
 
 @dataclass(frozen=True, eq=False)
 class StepWork:
-    """What one rank's device did in one step; columns are its kernels, in the order of their start.
+    """Kernels of one rank's device in one step, in the order of their start.
 
     Attributes
     ----------
     names : tuple of str
-        What they are called.
+        Their names.
     phase : ndarray, int64
-        As in `simdp.studies.replay.timeline`.
+        As from `phases`.
     busy : ndarray, float64
-        How long each kept the device busy that nothing did before [s].
+        Time that each adds to the busy time of the device [s].
     idle : ndarray, float64
-        How long the host let the device wait for it, apart from input [s].
+        Time that the device waits for the host before each, apart from input [s].
     waits : ndarray, float64
-        How long it was idle for a collective that each had to wait for [s].
+        Time that the device waits for a collective before each [s].
     nbytes : ndarray, float64
         Of copies; nan for all else [bytes].
     launched : ndarray, float64
         The host's call, else its start [s].
     stalled : float
-        How long the device waited because the host waited for its input [s].
+        Time that the device waits for the host's input [s].
     begin, end : float
         Of the step on the device [s].
-    sent : tuple of Sent
+    sent : tuple of StepCollective
         In the order of their start.
     """
 
@@ -334,14 +275,14 @@ class StepWork:
 
 
 class ClusterCharges(NamedTuple):
-    """What the replay's cluster charges by itself, so that it is taken out of a trace.
+    """Costs that the replay's cluster charges, and that are removed from a trace.
 
     Attributes
     ----------
     copies : bool
         Copies of gradients, as our own traces have them.
     slowdown : float
-        The part by which compute takes longer while a collective is under way.
+        Relative increase of compute time during a collective.
     """
 
     copies: bool = False
@@ -349,20 +290,18 @@ class ClusterCharges(NamedTuple):
 
 
 def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> StepWork:
-    """Take a step apart.
+    """Divide a step into busy, idle and waiting time of its kernels.
 
     Parameters
     ----------
     trace : RankTrace
         Of one rank.
-    window : Window
+    window : StepWindow
         The step.
-    charges : Charges
-        What is left out.
+    charges : ClusterCharges
+        Costs to remove.
     """
-    kernels = trace.kernels
-    at = window.kernels
-    at = at[~np.isin(kernels.kind[at], (COMMUNICATION, SYNC))]
+    kernels, at = trace.kernels, window.kernels
     names = tuple(kernels.names[code] for code in kernels.name[at].tolist())
     start, end = kernels.start[at], kernels.end[at]
     done = np.maximum.accumulate(np.concatenate([[window.begin], end]))[:-1]
@@ -380,10 +319,10 @@ def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> 
     if charges.copies:
         busy = np.where([name.startswith(COPIED) for name in names], 0.0, busy)
     if charges.slowdown:
-        under = union(trace.collectives.start, trace.collectives.end)
+        during = Instants.of(trace.collectives.start, trace.collectives.end)
         less = charges.slowdown / (1 + charges.slowdown)
-        busy = busy - less * np.minimum(covered(*under, end) - covered(*under, start), busy)
-        hooks = hooks - less * np.minimum(covered(*under, until) - covered(*under, free), hooks)
+        busy = busy - less * np.minimum(during.within(start, end), busy)
+        hooks = hooks - less * np.minimum(during.within(free, until), hooks)
     busy = busy + hooks
     idle = np.where(idle > TOLERANCE, idle, 0.0)
     stalled = np.minimum(_annotated(trace, free, until, (LOADER,)), idle)
@@ -405,7 +344,7 @@ def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> 
 
 
 def _waits(trace: RankTrace, free: Floats, until: Floats, launched: Floats) -> Floats:
-    """How long each kernel waited for a collective, in the time that the device was free [s]."""
+    """Time that each kernel waits for a collective while the device is free [s]."""
     ends = np.sort(trace.collectives.end)
     found = np.zeros(len(free))
     if not len(ends):
@@ -419,17 +358,19 @@ def _waits(trace: RankTrace, free: Floats, until: Floats, launched: Floats) -> F
 
 
 def _annotated(trace: RankTrace, free: Floats, until: Floats, names: tuple[str, ...]) -> Floats:
-    """How much of each stretch annotations of some names cover [s]."""
+    """Length that annotations of some names cover of each interval [s]."""
     host = trace.host
-    codes = [i for i, name in enumerate(host.names) if name.startswith(names)]
-    at = (host.kind == ANNOTATION) & np.isin(host.name, codes)
-    both = union(host.start[at], host.end[at])
-    found: Floats = covered(*both, until) - covered(*both, free)
-    return found
+    at = (host.kind == ANNOTATION) & host.named(*names)
+    return Instants.of(host.start[at], host.end[at]).within(free, until)
 
 
 def _sent(
-    trace: RankTrace, window: StepWindow, start: Floats, end: Floats, told: bool, launched: Floats
+    trace: RankTrace,
+    window: StepWindow,
+    start: Floats,
+    end: Floats,
+    has_calls: bool,
+    launched: Floats,
 ) -> tuple[StepCollective, ...]:
     """The step's collectives, with their places among its kernels."""
     sent, kernels = trace.collectives, trace.kernels
@@ -438,20 +379,22 @@ def _sent(
         kernel = int(sent.kernel[i])
         if sent.names[sent.name[i]] == "barrier":
             continue
-        called = told and bool(np.isfinite(sent.enqueued[i]))
+        called = has_calls and bool(np.isfinite(sent.enqueued[i]))
         if called:
             after = int((launched < sent.enqueued[i]).sum())
-        else:  # a host that takes no time, or none: behind what was done when it began
+        else:  # without host times: behind the kernels that had ended when it began
             after = int((end <= sent.start[i] + TOLERANCE).sum())
+        size = int(sent.group_size[i])
+        size = size if size > 0 else trace.world_size or -1
         label = kernels.names[kernels.name[kernel]] if kernel >= 0 else sent.names[sent.name[i]]
         found.append(
             StepCollective(
                 name=sent.names[sent.name[i]],
                 label=label,
-                nbytes=_nbytes(trace, i),
+                nbytes=float("nan") if (nbytes := sent.nbytes(i, size)) is None else nbytes,
                 dtype=str(sent.dtype[i]),
                 group=str(sent.group[i]),
-                group_size=_size_of_group(trace, i),
+                group_size=size,
                 after=after,
                 queued=not called and abs(float(sent.start[i]) - before) < QUEUED,
                 seconds=float(sent.end[i] - sent.start[i]),
@@ -462,24 +405,3 @@ def _sent(
         )
         before = float(sent.end[i])
     return tuple(found)
-
-
-def _size_of_group(trace: RankTrace, i: int) -> int:
-    """Ranks of a collective: all of them, where the trace does not say; -1 unknown."""
-    size = int(trace.collectives.group_size[i])
-    return size if size > 0 else trace.world_size or -1
-
-
-def _nbytes(trace: RankTrace, i: int) -> float:
-    """Bytes of a collective's whole buffer; nan unknown."""
-    sent = trace.collectives
-    given, got = int(sent.num_elements[i]), int(sent.out_elements[i])
-    size, name = _size_of_group(trace, i), sent.names[sent.name[i]]
-    itemsize = ITEMSIZE.get(str(sent.dtype[i]))
-    if name == "all_gather":
-        whole = got if got >= 0 else given * size if size > 0 else -1
-    elif name == "reduce_scatter":
-        whole = given if given >= 0 else got * size if size > 0 else -1
-    else:
-        whole = max(given, got)
-    return float("nan") if whole < 0 or itemsize is None else float(whole * itemsize)

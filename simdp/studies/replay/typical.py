@@ -13,6 +13,8 @@ from simdp.arrays import Floats, Ints
 from simdp.studies.replay.strategy import UNIT_COPIES
 from simdp.studies.replay.timeline import BACKWARD, FORWARD, UPDATE, StepCollective, StepWork
 from simdp.traces import RankTrace
+from simdp.traces.matching import match
+from simdp.traces.timeline import OPTIMIZER, RankTimeline
 
 # Typical step -------------------------------------------------------------------------------------
 
@@ -223,40 +225,39 @@ def _by_phase(step: StepWork) -> Floats:
 
 # One step of each rank ----------------------------------------------------------------------------
 
-LEAST = 0.01
-"""Ranks that begin a step later than the first by less of it begin together."""
+LEAST_SKEW = 0.01
+"""Ranks that begin a step by a smaller fraction of it after the first begin with it."""
 
 
-def skewed(ranks: Sequence[int], works: Sequence[StepWork]) -> tuple[dict[int, float], float]:
-    """Tell how late ranks begin their only step, and how long it is for all together.
-
-    Clocks are aligned by the ends of collectives, which all ranks leave together.
+def start_skew(
+    lines: Sequence[RankTimeline], works: Sequence[StepWork]
+) -> tuple[dict[int, float], float]:
+    """Find the ranks that begin their only step late, and its time for all ranks together.
 
     Parameters
     ----------
-    ranks : sequence of int
-        Whose they are.
-    works : sequence of StepWork
+    lines : sequence of RankTimeline
         One per rank.
+    works : sequence of StepWork
+        Its only step.
 
     Returns
     -------
     (dict of int to float, float)
         Ranks that begin after the first one, and by how much; from the first begin to the last end
-        [s]. Without collectives that all have, the mean of the ranks' own steps.
+        [s]. If ranks do not call the same collectives, the mean of their own steps.
     """
-    named = [[sent.name for sent in one.sent] for one in works]
-    if not named[0] or any(each != named[0] for each in named):
+    names = [[sent.name for sent in one.sent] for one in works]
+    found = match(lines)
+    shared = {place for one in found.collectives for place in one.ranks.tolist()}
+    if any(each != names[0] for each in names) or len(shared) < len(lines):
         return {}, float(np.mean([one.end - one.begin for one in works]))
-    ends = np.array([[sent.end for sent in one.sent] for one in works])
-    shift = np.median(ends - ends[0], axis=1)
-    begin = np.array([one.begin for one in works]) - shift
-    end = np.array([one.end for one in works]) - shift
+    begin = np.array([one.begin for one in works]) - found.offset
+    end = np.array([one.end for one in works]) - found.offset
     whole = float(end.max() - begin.min())
-    late = begin - begin.min()
-    return {
-        rank: float(by) for rank, by in zip(ranks, late.tolist(), strict=True) if by > LEAST * whole
-    }, whole
+    late = (begin - begin.min()).tolist()
+    skew = {line.rank: by for line, by in zip(lines, late, strict=True) if by > LEAST_SKEW * whole}
+    return skew, whole
 
 
 # Without what the scenario charges ----------------------------------------------------------------
@@ -272,8 +273,8 @@ OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "adagrad": "adagrad", "sgd": "sg
 def optimizer_of(trace: RankTrace) -> Raw | str:
     """The optimizer, by the annotation of its step."""
     for name in trace.host.names:
-        if name.startswith("Optimizer.step#"):
-            kind = name.removeprefix("Optimizer.step#").split(".")[0].lower()
+        if name.startswith(OPTIMIZER):
+            kind = name.removeprefix(OPTIMIZER).split(".")[0].lower()
             return {"kind": OPTIMIZERS.get(kind, "sgd"), "lr": 0.1}
     return dict(STATELESS)
 

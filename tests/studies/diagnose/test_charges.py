@@ -8,7 +8,7 @@ from trace_maker import RankMaker, job
 import simdp
 from simdp.studies.diagnose.case import put_together
 from simdp.studies.diagnose.charges import KINDS, LOADER, is_steady, lateness
-from simdp.studies.diagnose.expected import CollectiveSize, Yardstick
+from simdp.studies.diagnose.expected import CollectiveSize, ReferenceMachines
 
 
 def charged(maker):
@@ -110,7 +110,7 @@ SIZES = (10_000_000, 40_000_000, 80_000_000)
 def alone(lasts):
     """One rank of eight, whose collectives last what ``lasts`` makes of their proper times."""
     sizes = [CollectiveSize("all_reduce", 4.0 * size, tuple(range(8))) for size in SIZES]
-    should = Yardstick("dgx-a100", None, 8).seconds(sizes)
+    should = ReferenceMachines("dgx-a100", None, 8).seconds(sizes)
     maker = RankMaker(0, 8, None)
     for step in range(4):
         maker.step(step + 1, float(step), step + 1.0)

@@ -13,8 +13,8 @@ from simdp.studies.diagnose.buckets import (
     preset_buckets,
     rule_in_words,
 )
-from simdp.studies.diagnose.timeline import timeline
 from simdp.traces import DdpLogging
+from simdp.traces.timeline import timeline
 
 RESNET50 = [2_049_000, 7_875_584, 6_563_840, 6_637_568, 2_431_040]
 """Torch 2.4's own, as a Kineto trace of ResNet-50 under DDP shows them."""

@@ -7,7 +7,6 @@ from for_each import for_each
 from trace_maker import RankMaker
 
 from simdp.errors import ScenarioError
-from simdp.studies.diagnose.matching import matched
 from simdp.studies.diagnose.mismatches import (
     RankCall,
     compared,
@@ -16,8 +15,9 @@ from simdp.studies.diagnose.mismatches import (
     ranks_in_words,
     who_left_one_out,
 )
-from simdp.studies.diagnose.timeline import timeline
 from simdp.traces import FlightEntry, FlightRecord, TraceGroup
+from simdp.traces.matching import match
+from simdp.traces.timeline import timeline
 
 SENT = RankCall("all_reduce", (128,), (128,), ("float32",), "completed")
 
@@ -212,7 +212,7 @@ def found(odd, num_ranks=3, remark=None):
             for name, at, size, more in calls:
                 maker.call(name, at + 0.02, at + 0.09, size, **more)
         lines.append(timeline(maker.trace(), rank))
-    return mismatches(lines, matched(lines))
+    return mismatches(lines, match(lines))
 
 
 def test_ranks_that_agree_have_no_rows():
@@ -247,7 +247,7 @@ def test_uneven_all_to_alls_agree():
         for i in range(3):
             maker.call("all_to_all", i + 0.1, i + 0.2, (10, 2)[rank], out=(4, 8)[rank])
         lines.append(timeline(maker.trace(), rank))
-    assert mismatches(lines, matched(lines)) == []
+    assert mismatches(lines, match(lines)) == []
 
 
 def test_uneven_all_to_alls_of_some_of_the_ranks_are_not_judged():
@@ -257,4 +257,4 @@ def test_uneven_all_to_alls_of_some_of_the_ranks_are_not_judged():
         for i in range(3):
             maker.call("all_to_all", i + 0.1, i + 0.2, (10, 2)[rank], out=(40, 80)[rank])
         lines.append(timeline(maker.trace(), rank))
-    assert mismatches(lines, matched(lines)) == []
+    assert mismatches(lines, match(lines)) == []

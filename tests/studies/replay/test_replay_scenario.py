@@ -15,7 +15,7 @@ from tests.studies.replay.kineto_job import Job
 
 
 def test_nothing_is_refused():
-    with pytest.raises(ScenarioError, match="there is no trace; give one or more"):
+    with pytest.raises(ScenarioError, match="traces: none given; give those of one job"):
         replay_of([])
 
 
@@ -27,14 +27,17 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_ranks_of_different_jobs_are_refused(tmp_path):
     one = read_trace(Job(size=2).write(tmp_path / "a.json", 0))
     other = read_trace(Job(size=4).write(tmp_path / "b.json", 1))
-    with pytest.raises(ScenarioError, match=r"jobs of 2 and 4 ranks; give those of one job"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"b\.json: is of a job of 4 ranks, but .*a\.json of one of 2; give the traces of one job",
+    ):
         replay_of([one, other])
 
 
 def test_a_rank_that_is_there_twice_is_refused(tmp_path):
     one = read_trace(Job().write(tmp_path / "a.json", 0))
     other = read_trace(Job().write(tmp_path / "b.json", 0))
-    with pytest.raises(ScenarioError, match=r"a\.json and .*b\.json: both are of rank 0"):
+    with pytest.raises(ScenarioError, match=r"b\.json: is of rank 0, as .*a\.json is; give"):
         replay_of([one, other])
 
 

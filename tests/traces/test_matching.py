@@ -6,24 +6,24 @@ from trace_maker import RankMaker, job
 
 import simdp
 from simdp.errors import ScenarioError
-from simdp.studies.diagnose.matching import matched
-from simdp.studies.diagnose.timeline import timeline
+from simdp.traces.matching import match
+from simdp.traces.timeline import timeline
 
 
 def put(traces):
-    return matched([timeline(trace, place) for place, trace in enumerate(traces)])
+    return match([timeline(trace, place) for place, trace in enumerate(traces)])
 
 
 def test_clocks_become_one_by_the_ends_whatever_the_files_say():
     found = put(job([[0, 0.05, 0.2]] * 4, origins=[0, 5_000_000_000, -70_000_000]))
     assert found.offset == pytest.approx([0.0, -5.0, 0.07])
-    for meeting in found.meetings:
-        assert np.ptp(meeting.end) < 1e-9
-        assert meeting.start - meeting.start[0] == pytest.approx([0, 0.05, 0.2])
-        assert meeting.last == 2
-        assert meeting.shortest == pytest.approx(0.01)
-        assert meeting.is_complete
-    assert (len(found.meetings), found.unmatched, found.by_ends) == (4, 0, set())
+    for collective in found.collectives:
+        assert np.ptp(collective.end) < 1e-9
+        assert collective.start - collective.start[0] == pytest.approx([0, 0.05, 0.2])
+        assert collective.last == 2
+        assert collective.shortest == pytest.approx(0.01)
+        assert collective.is_complete
+    assert (len(found.collectives), found.unmatched, found.by_ends) == (4, 0, set())
 
 
 def dropped(sequence=False):
@@ -44,7 +44,7 @@ def test_where_events_are_missing_ends_tell_which_collectives_are_the_same():
     assert found.by_ends == {"0"}
     assert found.unmatched == 4
     assert found.offset == pytest.approx([0.0, -1.0])
-    assert [meeting.places.tolist() for meeting in found.meetings] == [
+    assert [collective.places.tolist() for collective in found.collectives] == [
         [0, 0],
         [1, 2],
         [4, 3],
@@ -57,7 +57,7 @@ def test_where_events_are_missing_ends_tell_which_collectives_are_the_same():
 def test_sequence_numbers_are_believed():
     found = put(dropped(sequence=True))
     assert found.by_ends == set()
-    assert [meeting.number for meeting in found.meetings] == [0, 2, 5, 7, 8, 9]
+    assert [collective.number for collective in found.collectives] == [0, 2, 5, 7, 8, 9]
 
 
 def test_groups_of_one_name_and_different_ranks_are_different():
@@ -68,8 +68,11 @@ def test_groups_of_one_name_and_different_ranks_are_different():
             done = i + 1 + 0.3 * (rank // 2)
             maker.call("all_reduce", done - 0.1 * (rank + 1), done, group="1", size=2)
     found = put([maker.trace() for maker in makers])
-    assert sorted({tuple(meeting.ranks.tolist()) for meeting in found.meetings}) == [(0, 1), (2, 3)]
-    assert {meeting.last for meeting in found.meetings} == {0, 2}
+    assert sorted({tuple(collective.ranks.tolist()) for collective in found.collectives}) == [
+        (0, 1),
+        (2, 3),
+    ]
+    assert {collective.last for collective in found.collectives} == {0, 2}
 
 
 def test_messages_and_groups_of_one_rank_are_no_meetings():
@@ -77,7 +80,7 @@ def test_messages_and_groups_of_one_rank_are_no_meetings():
     for maker in makers:
         maker.call("send", 0.1, 0.2)
         maker.call("all_reduce", 0.3, 0.4, size=1)
-    assert put([maker.trace() for maker in makers]).meetings == []
+    assert put([maker.trace() for maker in makers]).collectives == []
 
 
 def test_a_trace_that_begins_later_is_matched_by_the_numbers_of_its_steps():
@@ -95,7 +98,11 @@ def test_a_trace_that_begins_later_is_matched_by_the_numbers_of_its_steps():
         maker.step(number, late.steps.start[step], late.steps.end[step])
         maker.call("all_reduce", start, end)
     found = put([traces[0], maker.trace()])
-    assert [meeting.places.tolist() for meeting in found.meetings] == [[2, 0], [3, 1], [4, 2]]
+    assert [collective.places.tolist() for collective in found.collectives] == [
+        [2, 0],
+        [3, 1],
+        [4, 2],
+    ]
     assert found.offset == pytest.approx([0, 0])
 
 
@@ -119,7 +126,7 @@ def piped(late=0.0, origins=(0, 0), peers=True):
 
 def test_messages_are_matched_by_pair_and_order():
     found = put(piped(origins=(0, 3_000_000_000)))
-    assert (found.meetings, len(found.messages), found.unmatched) == ([], 8, 0)
+    assert (found.collectives, len(found.messages), found.unmatched) == ([], 8, 0)
     assert found.offset == pytest.approx([0, -3])
     there = [message for message in found.messages if message.ranks.tolist() == [0, 1]]
     assert [message.places.tolist() for message in there] == [[0, 0], [2, 2], [4, 4], [6, 6]]

@@ -18,44 +18,44 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.errors import ScenarioError
-from simdp.studies.diagnose.timeline import RankTimeline
-from simdp.traces import RankTrace
+from simdp.traces.rows import RankTrace
+from simdp.traces.timeline import RankTimeline
 
 # Two ranks ----------------------------------------------------------------------------------------
 
-AGREE = 0.8
-"""So many of the pairs must end together for an order to be right."""
+MOST_AGREE = 0.8
+"""Fraction of the pairs that end together if an order is right."""
 
 LEAST_TOLERANCE = 0.5e-3
-"""Ends that differ by no more than this are taken to be the same [s]."""
+"""Ends that differ by no more than this count as the same [s]."""
 
-CHANCE = 0.2
-"""Of fewer of the calls, ends agree by chance: the ranks are not of one job."""
+LEAST_SHARE = 0.2
+"""Ends of a smaller fraction of the calls agree by chance: the ranks are not of one job."""
 
-MOST = 500
-"""Calls of one name that clocks are compared by."""
+MOST_CALLS = 500
+"""Calls of one name whose ends are compared, at most."""
 
 
 class Signature(NamedTuple):
-    """What has to be equal on all ranks; -1 and empty where it is not known."""
+    """Properties that are equal on all ranks; -1 and empty where they are not known."""
 
     name: str
     num_elements: int
     dtype: str
 
 
-class Calls(NamedTuple):
+class GroupCalls(NamedTuple):
     """A rank's collectives in one group, in order.
 
     Attributes
     ----------
     places, sequence, step : ndarray, shape `(num_calls,)`, int64
-        Which of the rank's collectives each is; its number in the group, and that of its step; -1
-        where these are not known.
+        Index among the rank's collectives; number in the group, and number of the step, -1 where
+        these are not known.
     end : ndarray, shape `(num_calls,)`
         On the rank's own clock [s].
     signatures : list of Signature
-        What was called.
+        Of each call.
     """
 
     places: Ints
@@ -65,7 +65,7 @@ class Calls(NamedTuple):
     signatures: list[Signature]
 
 
-class Pairs(NamedTuple):
+class CallPairs(NamedTuple):
     """Which calls of two ranks are the same.
 
     Attributes
@@ -75,9 +75,9 @@ class Pairs(NamedTuple):
     ours, theirs : ndarray, shape `(num_pairs,)`, int64
         Places among the calls of each.
     apart : ndarray, shape `(num_pairs,)`
-        By how much their ends differ [s].
+        Difference of their ends [s].
     by_ends : bool
-        Whether they were paired by these.
+        Whether they were paired by their ends.
     """
 
     of: tuple[str, int, int]
@@ -87,30 +87,31 @@ class Pairs(NamedTuple):
     by_ends: bool
 
 
-def paired(ours: Calls, theirs: Calls, apart: float, of: tuple[str, int, int]) -> Pairs:
+def pair(ours: GroupCalls, theirs: GroupCalls, apart: float, of: tuple[str, int, int]) -> CallPairs:
     """Pair the calls of two ranks.
 
     Parameters
     ----------
-    ours, theirs : Calls
+    ours, theirs : GroupCalls
         In one group.
     apart : float
-        How their clocks differ, as the files say [s].
+        Difference of their clocks, by the files [s].
     of : tuple of (str, int, int)
-        As in `Pairs`.
+        As in `CallPairs`.
     """
     for mine, other, sure in _orders(ours, theirs):
         differ = theirs.end[other] - ours.end[mine]
-        near = np.abs(differ - np.median(differ)) <= _tolerance(ours)
-        if sure or (len(mine) and near.mean() >= AGREE):
-            keep = np.ones(len(mine), dtype=bool) if sure else near
-            return Pairs(of, mine[keep], other[keep], differ[keep], by_ends=False)
+        if sure:
+            return CallPairs(of, mine, other, differ, by_ends=False)
+        near = np.abs(differ - np.median(differ)) <= _tolerance(ours) if len(differ) else differ
+        if len(near) and near.mean() >= MOST_AGREE:
+            return CallPairs(of, mine[near], other[near], differ[near], by_ends=False)
     mine, other = _by_ends(ours, theirs, apart)
-    return Pairs(of, mine, other, theirs.end[other] - ours.end[mine], by_ends=True)
+    return CallPairs(of, mine, other, theirs.end[other] - ours.end[mine], by_ends=True)
 
 
-def _orders(ours: Calls, theirs: Calls) -> Iterator[tuple[Ints, Ints, bool]]:
-    """Ways to put the calls of two ranks in order, and whether it needs no proof."""
+def _orders(ours: GroupCalls, theirs: GroupCalls) -> Iterator[tuple[Ints, Ints, bool]]:
+    """Orders in which the calls of two ranks may be equal, and whether each is certain."""
     if _numbered(ours) and _numbered(theirs):
         _, mine, other = np.intersect1d(ours.sequence, theirs.sequence, return_indices=True)
         yield mine, other, True
@@ -122,7 +123,7 @@ def _orders(ours: Calls, theirs: Calls) -> Iterator[tuple[Ints, Ints, bool]]:
     yield np.arange(n), np.arange(n), False
 
 
-def _numbered(calls: Calls) -> bool:
+def _numbered(calls: GroupCalls) -> bool:
     return bool((calls.sequence >= 0).all()) and len(set(calls.sequence)) == len(calls.sequence)
 
 
@@ -139,17 +140,17 @@ def _at(keys: dict[tuple[int, int], int], chosen: Sequence[tuple[int, int]]) -> 
     return np.array([keys[key] for key in chosen], dtype=np.int64)
 
 
-def _tolerance(calls: Calls) -> float:
-    """How far ends may lie apart: a part of the time between one and the next [s]."""
+def _tolerance(calls: GroupCalls) -> float:
+    """Largest difference of ends: a part of the time between one and the next [s]."""
     between = np.diff(np.sort(calls.end))
     return max(LEAST_TOLERANCE, float(np.median(between)) / 5 if len(between) else 0.0)
 
 
-def _by_ends(ours: Calls, theirs: Calls, apart: float) -> tuple[Ints, Ints]:
+def _by_ends(ours: GroupCalls, theirs: GroupCalls, apart: float) -> tuple[Ints, Ints]:
     """Pair calls of one name whose ends agree once the clocks do.
 
     The clocks differ by what most ends agree on; of equally many, by what is nearest to the
-    difference that the files tell.
+    difference in the files.
     """
     differ = np.sort(_differences(ours, theirs))
     if not len(differ):
@@ -159,14 +160,14 @@ def _by_ends(ours: Calls, theirs: Calls, apart: float) -> tuple[Ints, Ints]:
     best = int(np.lexsort((far, -votes))[0])
     centre = float(np.median(differ[best : last[best]]))
     pairs = sorted(_nearest(ours, theirs, centre))
-    if len(pairs) < CHANCE * min(len(ours.places), len(theirs.places)):
+    if len(pairs) < LEAST_SHARE * min(len(ours.places), len(theirs.places)):
         pairs = []
     return np.array([i for i, _ in pairs], dtype=np.int64), np.array(
         [j for _, j in pairs], dtype=np.int64
     )
 
 
-def _by_name(calls: Calls) -> dict[str, list[int]]:
+def _by_name(calls: GroupCalls) -> dict[str, list[int]]:
     """Places of the calls of each name; sizes may be unknown, or uneven."""
     found = dict[str, list[int]]()
     for place, signature in enumerate(calls.signatures):
@@ -174,18 +175,20 @@ def _by_name(calls: Calls) -> dict[str, list[int]]:
     return found
 
 
-def _differences(ours: Calls, theirs: Calls) -> Floats:
-    """Between the ends of all calls of one name, of many the first [s]."""
+def _differences(ours: GroupCalls, theirs: GroupCalls) -> Floats:
+    """Differences between the ends of the calls of each name; of many, the first [s]."""
     mine, others = _by_name(ours), _by_name(theirs)
     found = [
-        np.subtract.outer(theirs.end[others[key][:MOST]], ours.end[mine[key][:MOST]]).ravel()
+        np.subtract.outer(
+            theirs.end[others[key][:MOST_CALLS]], ours.end[mine[key][:MOST_CALLS]]
+        ).ravel()
         for key in mine
         if key in others
     ]
     return np.concatenate(found) if found else np.zeros(0)
 
 
-def _nearest(ours: Calls, theirs: Calls, apart: float) -> Iterator[tuple[int, int]]:
+def _nearest(ours: GroupCalls, theirs: GroupCalls, apart: float) -> Iterator[tuple[int, int]]:
     """Calls of one name that end together on clocks so far apart; each in one pair."""
     mine, others = _by_name(ours), _by_name(theirs)
     for key in mine:
@@ -208,7 +211,7 @@ def _nearest(ours: Calls, theirs: Calls, apart: float) -> Iterator[tuple[int, in
 # Messages -----------------------------------------------------------------------------------------
 
 MESSAGES = ("send", "recv")
-"""They have two ranks, and are no meetings."""
+"""Names of messages, which have two ranks."""
 
 
 class MessagePath(NamedTuple):
@@ -220,51 +223,51 @@ class MessagePath(NamedTuple):
 
 
 class MessageExchange(NamedTuple):
-    """All messages of one way.
+    """All messages from one rank to another.
 
     Attributes
     ----------
-    sent, received : Calls
+    sent, received : GroupCalls
         Of the two ranks.
-    pairs : Pairs
+    pairs : CallPairs
         Which of them are the same.
     """
 
-    sent: Calls
-    received: Calls
-    pairs: Pairs
+    sent: GroupCalls
+    received: GroupCalls
+    pairs: CallPairs
 
 
 def exchanges(lines: Sequence[RankTimeline], origin: Floats) -> list[MessageExchange]:
-    """Put the messages of ranks together; those whose peer is not known, or not there, are alone.
+    """Pair the messages of ranks, without those whose peer is not known or has no trace.
 
     Parameters
     ----------
-    lines : sequence of Timeline
+    lines : sequence of RankTimeline
         Of ranks of one job.
     origin : ndarray, shape `(num_ranks,)`
-        How their clocks differ, as the files say [s].
+        Differences of their clocks, by the files [s].
     """
     places = {line.trace.rank: place for place, line in enumerate(lines)}
-    ways = [_ways(line) for line in lines]
+    paths = [_by_path(line) for line in lines]
     found = []
     for place, line in enumerate(lines):
-        for way, sent in ways[place]["send"].items():
-            other = places.get(way.target)
-            if way.source != line.trace.rank or other is None:
+        for path, sent in paths[place]["send"].items():
+            other = places.get(path.target)
+            if path.source != line.trace.rank or other is None:
                 continue
-            received = ways[other]["recv"].get(way)
+            received = paths[other]["recv"].get(path)
             if received is not None:
                 apart = float(origin[place] - origin[other])
-                pairs = paired(sent, received, apart, (way.group, place, other))
+                pairs = pair(sent, received, apart, (path.group, place, other))
                 found.append(MessageExchange(sent, received, pairs))
     return found
 
 
-def _ways(line: RankTimeline) -> dict[str, dict[MessagePath, Calls]]:
-    """A rank's messages by their way."""
+def _by_path(line: RankTimeline) -> dict[str, dict[MessagePath, GroupCalls]]:
+    """A rank's messages by name and path."""
     calls, rank = line.trace.collectives, line.trace.rank
-    found: dict[str, dict[MessagePath, Calls]] = {name: {} for name in MESSAGES}
+    found: dict[str, dict[MessagePath, GroupCalls]] = {name: {} for name in MESSAGES}
     if rank is None or not len(calls):
         return found
     names = np.array(calls.names)[calls.name]
@@ -273,10 +276,10 @@ def _ways(line: RankTimeline) -> dict[str, dict[MessagePath, Calls]]:
         peers = [_global(line, str(calls.group[i]), int(calls.peer[i])) for i in mine.tolist()]
         keys = [group_key(line, str(group)) for group in calls.group[mine]]
         ends = [(rank, peer) if name == "send" else (peer, rank) for peer in peers]
-        ways = [MessagePath(key, *pair) for key, pair in zip(keys, ends, strict=True)]
-        for way in dict.fromkeys(ways):
-            places = mine[[one == way for one in ways]]
-            found[name][way] = Calls(
+        paths = [MessagePath(key, *pair) for key, pair in zip(keys, ends, strict=True)]
+        for path in dict.fromkeys(paths):
+            places = mine[[one == path for one in paths]]
+            found[name][path] = GroupCalls(
                 places,
                 np.full(len(places), -1),
                 steps_at(line, places),
@@ -295,7 +298,7 @@ def _global(line: RankTimeline, group: str, peer: int) -> int:
 
 
 def group_key(line: RankTimeline, name: str) -> str:
-    """Groups of one name and different ranks, as a mesh makes them, are different groups."""
+    """Name a group by its ranks too, since a mesh has groups of one name and different ranks."""
     group = line.trace.groups.get(name)
     if group is None or group.ranks is None:
         return name
@@ -304,9 +307,9 @@ def group_key(line: RankTimeline, name: str) -> str:
 
 def steps_at(line: RankTimeline, places: Ints) -> Ints:
     """Numbers of the steps in which collectives were called; -1 outside of all."""
-    step = line.trace.collectives.step[places]
-    if not len(line.trace.steps):
+    if not len(line.trace.steps):  # other marks are not numbered alike on all ranks
         return np.full(len(places), -1)
+    step = line.marks.collective[places]
     return np.where(step >= 0, line.number[np.maximum(step, 0)], -1)
 
 
@@ -314,8 +317,8 @@ def steps_at(line: RankTimeline, places: Ints) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
-    """One collective, as its ranks saw it.
+class MatchedCollective:
+    """One collective, or message, in the traces of several ranks.
 
     Attributes
     ----------
@@ -326,9 +329,9 @@ class Meeting:
     ranks : ndarray, shape `(num_ranks,)`, int64
         Places of the timelines that have it.
     places : ndarray, shape `(num_ranks,)`, int64
-        Which of their collectives it is.
+        Its index among the collectives of each.
     signatures : tuple of Signature
-        What each called.
+        Of each rank's call.
     start, end : ndarray, shape `(num_ranks,)`
         On the first rank's clock [s].
     size : int or None
@@ -351,62 +354,62 @@ class Meeting:
 
     @property
     def shortest(self) -> float:
-        """What it lasts on the rank that came last [s]."""
+        """Its time on the rank that came last [s]."""
         return float((self.end - self.start).min())
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its ranks were seen."""
+        """Whether all its ranks have traces."""
         return self.size is not None and len(self.ranks) >= self.size > 1
 
     @property
     def signature(self) -> Signature:
-        """What most of its ranks called."""
+        """Signature of most of its ranks."""
         return Counter(self.signatures).most_common(1)[0][0]
 
 
 @dataclass(frozen=True, eq=False)
-class Matched:
-    """All meetings, and what it took to find them.
+class MatchedTraces:
+    """Collectives and messages of all ranks, and the differences of their clocks.
 
     Attributes
     ----------
-    meetings : list of Meeting
+    collectives : list of MatchedCollective
         By their ends.
     offset : ndarray, shape `(num_ranks,)`
-        To be taken off each rank's times to have the first rank's [s].
+        Difference of each rank's clock from the first rank's [s].
     by_ends : set of str
-        Groups whose order was wrong.
+        Groups that were matched by the ends of collectives.
     unmatched : int
-        Collectives that no other rank has, or has elsewhere.
-    messages : list of Meeting
-        Of two ranks each: a send, and the receive that it ends in.
+        Collectives of one rank only.
+    messages : list of MatchedCollective
+        Of two ranks each: a send, and its receive.
     """
 
-    meetings: list[Meeting]
+    collectives: list[MatchedCollective]
     offset: Floats
     by_ends: set[str]
     unmatched: int
-    messages: list[Meeting] = field(default_factory=list)
+    messages: list[MatchedCollective] = field(default_factory=list)
 
     @property
-    def every(self) -> list[Meeting]:
-        """Meetings, and behind them messages."""
-        return [*self.meetings, *self.messages]
+    def every(self) -> list[MatchedCollective]:
+        """Collectives, then messages."""
+        return [*self.collectives, *self.messages]
 
 
-def matched(lines: Sequence[RankTimeline]) -> Matched:
-    """Put the collectives of ranks together.
+def match(lines: Sequence[RankTimeline]) -> MatchedTraces:
+    """Match the collectives of ranks.
 
     Parameters
     ----------
-    lines : sequence of Timeline
+    lines : sequence of RankTimeline
         Of ranks of one job.
     """
     first = lines[0].trace.origin_ns
     origin = np.array([(line.trace.origin_ns - first) * 1e-9 for line in lines])
     calls = [_calls(line) for line in lines]
-    pairs = list[Pairs]()
+    pairs = list[CallPairs]()
     for group in sorted({group for rank in calls for group in rank}):
         there = [place for place in range(len(lines)) if group in calls[place]]
         reference = max(there, key=lambda place: len(calls[place][group].places))
@@ -414,14 +417,14 @@ def matched(lines: Sequence[RankTimeline]) -> Matched:
             if other != reference:
                 ours, theirs = calls[reference][group], calls[other][group]
                 apart = float(origin[reference] - origin[other])
-                pairs.append(paired(ours, theirs, apart, (group, reference, other)))
+                pairs.append(pair(ours, theirs, apart, (group, reference, other)))
     sent = exchanges(lines, origin)
     offset = _offsets(lines, pairs, [one.pairs for one in sent], origin)
-    meetings = list(_meetings(lines, calls, pairs, offset))
-    used = sum(len(meeting.ranks) for meeting in meetings)
+    collectives = list(_joined(lines, calls, pairs, offset))
+    used = sum(len(collective.ranks) for collective in collectives)
     every = sum(len(found.places) for rank in calls for found in rank.values())
-    return Matched(
-        sorted(meetings, key=lambda meeting: float(meeting.end.max())),
+    return MatchedTraces(
+        sorted(collectives, key=lambda collective: float(collective.end.max())),
         offset,
         {found.of[0] for found in pairs if found.by_ends},
         every - used if len(lines) > 1 else 0,
@@ -429,10 +432,10 @@ def matched(lines: Sequence[RankTimeline]) -> Matched:
     )
 
 
-def chosen_calls(line: RankTimeline) -> Ints:
-    """Places of the collectives that ranks meet in: not messages, and not calls without a kernel.
+def matchable(line: RankTimeline) -> Ints:
+    """Indices of a rank's collectives: neither messages, nor calls without a kernel.
 
-    Of a trace without any kernel of communication, the calls stand for them.
+    In a trace without any kernel of communication, the calls stand for them.
     """
     calls = line.trace.collectives
     names = np.array([*calls.names, ""])[calls.name] if len(calls) else np.zeros(0, dtype=str)
@@ -443,20 +446,20 @@ def chosen_calls(line: RankTimeline) -> Ints:
 
 
 def signature_of(line: RankTimeline, place: int) -> Signature:
-    """What a rank called."""
+    """Signature of a rank's call."""
     calls = line.trace.collectives
     name = calls.names[calls.name[place]]
     return Signature(name, int(calls.num_elements[place]), str(calls.dtype[place]))
 
 
-def _calls(line: RankTimeline) -> dict[str, Calls]:
-    calls, chosen = line.trace.collectives, chosen_calls(line)
-    found = dict[str, Calls]()
+def _calls(line: RankTimeline) -> dict[str, GroupCalls]:
+    calls, chosen = line.trace.collectives, matchable(line)
+    found = dict[str, GroupCalls]()
     keys = np.array([group_key(line, str(name)) for name in calls.group[chosen]], dtype=object)
     for key in dict.fromkeys(keys.tolist()):
         places = chosen[keys == key]
         signatures = [signature_of(line, place) for place in places.tolist()]
-        found[key] = Calls(
+        found[key] = GroupCalls(
             places, calls.sequence[places], steps_at(line, places), calls.end[places], signatures
         )
     return found
@@ -466,11 +469,14 @@ def _calls(line: RankTimeline) -> dict[str, Calls]:
 
 
 def _offsets(
-    lines: Sequence[RankTimeline], pairs: Sequence[Pairs], sent: Sequence[Pairs], origin: Floats
+    lines: Sequence[RankTimeline],
+    pairs: Sequence[CallPairs],
+    sent: Sequence[CallPairs],
+    origin: Floats,
 ) -> Floats:
-    """What to take off each rank's times: from rank to rank, along the groups that join them.
+    """Differences of clocks, from rank to rank along the groups that join them.
 
-    Messages join those that nothing else does.
+    Messages join those that no group does.
     """
     offset = np.full(len(lines), np.nan)
     offset[0] = 0.0
@@ -489,13 +495,13 @@ def _offsets(
 
 def _messages(
     lines: Sequence[RankTimeline], one: MessageExchange, offset: Floats
-) -> Iterator[Meeting]:
-    """The messages of one way that both ranks have."""
+) -> Iterator[MatchedCollective]:
+    """The messages of a path that both ranks have."""
     group, *ranks = one.pairs.of
     for ours, theirs in zip(one.pairs.ours.tolist(), one.pairs.theirs.tolist(), strict=True):
         places = [int(one.sent.places[ours]), int(one.received.places[theirs])]
         at = [(lines[r].trace.collectives, i) for r, i in zip(ranks, places, strict=True)]
-        yield Meeting(
+        yield MatchedCollective(
             group=group,
             number=ours,
             ranks=np.array(ranks),
@@ -507,14 +513,14 @@ def _messages(
         )
 
 
-def _meetings(
+def _joined(
     lines: Sequence[RankTimeline],
-    calls: Sequence[dict[str, Calls]],
-    pairs: Sequence[Pairs],
+    calls: Sequence[dict[str, GroupCalls]],
+    pairs: Sequence[CallPairs],
     offset: Floats,
-) -> Iterator[Meeting]:
+) -> Iterator[MatchedCollective]:
     """Join the pairs of a group that share a call of its reference."""
-    by_group = dict[str, list[Pairs]]()
+    by_group = dict[str, list[CallPairs]]()
     for found in pairs:
         by_group.setdefault(found.of[0], []).append(found)
     for group, listed in by_group.items():
@@ -524,34 +530,34 @@ def _meetings(
             for found in listed
         ]
         for place in range(len(calls[reference][group].places)):
-            who = [(reference, place)]
-            who += [(rank, theirs[place]) for rank, theirs in others if place in theirs]
-            if len(who) > 1:
-                yield _meeting(lines, calls, group, sorted(who), offset)
+            members = [(reference, place)]
+            members += [(rank, theirs[place]) for rank, theirs in others if place in theirs]
+            if len(members) > 1:
+                yield _collective(lines, calls, group, sorted(members), offset)
 
 
-def _meeting(
+def _collective(
     lines: Sequence[RankTimeline],
-    calls: Sequence[dict[str, Calls]],
+    calls: Sequence[dict[str, GroupCalls]],
     group: str,
-    who: Sequence[tuple[int, int]],
+    members: Sequence[tuple[int, int]],
     offset: Floats,
-) -> Meeting:
-    ranks = np.array([rank for rank, _ in who])
+) -> MatchedCollective:
+    ranks = np.array([rank for rank, _ in members])
     mine = [calls[rank][group] for rank in ranks.tolist()]
-    places = np.array([each.places[at] for each, (_, at) in zip(mine, who, strict=True)])
+    places = np.array([each.places[at] for each, (_, at) in zip(mine, members, strict=True)])
     columns = [lines[rank].trace.collectives for rank in ranks.tolist()]
     at = list(zip(columns, places.tolist(), strict=True))
     size = int(at[0][0].group_size[places[0]])
     if size < 0:
         size = lines[0].trace.world_size or -1
-    number = int(mine[0].sequence[who[0][1]])
-    return Meeting(
+    number = int(mine[0].sequence[members[0][1]])
+    return MatchedCollective(
         group=str(at[0][0].group[places[0]]),
-        number=number if number >= 0 else who[0][1],
+        number=number if number >= 0 else members[0][1],
         ranks=ranks,
         places=places,
-        signatures=tuple(each.signatures[i] for each, (_, i) in zip(mine, who, strict=True)),
+        signatures=tuple(each.signatures[i] for each, (_, i) in zip(mine, members, strict=True)),
         start=np.array([float(c.start[i]) for c, i in at]) - offset[ranks],
         end=np.array([float(c.end[i]) for c, i in at]) - offset[ranks],
         size=size if size > 0 else None,
@@ -561,16 +567,16 @@ def _meeting(
 # One job ------------------------------------------------------------------------------------------
 
 ENOUGH = 3
-"""Collectives of a rank, of which at least one must be another's too."""
+"""A rank with so many collectives shares at least one with another."""
 
 
-def check_traces(traces: Sequence[RankTrace]) -> None:
+def check_one_job(traces: Sequence[RankTrace]) -> None:
     """Refuse traces that cannot be of one job.
 
     Raises
     ------
     ScenarioError
-        If there are none, two are of one rank, or they speak of jobs of different sizes.
+        If there are none, two are of one rank, or they are of jobs of different sizes.
     """
     if not traces:
         raise ScenarioError(["traces: none given; give those of one job, one per rank."])
@@ -597,19 +603,19 @@ def check_traces(traces: Sequence[RankTrace]) -> None:
             )
 
 
-def check_meetings(traces: Sequence[RankTrace], found: Matched) -> None:
-    """Refuse ranks that share no collective although all have some.
+def check_shared(traces: Sequence[RankTrace], found: MatchedTraces) -> None:
+    """Refuse a rank that has collectives, but shares none.
 
     Raises
     ------
     ScenarioError
-        If there are such.
+        If there is one.
     """
-    met = {place for meeting in found.every for place in meeting.ranks.tolist()}
+    shared = {place for collective in found.every for place in collective.ranks.tolist()}
     alone = [
         place
         for place, trace in enumerate(traces)
-        if place not in met and len(trace.collectives) >= ENOUGH
+        if place not in shared and len(trace.collectives) >= ENOUGH
     ]
     if len(traces) > 1 and alone:
         other = traces[0 if alone[0] else 1]
@@ -618,22 +624,5 @@ def check_meetings(traces: Sequence[RankTrace], found: Matched) -> None:
                 f"{traces[alone[0]].path}: none of its {len(traces[alone[0]].collectives)} "
                 f"collectives ends with one of {other.path} or of another rank, so that they are "
                 "not of the same steps; give the traces of one job, taken at the same time."
-            ]
-        )
-
-
-def check_steps(traces: Sequence[RankTrace], num_common: int) -> None:
-    """Refuse ranks that have no step in common.
-
-    Raises
-    ------
-    ScenarioError
-        If there is none.
-    """
-    if not num_common:
-        raise ScenarioError(
-            [
-                f"{traces[0].path}: no step in it is in the traces of all {len(traces)} ranks; "
-                "profile the same steps on every rank, or give the traces of those that have them."
             ]
         )

@@ -8,7 +8,8 @@ from for_each import for_each
 from trace_maker import RankMaker
 
 from simdp.studies.diagnose.rows import step_rows
-from simdp.studies.diagnose.timeline import NOTHING, Instants, timeline
+from simdp.traces.intervals import NOTHING, Instants
+from simdp.traces.timeline import timeline
 
 
 def instants(random, n):
@@ -83,9 +84,9 @@ def test_without_marks_a_step_lies_between_the_ends_of_two_updates():
         maker.kernel(step + 0.1, step + 0.6)
         maker.note("Optimizer.step#SGD.step", step + 0.7, step + 0.8)
     line = timeline(maker.trace(), 0)
-    assert (line.are, line.num_steps) == ("Optimizer.step", 3)
+    assert (line.marks.mark, line.num_steps) == ("Optimizer.step", 3)
     assert line.host == pytest.approx(1.0)
-    assert line.step.tolist() == [-1, 0, 1, 2]
+    assert line.marks.kernel.tolist() == [-1, 0, 1, 2]
 
 
 def test_without_any_the_whole_trace_stands_for_a_step():
@@ -93,7 +94,7 @@ def test_without_any_the_whole_trace_stands_for_a_step():
     maker.kernel(0.2, 0.4)
     maker.kernel(1.0, 1.1)
     line = timeline(maker.trace(), 0)
-    assert (line.are, line.num_steps) == ("", 1)
+    assert (line.marks.mark, line.num_steps) == ("", 1)
     assert line.host == pytest.approx(0.9)
     assert list(step_rows(line)) == []
 
