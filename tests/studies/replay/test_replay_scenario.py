@@ -27,10 +27,8 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_ranks_of_different_jobs_are_refused(tmp_path):
     one = read_trace(Job(size=2).write(tmp_path / "a.json", 0))
     other = read_trace(Job(size=4).write(tmp_path / "b.json", 1))
-    with pytest.raises(
-        ScenarioError,
-        match=r"b\.json: is of a job of 4 ranks, but .*a\.json of one of 2; give the traces of one job",
-    ):
+    words = r"b\.json: is of a job of 4 ranks, but .*a\.json of one of 2; give the traces"
+    with pytest.raises(ScenarioError, match=words):
         replay_of([one, other])
 
 
