@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats, Ints
+from simdp.arrays import Bools, Floats
 
 
 def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
@@ -33,12 +33,6 @@ def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
     return start[first], latest[last]
 
 
-def union_length(start: Floats, end: Floats) -> float:
-    """Time that is covered by at least one of the intervals."""
-    begin, until = union(start, end)
-    return float((until - begin).sum())
-
-
 def covered(start: Floats, end: Floats, at: Floats) -> Floats:
     """How much of the time before each instant disjoint intervals in order cover.
 
@@ -61,24 +55,6 @@ def covered(start: Floats, end: Floats, at: Floats) -> Floats:
     within = np.clip(at - start[before], 0.0, end[before] - start[before])
     found: Floats = np.where(begun > 0, total[before] + within, 0.0)
     return found
-
-
-def overlap_length(start: Floats, end: Floats, others_start: Floats, others_end: Floats) -> float:
-    """Time that is covered by intervals of both kinds at once."""
-    begin, until = union(start, end)
-    theirs = union(others_start, others_end)
-    return float((covered(*theirs, until) - covered(*theirs, begin)).sum())
-
-
-def union_by_step(start: Floats, end: Floats, step: Ints, num_steps: int) -> Floats:
-    """`union_length` of the intervals of each step; those of step -1 are left out.
-
-    Returns
-    -------
-    ndarray, shape `(num_steps,)`
-    """
-    mine = [step == i for i in range(num_steps)]
-    return np.array([union_length(start[at], end[at]) for at in mine])
 
 
 class Instants(NamedTuple):

@@ -17,7 +17,7 @@ from simdp.traces import (
     TraceGroup,
     read_trace,
 )
-from simdp.traces.intervals import overlap_length, union_length
+from simdp.traces.intervals import Instants
 
 
 def trace_of(tmp_path, events, name="trace.json", **fields):
@@ -71,9 +71,11 @@ def test_kinds_of_events_and_their_bytes(tmp_path):
 def test_unions_of_a_step_follow_from_the_columns(tmp_path):
     kernels = trace_of(tmp_path, one_step()).kernels
     mine, theirs = kernels.kind == COMPUTE, kernels.kind == COMMUNICATION
-    assert union_length(kernels.start, kernels.end) == pytest.approx(60e-6)
-    pair = kernels.start[mine], kernels.end[mine]
-    assert overlap_length(*pair, kernels.start[theirs], kernels.end[theirs]) == pytest.approx(20e-6)
+    every, work, sent = (
+        Instants.of(kernels.start[at], kernels.end[at]) for at in (mine | theirs, mine, theirs)
+    )
+    assert every.length() == pytest.approx(60e-6)
+    assert work.both(sent).length() == pytest.approx(20e-6)
 
 
 def test_a_collective_of_today_says_all(tmp_path):

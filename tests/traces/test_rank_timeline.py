@@ -1,47 +1,13 @@
-"""Sets of instants, and the steps of a rank."""
+"""Steps of a rank, on its host and its device."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from for_each import for_each
 from trace_maker import RankMaker
 
 from simdp.studies.diagnose.rows import step_rows
-from simdp.traces.intervals import NOTHING, Instants
 from simdp.traces.timeline import timeline
-
-
-def instants(random, n):
-    start = random.integers(0, 200, n).astype(float)
-    return Instants.of(start, start + random.integers(0, 12, n))
-
-
-def pieces(some):
-    """Which of the pieces [i, i + 1) it holds."""
-    held = np.zeros(220, dtype=bool)
-    for begin, end in zip(*some, strict=True):
-        held[int(begin) : int(end)] = True
-    return held
-
-
-@for_each("seed", range(5))
-def test_sets_are_what_counting_says(seed):
-    random = np.random.default_rng(seed)
-    one, other = instants(random, 25), instants(random, 25)
-    a, b = pieces(one), pieces(other)
-    assert (pieces(one.both(other)) == (a & b)).all()
-    assert (pieces(one.without(other)) == (a & ~b)).all()
-    assert (pieces(one.plus(other)) == (a | b)).all()
-    assert one.length() == a.sum()
-    begin, end = np.array([3.0, 50.0]), np.array([40.0, 90.0])
-    assert one.within(begin, end).tolist() == [a[3:40].sum(), a[50:90].sum()]
-
-
-def test_nothing_has_no_part_in_anything():
-    some = Instants.of(np.array([1.0]), np.array([2.0]))
-    assert NOTHING.both(some).length() == some.both(NOTHING).length() == 0
-    assert some.without(NOTHING).length() == some.plus(NOTHING).length() == 1
 
 
 def test_steps_in_which_the_launch_queue_fills_are_not_counted():

@@ -7,7 +7,7 @@ from kineto import put
 import simdp
 from simdp.reports import chrome_trace
 from simdp.traces import COMMUNICATION, COMPUTE, kind_of, read_traces
-from simdp.traces.intervals import union_length
+from simdp.traces.intervals import Instants
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_its_steps_compute_and_collectives_are_the_metrics(result, traces):
     for trace in traces:
         kernels, found = trace.kernels, trace.collectives
         mine = (kernels.kind == COMPUTE) & (kernels.step == 2)
-        compute.append(union_length(kernels.start[mine], kernels.end[mine]))
+        compute.append(Instants.of(kernels.start[mine], kernels.end[mine]).length())
         last = found.step == 2
         sizes.add(tuple((4 * found.num_elements[last]).tolist()))
         assert (kernels.kind[found.kernel] == COMMUNICATION).all()

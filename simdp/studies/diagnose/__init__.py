@@ -11,7 +11,7 @@ import numpy as np
 
 from simdp.results.diagnosis import Diagnosis, RankRow, StepRow
 from simdp.studies.diagnose.buckets import Buckets, buckets_of, diagnose_logging
-from simdp.studies.diagnose.case import Case, put_together
+from simdp.studies.diagnose.case import Case, case_of
 from simdp.studies.diagnose.mismatches import diagnose_flight, disagreement, mismatches
 from simdp.studies.diagnose.rows import (
     all_step_rows,
@@ -71,7 +71,7 @@ def diagnose(
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:
     check_one_job(traces)
-    case = put_together(traces, machine)
+    case = case_of(traces, machine)
     critical = critical_steps(case)
     steps = all_step_rows(case)
     ranks = tuple(rank_rows(case, critical, steps))

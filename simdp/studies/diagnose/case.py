@@ -106,7 +106,7 @@ class Case:
         return np.stack([column[self.at[:, i]] for i, column in enumerate(columns)], axis=1)
 
 
-def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
+def case_of(traces: Sequence[RankTrace], machine: str | None) -> Case:
     """Match the traces of a job, and charge its steps.
 
     Parameters
@@ -114,7 +114,7 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
     traces : sequence of RankTrace
         Of ranks of one job.
     machine : str or None
-        Whose links they used, if that is known.
+        Their machine, if that is known.
 
     Raises
     ------
@@ -124,7 +124,8 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
     lines = [timeline(trace, place) for place, trace in enumerate(traces)]
     found = match(lines)
     check_shared(traces, found)
-    transfers, least = transfer_times(lines, found), shortest_of_like(lines)
+    least = shortest_of_like(lines)
+    transfers = transfer_times(found, least)
     calls = [calls_of(lines, place, found, transfers, least) for place in range(len(lines))]
     numbers = _common(lines)
     check_steps(traces, len(numbers))
@@ -153,19 +154,8 @@ def put_together(traces: Sequence[RankTrace], machine: str | None) -> Case:
             call = calls[rank][place]
             over = _excess(call, expected_time(size, expected, least_seen))
             excess[(begin < call.end) & (call.end <= until), rank] += over
-    return Case(
-        lines=lines,
-        found=found,
-        calls=calls,
-        charged=charged,
-        numbers=numbers,
-        at=at,
-        reference=reference,
-        expected=expected,
-        sizes=sizes,
-        excess=excess,
-        least_seen=least_seen,
-    )
+    shared = lines, found, calls, charged, numbers, at
+    return Case(*shared, reference, expected, sizes, excess, least_seen)
 
 
 def _reference(

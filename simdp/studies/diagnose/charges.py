@@ -114,9 +114,8 @@ class StepCharges:
     starved: float
 
 
-def transfer_times(lines: Sequence[RankTimeline], found: MatchedTraces) -> list[float]:
+def transfer_times(found: MatchedTraces, least: Mapping[Like, float]) -> list[float]:
     """Time of each matched collective from when its last rank comes, by the traces [s]."""
-    least = shortest_of_like(lines)
     return [_transfer(collective, least) for collective in found.every]
 
 
@@ -132,7 +131,7 @@ def shortest_of_like(lines: Sequence[RankTimeline]) -> dict[Like, float]:
     return least
 
 
-def _transfer(collective: MatchedCollective, least: dict[Like, float]) -> float:
+def _transfer(collective: MatchedCollective, least: Mapping[Like, float]) -> float:
     if collective.is_complete or collective.signature.num_elements < 0:
         return collective.shortest
     like = least.get((collective.group, *collective.signature), np.inf)

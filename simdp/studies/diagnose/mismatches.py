@@ -46,7 +46,7 @@ AHEAD = 4
 
 
 class RankCall(NamedTuple):
-    """What a rank called; empty where it is not known.
+    """One call of a rank; unknown fields are empty.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ def compared(
 
     Parameters
     ----------
-    calls : mapping of int to Called
+    calls : mapping of int to RankCall
         By rank; at least one.
     is_complete : bool
         Whether these are all the ranks of the group.
@@ -149,12 +149,12 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:4]))}{more}"
 
 
-def who_left_one_out(calls: Mapping[int, Sequence[RankCall]]) -> tuple[int, ...]:
-    """Whose calls are those of every other rank, one place on.
+def rank_without_a_call(calls: Mapping[int, Sequence[RankCall]]) -> tuple[int, ...]:
+    """Find the rank whose calls are those of every other rank, one place on.
 
     Parameters
     ----------
-    calls : mapping of int to sequence of Called
+    calls : mapping of int to sequence of RankCall
         Of each rank, from where they first differ.
     """
     plain = {rank: [call._replace(state="") for call in listed] for rank, listed in calls.items()}
@@ -239,7 +239,7 @@ def _by_rank(records: Sequence[FlightRecord]) -> dict[int, FlightRecord]:
 
 
 def _groups(ranked: Mapping[int, FlightRecord]) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and members of all process groups; members as far as there are dumps."""
+    """Names of all process groups, and their members with dumps."""
     found = dict[tuple[str, tuple[int, ...]], None]()
     for rank, record in ranked.items():
         for name in dict.fromkeys(entry.group for entry in record.entries):
@@ -281,7 +281,7 @@ def _row(group: str, sequence: int, calls: Calls, size: int) -> MatchRow:
     state, detail, odd = compared(there, len(there) == size)
     names = sorted({call.name for call in there.values()})
     if state in (COLLECTIVE_TYPE_MISMATCH, SIZE_OR_SYNTAX_MISMATCH) and not odd:
-        odd = who_left_one_out({rank: list(listed.values()) for rank, listed in called.items()})
+        odd = rank_without_a_call({rank: list(listed.values()) for rank, listed in called.items()})
     if state == COLLECTIVE_STATE_MISMATCH:
         odd = _behind(there)
     if missing and state in (FULLY_MATCHED, COLLECTIVE_STATE_MISMATCH):
@@ -336,12 +336,12 @@ def _verdict(rows: Sequence[MatchRow]) -> tuple[Finding, ...]:
 
 def disagreement(row: MatchRow) -> Finding:
     """The finding for a collective that ranks disagree on."""
-    who = f"; {ranks_in_words(row.culprit_ranks)} differ{'s' * (len(row.culprit_ranks) == 1)}"
+    culprits = f"; {ranks_in_words(row.culprit_ranks)} differ{'s' * (len(row.culprit_ranks) == 1)}"
     return Finding(
         "desynchronised",
         1.0,
         f"{row.name}, number {row.sequence} of group {row.group or 'unknown'}: {row.state}: "
-        f"{row.detail}{who if row.culprit_ranks and not row.missing_ranks else ''}.",
+        f"{row.detail}{culprits if row.culprit_ranks and not row.missing_ranks else ''}.",
         row.culprit_ranks,
     )
 
@@ -354,9 +354,9 @@ def mismatches(lines: Sequence[RankTimeline], found: MatchedTraces) -> list[Matc
 
     Parameters
     ----------
-    lines : sequence of Timeline
+    lines : sequence of RankTimeline
         Of the ranks.
-    found : Matched
+    found : MatchedTraces
         Their collectives.
     """
     rows = list(_lacking(lines, found))
@@ -381,7 +381,7 @@ def _traced_call(line: RankTimeline, place: int) -> RankCall:
 
 
 def _differing(lines: Sequence[RankTimeline], collective: MatchedCollective) -> MatchRow | None:
-    """A row if the ranks of a meeting did not call the same; sizes that are not known are."""
+    """A row if the calls of a collective's ranks differ, other than in unknown sizes."""
     ranks = [lines[place].rank for place in collective.ranks.tolist()]
     called = [
         _traced_call(lines[i], place)
@@ -433,7 +433,7 @@ def _lacking_in(members: Sequence[RankTimeline], group: str, step: int) -> Match
     if not fewer:
         return None
     at = _first_difference(list(calls.values()))
-    left = who_left_one_out({rank: listed[at:] for rank, listed in calls.items()})
+    left = rank_without_a_call({rank: listed[at:] for rank, listed in calls.items()})
     full = max(calls.values(), key=len)
     counts = Counter(len(listed) for listed in calls.values()).most_common(1)[0][0]
     detail = (

@@ -33,13 +33,11 @@ from simdp.results.diagnosis import Cause, Finding, Remedy
 from simdp.studies.diagnose.case import Case
 from simdp.studies.diagnose.charges import KINDS, Lateness, is_steady, lateness
 from simdp.studies.diagnose.expected import CollectiveSize
+from simdp.studies.diagnose.mismatches import ranks_in_words
 from simdp.studies.replay import remedies, replay_of
 from simdp.traces import ANNOTATION, SYNC, RankTrace
 
 # Evidence -----------------------------------------------------------------------------------------
-
-SHOWN = 4
-"""Ranks that are listed one by one."""
 
 ALMOST_NONE = 1e-3
 """Part of a difference below which the others have none of it."""
@@ -181,9 +179,9 @@ class Evidence:
         rank = late.stragglers[int(by.mean(axis=0).argmax())]
         numbers = self._numbers(late.stragglers)
         text = (
-            f"{_listed(numbers)}{self._nodes(numbers)} come{'s' * (len(numbers) == 1)} last to "
-            f"collectives in {often} of {num_steps} steps, and the rank that waits longest waits "
-            f"{self._of(value)}"
+            f"{ranks_in_words(numbers)}{self._nodes(numbers)} come{'s' * (len(numbers) == 1)} last "
+            f"to collectives in {often} of {num_steps} steps, and the rank that waits longest "
+            f"waits {self._of(value)}"
         )
         text += self._before(rank, case) or self._why(rank)
         if num_steps == 1:
@@ -247,13 +245,13 @@ class Evidence:
             return ""
         last = late.late.argmax(axis=1)
         counts = {place: int((last == place).sum()) for place in late.others}
-        ranks = _listed(self._numbers(late.others))
+        ranks = ranks_in_words(self._numbers(late.others))
         text = f"ranks wait {self._of(value)} for others that are late by turns: {ranks}"
         if len(last) > 1:
             most = max(counts.values(), default=0)
             text += f", none of them last in more than {most} of {len(last)} steps"
         if late.doubtful:
-            ranks = _listed(self._numbers(late.doubtful))
+            ranks = ranks_in_words(self._numbers(late.doubtful))
             text += f"; {ranks} may be slow, but {len(last)} steps are too few to tell"
         return f"{text}."
 
@@ -279,15 +277,8 @@ def _named(size: CollectiveSize) -> str:
     return f"{size.name} of {nbytes(size.nbytes)} among {len(size.ranks)} ranks"
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:SHOWN]))
-    return f"ranks {shown}" + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
-
-
 def _between(ranks: tuple[int, ...]) -> str:
-    return f", between {_listed(ranks)}" if ranks else ""
+    return f", between {ranks_in_words(ranks)}" if ranks else ""
 
 
 # Causes -------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from simdp.studies.replay.scenario import (
     replay,
     replay_of,
     size_of,
-    workload_of,
 )
 
-__all__ = ["Replayed", "read_job", "remedies", "replay", "replay_of", "size_of", "workload_of"]
+__all__ = ["Replayed", "read_job", "remedies", "replay", "replay_of", "size_of"]

@@ -1,9 +1,8 @@
 """Makes a layer profile of a step: times of layers, their tensors, and the file's text.
 
 Our own traces name layers, and kernels of real ones belong to what lies between two gradients that
-became ready: backward is cut there. Forward's time is dealt to the same layers, by name or in
-proportion to their backward; all of it is there, and only what fetches parameters layer by layer
-depends on where.
+became ready: backward is cut there. Forward's time is divided among the same layers, by name or in
+proportion to their backward; only gathers of single layers' parameters depend on this division.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ def is_product(name: str) -> bool:
 # Elements -----------------------------------------------------------------------------------------
 
 
-def dealt(total: int, num_tensors: int, cap: int | None) -> list[int]:
-    """Deal a bucket's elements to its tensors, so that the rule which made it makes it again.
+def split_elements(total: int, num_tensors: int, cap: int | None) -> list[int]:
+    """Divide a bucket's elements among its tensors, so that torch's rule makes the same bucket.
 
     Torch closes a bucket behind the tensor with which it reaches its limit: those before must stay
-    below. Within that, tensors are equal: nothing tells more.
+    below. Within that, tensors are equal.
 
     Parameters
     ----------
@@ -74,7 +73,7 @@ def dealt(total: int, num_tensors: int, cap: int | None) -> list[int]:
     return [*found, total - sum(found)] + [0] * (num_tensors - num)
 
 
-def homes(ends: Sequence[int], places: Sequence[int]) -> list[list[int]]:
+def tensors_by_bucket(ends: Sequence[int], places: Sequence[int]) -> list[list[int]]:
     """Sort tensors into buckets: those that are ready by a bucket's launch, and in none before.
 
     Parameters
@@ -99,7 +98,7 @@ def homes(ends: Sequence[int], places: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def fitted_in(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int]] | None:
+def packed_by_size(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int]] | None:
     """Sort tensors into buckets of which the sums are known, the largest first.
 
     Each goes to the bucket that has least room left of those where it fits.
@@ -161,13 +160,13 @@ class ReplayedLayer:
     tensors: tuple[tuple[str, int], ...] = ()
 
 
-def evenly(layers: list[ReplayedLayer], elements: int) -> list[ReplayedLayer]:
-    """Deal gradients to all tensors alike."""
+def with_even_tensors(layers: list[ReplayedLayer], elements: int) -> list[ReplayedLayer]:
+    """Divide gradients among all tensors evenly."""
     slots = [
         (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
     ]
     sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
-    for (i, name), size in zip(slots, dealt(elements, len(slots), None), strict=True):
+    for (i, name), size in zip(slots, split_elements(elements, len(slots), None), strict=True):
         sizes[i].append((name, size))
     return [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
 
@@ -201,8 +200,8 @@ def _by_buckets(
     ]
     caps = found.caps()
     sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
-    sorted_in = homes(ends, [layers[i].place for i, _ in slots])
-    # A bucket without a tensor of its own takes one beside the last of the bucket before.
+    sorted_in = tensors_by_bucket(ends, [layers[i].place for i, _ in slots])
+    # A bucket without a tensor of its own adds one next to the last of the bucket before.
     at = 0
     for number, (sent, mine) in enumerate(zip(found.buckets, sorted_in, strict=True)):
         total = round(whole_nbytes(sent) / itemsize)
@@ -210,7 +209,7 @@ def _by_buckets(
         if not mine:
             sizes[at].append((f"bucket{number}", total))
             continue
-        parts = dealt(total, len(mine), max(int(cap // itemsize), 1))
+        parts = split_elements(total, len(mine), max(int(cap // itemsize), 1))
         for slot, size in zip(mine, parts, strict=True):
             at, name = slots[slot]
             if size:
@@ -232,15 +231,17 @@ def _with_lost(
 def _by_tensors(
     layers: list[ReplayedLayer], found: Recognised, itemsize: int
 ) -> list[ReplayedLayer]:
-    """Deal the tensors that are broadcast behind the update: those of a bucket over its layers.
+    """Divide the tensors that are broadcast behind the update: those of a bucket over its layers.
 
-    They come by owner. Which are a bucket's is told by its size; where it is not, by torch's rule,
-    from the last to the first.
+    They come by owner. Sizes of buckets show their tensors; else torch's rule does, from the last
+    to the first.
     """
     elements = [round(nbytes / itemsize) for nbytes in found.tensors]
     totals = [_elements(sent, itemsize) for sent in found.buckets]
-    buckets = fitted_in(elements, totals) or _by_rule(elements, found, itemsize)
-    sorted_in = homes([sent.after for sent in found.buckets], [layer.place for layer in layers])
+    buckets = packed_by_size(elements, totals) or _by_rule(elements, found, itemsize)
+    sorted_in = tensors_by_bucket(
+        [sent.after for sent in found.buckets], [layer.place for layer in layers]
+    )
     sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
     for number, mine in enumerate(buckets):
         slots = sorted_in[min(number, len(sorted_in) - 1)] or [len(layers) - 1]
@@ -276,7 +277,7 @@ def _in_blocks(layers: list[ReplayedLayer], ends: Sequence[int]) -> list[Replaye
 def _by_units(
     layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
 ) -> list[ReplayedLayer]:
-    """Name layers after the units that come and go, and deal each unit's elements to its own."""
+    """Name layers after their units, and divide each unit's elements among its layers."""
     order = [*found.buckets]
     named = named and are_labelled(found, [layer.name for layer in layers])
     units = [_unit_of(sent, i, len(order), named) for i, sent in enumerate(order)]
@@ -297,7 +298,9 @@ def _by_units(
         mine = [i for i, home in enumerate(homes_of) if home == unit]
         if not mine:
             continue
-        for i, size in zip(mine, dealt(_elements(sent, itemsize), len(mine), None), strict=True):
+        for i, size in zip(
+            mine, split_elements(_elements(sent, itemsize), len(mine), None), strict=True
+        ):
             if size:
                 renamed[i] = replace(renamed[i], tensors=((renamed[i].name, size),))
     return renamed
@@ -364,7 +367,7 @@ def by_fetches(
 
     Parameters are fetched in forward's order. Those of one gather belong to its layers that take
     most time: they are equal, and none stays whole, but only with the last there are enough of
-    them. What stays is dealt to the layers that fetch nothing.
+    them. Parameters that stay are divided among the layers that fetch nothing.
 
     Parameters
     ----------
@@ -383,13 +386,13 @@ def by_fetches(
         most = max(elements // (PERSISTENT_ELEMENTS + 1), 1)
         num = min(_count(sent) or len(mine), most)
         longest = sorted(sorted(mine, key=lambda i: -order[i].backward)[:num])
-        for k, size in enumerate(dealt(elements, num, cap)):
+        for k, size in enumerate(split_elements(elements, num, cap)):
             sizes[longest[k * len(longest) // num]].append(size)
     free = [i for i, each in enumerate(sizes) if not each] or [*range(len(order))]
     for sent in found.persistent:
         elements = elements_of(sent)
         num = max(len(free), -(-elements // PERSISTENT_ELEMENTS))
-        for k, size in enumerate(dealt(elements, num, None)):
+        for k, size in enumerate(split_elements(elements, num, None)):
             sizes[free[k % len(free)]].append(size)
     given = []
     for layer, each in zip(layers, reversed(sizes), strict=True):
@@ -498,7 +501,7 @@ def layers_of(
     else:
         layers = _cut(step, last, back, times, ready, found)
     if elements is not None:
-        return evenly(layers, elements)
+        return with_even_tensors(layers, elements)
     if found.sharded == "parameters":
         return by_fetches(layers, found, step)
     return with_tensors(layers, found, itemsize, named)

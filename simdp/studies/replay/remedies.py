@@ -13,10 +13,10 @@ from simdp.traces import RankTrace
 from simdp.units import format_quantity, parse
 
 LEAST_GAIN = 0.002
-"""What shortens a step by a smaller part of it is no remedy."""
+"""Smallest fraction of a step by which a remedy shortens it."""
 
 BUCKETS_MIB = (5, 50, 100)
-"""Limits that are tried beside the job's own."""
+"""Limits of buckets that are tried."""
 
 FACTORS = (2, 4)
 """By which micro-batches, micro-steps and workers are multiplied."""
@@ -33,21 +33,21 @@ class ScenarioChange:
 
     Attributes
     ----------
-    said : str
-        In words.
+    text : str
+        Its description.
     settings : dict
         Dotted keys.
     times : float
         Steps of the job that one step of the changed one stands for: its samples over theirs.
     """
 
-    said: str
+    text: str
     settings: Raw
     times: float = 1.0
 
 
 def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None) -> list[Remedy]:
-    """Simulate what would help against a cause.
+    """Simulate the changes that may help against a cause.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
                 seconds = step_time(found, change.settings) / change.times
             except ScenarioError:  # which this cluster or strategy cannot have
                 continue
-            tried.append(Remedy(change.said, seconds))
+            tried.append(Remedy(change.text, seconds))
         best = min(tried, key=lambda one: one.step_time_s, default=None)
         if best is not None and best.step_time_s < (1 - LEAST_GAIN) * base:
             helpful.append(best)

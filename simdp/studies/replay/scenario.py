@@ -54,12 +54,10 @@ from simdp.units import format_quantity, parse
 
 # Result -------------------------------------------------------------------------------------------
 
-PROFILE = "{}.csv"
-
 
 @dataclass(frozen=True)
 class Replayed:
-    """A scenario made of traces, with the profile that lies beside it.
+    """A scenario made of traces, and its profile.
 
     Attributes
     ----------
@@ -72,11 +70,11 @@ class Replayed:
     step_time_s : float
         Of a step in the traces: the mean over steps and ranks [s].
     num_ranks : int
-        Of the job, as far as the traces say.
+        Ranks of the job, by the traces.
     num_traces, num_steps : int
         Ranks with a trace, and steps of all of them that it is made of.
     remarks : tuple of str
-        What cannot be told from the traces, or was assumed.
+        Assumptions, and data that the traces lack.
     update_gap_s : float
         Part of the host's time before a step that is lost between kernels of the update [s].
     sharded : str
@@ -127,7 +125,7 @@ class Replayed:
 
     @contextmanager
     def _checked(self, changes: dict[str, Any] | None) -> Iterator[Scenario]:
-        """The scenario with changes, its profile in a folder for as long as it is looked at."""
+        """The scenario with changes, and its profile in a temporary folder."""
         with TemporaryDirectory() as folder:
             (Path(folder) / self.profile_name).write_text(self.profile)
             raw = deepcopy(self.scenario)
@@ -136,7 +134,7 @@ class Replayed:
             yield checked(raw, Path(folder))
 
     def text(self, command: str = "") -> str:
-        """The scenario file, with what a reader of it should know in comments."""
+        """The scenario file, with remarks as comments."""
         ms = self.step_time_s * 1e3
         head = [
             f"{self.scenario['name']}: a replay of {_count(self.num_traces, 'trace')}, "
@@ -263,20 +261,20 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What a replay is told beside traces.
+    """Options of a replay.
 
     Attributes
     ----------
     machine : str or None
-        Whose network and devices to take; None fits the network to the traces.
+        Machine with the network and devices; None fits the network to the traces.
     device : str or None
-        A name of the catalogue, where a trace's own says nothing.
+        A name of the catalogue, in place of the traces' own.
     microbatch : int
-        Samples of a micro-step: traces do not say.
+        Samples of a micro-step, which traces do not contain.
     gradients : float or None
         Bytes of all gradients, for a trace without collectives.
     name : str
-        Of the scenario.
+        Name of the scenario.
     """
 
     machine: str | None = None
@@ -302,14 +300,14 @@ def replay_of(
     traces : sequence of RankTrace
         Of one rank, or of several of the same job.
     machine : str, optional
-        Whose devices and network to take: a name of the catalogue, or a file as ``calibrate``
-        writes it. By default links are fitted to the transfers of the traces.
+        Machine with the devices and network: a name of the catalogue, or a file of ``calibrate``.
+        By default links are fitted to the transfers of the traces.
     device : str, optional
-        On what the traces were taken, a name of the catalogue; by default what they say.
+        Device of the traces, by its name in the catalogue or its driver's; by default theirs.
     microbatch : int
-        Samples of a micro-step, which traces do not tell: throughput is in these.
+        Samples of a micro-step, which traces do not contain: throughput is in these.
     gradients : float, optional
-        Bytes of all gradients, where no collective tells them.
+        Bytes of all gradients, for traces without collectives.
     name : str
         Of the scenario and of its profile.
 
@@ -323,32 +321,27 @@ def replay_of(
     ScenarioError
         If there is nothing to replay, or traces are of different jobs.
     """
-    asked = ReplayRequest(machine, device_option(device), microbatch, gradients, name)
+    request = ReplayRequest(machine, device_option(device), microbatch, gradients, name)
     check_one_job(traces)
-    return _Replay(traces, asked).done()
-
-
-def workload_of(traces: Sequence[RankTrace], machine: str | None = None) -> Replayed:
-    """`replay_of` with nothing else told."""
-    return replay_of(traces, machine=machine)
+    return _Replay(traces, request).done()
 
 
 class _Replay:
     """A replay under way."""
 
-    def __init__(self, traces: Sequence[RankTrace], asked: ReplayRequest) -> None:
-        self.traces, self.asked = traces, asked
+    def __init__(self, traces: Sequence[RankTrace], request: ReplayRequest) -> None:
+        self.traces, self.request = traces, request
         self.own = traces[0].source == "simdp"
         self.remarks = list[str]()
         self.overheads: Mapping[str, Any] = {}
         self.brought: list[Any] = []
-        if asked.machine is not None:
-            cluster = read_machine(asked.machine, Path()).cluster
+        if request.machine is not None:
+            cluster = read_machine(request.machine, Path()).cluster
             self.overheads = cluster.get("overheads") or {}
             self.brought = list(cluster.get("stragglers") or [])
         self.has_sent = any(len(trace.collectives) for trace in traces)
         self.charges = ClusterCharges(
-            copies=asked.machine is not None and self.own,
+            copies=request.machine is not None and self.own,
             slowdown=float(self.overheads.get("compute_slowdown", 0.0)),
         )
         self.lines = [timeline(trace, place) for place, trace in enumerate(traces)]
@@ -370,7 +363,7 @@ class _Replay:
         groups = [s.group_size for s in self.typical.step.sent if s.group_size > 0]
         self.num_ranks = max([*sizes[:1], *groups, len(traces)]) if not sizes else sizes[0]
         self.found: Recognised = recognise(self.typical.step, self.num_ranks)
-        self.remarks += self.found.said
+        self.remarks += self.found.remarks
         if self.found.foreign and len(traces) > 1:
             self._take_slowest_phases(works)
 
@@ -418,22 +411,22 @@ class _Replay:
         update, gap = float(step.busy[at].sum()), float(step.idle[at].sum())
         if found.sharded != "nothing":
             update *= found.strategy.get("shard_size", self.num_ranks)
-        profile = text_of(layers, itemsize, self._buffers(), f"replay of {self.asked.name}")
+        profile = text_of(layers, itemsize, self._buffers(), f"replay of {self.request.name}")
         lead = self.typical.lead + gap
         if not self._is_stalled:
             lead += self.typical.stalled
         scenario: Raw = {
-            "name": self.asked.name,
+            "name": self.request.name,
             "cluster": self._cluster(),
             "workload": self._workload(dtype, micros, update, lead),
             "strategy": self._strategy(),
         }
-        if self.asked.machine is None:  # whose links are fitted to rings
+        if self.request.machine is None:  # whose links are fitted to rings
             scenario["collectives"] = {"cost": "links"}
         return Replayed(
             scenario,
             profile,
-            f"{self.asked.name}.csv",
+            f"{self.request.name}.csv",
             self.step_time,
             self.num_ranks,
             len(self.traces),
@@ -451,10 +444,10 @@ class _Replay:
         return {**self.found.strategy, "units": units_of(self.found, named)}
 
     def _elements(self, itemsize: int) -> int | None:
-        """Elements of all gradients, as the user says."""
-        if self.asked.gradients is None or self.found.buckets:
+        """Elements of all gradients, as given."""
+        if self.request.gradients is None or self.found.buckets:
             return None
-        return round(self.asked.gradients / itemsize)
+        return round(self.request.gradients / itemsize)
 
     def _buffers(self) -> tuple[int, int]:
         """Bytes of buffers and of counters that are broadcast before forward."""
@@ -465,15 +458,15 @@ class _Replay:
         return kinds[0] // 8 * 8, -(-kinds[1] // 8) * 8
 
     def _workload(self, dtype: str, micros: int, update: float, lead: float) -> Raw:
-        compute: Raw = {"kind": "profile", "microbatch": self.asked.microbatch}
+        compute: Raw = {"kind": "profile", "microbatch": self.request.microbatch}
         if (name := self._device()) is not None:
-            compute = {"kind": "profile", "device": name, "microbatch": self.asked.microbatch}
+            compute = {"kind": "profile", "device": name, "microbatch": self.request.microbatch}
         compute["update"] = seconds(update)
         workload: Raw = {
-            "model": {"kind": "profile", "path": f"{self.asked.name}.csv"},
+            "model": {"kind": "profile", "path": f"{self.request.name}.csv"},
             "compute": compute,
             "optimizer": optimizer_of(self.traces[0]),
-            "microbatch": self.asked.microbatch,
+            "microbatch": self.request.microbatch,
         }
         if dtype != "float32":
             workload["dtype"] = dtype
@@ -494,7 +487,7 @@ class _Replay:
     def _input(self, stalled: float, micros: int) -> Raw:
         """Loaders that keep the step as long as it is."""
         names = [name for t in self.traces for name in t.host.names if "DataLoader" in name]
-        each = self.asked.microbatch * micros
+        each = self.request.microbatch * micros
         if any("SingleProcess" in name for name in names):
             return {"workers": 0, "per_sample": seconds(stalled / each)}
         self.remarks.append(
@@ -503,12 +496,12 @@ class _Replay:
         return {"workers": 1, "per_sample": seconds(self.step_time / each)}
 
     def _device(self) -> str | None:
-        return self.asked.device or catalogue_device(self.traces[0].device_name)
+        return self.request.device or catalogue_device(self.traces[0].device_name)
 
     def _cluster(self) -> Raw:
         cluster: Raw
-        if self.asked.machine is not None:
-            cluster = {"machine": self.asked.machine, "world_size": self.num_ranks}
+        if self.request.machine is not None:
+            cluster = {"machine": self.request.machine, "world_size": self.num_ranks}
             held: Raw = {"hook": "0 s", "launch": "0 s"}
             held |= {} if self.charges.copies else {"copies": False}
             held = {key: value for key, value in held.items() if self.overheads.get(key)}
@@ -524,12 +517,12 @@ class _Replay:
     def _fitted_cluster(self) -> Raw:
         name = self._device()
         if name is None:
-            said = self.traces[0].device_name
-            close = [] if said is None else close_devices(said)
+            traced = self.traces[0].device_name
+            close = [] if traced is None else close_devices(traced)
             hint = f"; similar, for --device: {', '.join(close)}" if close else ""
             self.remarks.append(
-                f"{'the device' if said is None else said} is not in the catalogue, so that times "
-                f"cannot be scaled to others{hint}"
+                f"{traced or 'the device'} is not in the catalogue, so that times cannot be scaled "
+                f"to others{hint}"
             )
         cluster: Raw = {"world_size": self.num_ranks, "device": name or dict(UNKNOWN_DEVICE)}
         network = fitted([*self.typical.step.sent])

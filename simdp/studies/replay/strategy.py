@@ -19,41 +19,41 @@ FLOATS = ("float64", "float32", "float16", "bfloat16", "")
 LOW = {"float16": "fp16", "bfloat16": "bf16"}
 
 LEAST_NBYTES = 1024
-"""All_reduces in backward of fewer bytes are no buckets, but statistics or flags."""
+"""All_reduces of fewer bytes in backward are statistics or flags."""
 
 UNIT_COPIES = ("Memcpy DtoD", "split_with_sizes_copy", "chunk_cat", "fsdp::")
-"""What copies of units out of and into the buffers that are sent are called: fully_shard has them,
+"""Names of copies between units and the buffers of collectives: fully_shard has them,
 FullyShardedDataParallel has not."""
 
 Sharded = Literal["nothing", "optimizer_state", "gradients", "units", "parameters"]
-"""What ranks have pieces of, as far as collectives show it: of ``units`` whole modules are gathered
-at a time, of ``parameters`` as many as fit into a buffer."""
+"""Sharded state, by the collectives: of ``units`` whole modules are gathered at a time, of
+``parameters`` as many as fit into a buffer."""
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """A strategy, and what of a step's collectives is its own.
+    """A strategy, and a step's collectives by their use in it.
 
     Attributes
     ----------
     strategy : dict
-        As a scenario writes it.
+        As in a scenario.
     sharded : str
         One of `Sharded`.
-    buckets : tuple of Sent
-        What carries gradients, in the order of its launch; of ``units`` those of backward.
-    units : tuple of Sent
+    buckets : tuple of StepCollective
+        Collectives of gradients, in launch order; of ``units`` those of backward.
+    units : tuple of StepCollective
         Of ``fsdp`` and ``zero3``: the gathers of forward.
-    persistent : tuple of Sent
+    persistent : tuple of StepCollective
         Of ``zero3``: gathers behind the update, of parameters that stay whole.
     tensors : tuple of float
-        Bytes of single parameters, where collectives tell them; in no order.
-    buffers : tuple of Sent
+        Bytes of single parameters with collectives of their own; in no order.
+    buffers : tuple of StepCollective
         Broadcasts before forward.
-    foreign : tuple of Sent
-        Collectives that no strategy of simdp makes: their time stays where it is.
-    said : tuple of str
-        What a report should say.
+    foreign : tuple of StepCollective
+        Collectives that no strategy of simdp has: their time stays in place.
+    remarks : tuple of str
+        For the report.
     """
 
     strategy: dict[str, Any]
@@ -64,10 +64,10 @@ class Recognised:
     tensors: tuple[float, ...] = ()
     buffers: tuple[StepCollective, ...] = ()
     foreign: tuple[StepCollective, ...] = ()
-    said: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())
 
     def caps(self) -> list[float]:
-        """Limits of buckets [bytes]; torch's, unless the strategy says another."""
+        """Limits of buckets [bytes]; torch's, unless the strategy has its own."""
         cap = self.strategy.get("bucket_cap")
         if cap is not None:
             return [float(cap.split()[0])]
@@ -78,7 +78,7 @@ class Recognised:
 
 
 def recognise(step: StepWork, world_size: int) -> Recognised:
-    """Tell the strategy by a step's collectives.
+    """Recognise the strategy by a step's collectives.
 
     All_reduces in backward are DDP's buckets; with broadcasts behind the update they are ZeRO-1's.
     Reduce_scatters in backward are ZeRO-2's with gathers behind the update; with as many gathers in
@@ -97,7 +97,7 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
     gathers = _named(before, "all_gather")
     scatters = _named([*inside, *behind], "reduce_scatter")
     reduces = [s for s in _named([*inside, *behind], "all_reduce") if not s.nbytes < LEAST_NBYTES]
-    told = [sent for sent in reduces if sent.nbytes == sent.nbytes]
+    sized = [sent for sent in reduces if sent.nbytes == sent.nbytes]
     if gathers and scatters:
         copied = any(word in name for name in step.names for word in UNIT_COPIES)
         persistent = _named(behind, "all_gather")
@@ -106,7 +106,7 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
         else:
             found = _sharded(gathers, scatters, reduces, world_size, copied)
     else:
-        found = _buckets(scatters, told, behind)
+        found = _buckets(scatters, sized, behind)
     if found.sharded == "units":
         found = replace(found, buckets=_units_apart(found.buckets, first, last + 1))
     else:
@@ -126,28 +126,28 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
         found.tensors,
         _known(buffers) if found.sharded in ("nothing", "optimizer_state") else (),
         foreign,
-        (*found.said, *_said(foreign)),
+        (*found.remarks, *_foreign_remarks(foreign)),
     )
 
 
 def _buckets(
     scatters: Sequence[StepCollective],
-    told: Sequence[StepCollective],
+    sized: Sequence[StepCollective],
     behind: Sequence[StepCollective],
 ) -> Recognised:
-    """DDP or a stage of ZeRO whose parameters stay whole, by what sends gradients."""
+    """DDP or a stage of ZeRO with whole parameters, by the collectives of gradients."""
     if scatters:
         strategy = {"kind": "zero2", **_cap(scatters, zero=True)}
         return Recognised(strategy, "gradients", tuple(scatters))
-    if told and _named(behind, "all_gather"):
+    if sized and _named(behind, "all_gather"):
         strategy = {"kind": "zero1", "communication": "deepspeed"}
-        return Recognised(strategy, "optimizer_state", tuple(told))
-    if told and len(_named(behind, "broadcast")) > 1:
+        return Recognised(strategy, "optimizer_state", tuple(sized))
+    if sized and len(_named(behind, "broadcast")) > 1:
         sizes = tuple(s.nbytes for s in _named(behind, "broadcast"))
-        strategy = {"kind": "zero1", **_cap(told)}
-        return Recognised(strategy, "optimizer_state", tuple(told), tensors=sizes)
-    strategy = {"kind": "ddp", **_cap(told), **_hook(told)} if told else {"kind": "ddp"}
-    return Recognised(strategy, buckets=tuple(told))
+        strategy = {"kind": "zero1", **_cap(sized)}
+        return Recognised(strategy, "optimizer_state", tuple(sized), tensors=sizes)
+    strategy = {"kind": "ddp", **_cap(sized), **_hook(sized)} if sized else {"kind": "ddp"}
+    return Recognised(strategy, buckets=tuple(sized))
 
 
 def whole_nbytes(sent: StepCollective) -> float:
@@ -160,8 +160,8 @@ def _launched(
 ) -> tuple[StepCollective, ...]:
     """Place buckets that stood in a queue between those that did not.
 
-    The last one is launched when backward ends. Between two that are known, backward's time is
-    dealt to the others by their bytes, as far as they had begun by then.
+    The last one is launched when backward ends. Between two known ones, backward's time is
+    divided among the others by their bytes, and each is launched before it began.
     """
     if not any(sent.queued for sent in buckets):
         return tuple(buckets)
@@ -195,9 +195,9 @@ def _units_apart(
         before = found[-1].after if found else first
         if sent.after >= last and number < len(units) - 1:
             bounds = [first, *(one.after for one in found)]
-            alike = [k for k, one in enumerate(found) if one.nbytes == sent.nbytes]
-            if alike:
-                num = bounds[alike[-1] + 1] - bounds[alike[-1]]
+            same_size = [k for k, one in enumerate(found) if one.nbytes == sent.nbytes]
+            if same_size:
+                num = bounds[same_size[-1] + 1] - bounds[same_size[-1]]
             else:
                 part = sent.nbytes / sum(one.nbytes for one in units[number:])
                 num = round(part * (last - before))
@@ -271,7 +271,7 @@ def _hook(buckets: Sequence[StepCollective]) -> dict[str, str]:
     return {} if hook is None else {"comm_hook": hook}
 
 
-def _said(foreign: Sequence[StepCollective]) -> list[str]:
+def _foreign_remarks(foreign: Sequence[StepCollective]) -> list[str]:
     if not foreign:
         return []
     names = ", ".join(dict.fromkeys(sent.name for sent in foreign))

@@ -19,14 +19,14 @@ from simdp.traces.timeline import OPTIMIZER, RankTimeline
 # Typical step -------------------------------------------------------------------------------------
 
 LEAST_SLOW = 0.03
-"""A rank whose work takes so much longer than the others' is a straggler; less is noise."""
+"""Relative excess of work from which a rank is a straggler."""
 
 LEAST_LATE = 0.01
-"""The same of time that its host loses before a step, as a part of the step."""
+"""Fraction of a step that a late rank's host loses before it, at least."""
 
 
 class RankWork(NamedTuple):
-    """What one rank's steps take on average [s]: its work, and what is lost before it begins."""
+    """Mean times of one rank's steps [s]: its work, and the host's time before it begins."""
 
     work: float
     lead: float
@@ -45,13 +45,13 @@ class Typical:
     num_steps : int
         Of all ranks together.
     lead : float
-        What the host takes before the first kernel, its input apart [s].
+        Host's time before the first kernel, without its input [s].
     stalled : float
-        What it waits for its input [s].
+        Time that the device waits for input [s].
     slow : dict of int to float
-        Ranks whose work takes longer than the others', and by which factor.
+        Ranks with longer work than the others, and the factor.
     late : dict of int to float
-        Ranks whose host loses time before each step, and how much [s].
+        Ranks whose host loses time before each step, and this time [s].
     """
 
     step: StepWork
@@ -64,7 +64,7 @@ class Typical:
 
 
 def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
-    """Find what all steps have in common.
+    """Make a typical step of all steps.
 
     Parameters
     ----------
@@ -101,30 +101,30 @@ def _work_of(steps: Sequence[StepWork]) -> RankWork:
     return RankWork(float(np.mean(work)), float(np.mean(leads)))
 
 
-def _mean(steps: Sequence[StepWork], work: float, everybody: Sequence[StepWork]) -> StepWork:
+def _mean(steps: Sequence[StepWork], work: float, all_steps: Sequence[StepWork]) -> StepWork:
     """Mean of the steps with the most common kernels, scaled to the work of all."""
     names, _ = Counter(one.names for one in steps).most_common(1)[0]
-    alike = [one for one in steps if one.names == names]
-    if len(alike) == 1 and len(steps) > 1:
-        alike = [sorted(steps, key=lambda one: one.end - one.begin)[len(steps) // 2]]
-    busy = np.mean([one.busy for one in alike], axis=0)
-    idle = np.mean([one.idle for one in alike], axis=0)
-    waits = np.mean([one.waits for one in alike], axis=0)
+    equal = [one for one in steps if one.names == names]
+    if len(equal) == 1 and len(steps) > 1:
+        equal = [sorted(steps, key=lambda one: one.end - one.begin)[len(steps) // 2]]
+    busy = np.mean([one.busy for one in equal], axis=0)
+    idle = np.mean([one.idle for one in equal], axis=0)
+    waits = np.mean([one.waits for one in equal], axis=0)
     total = float((busy + idle).sum() - idle[0])
     factor = work / total if total else 1.0
-    first = alike[0]
-    sent = _shortest(alike, everybody)
+    first = equal[0]
+    sent = _shortest(equal, all_steps)
     return replace(first, busy=busy * factor, idle=idle * factor, waits=waits, sent=sent)
 
 
 def _shortest(
-    alike: Sequence[StepWork], everybody: Sequence[StepWork]
+    equal: Sequence[StepWork], all_steps: Sequence[StepWork]
 ) -> tuple[StepCollective, ...]:
     """The collectives of the first step, each as long as the shortest of its likes on any rank."""
-    first = alike[0].sent
+    first = equal[0].sent
     named = [sent.name for sent in first]
-    same = [one.sent for one in alike if len(one.sent) == len(first)]
-    others = [one.sent for one in everybody if [sent.name for sent in one.sent] == named]
+    same = [one.sent for one in equal if len(one.sent) == len(first)]
+    others = [one.sent for one in all_steps if [sent.name for sent in one.sent] == named]
     return tuple(
         replace(
             sent,
@@ -171,7 +171,7 @@ class Critical(NamedTuple):
     Attributes
     ----------
     typical : Typical
-        Without slow ranks: what they take is in it.
+        Without slow ranks, since it contains their times.
     ranks : tuple of int
         Of forward, backward and the update.
     """
@@ -185,8 +185,8 @@ def critical(
 ) -> Critical:
     """Let the slowest rank of each phase stand for all.
 
-    Where ranks meet within a step, at collectives that a replay does not play, one rank's forward
-    and another one's backward make the step long. Forward's is the rank that is done with it last.
+    If ranks synchronise within a step, at collectives that are not replayed, one rank's forward and
+    another one's backward make the step long. The rank that ends forward last is forward's.
 
     Parameters
     ----------

@@ -6,13 +6,13 @@ from for_each import for_each
 from trace_maker import RankMaker, job
 
 import simdp
-from simdp.studies.diagnose.case import put_together
+from simdp.studies.diagnose.case import case_of
 from simdp.studies.diagnose.charges import KINDS, LOADER, is_steady, lateness
 from simdp.studies.diagnose.expected import CollectiveSize, ReferenceMachines
 
 
 def charged(maker):
-    case = put_together([maker.trace()], None)
+    case = case_of([maker.trace()], None)
     return {kind: float(case.charge(kind)[0, 0]) for kind in KINDS}
 
 
@@ -23,7 +23,7 @@ def one_step():
 
 
 def test_all_charges_add_up_to_the_steps():
-    case = put_together(job([[0, 0.05, 0.2], [0.1, 0, 0]]), None)
+    case = case_of(job([[0, 0.05, 0.2], [0.1, 0, 0]]), None)
     total = sum(case.charge(kind) for kind in KINDS)
     assert total == pytest.approx(case.window)
 
@@ -73,7 +73,7 @@ def test_a_copy_to_the_host_is_no_input():
 
 
 def test_waiting_in_the_open_is_for_the_rank_that_came_last():
-    case = put_together(job([[0, 0.05, 0.2]] * 3), None)
+    case = case_of(job([[0, 0.05, 0.2]] * 3), None)
     assert case.charge("wait") == pytest.approx(np.array([[0.2, 0.15, 0.0]] * 3))
     assert case.charge("transfer") == pytest.approx(0.01)
     assert case.blamed[:, 0, 2] == pytest.approx(0.2)
@@ -87,7 +87,7 @@ def test_what_compute_hides_is_neither_waiting_nor_transfer():
         maker.kernel(0.0, 0.8, launched=0.0)
         maker.call("all_reduce", (0.3, 0.6)[rank], 0.7, launched=0.0)
         maker.kernel(0.8, 1.0, launched=0.1)
-    case = put_together([maker.trace() for maker in makers], None)
+    case = case_of([maker.trace() for maker in makers], None)
     assert case.charge("wait").max() == case.charge("transfer").max() == 0
     assert case.charged[0].transferred == pytest.approx(0.1)
 
@@ -99,7 +99,7 @@ def test_from_one_rank_the_shortest_of_like_collectives_is_the_transfer():
         maker.kernel(float(step), step + 0.5, launched=float(step))
         maker.call("all_reduce", step + 0.5, step + 0.5 + lasts, launched=float(step))
         maker.kernel(step + 0.5 + lasts, step + 1.0, launched=float(step))
-    case = put_together([maker.trace()], None)
+    case = case_of([maker.trace()], None)
     assert case.charge("wait")[:, 0] == pytest.approx([0.0, 0.3, 0.1])
     assert case.blamed[:, 0, -1] == pytest.approx([0.0, 0.3, 0.1])
 

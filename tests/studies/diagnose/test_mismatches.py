@@ -12,8 +12,8 @@ from simdp.studies.diagnose.mismatches import (
     compared,
     diagnose_flight,
     mismatches,
+    rank_without_a_call,
     ranks_in_words,
-    who_left_one_out,
 )
 from simdp.traces import FlightEntry, FlightRecord, TraceGroup
 from simdp.traces.matching import match
@@ -70,12 +70,12 @@ def test_a_gather_needs_equal_inputs_only():
     assert compared(gather)[0] == "FULLY_MATCHED"
 
 
-def test_who_left_one_out_is_one_place_ahead_of_all_others():
+def test_rank_without_a_call_is_one_place_ahead_of_all_others():
     calls = [SENT._replace(sizes=(size,)) for size in (1, 2, 3, 4, 5, 6)]
-    assert who_left_one_out({0: calls, 1: calls[1:]}) == (1,)
-    assert who_left_one_out({0: calls, 1: calls, 2: calls[1:]}) == (2,)
-    assert who_left_one_out({0: calls, 1: calls}) == ()
-    assert who_left_one_out({0: calls, 1: []}) == ()
+    assert rank_without_a_call({0: calls, 1: calls[1:]}) == (1,)
+    assert rank_without_a_call({0: calls, 1: calls, 2: calls[1:]}) == (2,)
+    assert rank_without_a_call({0: calls, 1: calls}) == ()
+    assert rank_without_a_call({0: calls, 1: []}) == ()
 
 
 def test_many_ranks_are_counted():

@@ -100,7 +100,7 @@ def test_fully_shard_copies_its_units():
 def test_what_no_strategy_makes_is_named():
     found = recognise(step(sent("all_to_all", MIB, 1), sent("all_reduce", 2 * MIB, 8)), 4)
     assert [one.name for one in found.foreign] == ["all_to_all"]
-    assert "all_to_all" in found.said[0]
+    assert "all_to_all" in found.remarks[0]
     assert [one.nbytes for one in found.buckets] == [2 * MIB]
 
 
