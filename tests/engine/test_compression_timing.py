@@ -109,7 +109,7 @@ def test_p_is_computed_behind_backward_and_its_sum_travels_before_that_of_q():
     assert update.start == pytest.approx(after.end, rel=1e-12)
 
 
-def test_backward_goes_on_when_a_bucket_has_been_case_of_again():
+def test_backward_goes_on_when_a_bucket_has_been_put_together_again():
     """torch's hook ends in a synchronize; before its start, buckets travel behind backward."""
     apart = {"bucket_cap": "0 B"}
     result = simulate({**POWER, "start_step": 2}, MLP, steps=4, strategy=apart)

@@ -141,7 +141,7 @@ def test_names_with_ends_of_lines_in_them_are_read(tmp_path):
     assert read_trace(put(tmp_path / "t.json", text)).kernels.names == ("a\tb\n\x01",)
 
 
-def test_ranks_that_were_case_of_are_noticed(tmp_path):
+def test_ranks_that_were_put_together_are_noticed(tmp_path):
     other = [event("cpu_op", "aten::mm", 0, 5) | {"pid": 200}]
     trace = read_trace(put(tmp_path / "t.json", document([*one_step(), *other])))
     assert trace.remarks[0].startswith("2 processes call operators in it, as if several ranks")
