@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simdp.collectives import Plan
+from simdp.collectives import Layout, Plan
 from simdp.collectives import plans as ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_for
@@ -100,6 +100,30 @@ def plans_of(
                 for name in several.collectives
             )
         return streams
+    is_whole = segment is WHOLE and program is scenario.program
+    if program.scatters and is_whole and "auto" not in kinds and not program.facts.foreseen:
+        return _scattered(scenario, planner)
+    return _launched_plans(scenario, planner, program, segment)
+
+
+_SCATTERED: deque[tuple[Scenario, Layout, dict[int, list[Plan]]]] = deque(maxlen=4)
+
+
+def _scattered(scenario: Scenario, planner: Planner) -> dict[int, list[Plan]]:
+    """Plans of one process for all devices, which scenarios with other times share."""
+    for other, layout, found in _SCATTERED:
+        same = other.workload is scenario.workload and other.program is scenario.program
+        same = same and other.seed == scenario.seed and layout == planner.layout
+        if same and other.collectives == scenario.collectives:
+            return found
+    found = _launched_plans(scenario, planner, scenario.program, WHOLE)
+    _SCATTERED.append((scenario, planner.layout, found))
+    return found
+
+
+def _launched_plans(
+    scenario: Scenario, planner: Planner, program: Program, segment: Segment
+) -> dict[int, list[Plan]]:
     found: dict[int, dict[Plan, None]] = {0: {}}
     if program.scatters or program.facts.foreseen:
         timed = scenario.model_copy(update={"numerics": False})

@@ -4,8 +4,10 @@ import pytest
 from for_each import for_each
 
 from simdp.engine import recorded_script as module
+from simdp.engine.choice import Planner
 from simdp.engine.recorded_script import Stopwatch
-from simdp.engine.simulate import simulate
+from simdp.engine.simulate import plans_of, simulate
+from simdp.studies.variants import with_numbers
 
 FEW = {"numerics": False, "workload.steps": 3}
 OVERHEADS = {
@@ -237,3 +239,14 @@ def test_micro_steps_that_differ_are_all_played(load, monkeypatch):
     monkeypatch.setattr(stopwatch, "metrics", {"step_time_s": 1.01 * step_time(first)})
     other = other_than(first, load, start, PLAYED[0])
     assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-12, abs=0)
+
+
+def test_plans_of_one_process_are_those_of_other_devices_and_not_of_another_batch(load):
+    start = {**FEW, "strategy": "data_parallel", "workload.global_batch": 6}
+    start |= {"workload.microbatch": None}
+    first = load(start)
+    slower = with_numbers(first, {"cluster.device.memory_bandwidth": 1e9})
+    fewer = other_than(first, load, start, {"workload.global_batch": 3})
+    mine, its, other = (plans_of(one, Planner(one.cluster)) for one in (first, slower, fewer))
+    assert its is mine
+    assert other != mine
