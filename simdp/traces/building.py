@@ -52,31 +52,17 @@ SAMPLED = 0.9
 
 
 class Noticed(NamedTuple):
-    """Observations about a file.
+    """Observations about a file."""
 
-    Attributes
-    ----------
-    gathered : Gathered
-        Its events.
-    head : mapping
-        Metadata of the file.
-    without_device : bool
-        Whether no device did anything.
-    cut : bool
-        Whether the file was already reported as incomplete.
-    num_launched, num_runtime : int
-        Kernels whose launch is in the trace; and calls of the device's runtime.
-    num_processes : int
-        Processes with operators.
-    """
-
-    gathered: Gathered
-    head: Mapping[str, Any]
-    without_device: bool
-    cut: bool
+    gathered: Gathered  # its events
+    head: Mapping[str, Any]  # metadata of the file
+    without_device: bool  # whether no device did anything
+    cut: bool  # whether the file was already reported as incomplete
+    # num_launched, num_runtime: kernels whose launch is in the trace; and calls of the device's
+    # runtime
     num_launched: int
     num_runtime: int
-    num_processes: int
+    num_processes: int  # processes with operators
 
 
 def remarks_of(
@@ -172,28 +158,15 @@ def _of_kernels(noticed: Noticed, kernels: TraceKernels) -> Iterator[str]:
 
 
 class File(NamedTuple):
-    """Content of a file, in order.
+    """Content of a file, in order."""
 
-    Attributes
-    ----------
-    path : Path
-        Which.
-    head : mapping
-        Metadata next to the events.
-    gathered : Gathered
-        Notes and names.
-    host, device : Table
-        Its events.
-    said : dict of int to dict
-        Fields of kernels that communicate, by their row.
-    """
-
-    path: Path
-    head: Mapping[str, Any]
-    gathered: Gathered
+    path: Path  # which
+    head: Mapping[str, Any]  # metadata next to the events
+    gathered: Gathered  # notes and names
+    # host, device: its events
     host: Table
     device: Table
-    said: dict[int, dict[str, Any]]
+    said: dict[int, dict[str, Any]]  # fields of kernels that communicate, by their row
 
 
 def traces_of(

@@ -335,22 +335,13 @@ _WAY = re.compile(r":(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 
 
 class HostCall(NamedTuple):
-    """A call of the host, with all notes that lie in it, the outermost first.
+    """A call of the host, with all notes that lie in it, the outermost first."""
 
-    Attributes
-    ----------
-    start, end : int
-        When [ns].
-    thread : int
-        Where.
-    notes : list of Note
-        The call's own and those in it.
-    """
-
+    # start, end: when [ns]
     start: int
     end: int
-    thread: int
-    notes: list[Note]
+    thread: int  # where
+    notes: list[Note]  # the call's own and those in it
 
 
 class Fields(NamedTuple):
@@ -534,28 +525,15 @@ SUBSTITUTES = {"all_reduce": ("reduce_scatter",)}
 
 
 class SentBytes(NamedTuple):
-    """A collective.
+    """A collective."""
 
-    Attributes
-    ----------
-    fields : Fields
-        Kind of the collective.
-    kernel : int
-        Its kernel, or -1.
-    start, end : int
-        Of the kernel, else of the call [ns].
-    enqueued : int or None
-        When the host called it [ns].
-    step : int
-        In which step, where the call is not in the trace.
-    """
-
-    fields: Fields
-    kernel: int
+    fields: Fields  # kind of the collective
+    kernel: int  # its kernel, or -1
+    # start, end: of the kernel, else of the call [ns]
     start: int
     end: int
-    enqueued: int | None
-    step: int = -1
+    enqueued: int | None  # when the host called it [ns]
+    step: int = -1  # in which step, where the call is not in the trace
 
 
 class Finder:

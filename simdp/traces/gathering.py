@@ -109,22 +109,13 @@ def dtype_name(written: object) -> str:
 
 
 class KernelName(NamedTuple):
-    """Fields in the name of an NCCL kernel; empty if absent.
+    """Fields in the name of an NCCL kernel; empty if absent."""
 
-    Attributes
-    ----------
-    collective : str
-        ``"all_reduce"``, ...; ``"send_recv"`` of messages and all_to_all.
-    algorithm, protocol : str
-        ``"RING"``, ``"TREE"``, ...; ``"LL"``, ``"LL128"``, ``"SIMPLE"``.
-    dtype : str
-        Data type of a reduction.
-    """
-
-    collective: str
+    collective: str  # ``"all_reduce"``, ...; ``"send_recv"`` of messages and all_to_all
+    # algorithm, protocol: ``"RING"``, ``"TREE"``, ...; ``"LL"``, ``"LL128"``, ``"SIMPLE"``
     algorithm: str
     protocol: str
-    dtype: str
+    dtype: str  # data type of a reduction
 
 
 def kernel_name(name: str) -> KernelName:
@@ -212,25 +203,14 @@ Row = tuple[str, int, int, dict[str, Any]]
 
 
 class Note(NamedTuple):
-    """A host event that describes a collective.
+    """A host event that describes a collective."""
 
-    Attributes
-    ----------
-    name : str
-        As it is written.
-    start, end : int
-        When [ns].
-    thread : int
-        Where.
-    args : dict
-        Its fields.
-    """
-
-    name: str
+    name: str  # as it is written
+    # start, end: when [ns]
     start: int
     end: int
-    thread: int
-    args: dict[str, Any]
+    thread: int  # where
+    args: dict[str, Any]  # its fields
 
 
 class Gathered:

@@ -45,46 +45,26 @@ class Signature(NamedTuple):
 
 
 class GroupCalls(NamedTuple):
-    """A rank's collectives in one group, in order.
+    """A rank's collectives in one group, in order."""
 
-    Attributes
-    ----------
-    places, sequence, step : ndarray, shape `(num_calls,)`, int64
-        Index among the rank's collectives; number in the group, and number of the step, -1 where
-        these are not known.
-    end : ndarray, shape `(num_calls,)`
-        On the rank's own clock [s].
-    signatures : list of Signature
-        Of each call.
-    """
-
+    # places, sequence, step: index among the rank's collectives; number in the group, and number of
+    # the step, -1 where these are not known; `(num_calls,)`
     places: Ints
     sequence: Ints
     step: Ints
-    end: Floats
-    signatures: list[Signature]
+    end: Floats  # on the rank's own clock [s]; `(num_calls,)`
+    signatures: list[Signature]  # of each call
 
 
 class CallPairs(NamedTuple):
-    """Which calls of two ranks are the same.
+    """Which calls of two ranks are the same."""
 
-    Attributes
-    ----------
-    of : tuple of (str, int, int)
-        The group, and the places of the two among the timelines.
-    ours, theirs : ndarray, shape `(num_pairs,)`, int64
-        Places among the calls of each.
-    apart : ndarray, shape `(num_pairs,)`
-        Difference of their ends [s].
-    by_ends : bool
-        Whether they were paired by their ends.
-    """
-
-    of: tuple[str, int, int]
+    of: tuple[str, int, int]  # the group, and the places of the two among the timelines
+    # ours, theirs: places among the calls of each; `(num_pairs,)`
     ours: Ints
     theirs: Ints
-    apart: Floats
-    by_ends: bool
+    apart: Floats  # difference of their ends [s]; `(num_pairs,)`
+    by_ends: bool  # whether they were paired by their ends
 
 
 def pair(ours: GroupCalls, theirs: GroupCalls, apart: float, of: tuple[str, int, int]) -> CallPairs:
@@ -223,19 +203,12 @@ class MessagePath(NamedTuple):
 
 
 class MessageExchange(NamedTuple):
-    """All messages from one rank to another.
+    """All messages from one rank to another."""
 
-    Attributes
-    ----------
-    sent, received : GroupCalls
-        Of the two ranks.
-    pairs : CallPairs
-        Which of them are the same.
-    """
-
+    # sent, received: of the two ranks
     sent: GroupCalls
     received: GroupCalls
-    pairs: CallPairs
+    pairs: CallPairs  # which of them are the same
 
 
 def exchanges(lines: Sequence[RankTimeline], origin: Floats) -> list[MessageExchange]:
@@ -318,34 +291,17 @@ def steps_at(line: RankTimeline, places: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class MatchedCollective:
-    """One collective, or message, in the traces of several ranks.
+    """One collective, or message, in the traces of several ranks."""
 
-    Attributes
-    ----------
-    group : str
-        Name of its process group.
-    number : int
-        Its sequence number there, or its place in the order.
-    ranks : ndarray, shape `(num_ranks,)`, int64
-        Places of the timelines that have it.
-    places : ndarray, shape `(num_ranks,)`, int64
-        Its index among the collectives of each.
-    signatures : tuple of Signature
-        Of each rank's call.
-    start, end : ndarray, shape `(num_ranks,)`
-        On the first rank's clock [s].
-    size : int or None
-        Ranks of the group.
-    """
-
-    group: str
-    number: int
-    ranks: Ints
-    places: Ints
-    signatures: tuple[Signature, ...]
+    group: str  # name of its process group
+    number: int  # its sequence number there, or its place in the order
+    ranks: Ints  # places of the timelines that have it; `(num_ranks,)`
+    places: Ints  # its index among the collectives of each; `(num_ranks,)`
+    signatures: tuple[Signature, ...]  # of each rank's call
+    # start, end: on the first rank's clock [s]; `(num_ranks,)`
     start: Floats
     end: Floats
-    size: int | None
+    size: int | None  # ranks of the group
 
     @property
     def last(self) -> int:
@@ -370,26 +326,13 @@ class MatchedCollective:
 
 @dataclass(frozen=True, eq=False)
 class MatchedTraces:
-    """Collectives and messages of all ranks, and the differences of their clocks.
+    """Collectives and messages of all ranks, and the differences of their clocks."""
 
-    Attributes
-    ----------
-    collectives : list of MatchedCollective
-        By their ends.
-    offset : ndarray, shape `(num_ranks,)`
-        Difference of each rank's clock from the first rank's [s].
-    by_ends : set of str
-        Groups that were matched by the ends of collectives.
-    unmatched : int
-        Collectives of one rank only.
-    messages : list of MatchedCollective
-        Of two ranks each: a send, and its receive.
-    """
-
-    collectives: list[MatchedCollective]
-    offset: Floats
-    by_ends: set[str]
-    unmatched: int
+    collectives: list[MatchedCollective]  # by their ends
+    offset: Floats  # difference of each rank's clock from the first rank's [s]; `(num_ranks,)`
+    by_ends: set[str]  # groups that were matched by the ends of collectives
+    unmatched: int  # collectives of one rank only
+    # of two ranks each: a send, and its receive
     messages: list[MatchedCollective] = field(default_factory=list)
 
     @property

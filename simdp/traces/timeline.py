@@ -26,25 +26,17 @@ OPTIMIZER = "Optimizer.step#"
 
 
 class StepMarks(NamedTuple):
-    """Steps as the host marks them.
+    """Steps as the host marks them."""
 
-    Attributes
-    ----------
-    mark : str
-        Name of the annotation, ``ProfilerStep`` or ``Optimizer.step``; empty if the whole trace is
-        one step.
-    number : ndarray, shape `(num_steps,)`, int64
-        As the trace counts them.
-    start, end : ndarray, shape `(num_steps,)`
-        On the host; infinite for the whole trace [s].
-    kernel, collective : ndarray, int64
-        Index of the step in which each kernel was launched and each collective called, or -1.
-    """
-
+    # name of the annotation, ``ProfilerStep`` or ``Optimizer.step``; empty if the whole trace is
+    # one step
     mark: str
-    number: Ints
+    number: Ints  # as the trace counts them; `(num_steps,)`
+    # start, end: on the host; infinite for the whole trace [s]; `(num_steps,)`
     start: Floats
     end: Floats
+    # kernel, collective: index of the step in which each kernel was launched and each collective
+    # called, or -1
     kernel: Ints
     collective: Ints
 
@@ -74,31 +66,16 @@ def _between(bounds: Floats, at: Floats) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class RankTimeline:
-    """A rank's steps.
+    """A rank's steps."""
 
-    Attributes
-    ----------
-    trace : RankTrace
-        The rank's.
-    rank : int
-        Its number; its place among the traces where it is not known.
-    marks : StepMarks
-        Marks of its steps.
-    host : ndarray, shape `(num_steps,)`
-        Time between the host's marks [s].
-    begin, end : ndarray, shape `(num_steps,)`
-        On the device [s].
-    counted : ndarray, shape `(num_steps,)`, bool
-        Whether the time between the marks is a step's.
-    """
-
-    trace: RankTrace
-    rank: int
-    marks: StepMarks
-    host: Floats
+    trace: RankTrace  # the rank's
+    rank: int  # its number; its place among the traces where it is not known
+    marks: StepMarks  # marks of its steps
+    host: Floats  # time between the host's marks [s]; `(num_steps,)`
+    # begin, end: on the device [s]; `(num_steps,)`
     begin: Floats
     end: Floats
-    counted: Bools
+    counted: Bools  # whether the time between the marks is a step's; `(num_steps,)`
 
     @property
     def number(self) -> Ints:

@@ -31,17 +31,10 @@ GRADIENT_ITEMSIZE = 4
 
 
 class Buckets(NamedTuple):
-    """The buckets of a job's usual step.
+    """The buckets of a job's usual step."""
 
-    Attributes
-    ----------
-    rows : tuple of BucketRow
-        In launch order; none where sizes are not known.
-    rule : str or None
-        How they compare with torch's rule; None of reduce_scatters, which are of units.
-    """
-
-    rows: tuple[BucketRow, ...] = ()
+    rows: tuple[BucketRow, ...] = ()  # in launch order; none where sizes are not known
+    # how they compare with torch's rule; None of reduce_scatters, which are of units
     rule: str | None = None
 
 

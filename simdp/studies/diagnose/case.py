@@ -37,44 +37,20 @@ LEAST_SLOW = 50e-6
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Traces of a job: timelines, matched collectives, and charges of each step.
+    """Traces of a job: timelines, matched collectives, and charges of each step."""
 
-    Attributes
-    ----------
-    lines : list of RankTimeline
-        One per rank.
-    found : MatchedTraces
-        Their collectives and clocks.
-    calls : list of list of CollectiveCharge
-        Waiting and transfer of each rank's collectives.
-    charged : list of StepCharges
-        Time of each rank's steps by cause.
-    numbers : ndarray, shape `(num_steps,)`, int64
-        Steps that every rank has and that count.
-    at : ndarray, shape `(num_steps, num_ranks)`, int64
-        Their places in each rank's timeline.
-    reference : ReferenceMachines
-        Machines that collectives are compared with.
-    expected : dict of CollectiveSize to ExpectedTime
-        On these machines [s].
-    sizes : list of dict of int to CollectiveSize
-        By rank and place among ``calls``, where the size is known.
-    excess : ndarray, shape `(num_steps, num_ranks)`
-        Time of slow transfers beyond the expected [s].
-    least_seen : dict
-        The quickest of like transfers, by name, bytes and number of ranks [s].
-    """
-
-    lines: list[RankTimeline]
-    found: MatchedTraces
-    calls: list[list[CollectiveCharge]]
-    charged: list[StepCharges]
-    numbers: Ints
-    at: Ints
-    reference: ReferenceMachines
-    expected: dict[CollectiveSize, ExpectedTime]
+    lines: list[RankTimeline]  # one per rank
+    found: MatchedTraces  # their collectives and clocks
+    calls: list[list[CollectiveCharge]]  # waiting and transfer of each rank's collectives
+    charged: list[StepCharges]  # time of each rank's steps by cause
+    numbers: Ints  # steps that every rank has and that count; `(num_steps,)`
+    at: Ints  # their places in each rank's timeline; `(num_steps, num_ranks)`
+    reference: ReferenceMachines  # machines that collectives are compared with
+    expected: dict[CollectiveSize, ExpectedTime]  # on these machines [s]
+    # by rank and place among ``calls``, where the size is known
     sizes: list[dict[int, CollectiveSize]]
-    excess: Floats
+    excess: Floats  # time of slow transfers beyond the expected [s]; `(num_steps, num_ranks)`
+    # the quickest of like transfers, by name, bytes and number of ranks [s]
     least_seen: dict[Like, float]
 
     def expected_times(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, float]:

@@ -67,51 +67,28 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, eq=False)
 class CollectiveCharge:
-    """Waiting and transfer of one rank's collective.
+    """Waiting and transfer of one rank's collective."""
 
-    Attributes
-    ----------
-    start, middle, end : float
-        It waits until ``middle``, and transfers from there [s].
-    late : int
-        Place of the timeline that it waits for, or `UNKNOWN`.
-    match : int
-        Its index in `MatchedTraces.every`, or -1.
-    place : int
-        Its index among the rank's collectives.
-    """
-
+    # start, middle, end: it waits until ``middle``, and transfers from there [s]
     start: float
     middle: float
     end: float
-    late: int
-    match: int
-    place: int
+    late: int  # place of the timeline that it waits for, or `UNKNOWN`
+    match: int  # its index in `MatchedTraces.every`, or -1
+    place: int  # its index among the rank's collectives
 
 
 @dataclass(frozen=True, eq=False)
 class StepCharges:
-    """Time of a rank's steps by cause.
+    """Time of a rank's steps by cause."""
 
-    Attributes
-    ----------
-    window : ndarray, shape `(num_steps,)`
-        Length of each on the device [s].
-    of : dict of str to ndarray, shape `(num_steps,)`
-        Of `KINDS`; they add up to the window [s].
-    blamed : ndarray, shape `(num_steps, num_ranks + 1)`
-        Waiting in the open by the rank that came last; the last column is `UNKNOWN` [s].
-    transferred : ndarray, shape `(num_steps,)`
-        Transfers, hidden ones too [s].
-    starved : float
-        Number of kernels per step behind a gap of ``launch`` or ``input``.
-    """
-
-    window: Floats
-    of: dict[str, Floats]
+    window: Floats  # length of each on the device [s]; `(num_steps,)`
+    of: dict[str, Floats]  # of `KINDS`; they add up to the window [s]; `(num_steps,)`
+    # waiting in the open by the rank that came last; the last column is `UNKNOWN` [s];
+    # `(num_steps, num_ranks + 1)`
     blamed: Floats
-    transferred: Floats
-    starved: float
+    transferred: Floats  # transfers, hidden ones too [s]; `(num_steps,)`
+    starved: float  # number of kernels per step behind a gap of ``launch`` or ``input``
 
 
 def transfer_times(found: MatchedTraces, least: Mapping[Like, float]) -> list[float]:
@@ -369,28 +346,17 @@ SAME = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
-    """Time lost to late ranks, in two parts.
+    """Time lost to late ranks, in two parts."""
 
-    Attributes
-    ----------
-    cost : ndarray, shape `(num_steps,)`
-        Time that each step loses to late ranks [s].
-    straggling, moving : float
-        The two parts of its mean [s].
-    stragglers, others : tuple of int
-        Places of the ranks that are late in most steps, and by turns.
-    late : ndarray, shape `(num_steps, num_ranks)`
-        Lateness of each rank behind the first [s].
-    doubtful : tuple of int
-        Places of ranks that are late in most steps, but in too few to tell that from chance.
-    """
-
-    cost: Floats
+    cost: Floats  # time that each step loses to late ranks [s]; `(num_steps,)`
+    # straggling, moving: the two parts of its mean [s]
     straggling: float
     moving: float
+    # stragglers, others: places of the ranks that are late in most steps, and by turns
     stragglers: tuple[int, ...]
     others: tuple[int, ...]
-    late: Floats
+    late: Floats  # lateness of each rank behind the first [s]; `(num_steps, num_ranks)`
+    # places of ranks that are late in most steps, but in too few to tell that from chance
     doubtful: tuple[int, ...] = ()
 
 

@@ -24,36 +24,18 @@ from simdp.studies.methods import machine_with
 
 
 class CollectiveSize(NamedTuple):
-    """Properties of a collective that its time depends on.
+    """Properties of a collective that its time depends on."""
 
-    Attributes
-    ----------
-    name : str
-        In torch's spelling.
-    nbytes : float
-        Of the whole buffer, as nccl-tests counts [bytes].
-    ranks : tuple of int
-        Ranks of its group.
-    """
-
-    name: str
-    nbytes: float
-    ranks: tuple[int, ...]
+    name: str  # in torch's spelling
+    nbytes: float  # of the whole buffer, as nccl-tests counts [bytes]
+    ranks: tuple[int, ...]  # ranks of its group
 
 
 class ExpectedTime(NamedTuple):
-    """Expected time of a collective [s].
+    """Expected time of a collective [s]."""
 
-    Attributes
-    ----------
-    usual : float
-        On the machine, or on the usual one with the device.
-    longest : float
-        On the slowest machine with the device.
-    """
-
-    usual: float
-    longest: float
+    usual: float  # on the machine, or on the usual one with the device
+    longest: float  # on the slowest machine with the device
 
 
 class ReferenceMachines:

@@ -46,25 +46,14 @@ AHEAD = 4
 
 
 class RankCall(NamedTuple):
-    """One call of a rank; unknown fields are empty.
+    """One call of a rank; unknown fields are empty."""
 
-    Attributes
-    ----------
-    name : str
-        In torch's terms.
-    sizes, out_sizes : tuple of int
-        Elements of each input and output.
-    dtypes : tuple of str
-        Of both.
-    state : str
-        How far it came.
-    """
-
-    name: str
+    name: str  # in torch's terms
+    # sizes, out_sizes: elements of each input and output
     sizes: tuple[int, ...] = ()
     out_sizes: tuple[int, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    state: str = ""
+    dtypes: tuple[str, ...] = ()  # of both
+    state: str = ""  # how far it came
 
 
 def compared(

@@ -100,38 +100,20 @@ HOW_TO_TRACE = (
 
 
 class ReportedJob(NamedTuple):
-    """A job as its user describes it.
+    """A job as its user describes it."""
 
-    Attributes
-    ----------
-    step, comm : float
-        Time of a step, and of its communication that no compute hides [s].
-    gpus : int
-        Number of ranks.
-    machine : str
-        Whose links and devices it has.
-    assumed : bool
-        Whether the machine was chosen by its device.
-    model : value
-        As in YAML; None if it is not known.
-    parameters : int or None
-        Their number, in place of a model.
-    strategy, precision : value
-        As in YAML.
-    microbatch : int or None
-        Samples per rank and micro-step.
-    """
-
+    # step, comm: time of a step, and of its communication that no compute hides [s]
     step: float
     comm: float
-    gpus: int
-    machine: str
-    assumed: bool
-    model: Any = None
-    parameters: int | None = None
+    gpus: int  # number of ranks
+    machine: str  # whose links and devices it has
+    assumed: bool  # whether the machine was chosen by its device
+    model: Any = None  # as in YAML; None if it is not known
+    parameters: int | None = None  # their number, in place of a model
+    # strategy, precision: as in YAML
     strategy: Any = "ddp"
     precision: Any = None
-    microbatch: int | None = None
+    microbatch: int | None = None  # samples per rank and micro-step
 
     @property
     def compute(self) -> float:

@@ -296,27 +296,13 @@ TIE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class CriticalSteps:
-    """The steps, each on its critical rank: the one that waits longest.
+    """The steps, each on its critical rank: the one that waits longest."""
 
-    Attributes
-    ----------
-    rank : ndarray, shape `(num_steps,)`, int64
-        The critical rank.
-    window : float
-        Their mean length [s].
-    mean : dict of str to float
-        Of each kind of charge, the mean of a step [s].
-    unknown : float
-        Part of the waiting that is for ranks without a trace [s].
-    late : Lateness
-        Of the ranks with a trace.
-    """
-
-    rank: Ints
-    window: float
-    mean: dict[str, float]
-    unknown: float
-    late: Lateness
+    rank: Ints  # the critical rank; `(num_steps,)`
+    window: float  # their mean length [s]
+    mean: dict[str, float]  # of each kind of charge, the mean of a step [s]
+    unknown: float  # part of the waiting that is for ranks without a trace [s]
+    late: Lateness  # of the ranks with a trace
 
 
 def critical_steps(case: Case) -> CriticalSteps:
@@ -480,21 +466,11 @@ MOST_CAUSES = 2
 
 
 class WithRemedies(NamedTuple):
-    """Findings with remedies.
+    """Findings with remedies."""
 
-    Attributes
-    ----------
-    verdict : tuple of Finding
-        In their order.
-    replayed_s : float or None
-        Step of the replay without a remedy; None if none was simulated [s].
-    remarks : tuple of str
-        Reasons for which none was simulated.
-    """
-
-    verdict: tuple[Finding, ...]
-    replayed_s: float | None
-    remarks: tuple[str, ...]
+    verdict: tuple[Finding, ...]  # in their order
+    replayed_s: float | None  # step of the replay without a remedy; None if none was simulated [s]
+    remarks: tuple[str, ...]  # reasons for which none was simulated
 
 
 def with_remedies(

@@ -132,31 +132,19 @@ def packed_by_size(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int
 
 @dataclass(frozen=True)
 class ReplayedLayer:
-    """A layer: its times in a micro-step [s], and its tensors.
+    """A layer: its times in a micro-step [s], and its tensors."""
 
-    Attributes
-    ----------
-    name : str
-        Of its first tensor, too.
-    forward, backward : float
-        On the device [s].
-    forward_host, backward_host : float
-        What the host makes of it: not below the device's time where it is late [s].
-    products : float
-        Part of the device's time that products take.
-    place : int
-        Kernels of the step before its gradients are ready.
-    tensors : tuple of (str, int)
-        Names and elements, in the order in which they become ready.
-    """
-
-    name: str
+    name: str  # of its first tensor, too
+    # forward, backward: on the device [s]
     forward: float
     backward: float
+    # forward_host, backward_host: what the host makes of it: not below the device's time where it
+    # is late [s]
     forward_host: float
     backward_host: float
-    products: float
-    place: int
+    products: float  # part of the device's time that products take
+    place: int  # kernels of the step before its gradients are ready
+    # names and elements, in the order in which they become ready
     tensors: tuple[tuple[str, int], ...] = ()
 
 

@@ -29,20 +29,11 @@ ALGORITHMS = ("ring", "tree", "halving_doubling")
 
 @dataclass(frozen=True)
 class ScenarioChange:
-    """A change to a scenario.
+    """A change to a scenario."""
 
-    Attributes
-    ----------
-    text : str
-        Its description.
-    settings : dict
-        Dotted keys.
-    times : float
-        Steps of the job that one step of the changed one stands for: its samples over theirs.
-    """
-
-    text: str
-    settings: Raw
+    text: str  # its description
+    settings: Raw  # dotted keys
+    # steps of the job that one step of the changed one stands for: its samples over theirs
     times: float = 1.0
 
 

@@ -57,40 +57,20 @@ from simdp.units import format_quantity, parse
 
 @dataclass(frozen=True)
 class Replayed:
-    """A scenario made of traces, and its profile.
+    """A scenario made of traces, and its profile."""
 
-    Attributes
-    ----------
-    scenario : dict
-        As in YAML; its model reads ``profile_name``.
-    profile : str
-        The profile's text.
-    profile_name : str
-        Its file.
-    step_time_s : float
-        Of a step in the traces: the mean over steps and ranks [s].
-    num_ranks : int
-        Ranks of the job, by the traces.
-    num_traces, num_steps : int
-        Ranks with a trace, and steps of all of them that it is made of.
-    remarks : tuple of str
-        Assumptions, and data that the traces lack.
-    update_gap_s : float
-        Part of the host's time before a step that is lost between kernels of the update [s].
-    sharded : str
-        As of `simdp.studies.replay.strategy.Recognised`.
-    """
-
-    scenario: dict[str, Any]
-    profile: str
-    profile_name: str
-    step_time_s: float
-    num_ranks: int
+    scenario: dict[str, Any]  # as in YAML; its model reads ``profile_name``
+    profile: str  # the profile's text
+    profile_name: str  # its file
+    step_time_s: float  # of a step in the traces: the mean over steps and ranks [s]
+    num_ranks: int  # ranks of the job, by the traces
+    # num_traces, num_steps: ranks with a trace, and steps of all of them that it is made of
     num_traces: int
     num_steps: int
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # assumptions, and data that the traces lack
+    # part of the host's time before a step that is lost between kernels of the update [s]
     update_gap_s: float = 0.0
-    sharded: Sharded = "nothing"
+    sharded: Sharded = "nothing"  # as of `simdp.studies.replay.strategy.Recognised`
 
     @property
     def nbytes(self) -> float:
@@ -157,28 +137,15 @@ FASTEST = 1e13
 
 @dataclass(frozen=True)
 class RankLinks:
-    """Links between ranks.
+    """Links between ranks."""
 
-    Attributes
-    ----------
-    alpha : float
-        Of a hop from rank to rank [s].
-    bandwidth : float
-        Of a hop [bytes/s].
-    num_sizes : int
-        Collectives that they were fitted to.
-    smallest, largest : float
-        Of these [bytes].
-    error : float
-        Mean of the relative errors.
-    """
-
-    alpha: float
-    bandwidth: float
-    num_sizes: int
+    alpha: float  # of a hop from rank to rank [s]
+    bandwidth: float  # of a hop [bytes/s]
+    num_sizes: int  # collectives that they were fitted to
+    # smallest, largest: of these [bytes]
     smallest: float
     largest: float
-    error: float
+    error: float  # mean of the relative errors
 
 
 def fitted(sent: Sequence[StepCollective]) -> RankLinks | None:
@@ -261,27 +228,14 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Options of a replay.
+    """Options of a replay."""
 
-    Attributes
-    ----------
-    machine : str or None
-        Machine with the network and devices; None fits the network to the traces.
-    device : str or None
-        A name of the catalogue, in place of the traces' own.
-    microbatch : int
-        Samples of a micro-step, which traces do not contain.
-    gradients : float or None
-        Bytes of all gradients, for a trace without collectives.
-    name : str
-        Name of the scenario.
-    """
-
+    # machine with the network and devices; None fits the network to the traces
     machine: str | None = None
-    device: str | None = None
-    microbatch: int = 1
-    gradients: float | None = None
-    name: str = "replay"
+    device: str | None = None  # a name of the catalogue, in place of the traces' own
+    microbatch: int = 1  # samples of a micro-step, which traces do not contain
+    gradients: float | None = None  # bytes of all gradients, for a trace without collectives
+    name: str = "replay"  # name of the scenario
 
 
 def replay_of(

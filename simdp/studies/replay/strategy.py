@@ -32,39 +32,21 @@ Sharded = Literal["nothing", "optimizer_state", "gradients", "units", "parameter
 
 @dataclass(frozen=True)
 class Recognised:
-    """A strategy, and a step's collectives by their use in it.
+    """A strategy, and a step's collectives by their use in it."""
 
-    Attributes
-    ----------
-    strategy : dict
-        As in a scenario.
-    sharded : str
-        One of `Sharded`.
-    buckets : tuple of StepCollective
-        Collectives of gradients, in launch order; of ``units`` those of backward.
-    units : tuple of StepCollective
-        Of ``fsdp`` and ``zero3``: the gathers of forward.
-    persistent : tuple of StepCollective
-        Of ``zero3``: gathers behind the update, of parameters that stay whole.
-    tensors : tuple of float
-        Bytes of single parameters with collectives of their own; in no order.
-    buffers : tuple of StepCollective
-        Broadcasts before forward.
-    foreign : tuple of StepCollective
-        Collectives that no strategy of simdp has: their time stays in place.
-    remarks : tuple of str
-        For the report.
-    """
-
-    strategy: dict[str, Any]
-    sharded: Sharded = "nothing"
+    strategy: dict[str, Any]  # as in a scenario
+    sharded: Sharded = "nothing"  # one of `Sharded`
+    # collectives of gradients, in launch order; of ``units`` those of backward
     buckets: tuple[StepCollective, ...] = ()
-    units: tuple[StepCollective, ...] = ()
+    units: tuple[StepCollective, ...] = ()  # of ``fsdp`` and ``zero3``: the gathers of forward
+    # of ``zero3``: gathers behind the update, of parameters that stay whole
     persistent: tuple[StepCollective, ...] = ()
+    # bytes of single parameters with collectives of their own; in no order
     tensors: tuple[float, ...] = ()
-    buffers: tuple[StepCollective, ...] = ()
+    buffers: tuple[StepCollective, ...] = ()  # broadcasts before forward
+    # collectives that no strategy of simdp has: their time stays in place
     foreign: tuple[StepCollective, ...] = ()
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())  # for the report
 
     def caps(self) -> list[float]:
         """Limits of buckets [bytes]; torch's, unless the strategy has its own."""

@@ -30,22 +30,17 @@ MARKED_BY = {
 
 @dataclass(frozen=True, eq=False)
 class StepWindow:
-    """A step of one rank.
+    """A step of one rank."""
 
-    Attributes
-    ----------
-    kernels, collectives : ndarray, int64
-        Indices of its kernels, without those of communication, and of its collectives.
-    begin, end : float
-        On the device: from the end of the step before to the end of its own last kernel [s].
-    host_begin, host_end : float
-        On the host [s].
-    """
-
+    # kernels, collectives: indices of its kernels, without those of communication, and of its
+    # collectives
     kernels: Ints
     collectives: Ints
+    # begin, end: on the device: from the end of the step before to the end of its own last kernel
+    # [s]
     begin: float
     end: float
+    # host_begin, host_end: on the host [s]
     host_begin: float
     host_end: float
 
@@ -190,103 +185,48 @@ HOOKS = ("host hook", "host launch")
 
 @dataclass(frozen=True)
 class StepCollective:
-    """One collective of a step.
+    """One collective of a step."""
 
-    Attributes
-    ----------
-    name : str
-        ``"all_reduce"`` and so on.
-    label : str
-        Name of its kernel.
-    nbytes : float
-        Of the whole buffer, as nccl-tests counts; nan unknown.
-    dtype : str
-        In torch's name; empty unknown.
-    group : str
-        Name of its process group.
-    group_size : int
-        Its ranks; -1 unknown.
-    after : int
-        Kernels of the step that the host had launched before it.
-    queued : bool
-        Whether it may have been launched earlier: it began when the one before it ended, and the
-        host's call is not known.
-    seconds : float
-        Time of its kernel: waiting for the last rank and the transfer [s].
-    start, end : float
-        On the trace's clock [s].
-    until : int
-        Kernels of the step that began before it ended.
-    """
-
-    name: str
-    label: str
-    nbytes: float
-    dtype: str
-    group: str
-    group_size: int
-    after: int
+    name: str  # ``"all_reduce"`` and so on
+    label: str  # name of its kernel
+    nbytes: float  # of the whole buffer, as nccl-tests counts; nan unknown
+    dtype: str  # in torch's name; empty unknown
+    group: str  # name of its process group
+    group_size: int  # its ranks; -1 unknown
+    after: int  # kernels of the step that the host had launched before it
+    # whether it may have been launched earlier: it began when the one before it ended, and the
+    # host's call is not known
     queued: bool
-    seconds: float
+    seconds: float  # time of its kernel: waiting for the last rank and the transfer [s]
+    # start, end: on the trace's clock [s]
     start: float
     end: float
-    until: int = 0
+    until: int = 0  # kernels of the step that began before it ended
 
 
 @dataclass(frozen=True, eq=False)
 class StepWork:
-    """Kernels of one rank's device in one step, in the order of their start.
+    """Kernels of one rank's device in one step, in the order of their start."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Their names.
-    phase : ndarray, int64
-        As from `phases`.
-    busy : ndarray, float64
-        Time that each adds to the busy time of the device [s].
-    idle : ndarray, float64
-        Time that the device waits for the host before each, apart from input [s].
-    waits : ndarray, float64
-        Time that the device waits for a collective before each [s].
-    nbytes : ndarray, float64
-        Of copies; nan for all else [bytes].
-    launched : ndarray, float64
-        The host's call, else its start [s].
-    stalled : float
-        Time that the device waits for the host's input [s].
-    begin, end : float
-        Of the step on the device [s].
-    sent : tuple of StepCollective
-        In the order of their start.
-    """
-
-    names: tuple[str, ...]
-    phase: Ints
-    busy: Floats
-    idle: Floats
-    waits: Floats
-    nbytes: Floats
-    launched: Floats
-    stalled: float
+    names: tuple[str, ...]  # their names
+    phase: Ints  # as from `phases`
+    busy: Floats  # time that each adds to the busy time of the device [s]
+    idle: Floats  # time that the device waits for the host before each, apart from input [s]
+    waits: Floats  # time that the device waits for a collective before each [s]
+    nbytes: Floats  # of copies; nan for all else [bytes]
+    launched: Floats  # the host's call, else its start [s]
+    stalled: float  # time that the device waits for the host's input [s]
+    # begin, end: of the step on the device [s]
     begin: float
     end: float
-    sent: tuple[StepCollective, ...]
+    sent: tuple[StepCollective, ...]  # in the order of their start
 
 
 class ClusterCharges(NamedTuple):
-    """Costs that the replay's cluster charges, and that are removed from a trace.
+    """Costs that the replay's cluster charges, and that are removed from a trace."""
 
-    Attributes
-    ----------
-    copies : bool
-        Copies of gradients, as our own traces have them.
-    slowdown : float
-        Relative increase of compute time during a collective.
-    """
-
-    copies: bool = False
-    slowdown: float = 0.0
+    copies: bool = False  # copies of gradients, as our own traces have them
+    slowdown: float = 0.0  # relative increase of compute time during a collective
 
 
 def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> StepWork:

@@ -34,33 +34,15 @@ class RankWork(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """A step that stands for all.
+    """A step that stands for all."""
 
-    Attributes
-    ----------
-    step : StepWork
-        Kernel by kernel, means over the steps that have the same kernels.
-    step_time : float
-        Mean over steps and ranks [s].
-    num_steps : int
-        Of all ranks together.
-    lead : float
-        Host's time before the first kernel, without its input [s].
-    stalled : float
-        Time that the device waits for input [s].
-    slow : dict of int to float
-        Ranks with longer work than the others, and the factor.
-    late : dict of int to float
-        Ranks whose host loses time before each step, and this time [s].
-    """
-
-    step: StepWork
-    step_time: float
-    num_steps: int
-    lead: float
-    stalled: float
-    slow: dict[int, float]
-    late: dict[int, float]
+    step: StepWork  # kernel by kernel, means over the steps that have the same kernels
+    step_time: float  # mean over steps and ranks [s]
+    num_steps: int  # of all ranks together
+    lead: float  # host's time before the first kernel, without its input [s]
+    stalled: float  # time that the device waits for input [s]
+    slow: dict[int, float]  # ranks with longer work than the others, and the factor
+    late: dict[int, float]  # ranks whose host loses time before each step, and this time [s]
 
 
 def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
@@ -166,18 +148,10 @@ def micro_steps(step: StepWork, least: float = 0.02) -> list[Ints]:
 
 
 class Critical(NamedTuple):
-    """A typical step whose phases are those of the ranks that all others wait for.
+    """A typical step whose phases are those of the ranks that all others wait for."""
 
-    Attributes
-    ----------
-    typical : Typical
-        Without slow ranks, since it contains their times.
-    ranks : tuple of int
-        Of forward, backward and the update.
-    """
-
-    typical: Typical
-    ranks: tuple[int, ...]
+    typical: Typical  # without slow ranks, since it contains their times
+    ranks: tuple[int, ...]  # of forward, backward and the update
 
 
 def critical(
