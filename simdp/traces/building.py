@@ -73,23 +73,23 @@ def remarks_of(
     groups: Mapping[str, TraceGroup],
 ) -> list[str]:
     """List missing, sampled or unusual data."""
-    said = [*_of_file(noticed), *_of_kernels(noticed, kernels)]
+    found = [*_of_file(noticed), *_of_kernels(noticed, kernels)]
     if not len(steps):
-        said.append(
+        found.append(
             "It has no ProfilerStep, since it was taken without a schedule: times are of the "
             "whole trace, not of a step."
         )
     if not len(collectives):
-        said.append("It holds no collective, and so says nothing of communication.")
+        found.append("It holds no collective, and so says nothing of communication.")
     elif unknown := int((collectives.num_elements < 0).sum()):
-        said.append(
+        found.append(
             f"The sizes of {unknown} of {len(collectives)} collectives are not in it: take the "
             "trace with record_shapes=True, or with torch 2.3 or later."
         )
     cut = sum(group.ranks is None for group in groups.values())
     if cut:
-        said.append(f"The lists of ranks of {cut} process groups are cut or missing.")
-    return said
+        found.append(f"The lists of ranks of {cut} process groups are cut or missing.")
+    return found
 
 
 def _of_file(noticed: Noticed) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _of_file(noticed: Noticed) -> Iterator[str]:
 
 
 def _is_all(words: str) -> bool:
-    """Tell whether ``"0 ... 7 of 8"`` are all."""
+    """Return whether a range such as ``"0 ... 7 of 8"`` is whole."""
     which, _, number = words.rpartition(" of ")
     return number.isdecimal() and which in ("0", f"0 ... {int(number) - 1}") and number != "0"
 
@@ -166,7 +166,7 @@ class File(NamedTuple):
     # host, device: its events
     host: Table
     device: Table
-    said: dict[int, dict[str, Any]]  # fields of kernels that communicate, by their row
+    kernel_fields: dict[int, dict[str, Any]]  # fields of kernels that communicate, by their row
 
 
 def traces_of(
@@ -188,12 +188,12 @@ def traces_of(
     device = gathered.device.arrays()
     device["row"] = np.arange(len(device["start"]))
     device, host = in_order(device), in_order(gathered.host.arrays())
-    said = {
-        row: gathered.said[old]
+    kernel_fields = {
+        row: gathered.kernel_fields[old]
         for row, old in enumerate(device.pop("row").tolist())
-        if old in gathered.said
+        if old in gathered.kernel_fields
     }
-    file = File(path, head, gathered, host, device, said)
+    file = File(path, head, gathered, host, device, kernel_fields)
     pids = np.unique(np.concatenate([device["pid"], host["pid"]])).tolist()
     if not is_ours(head) or (host["kind"] == RUNTIME).any() or len(pids) == 1:
         return [_trace(file, None, remarks)]
@@ -202,7 +202,7 @@ def traces_of(
 
 
 def is_ours(head: Mapping[str, Any]) -> bool:
-    """Tell whether simdp wrote a trace."""
+    """Return whether simdp wrote a trace."""
     info, other = mapping(head.get("distributedInfo")), mapping(head.get("otherData"))
     return info.get("backend") == "simdp" or "scenario" in other
 
@@ -214,7 +214,7 @@ def _of_rank(file: File, pid: int) -> File:
     return file._replace(
         host={name: column[file.host["pid"] == pid] for name, column in file.host.items()},
         device={name: column[mine] for name, column in file.device.items()},
-        said={new[row]: args for row, args in file.said.items() if row in new},
+        kernel_fields={new[row]: args for row, args in file.kernel_fields.items() if row in new},
     )
 
 
@@ -225,8 +225,8 @@ def _trace(
     info = mapping(file.head.get("distributedInfo"))
     origin = origin_of(host, device) if origin is None else origin
     steps = steps_of(host, names, origin)
-    told = [*file.said.values(), *(note.args for note in file.gathered.notes)]
-    groups = groups_of(info.get("pg_config"), told)
+    fields = [*file.kernel_fields.values(), *(note.args for note in file.gathered.notes)]
+    groups = groups_of(info.get("pg_config"), fields)
     without = is_without_device(device)
     kernels, found = (_on_host if without else _on_device)(file, steps, groups, origin)
     rank = whole(info.get("rank")) if rank is None else rank
@@ -241,7 +241,7 @@ def _trace(
         num_processes=len(np.unique(host["pid"][host["kind"] == OP])),
     )
     collectives = sent.collectives_of(found, steps, origin)
-    said = remarks_of(noticed, steps, kernels, collectives, groups)
+    noted = remarks_of(noticed, steps, kernels, collectives, groups)
     return RankTrace(
         path=file.path,
         source="simdp" if is_ours(file.head) else "kineto",
@@ -254,7 +254,7 @@ def _trace(
         kernels=kernels,
         collectives=collectives,
         host=host_of(host, names, steps, origin),
-        remarks=(*remarks, *said),
+        remarks=(*remarks, *noted),
         machine=_machine(file.head),
     )
 
@@ -268,7 +268,7 @@ def _on_device(
     launch = launches_of(file.device, file.host)
     finder = sent.Finder(calls_of(file.gathered.notes), groups)
     found = sent.of_kernels(
-        file.device, file.host, launch, file.said, names, kernels.step, finder, groups
+        file.device, file.host, launch, file.kernel_fields, names, kernels.step, finder, groups
     )
     found += sent.of_backends(file.gathered.notes, {}, finder, groups)
     return kernels, found + sent.of_calls(finder, groups)
@@ -294,8 +294,8 @@ def _on_host(
 
 
 def _machine(head: Mapping[str, Any]) -> str | None:
-    said = mapping(head.get("otherData")).get("machine")
-    return said if isinstance(said, str) and is_ours(head) else None
+    name = mapping(head.get("otherData")).get("machine")
+    return name if isinstance(name, str) and is_ours(head) else None
 
 
 def _device_name(head: Mapping[str, Any], kernels: TraceKernels) -> str | None:
@@ -340,7 +340,7 @@ def read_stream(stream: IO[bytes], path: Path) -> list[RankTrace]:
 
 
 def _why(events: Events, gathered: Gathered) -> str:
-    """Say why a file with events is no trace of ours or of torch's."""
+    """Reason for which a file with events is no trace of simdp or torch."""
     if gathered.others:
         common = ", ".join(name for name, _ in gathered.others.most_common(4))
         return (

@@ -109,16 +109,16 @@ class Threads:
         for tid in np.unique(thread).tolist():
             if tid in self._of:
                 mine, up = self._of[tid]
-                asked = np.flatnonzero(thread == tid)
-                inside = innermost(self._start[mine], self._end[mine], up, at[asked])
-                found[asked] = np.where(inside >= 0, mine[inside], -1)
+                there = np.flatnonzero(thread == tid)
+                inside = innermost(self._start[mine], self._end[mine], up, at[there])
+                found[there] = np.where(inside >= 0, mine[inside], -1)
         return found
 
 
 # Columns ------------------------------------------------------------------------------------------
 
 STEP = "ProfilerStep#"
-"""How the annotation of a step begins; its number follows."""
+"""Beginning of the annotation of a step; its number follows."""
 
 Table = dict[str, Ints]
 """Columns of whole numbers by their names."""
@@ -214,8 +214,8 @@ def kernels_of(
         op[known] = np.where(held >= 0, ops[held], -1)
     step = step_at(steps, launched)
     if not known.any() and len(steps):
-        at = np.minimum(np.searchsorted(steps.number, device["said_step"]), len(steps) - 1)
-        step = np.where(steps.number[at] == device["said_step"], at, -1).astype(np.int64)
+        at = np.minimum(np.searchsorted(steps.number, device["own_step"]), len(steps) - 1)
+        step = np.where(steps.number[at] == device["own_step"], at, -1).astype(np.int64)
     kept, name = named(device["name"], names)
     return TraceKernels(
         names=kept,
@@ -234,7 +234,7 @@ def kernels_of(
 
 
 def is_without_device(device: Table) -> bool:
-    """Tell whether no device did anything."""
+    """Return whether no device has an event."""
     return not (device["kind"] != SYNC).any()
 
 
@@ -266,7 +266,7 @@ def standing_in(host: Table, calls: Sequence[tuple[int, int, int]], sent: Sequen
     nothing = np.full(len(row), -1, dtype=np.int64)
     table = {"name": host["name"][row], "kind": kind, "start": start, "end": end}
     table |= {"stream": host["thread"][row], "op": row, "pid": host["pid"][row]}
-    table |= {"device": nothing, "correlation": nothing, "nbytes": nothing, "said_step": nothing}
+    table |= {"device": nothing, "correlation": nothing, "nbytes": nothing, "own_step": nothing}
     return in_order(table)
 
 
@@ -322,14 +322,14 @@ def standing_kernels(
 # Calls --------------------------------------------------------------------------------------------
 
 BACKENDS = ("gloo:", "mpi:", "ucc:")
-"""How events of backends without a device begin: they last as long as the collective."""
+"""Beginnings of events of backends without a device; these last as long as the collective."""
 
 _SAME_SIZE = ("all_reduce", "broadcast", "reduce", "all_to_all")
 _OUTPUT_FIRST = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 PEERS = {"send": "Dst Rank", "recv": "Src Rank"}
-"""Where the other rank of a message stands."""
+"""Fields with the other rank of a message."""
 
 _WAY = re.compile(r":(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 
@@ -373,7 +373,7 @@ def calls_of(notes: Iterable[Note]) -> list[HostCall]:
 
 
 def fields_of(
-    notes: Sequence[Note], said: dict[str, Any], kernel: str, groups: dict[str, TraceGroup]
+    notes: Sequence[Note], kernel_fields: dict[str, Any], kernel: str, groups: dict[str, TraceGroup]
 ) -> Fields:
     """Merge the fields from notes, from a kernel and from its name.
 
@@ -381,48 +381,50 @@ def fields_of(
     ----------
     notes : sequence of Note
         Of the call.
-    said : dict
+    kernel_fields : dict
         Fields of the kernel; may be empty.
     kernel : str
         Its name; may be empty.
     groups : dict of str to TraceGroup
         Of the trace; where there is only one, it is the one.
     """
-    records = [note.args for note in notes if note.name == "record_param_comms"]
-    told = [said, *records]
+    notes_fields = [note.args for note in notes if note.name == "record_param_comms"]
+    records = [kernel_fields, *notes_fields]
     of_kernel = kernel_name(kernel)
-    names = [collective_name(str(_first(told, "Collective name") or ""))]
+    names = [collective_name(str(_first(records, "Collective name") or ""))]
     names += [note_name(note) for note in reversed(notes)]
     name = next(filter(None, names), of_kernel.collective) or "unknown"
     size, out, dtype = _by_shapes(notes, name)
-    size = whole(_first(told, "In msg nelems"), size)
-    dtype = dtype_name(_first(told, "dtype")) or dtype or of_kernel.dtype
-    group = str(_first(told, "Process Group Name") or "")
+    size = whole(_first(records, "In msg nelems"), size)
+    dtype = dtype_name(_first(records, "dtype")) or dtype or of_kernel.dtype
+    group = str(_first(records, "Process Group Name") or "")
     if not group and len(groups) == 1:
         group = next(iter(groups))
     known = groups.get(group)
-    members = whole(_first(told, "Group size"), (known and known.size) or -1)
-    out = whole(_first(told, "Out msg nelems"), out)
+    members = whole(_first(records, "Group size"), (known and known.size) or -1)
+    out = whole(_first(records, "Out msg nelems"), out)
     if members < 0 and name in ("all_gather", "reduce_scatter") and min(size, out) > 0:
         members = max(size, out) // min(size, out)
     if out < 0 <= size:
         out = _output_size(name, size, members)
-    sequence = whole(_first(told, "Seq"))
+    sequence = whole(_first(records, "Seq"))
     ways = of_kernel.algorithm, of_kernel.protocol
-    return Fields(name, size, out, dtype, group, members, sequence, _peer(told, notes, name), *ways)
+    return Fields(
+        name, size, out, dtype, group, members, sequence, _peer(records, notes, name), *ways
+    )
 
 
-def _peer(told: Sequence[dict[str, Any]], notes: Sequence[Note], name: str) -> int:
+def _peer(records: Sequence[dict[str, Any]], notes: Sequence[Note], name: str) -> int:
     """The other rank of a message, by its fields or by an event such as ``nccl:send 0->1``."""
     if name not in PEERS:
         return -1
     written = (_WAY.search(note.name) for note in notes)
     shown = next((int(way[2]) for way in written if way), -1)
-    return whole(_first(told, PEERS[name]), shown)
+    return whole(_first(records, PEERS[name]), shown)
 
 
-def _first(told: Iterable[dict[str, Any]], key: str) -> Any:
-    return next((fields[key] for fields in told if key in fields), None)
+def _first(records: Iterable[dict[str, Any]], key: str) -> Any:
+    return next((fields[key] for fields in records if key in fields), None)
 
 
 def _output_size(name: str, size: int, members: int) -> int:
@@ -477,7 +479,7 @@ def ranks_of(written: Any) -> tuple[int, ...] | None:
     return tuple(written)
 
 
-def groups_of(config: Any, told: Iterable[dict[str, Any]]) -> dict[str, TraceGroup]:
+def groups_of(config: Any, records: Iterable[dict[str, Any]]) -> dict[str, TraceGroup]:
     """Collect the process groups that the head of a trace and its collectives name."""
     found: dict[str, TraceGroup] = {}
     for entry in config if isinstance(config, list) else ():
@@ -485,9 +487,9 @@ def groups_of(config: Any, told: Iterable[dict[str, Any]]) -> dict[str, TraceGro
             name, ranks = str(entry["pg_name"]), ranks_of(entry.get("ranks"))
             size = whole(entry.get("pg_size"), len(ranks) if ranks else -1)
             backend = backend_of(str(entry.get("backend_config", "")))
-            said = str(entry.get("pg_desc", ""))
-            found[name] = TraceGroup(name, said, backend, ranks, size if size >= 0 else None)
-    for fields in told:
+            about = str(entry.get("pg_desc", ""))
+            found[name] = TraceGroup(name, about, backend, ranks, size if size >= 0 else None)
+    for fields in records:
         name = str(fields.get("Process Group Name", ""))
         if not name or (name in found and found[name].ranks is not None):
             continue
@@ -521,7 +523,7 @@ def backend_of(config: str) -> str:
 # Sent ---------------------------------------------------------------------------------------------
 
 SUBSTITUTES = {"all_reduce": ("reduce_scatter",)}
-"""What a backend without a device carries out by another collective."""
+"""Collectives that a backend without a device carries out by another one."""
 
 
 class SentBytes(NamedTuple):
@@ -605,7 +607,7 @@ def of_kernels(
     device: Table,
     host: Table,
     launch: Ints,
-    said: Mapping[int, dict[str, Any]],
+    kernel_fields: Mapping[int, dict[str, Any]],
     names: Sequence[str],
     steps: Ints,
     finder: Finder,
@@ -619,7 +621,7 @@ def of_kernels(
         In order.
     launch : ndarray, int64
         Row of the host call that launched each kernel, or -1.
-    said : mapping of int to dict
+    kernel_fields : mapping of int to dict
         Fields of the kernels, by their row.
     names : sequence of str
         Of all events.
@@ -636,7 +638,9 @@ def of_kernels(
         begun = int(host["start"][at]) if at >= 0 else None
         call = finder.at(begun, int(host["thread"][at])) if begun is not None else None
         notes = call.notes if call else []
-        fields = fields_of(notes, said.get(row, {}), names[int(device["name"][row])], groups)
+        fields = fields_of(
+            notes, kernel_fields.get(row, {}), names[int(device["name"][row])], groups
+        )
         enqueued = call.start if call else begun
         start, end = int(device["start"][row]), int(device["end"][row])
         found.append(SentBytes(fields, row, start, end, enqueued, int(steps[row])))
@@ -661,9 +665,9 @@ def of_backends(
         Of the trace.
     """
     mine = [note for note in notes if note.name.startswith(BACKENDS) and note_name(note)]
-    told = [(n, fields_of([n], {}, "", groups)) for n in sorted(mine, key=lambda n: n.start)]
+    listed = [(n, fields_of([n], {}, "", groups)) for n in sorted(mine, key=lambda n: n.start)]
     found = []
-    for note, fields in told:
+    for note, fields in listed:
         call = finder.before(note, fields)
         if call and call[1].name != fields.name:
             fields = call[1]._replace(dtype=fields.dtype)

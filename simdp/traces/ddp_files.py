@@ -68,11 +68,11 @@ TELLING = ("bucket_sizes", "module_name", "num_parameter_tensors", "avg_backward
 """Fields of which such a file has two at least."""
 
 WANTED = "write json.dump(model._get_ddp_logging_data(), file) after some steps of DDP"
-"""What a file should have been."""
+"""Wanted content of a file, for errors."""
 
 
 def is_logging(found: Any) -> bool:
-    """Tell whether a document is DDP's logging data."""
+    """Return whether a document is DDP's logging data."""
     return isinstance(found, dict) and sum(field in found for field in TELLING) >= 2
 
 

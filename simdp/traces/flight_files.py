@@ -91,7 +91,7 @@ class FlightEntry:
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """How far a rank came in a process group: numbers of collectives, -1 for none."""
+    """Progress of a rank in a process group: numbers of collectives, -1 for none."""
 
     last_enqueued: int
     last_started: int
@@ -140,7 +140,7 @@ CODES = (
     "ADDITEMS", "FROZENSET", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET",
     "LONG_BINGET",
 )  # fmt: skip
-"""What is understood; in pickle's own words."""
+"""Globals of a pickle that are read."""
 
 GLOBALS = ("GLOBAL", "STACK_GLOBAL", "INST")
 """Codes that ask for a function or a class by its name."""
@@ -199,8 +199,8 @@ def read_plain(raw: bytes, where: str, wanted: str) -> Any:
             ]
         ) from None
     except Exception as error:  # a damaged pickle may raise anything
-        said = shown(str(error) or type(error).__name__)[1:-1]
-        raise ScenarioError([f"{where}: is a damaged pickle ({said}); {wanted}."]) from None
+        reason = shown(str(error) or type(error).__name__)[1:-1]
+        raise ScenarioError([f"{where}: is a damaged pickle ({reason}); {wanted}."]) from None
 
 
 # Flight files -------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ WANTED = (
     "take a dump of NCCL's flight recorder (TORCH_FR_BUFFER_SIZE=2000, "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1), one file per rank"
 )
-"""What a file should have been."""
+"""Wanted content of a file, for errors."""
 
 _AT_THE_END = re.compile(r"(\d{1,6})(?:\.(?:pkl|pickle|json|bin|dump|trace))*$")
 _PEERS = re.compile(r"(\d+)\s*->\s*(\d+|\?)|(\d+)\s*<-\s*(\d+|\?)")
@@ -256,8 +256,8 @@ def parse_json(raw: bytes, where: str, wanted: str) -> Any:
     except RecursionError:
         raise ScenarioError([f"{where}: is nested too deeply; {wanted}."]) from None
     except ValueError as error:
-        said = shown(str(error))[1:-1]
-        raise ScenarioError([f"{where}: is no JSON ({said}); {wanted}."]) from None
+        reason = shown(str(error))[1:-1]
+        raise ScenarioError([f"{where}: is no JSON ({reason}); {wanted}."]) from None
 
 
 def read_record(path: Path) -> FlightRecord:
@@ -283,8 +283,8 @@ def read_record(path: Path) -> FlightRecord:
                 "read, as torch 2.4 and later write them."
             ]
         )
-    said = [number(fields.get("rank")), _rank_of(path)]
-    rank = next((one for one in said if one is not None), None)
+    ranks = [number(fields.get("rank")), _rank_of(path)]
+    rank = next((one for one in ranks if one is not None), None)
     kept = [_entry(entry) for entry in listed(entries, MAX_ENTRIES) if isinstance(entry, dict)]
     groups = _groups(fields.get("pg_config"), kept)
     status = {str(name): _status(entry) for name, entry in mapping(fields.get("pg_status")).items()}
@@ -340,10 +340,10 @@ def _status(entry: Any) -> GroupStatus:
 
 
 def _entry(fields: dict[Any, Any]) -> FlightEntry:
-    said = text(fields.get("profiling_name"))
+    name = text(fields.get("profiling_name"))
     group = listed(fields.get("process_group")) or [fields.get("pg_id", "")]
     sequence = number(fields.get("collective_seq_id", fields.get("seq_id")))
-    source, target = _peers(said)
+    source, target = _peers(name)
     return FlightEntry(
         record_id=_or(number(fields.get("record_id"))),
         group=str(group[0]),
@@ -351,8 +351,8 @@ def _entry(fields: dict[Any, Any]) -> FlightEntry:
         op_id=_or(number(fields.get("op_id"))),
         p2p_sequence=_or(number(fields.get("p2p_seq_id"))),
         is_p2p=fields.get("is_p2p") is True or source is not None or target is not None,
-        name=collective_name(said),
-        profiling_name=said,
+        name=collective_name(name),
+        profiling_name=name,
         source=source,
         target=target,
         input_sizes=_shapes(fields.get("input_sizes")),
@@ -374,9 +374,9 @@ def _or(found: int | None, otherwise: int = -1) -> int:
     return otherwise if found is None else found
 
 
-def _peers(said: str) -> tuple[int | None, int | None]:
+def _peers(name: str) -> tuple[int | None, int | None]:
     """Sender and receiver: ``nccl:send 1->2``, ``nccl:recv 3<-0``, ``recv 3<-?``."""
-    found = _PEERS.search(said)
+    found = _PEERS.search(name)
     if not found:
         return None, None
     source, target = (found[1], found[2]) if found[1] else (found[4], found[3])

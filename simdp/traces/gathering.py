@@ -134,7 +134,7 @@ def kernel_name(name: str) -> KernelName:
 
 
 def is_communication(name: str) -> bool:
-    """Tell by its name whether a kernel communicates: NCCL's, and AMD's RCCL's."""
+    """Return whether a kernel communicates, by its name: NCCL's, and AMD's RCCL's."""
     return name.startswith(("nccl", "rccl", "msccl"))
 
 
@@ -181,7 +181,7 @@ KINETO = ("cpu_op", "user_annotation", "cuda_runtime", "kernel", "gpu_memcpy")
 """Categories that messages name."""
 
 COMMS = ("record_param_comms", "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "rccl:", "xccl:")
-"""How host events begin that tell of collectives."""
+"""Beginnings of names of host events about collectives."""
 
 
 KEPT = (
@@ -224,7 +224,7 @@ class Gathered:
         Of both.
     notes : list of Note
         Of collectives, from the host.
-    said : dict of int to dict
+    kernel_fields : dict of int to dict
         Of kernels that communicate: their row, and their fields.
     num_odd, num_used : int
         Events without times, or which end before they begin; and all others that are kept.
@@ -239,10 +239,10 @@ class Gathered:
         self.host = IntTable("name", "kind", "start", "end", "thread", "correlation", "pid")
         self.device = IntTable(
             "name", "kind", "start", "end", "stream", "device", "correlation", "nbytes", "pid",
-            "said_step",
+            "own_step",
         )  # fmt: skip
         self.notes: list[Note] = []
-        self.said: dict[int, dict[str, Any]] = {}
+        self.kernel_fields: dict[int, dict[str, Any]] = {}
         self.num_odd, self.num_used = 0, 0
         self.num_numbered, self.numbered_to = 0, 0
         self.others: Counter[str] = Counter()
@@ -292,7 +292,7 @@ class Gathered:
         kind = -1 - kind
         if kind == COMPUTE and is_communication(name):
             kind = COMMUNICATION
-            self.said[len(self.device)] = kept(args)
+            self.kernel_fields[len(self.device)] = kept(args)
         stream = self.places.number(args.get("stream", event.get("tid")))
         pid = self.places.number(event.get("pid"))
         device, nbytes = whole(args.get("device")), whole(args.get("bytes"))

@@ -34,7 +34,7 @@ def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
 
 
 def covered(start: Floats, end: Floats, at: Floats) -> Floats:
-    """How much of the time before each instant disjoint intervals in order cover.
+    """Length that disjoint intervals in order cover before each instant.
 
     Parameters
     ----------

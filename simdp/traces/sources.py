@@ -44,8 +44,8 @@ def of_path(path: Path) -> list[RankTrace]:
         files, others = _in_folder(path)
         traces = _of_one_job(path, [trace for file in files for trace in of_file(file)])
         if others:
-            said = f"Files of its folder that are no traces were passed over: {_named(others)}."
-            traces[0] = _with_remark(traces[0], said)
+            remark = f"Files of its folder that are no traces were passed over: {_named(others)}."
+            traces[0] = _with_remark(traces[0], remark)
         return traces
     if is_packed_folder(path):
         return _of_one_job(path, list(_in_archive(path)))
@@ -59,7 +59,7 @@ def of_file(path: Path) -> list[RankTrace]:
 
 
 def is_packed_folder(path: Path) -> bool:
-    """Tell whether a file is a .tar or a .tar.gz, by its beginning."""
+    """Return whether a file is a .tar or a .tar.gz, by its beginning."""
     try:
         with opened(path) as stream:
             return stream.read(262)[257:] == b"ustar"
@@ -68,7 +68,7 @@ def is_packed_folder(path: Path) -> bool:
 
 
 def is_trace(stream: IO[bytes]) -> bool:
-    """Tell by its beginning whether a file holds events."""
+    """Return whether a file holds events, by its beginning."""
     try:
         text = stream.read(BEGINNING)
     except (OSError, EOFError, zlib.error):
@@ -136,12 +136,12 @@ def _with_rank(trace: RankTrace) -> RankTrace:
     found = _RANK.findall(trace.path.name)
     if len(set(found)) != 1:
         return trace
-    said = f"It does not say its rank: {int(found[0])} is taken from the name of the file."
-    return _with_remark(replace(trace, rank=int(found[0])), said)
+    remark = f"It does not say its rank: {int(found[0])} is taken from the name of the file."
+    return _with_remark(replace(trace, rank=int(found[0])), remark)
 
 
-def _with_remark(trace: RankTrace, said: str) -> RankTrace:
-    return replace(trace, remarks=(*trace.remarks, said))
+def _with_remark(trace: RankTrace, remark: str) -> RankTrace:
+    return replace(trace, remarks=(*trace.remarks, remark))
 
 
 def _of_one_job(path: Path, traces: Sequence[RankTrace]) -> list[RankTrace]:
@@ -156,8 +156,8 @@ def _of_one_job(path: Path, traces: Sequence[RankTrace]) -> list[RankTrace]:
     apart = max(abs(trace.origin_ns - first.origin_ns) for trace in ordered)
     if apart > _FAR_APART_NS and min(trace.origin_ns for trace in ordered) > _SINCE_1970_NS:
         hours = apart / _FAR_APART_NS
-        said = f"By their clocks, the traces of the ranks begin {hours:,.1f} hours apart."
-        ordered[0] = _with_remark(ordered[0], said)
+        remark = f"By their clocks, the traces of the ranks begin {hours:,.1f} hours apart."
+        ordered[0] = _with_remark(ordered[0], remark)
     return ordered
 
 
@@ -182,7 +182,7 @@ def _twice(traces: Sequence[RankTrace]) -> Iterator[str]:
 
 
 def _strangers(traces: Sequence[RankTrace]) -> Iterator[str]:
-    """Say which traces are not of one job: by world size, members of groups, and steps."""
+    """Remark on traces of different jobs, by world size, members of groups, and steps."""
     advice = "keep the files of one job only."
     first = traces[0]
     for trace in traces:
@@ -204,7 +204,7 @@ def _strangers(traces: Sequence[RankTrace]) -> Iterator[str]:
 
 
 def _other_group(first: RankTrace, trace: RankTrace) -> str:
-    """Say which group of all ranks has other members in another trace; empty if none has."""
+    """Name a group of all ranks with other members in another trace; empty if there is none."""
     for name, group in trace.groups.items():
         known = first.groups.get(name)
         if known is None or None in (group.size, known.size) or trace.world_size is None:
@@ -227,7 +227,7 @@ def _no_step_in_common(first: RankTrace, trace: RankTrace) -> bool:
 # Reading ------------------------------------------------------------------------------------------
 
 PathKind = Literal["traces", "flight_records", "ddp_logging"]
-"""What a path may hold, by the function that reads it: `read_traces` and so on."""
+"""Contents of a path, by the function that reads it: `read_traces` and so on."""
 
 ALLOWED = (
     "traces of torch.profiler or of simdp (.json, .json.gz, a folder or .tar.gz of them), dumps of "

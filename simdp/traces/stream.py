@@ -34,7 +34,7 @@ UNUSED = re.compile(
 _BETWEEN = re.compile(r"[\s,]*+")
 _AN_EVENT = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
 _WAIT_FOR = 64
-"""Where a value is broken so near to the end of the window, more text may mend it."""
+"""Distance to the end of the window within which more text may complete a broken value."""
 
 _DECODER = json.JSONDecoder(parse_float=cast("type[float]", str), parse_constant=str, strict=False)
 """Numbers with a point stay text: times since 1970 have more digits than a float holds."""
@@ -253,12 +253,12 @@ class Events:
 
     def _without_events(self, cut: bool) -> None:
         keys = ", ".join(list(self.head)[:6]) or "nothing"
-        said = f"its fields are {shown(keys)[1:-1]}"
+        reason = f"its fields are {shown(keys)[1:-1]}"
         if "nodes" in self.head:
-            said = "it is an execution trace, which holds no times"
+            reason = "it is an execution trace, which holds no times"
         elif cut:
-            said += ", and there it is cut"
-        raise ScenarioError([f"{self._where}: is JSON without traceEvents: {said}; {WANTED}."])
+            reason += ", and there it is cut"
+        raise ScenarioError([f"{self._where}: is JSON without traceEvents: {reason}; {WANTED}."])
 
     def _listed(self) -> Iterator[dict[str, Any]]:
         """Yield the events of the list that begins here."""
@@ -306,4 +306,4 @@ WANTED = (
     "write a trace with torch.profiler's export_chrome_trace (.json or .json.gz), or take "
     "simdp's trace.json"
 )
-"""What a file should have been."""
+"""Wanted content of a file, for errors."""

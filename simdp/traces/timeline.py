@@ -22,7 +22,7 @@ FILLING = 0.9
 """A host that takes less than this part of its device's time for a step runs ahead of it."""
 
 OPTIMIZER = "Optimizer.step#"
-"""How the annotation of an optimizer's step begins."""
+"""Beginning of the annotation of an optimizer's step."""
 
 
 class StepMarks(NamedTuple):

@@ -53,7 +53,7 @@ Sent = tuple[tuple[int, str], ...]
 
 
 def _by_step(line: RankTimeline, name: str) -> list[Sent]:
-    """What each step of a rank sends, as elements and dtypes in order."""
+    """Elements and dtypes that each step of a rank sends, in order."""
     calls = line.trace.collectives
     if name not in calls.names:
         return []
@@ -70,7 +70,7 @@ def _by_step(line: RankTimeline, name: str) -> list[Sent]:
 
 
 def _usual(steps: Sequence[Sent]) -> Sent:
-    """What most steps send: the first one of DDP has a single bucket."""
+    """The most common step: the first one of DDP has a single bucket."""
     common = Counter(step for step in steps if step).most_common(1)
     return common[0][0] if common else ()
 
@@ -84,7 +84,7 @@ def _period(sent: Sequence[tuple[int, str]]) -> Sent:
 
 
 def rule_in_words(found: Sequence[BucketRow]) -> str | None:
-    """Say how buckets compare with torch's rule; None where there are none."""
+    """Describe how buckets compare with torch's rule; None without buckets."""
     if not found or any(row.dtype not in ITEMSIZE for row in found):
         return None
     elements = [row.num_elements for row in found]
@@ -118,7 +118,7 @@ def preset_buckets(name: str) -> list[int]:
 
 
 def diagnose_logging(logged: DdpLogging) -> Diagnosis:
-    """Tell what the means of a run say.
+    """Diagnose a run by its means.
 
     The time of a step is forward and backward: what the optimizer, data and the host take is not
     in the data.

@@ -159,7 +159,7 @@ def rank_without_a_call(calls: Mapping[int, Sequence[RankCall]]) -> tuple[int, .
 # Dumps of the flight recorder ---------------------------------------------------------------------
 
 STATES = ("scheduled", "started", "completed")
-"""How far a collective comes, in order."""
+"""States of a collective, in order."""
 
 Calls = dict[int, dict[int, FlightEntry]]
 """By rank and sequence number."""

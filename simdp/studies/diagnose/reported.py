@@ -310,7 +310,7 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
 
 
 class _Links:
-    """What the links of a job's machine should give."""
+    """Expected times of collectives on the links of a job's machine."""
 
     def __init__(self, machine: str, gpus: int) -> None:
         _, (self.cluster,) = load_clusters(Path(machine), [gpus])
@@ -346,26 +346,26 @@ class _Links:
 
 
 def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
-    """What follows from the times alone."""
-    said = f"{_of(job.comm, job)} is exposed communication"
+    """Findings from the times alone."""
+    text = f"{_of(job.comm, job)} is exposed communication"
     rates = links.bus_bandwidth(LARGE)
     factor = bus_bandwidth_factor("all_reduce", job.gpus)
     if rates is not None and factor and job.comm:
         usual, low, high = (rate * job.comm / factor for rate in rates)
-        said += (
+        text += (
             f"; in this time {links.machine}'s links all_reduce {nbytes(usual)} among {job.gpus} "
             f"GPUs (90 %: {nbytes(low)} to {nbytes(high)}; bus bandwidth {_rate(rates[0])}): "
             f"gradients of {_billions(usual / 4)} parameters in float32, of {_billions(usual / 2)} "
             "in 16 bits. Fewer parameters mean slower links, a slow rank, or nothing that "
             "overlaps"
         )
-    yield Finding("exposed_communication", job.comm / job.step, f"{said}.", (), job.comm)
-    said = (
+    yield Finding("exposed_communication", job.comm / job.step, f"{text}.", (), job.comm)
+    text = (
         f"{_of(job.compute, job)} is compute and all else; with --model it is compared with what "
         "that model's kernels take, with --parameters its communication with what they expose. "
         f"With all communication hidden a step takes {seconds(job.compute)} at best"
     )
-    yield Finding("compute_bound", job.compute / job.step, f"{said}.", (), job.compute)
+    yield Finding("compute_bound", job.compute / job.step, f"{text}.", (), job.compute)
 
 
 class _Simulated(NamedTuple):
@@ -380,7 +380,7 @@ class _Simulated(NamedTuple):
 
     @property
     def comm(self) -> float:
-        """What is exposed, with what waits."""
+        """Exposed communication, with waiting."""
         return float(self.metrics["exposed_comm_s"] + self.metrics["wait_s"])
 
 
@@ -477,7 +477,7 @@ class _Job:
         return comm, (max(low, 0.0), max(high, comm))
 
     def _expected(self) -> dict[str, Any]:
-        """What such a job should take."""
+        """Expected times of such a job."""
         if self.whole is None:
             low, high = (self.job.compute + end for end in self.exposed_in)
             step, compute, comm = self.job.compute + self.exposed, self.job.compute, self.exposed
@@ -515,7 +515,7 @@ class _Job:
             repaired = Remedy(
                 "communication that overlaps backward, as DDP's does", job.compute + self.exposed
             )
-            said = (
+            text = (
                 f"{self._exposed_words(job.comm)}; without any overlap with backward it would be "
                 f"{seconds(without.comm)}, about what was reported"
             )
@@ -523,7 +523,7 @@ class _Job:
             helps = tuple(one for one in helps if not one.change.startswith("strategy.overlap"))
             tried = tuple(sorted((repaired, *helps), key=lambda one: one.step_time_s))
             tried = tried if remedies else ()
-            yield self._finding("exposed_communication", job.comm, f"{said}.", tried)
+            yield self._finding("exposed_communication", job.comm, f"{text}.", tried)
             return
         usual = job.comm - excess
         if excess:
@@ -541,22 +541,22 @@ class _Job:
         )
 
     def _finding(
-        self, cause: Any, time: float, said: str, remedies: tuple[Remedy, ...] = ()
+        self, cause: Any, time: float, text: str, remedies: tuple[Remedy, ...] = ()
     ) -> Finding:
-        return Finding(cause, time / self.job.step, said, (), time, remedies)
+        return Finding(cause, time / self.job.step, text, (), time, remedies)
 
     def _of_compute(self) -> Iterator[Finding]:
         job, known = self.job, self.expected
         if self.whole is None:
-            said = (
+            text = (
                 f"{_of(job.compute, job)} is compute and all else; --model in place of "
                 "--parameters says whether that is much"
             )
-            yield self._finding("compute_bound", job.compute, f"{said}.")
+            yield self._finding("compute_bound", job.compute, f"{text}.")
             return
         compute, (low, high) = known["compute_s"], known["compute_interval_s"]
         model = job.model["kind"] if isinstance(job.model, dict) else job.model
-        said = (
+        text = (
             f"{_of(job.compute, job)} is compute and all else, where {model} should take "
             f"{seconds(compute)} with {self.microbatch} samples per GPU (90 %: {seconds(low)} to "
             f"{seconds(high)})"
@@ -564,18 +564,18 @@ class _Job:
         whole = self.whole.metrics
         if whole["mfu"]:
             reached = whole["mfu"] * whole["step_time_s"] / job.step
-            said += f"; the MFU is {percent(reached)}"
+            text += f"; the MFU is {percent(reached)}"
         parts = [
             f"{name} {percent(share * whole['step_time_s'] / compute)}"
             for name, share, _ in step_shares(self.whole)[: len(self.whole.compute_parts)]
             if share * whole["step_time_s"] >= WORTH * compute
         ]
         if parts:
-            said += f"; of this compute {', '.join(parts)}"
+            text += f"; of this compute {', '.join(parts)}"
         if job.compute < low:
-            said += "; it is faster than that: is the batch, the model or the precision another?"
+            text += "; it is faster than that: is the batch, the model or the precision another?"
         more = job.compute - compute if job.compute > high else 0.0
-        yield self._finding("compute_bound", job.compute - more, f"{said}.")
+        yield self._finding("compute_bound", job.compute - more, f"{text}.")
         if more:
             why = (
                 f"{_of(more, job)} is more than {model} should take in compute: data that come "
@@ -586,30 +586,30 @@ class _Job:
 
     def _exposed_words(self, part: float) -> str:
         low, high = self.exposed_in
-        said = (
+        text = (
             f"{_of(part, self.job)} is exposed communication, where such a job exposes "
             f"{seconds(self.exposed)} (90 %: {seconds(low)} to {seconds(high)})"
         )
         if sent := self._sent():
-            said += f" and sends {nbytes(sent)} per GPU"
-        return said
+            text += f" and sends {nbytes(sent)} per GPU"
+        return text
 
     def _slow_words(self, excess: float) -> str:
         job, sent = self.job, self._sent()
-        said = f"{_of(excess, job)} is more exposed communication than such links explain"
+        text = f"{_of(excess, job)} is more exposed communication than such links explain"
         factor = bus_bandwidth_factor("all_reduce", job.gpus) or 1.0
         rates = self.links.bus_bandwidth(min(sent / factor, BUCKET))
         if rates is not None:
             implied, (usual, low, high) = sent / job.comm, rates
-            said += (
+            text += (
                 f": {nbytes(sent)} per GPU in {seconds(job.comm)} is a bus bandwidth of "
                 f"{_rate(implied)} where nothing is hidden, and {self.links.machine} gives "
                 f"{_rate(usual)} (90 %: {_rate(low)} to {_rate(high)})"
             )
             others = [*self._machines_like(implied)]
             if others:
-                said += f"; {_rate(implied)} is what {' and '.join(others)} gives"
-        return f"{said}. Or the ranks wait for a slow one: traces of all ranks tell these apart."
+                text += f"; {_rate(implied)} is what {' and '.join(others)} gives"
+        return f"{text}. Or the ranks wait for a slow one: traces of all ranks tell these apart."
 
     def _machines_like(self, rate: float) -> Iterator[str]:
         """Machines with the same devices and links of about this bus bandwidth."""
@@ -625,7 +625,7 @@ class _Job:
                 yield name
 
     def _sent(self) -> float:
-        """What a rank sends in a step [bytes]."""
+        """Bytes that a rank sends in a step."""
         return float(max(self.planned.metrics["bytes_sent_per_rank"]))
 
     def _without_overlap(self) -> _Simulated | None:
@@ -639,7 +639,7 @@ class _Job:
     # Remedies ------------------------------------------------------------------------------------
 
     def _remedies(self, without: _Simulated | None) -> tuple[Remedy, ...]:
-        """What would help the job as it was reported, the best first."""
+        """Remedies for the job as it was reported, the best first."""
         base = without or self._as_reported()
         result = times_alone(base.scenario) or simulate(base.scenario)
         advice = would_help(base.scenario, result)

@@ -200,7 +200,7 @@ class Evidence:
 
     @property
     def _kernels(self) -> str:
-        """What computes: without a device, the host's operators stand for kernels."""
+        """Name of kernels: without a device, the host's operators stand for them."""
         launched = self._case.lines[0].trace.kernels.launched
         return "operators" if np.isnan(launched).all() else "kernels"
 

@@ -412,7 +412,7 @@ def _layers_of_gathers(
 def _timed(
     order: Sequence[ReplayedLayer], gathers: Sequence[StepCollective], step: StepWork
 ) -> list[int]:
-    """Where in forward the parameters of each gather are used first.
+    """Index of the layer that uses the parameters of each gather first.
 
     That is by the kernel which waited for it. Without one it is not before it was there, and as far
     on as those before it have elements.

@@ -156,7 +156,7 @@ def _carried_on(own: Sequence[int]) -> Ints:
 def _inside(
     trace: RankTrace, window: StepWindow, launched: Floats, prefix: str, join: float
 ) -> Bools:
-    """Which kernels were launched while host events with names of a prefix went on."""
+    """Return which kernels were launched during host events with a prefix."""
     host = trace.host
     at = host.named(prefix) & (host.start >= window.host_begin) & (host.start < window.host_end)
     start, end = union(host.start[at], host.end[at] + join)

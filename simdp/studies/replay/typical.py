@@ -257,7 +257,7 @@ READY = "torch::autograd::AccumulateGrad"
 
 
 def ready_times(trace: RankTrace, step: StepWork) -> list[float]:
-    """When gradients of a step became ready on the host, by the trace's clock [s]."""
+    """Instants at which gradients of a step are ready on the host, on the trace's clock [s]."""
     host = trace.host
     if READY not in host.names or not len(step.launched):
         return []
