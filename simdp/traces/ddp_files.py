@@ -15,49 +15,29 @@ from simdp.traces.rows import number, quantity, text
 
 @dataclass(frozen=True)
 class DdpLogging:
-    """Means over the iterations that torch's DDP timed, and its buckets.
+    """Means over the iterations that torch's DDP timed, and its buckets."""
 
-    Attributes
-    ----------
-    path : Path
-        Which file.
-    rank, world_size : int or None
-        Which rank, of how many.
-    backend : str
-        ``"nccl"``, ``"gloo"``; may be empty.
-    module : str
-        Name of the module's class; may be empty.
-    iteration : int or None
-        How many were run.
-    forward_s, backward_s : float or None
-        Compute of forward and backward [s].
-    backward_comm_s, overlap_s : float or None
-        From the first to the last all-reduce, and its part hidden by compute [s].
-    bucket_nbytes : tuple of int
-        Sizes of the buckets in the order of their launch, rebuilt where they were [bytes].
-    parameter_nbytes, num_parameters : int or None
-        Of all parameters [bytes], and how many tensors they are.
-    dtypes : tuple of str
-        Data type of the parameters, in torch's name.
-    fields : dict of str to (int, float, str or bool)
-        All fields of the file, as written.
-    """
-
-    path: Path
+    path: Path  # which file
+    # rank, world_size: which rank, of how many
     rank: int | None
     world_size: int | None
-    backend: str
-    module: str
-    iteration: int | None
+    backend: str  # ``"nccl"``, ``"gloo"``; may be empty
+    module: str  # name of the module's class; may be empty
+    iteration: int | None  # how many were run
+    # forward_s, backward_s: compute of forward and backward [s]
     forward_s: float | None
     backward_s: float | None
+    # backward_comm_s, overlap_s: from the first to the last all-reduce, and its part hidden by
+    # compute [s]
     backward_comm_s: float | None
     overlap_s: float | None
+    # sizes of the buckets in the order of their launch, rebuilt where they were [bytes]
     bucket_nbytes: tuple[int, ...]
+    # parameter_nbytes, num_parameters: of all parameters [bytes], and how many tensors they are
     parameter_nbytes: int | None
     num_parameters: int | None
-    dtypes: tuple[str, ...]
-    fields: dict[str, int | float | str | bool]
+    dtypes: tuple[str, ...]  # data type of the parameters, in torch's name
+    fields: dict[str, int | float | str | bool]  # all fields of the file, as written
 
 
 # Ddp files ----------------------------------------------------------------------------------------

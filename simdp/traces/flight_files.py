@@ -25,68 +25,36 @@ from simdp.traces.stream import opened
 
 @dataclass(frozen=True)
 class FlightEntry:
-    """A collective or a message.
+    """A collective or a message."""
 
-    Attributes
-    ----------
-    record_id : int
-        Number of the record on its rank.
-    group : str
-        Name of the process group.
-    sequence, op_id : int
-        Number of the collective in its group, and of the operation; -1 unknown.
-    p2p_sequence : int
-        Number of the message in its group; -1 unknown.
-    is_p2p : bool
-        Whether it is a message.
-    name : str
-        In torch's terms: ``"all_reduce"``, ``"send"``.
-    profiling_name : str
-        As it is written: ``"nccl:all_reduce"``, ``"nccl:send 1->2"``.
-    source, target : int or None
-        Of a message: group ranks.
-    input_sizes, output_sizes : tuple of tuple of int
-        Shapes of the tensors.
-    input_dtypes, output_dtypes : tuple of str
-        In torch's names: ``"float32"``.
-    state : str
-        ``"scheduled"``, ``"started"`` or ``"completed"``.
-    retired : bool
-        Whether the watchdog is done with it; retired, yet not completed: it timed out.
-    created_ns : int
-        When the host enqueued it [ns].
-    started_ns, completed_ns : int or None
-        When the watchdog saw it started and completed, which may be late [ns].
-    duration_s : float or None
-        On the device, where timing was on [s].
-    timeout_s : float or None
-        After which it times out [s].
-    frames : tuple of str
-        Where it was called: ``"train.py:31 step"``, the innermost first.
-    """
-
-    record_id: int
-    group: str
+    record_id: int  # number of the record on its rank
+    group: str  # name of the process group
+    # sequence, op_id: number of the collective in its group, and of the operation; -1 unknown
     sequence: int
     op_id: int
-    p2p_sequence: int
-    is_p2p: bool
-    name: str
-    profiling_name: str
+    p2p_sequence: int  # number of the message in its group; -1 unknown
+    is_p2p: bool  # whether it is a message
+    name: str  # in torch's terms: ``"all_reduce"``, ``"send"``
+    profiling_name: str  # as it is written: ``"nccl:all_reduce"``, ``"nccl:send 1->2"``
+    # source, target: of a message: group ranks
     source: int | None
     target: int | None
+    # input_sizes, output_sizes: shapes of the tensors
     input_sizes: tuple[tuple[int, ...], ...]
     output_sizes: tuple[tuple[int, ...], ...]
+    # input_dtypes, output_dtypes: in torch's names: ``"float32"``
     input_dtypes: tuple[str, ...]
     output_dtypes: tuple[str, ...]
-    state: str
-    retired: bool
-    created_ns: int
+    state: str  # ``"scheduled"``, ``"started"`` or ``"completed"``
+    retired: bool  # whether the watchdog is done with it; retired, yet not completed: it timed out
+    created_ns: int  # when the host enqueued it [ns]
+    # started_ns, completed_ns: when the watchdog saw it started and completed, which may be late
+    # [ns]
     started_ns: int | None
     completed_ns: int | None
-    duration_s: float | None
-    timeout_s: float | None
-    frames: tuple[str, ...]
+    duration_s: float | None  # on the device, where timing was on [s]
+    timeout_s: float | None  # after which it times out [s]
+    frames: tuple[str, ...]  # where it was called: ``"train.py:31 step"``, the innermost first
 
 
 @dataclass(frozen=True)
@@ -100,33 +68,15 @@ class GroupStatus:
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """The dump of one rank.
+    """The dump of one rank."""
 
-    Attributes
-    ----------
-    path : Path
-        Which file.
-    rank : int or None
-        Rank; None if neither the file nor its name gives it.
-    version : str
-        Of the format: ``"2.5"``.
-    groups : dict of str to TraceGroup
-        Process groups, by their names.
-    status : dict of str to GroupStatus
-        How far the rank came in each.
-    entries : tuple of FlightEntry
-        In the order in which they were recorded.
-    remarks : tuple of str
-        Missing or unusual data: whole sentences.
-    """
-
-    path: Path
-    rank: int | None
-    version: str
-    groups: dict[str, TraceGroup]
-    status: dict[str, GroupStatus]
-    entries: tuple[FlightEntry, ...]
-    remarks: tuple[str, ...]
+    path: Path  # which file
+    rank: int | None  # rank; None if neither the file nor its name gives it
+    version: str  # of the format: ``"2.5"``
+    groups: dict[str, TraceGroup]  # process groups, by their names
+    status: dict[str, GroupStatus]  # how far the rank came in each
+    entries: tuple[FlightEntry, ...]  # in the order in which they were recorded
+    remarks: tuple[str, ...]  # missing or unusual data: whole sentences
 
 
 # Pickles ------------------------------------------------------------------------------------------

@@ -18,58 +18,33 @@ from simdp.arrays import Array, Bools, Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class TraceCollectives:
-    """Collectives and messages of a rank, sorted by their start.
+    """Collectives and messages of a rank, sorted by their start."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Every name once, in torch's spelling: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
-        ``broadcast``, ``reduce``, ``all_to_all``, ``gather``, ``scatter``, ``send``, ``recv``,
-        ``barrier``, ``send_recv`` (messages, or an all_to_all, if the trace does not distinguish
-        them), ``unknown``.
-    name : ndarray, int64
-        Which of ``names`` each has.
-    kernel : ndarray, int64
-        Index into the kernels, or -1 where none belongs to it.
-    num_elements, out_elements : ndarray, int64
-        Of this rank's input and output; -1 unknown.
-    dtype : ndarray, str
-        In torch's name, ``"float32"``; ``""`` unknown.
-    group : ndarray, str
-        Name of the process group; ``""`` unknown.
-    group_size : ndarray, int64
-        Its ranks; -1 unknown.
-    sequence : ndarray, int64
-        Number of the collective in its group; -1 unknown.
-    peer : ndarray, int64
-        Of a message the other rank, by its number in the group; -1 unknown, or none.
-    algorithm, protocol : ndarray, str
-        ``"RING"``, ``"TREE"`` ... and ``"LL"``, ``"LL128"``, ``"SIMPLE"``; ``""`` unknown.
-    start, end : ndarray, float64
-        Of the kernel, else of the host's call [s]; a rank enters at the start, and waits there
-        for the others.
-    step : ndarray, int64
-        Index of the step in which the host called it, or -1.
-    enqueued : ndarray, float64
-        The host's call [s]; nan unknown.
-    """
-
+    # every name once, in torch's spelling: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
+    # ``broadcast``, ``reduce``, ``all_to_all``, ``gather``, ``scatter``, ``send``, ``recv``,
+    # ``barrier``, ``send_recv`` (messages, or an all_to_all, if the trace does not distinguish
+    # them), ``unknown``
     names: tuple[str, ...]
-    name: Ints
-    kernel: Ints
+    name: Ints  # which of ``names`` each has
+    kernel: Ints  # index into the kernels, or -1 where none belongs to it
+    # num_elements, out_elements: of this rank's input and output; -1 unknown
     num_elements: Ints
     out_elements: Ints
-    dtype: Array
-    group: Array
-    group_size: Ints
-    sequence: Ints
-    peer: Ints
+    dtype: Array  # in torch's name, ``"float32"``; ``""`` unknown
+    group: Array  # name of the process group; ``""`` unknown
+    group_size: Ints  # its ranks; -1 unknown
+    sequence: Ints  # number of the collective in its group; -1 unknown
+    peer: Ints  # of a message the other rank, by its number in the group; -1 unknown, or none
+    # algorithm, protocol: ``"RING"``, ``"TREE"`` ... and ``"LL"``, ``"LL128"``, ``"SIMPLE"``;
+    # ``""`` unknown.
     algorithm: Array
     protocol: Array
+    # start, end: of the kernel, else of the host's call [s]; a rank enters at the start, and waits
+    # there for the others
     start: Floats
     end: Floats
-    step: Ints
-    enqueued: Floats
+    step: Ints  # index of the step in which the host called it, or -1
+    enqueued: Floats  # the host's call [s]; nan unknown
 
     def __len__(self) -> int:
         return len(self.start)
@@ -130,44 +105,23 @@ KERNEL_KINDS = ("compute", "communication", "copy", "set", "sync")
 
 @dataclass(frozen=True, eq=False)
 class TraceKernels:
-    """Device events, sorted by their start.
+    """Device events, sorted by their start."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Every name once.
-    name : ndarray, int64
-        Which of ``names`` each has.
-    kind : ndarray, int64
-        ``COMPUTE``, ``COMMUNICATION``, ``COPY``, ``SET`` or ``SYNC``.
-    start, end : ndarray, float64
-        On the device, after the trace's origin [s].
-    stream : ndarray, int64
-        On which stream; without a device, of which thread.
-    device : ndarray, int64
-        Which device of the process; -1 unknown.
-    launched, launch_end : ndarray, float64
-        The host call that launched it [s]; nan if it is not in the trace.
-    step : ndarray, int64
-        Index of the step in which it was *launched*, -1 outside of all, or if that is not known.
-    op : ndarray, int64
-        Index into the host events of the operator that it belongs to, or -1.
-    nbytes : ndarray, float64
-        Of copies and sets [bytes]; nan for all else.
-    """
-
-    names: tuple[str, ...]
-    name: Ints
-    kind: Ints
+    names: tuple[str, ...]  # every name once
+    name: Ints  # which of ``names`` each has
+    kind: Ints  # ``COMPUTE``, ``COMMUNICATION``, ``COPY``, ``SET`` or ``SYNC``
+    # start, end: on the device, after the trace's origin [s]
     start: Floats
     end: Floats
-    stream: Ints
-    device: Ints
+    stream: Ints  # on which stream; without a device, of which thread
+    device: Ints  # which device of the process; -1 unknown
+    # launched, launch_end: the host call that launched it [s]; nan if it is not in the trace
     launched: Floats
     launch_end: Floats
+    # index of the step in which it was *launched*, -1 outside of all, or if that is not known
     step: Ints
-    op: Ints
-    nbytes: Floats
+    op: Ints  # index into the host events of the operator that it belongs to, or -1
+    nbytes: Floats  # of copies and sets [bytes]; nan for all else
 
     def __len__(self) -> int:
         return len(self.start)
@@ -187,31 +141,16 @@ HOST_KINDS = ("op", "annotation", "runtime")
 
 @dataclass(frozen=True, eq=False)
 class HostEvents:
-    """Operators, annotations and calls of the runtime, sorted by their start.
+    """Operators, annotations and calls of the runtime, sorted by their start."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Every name once.
-    name : ndarray, int64
-        Which of ``names`` each has.
-    kind : ndarray, int64
-        ``OP``, ``ANNOTATION`` or ``RUNTIME``.
-    start, end : ndarray, float64
-        After the trace's origin [s].
-    thread : ndarray, int64
-        On which thread.
-    step : ndarray, int64
-        Index of the step in which it began, or -1.
-    """
-
-    names: tuple[str, ...]
-    name: Ints
-    kind: Ints
+    names: tuple[str, ...]  # every name once
+    name: Ints  # which of ``names`` each has
+    kind: Ints  # ``OP``, ``ANNOTATION`` or ``RUNTIME``
+    # start, end: after the trace's origin [s]
     start: Floats
     end: Floats
-    thread: Ints
-    step: Ints
+    thread: Ints  # on which thread
+    step: Ints  # index of the step in which it began, or -1
 
     def __len__(self) -> int:
         return len(self.start)
@@ -224,42 +163,21 @@ class HostEvents:
 
 @dataclass(frozen=True)
 class TraceGroup:
-    """A process group.
+    """A process group."""
 
-    Attributes
-    ----------
-    name : str
-        As torch calls it: ``"0"``, or ``"default_pg"`` in older traces.
-    description : str
-        Its name in the program; may be empty.
-    backend : str
-        ``"nccl"``, ``"gloo"``; empty if it is not known.
-    ranks : tuple of int, or None
-        Its ranks; None if they are not known, or cut.
-    size : int or None
-        How many they are.
-    """
-
-    name: str
-    description: str
-    backend: str
-    ranks: tuple[int, ...] | None
-    size: int | None
+    name: str  # as torch calls it: ``"0"``, or ``"default_pg"`` in older traces
+    description: str  # its name in the program; may be empty
+    backend: str  # ``"nccl"``, ``"gloo"``; empty if it is not known
+    ranks: tuple[int, ...] | None  # its ranks; None if they are not known, or cut
+    size: int | None  # number of its ranks
 
 
 @dataclass(frozen=True, eq=False)
 class TraceSteps:
-    """The steps of a rank, by its host: one per ``ProfilerStep#N``, in order.
+    """The steps of a rank, by its host: one per ``ProfilerStep#N``, in order."""
 
-    Attributes
-    ----------
-    number : ndarray, int64
-        N.
-    start, end : ndarray, float64
-        On the host's clock, after the trace's origin [s].
-    """
-
-    number: Ints
+    number: Ints  # N of the annotation
+    # start, end: on the host's clock, after the trace's origin [s]
     start: Floats
     end: Floats
 
@@ -269,49 +187,22 @@ class TraceSteps:
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """Trace of one rank; all times are seconds after ``origin_ns``.
-
-    Attributes
-    ----------
-    path : Path
-        Which file.
-    source : "kineto" or "simdp"
-        Writer: torch's profiler, or simdp.
-    rank, world_size : int or None
-        Which rank, of how many; None if that is not known.
-    device_name : str or None
-        Name from the driver; None without a device.
-    groups : dict of str to TraceGroup
-        Process groups, by their names.
-    origin_ns : int
-        Clock of the file at time 0 [ns]; ranks of one host share it.
-    steps : Steps
-        Empty if the trace was taken without a schedule.
-    kernels : Kernels
-        Events of the device.
-    collectives : Collectives
-        Collectives.
-    host : HostEvents
-        Events of the host.
-    remarks : tuple of str
-        Missing, cut, sampled or unusual data: whole sentences.
-    machine : str or None
-        Catalogue name of the job's machine; only in simdp's own traces.
-    """
+    """Trace of one rank; all times are seconds after ``origin_ns``."""
 
     path: Path
-    source: Literal["kineto", "simdp"]
+    source: Literal["kineto", "simdp"]  # writer: torch's profiler, or simdp
+    # rank, world_size: which rank, of how many; None if that is not known
     rank: int | None
     world_size: int | None
-    device_name: str | None
-    groups: dict[str, TraceGroup]
-    origin_ns: int
-    steps: TraceSteps
-    kernels: TraceKernels
+    device_name: str | None  # name from the driver; None without a device
+    groups: dict[str, TraceGroup]  # process groups, by their names
+    origin_ns: int  # clock of the file at time 0 [ns]; ranks of one host share it
+    steps: TraceSteps  # empty if the trace was taken without a schedule
+    kernels: TraceKernels  # events of the device
     collectives: TraceCollectives
-    host: HostEvents
-    remarks: tuple[str, ...]
-    machine: str | None = None
+    host: HostEvents  # events of the host
+    remarks: tuple[str, ...]  # missing, cut, sampled or unusual data: whole sentences
+    machine: str | None = None  # catalogue name of the job's machine; only in simdp's own traces
 
 
 # Rows ---------------------------------------------------------------------------------------------
