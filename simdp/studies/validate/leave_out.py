@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
@@ -317,6 +317,11 @@ MAX_WATCHED = 192
 WATCHED: OrderedDict[tuple[str, bool, int], Watched] = OrderedDict()
 """Cache of points; without effect on results."""
 
+TABLES: deque[tuple[list[Item], float, Refitted | None]] = deque(maxlen=4)
+STEPS: deque[tuple[list[Item], tuple[Any, ...], Refitted | None, Refitted]] = deque(maxlen=4)
+"""The last fits to tables and to steps, with their items and settings: folds of points that no
+constant is fitted to leave the same ones."""
+
 Rows = tuple[
     list[tuple[StepComparison, HeldOutPoint]], list[tuple[CollectiveComparison, HeldOutPoint]]
 ]
@@ -457,15 +462,26 @@ class _FoldFit:
         self.steps: Refitted | None = None
         if job.by is None:
             return
-        self.tables = refit_tables(fold.remaining, job.noise)
+        self.tables = _fitted_tables(fold.remaining, job.noise)
         had_tables = any(_is_timed_table(item) for item in fold.left_out)
         self.knows_cost = job.by != "cluster" and not had_tables
+        if any(not item.is_table for item in fold.left_out):
+            self.steps = self._fitted_steps()
+
+    def _fitted_steps(self) -> Refitted:
+        """Fit to the remaining steps; folds with the same ones share it."""
+        items = _fitting(self.job.fold.remaining)
+        of = self.job.by, self.job.noise, self.knows_cost
+        for others, settings, tables, found in STEPS:
+            if settings == of and tables is self.tables and _equal(items, others):
+                return found
         points = []
-        for item in _fitting(fold.remaining):
+        for item in items:
             watched = _watched(item)
             points.append((watched, self.intake(item, watched.step.scenario)))
-        if any(not item.is_table for item in fold.left_out):
-            self.steps = refit_steps(points, self.tables, job.noise)
+        found = refit_steps(points, self.tables, self.job.noise)
+        STEPS.append((items, of, self.tables, found))
+        return found
 
     def intake(self, item: Item, scenario: Scenario) -> PointConstants:
         by_cluster = self.job.by == "cluster"
@@ -551,6 +567,25 @@ class _FoldFit:
             )
             for row, one in zip(rows, fitted, strict=True)
         ]
+
+
+def _fitted_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
+    """Fit to the remaining tables; folds with the same ones share it."""
+    items = fitting_tables(remaining)
+    for others, known, found in TABLES:
+        if known == noise and _equal(items, others):
+            return found
+    found = refit_tables(items, noise)
+    TABLES.append((items, noise, found))
+    return found
+
+
+def _equal(some: Sequence[Item], others: Sequence[Item]) -> bool:
+    """Whether items are the same measurements of the same scenarios."""
+    if [one.key for one in some] != [one.key for one in others]:
+        return False
+    pairs = zip(some, others, strict=True)
+    return all(a.made == b.made and a.measured == b.measured for a, b in pairs)
 
 
 def _is_set(key: str, own: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from simdp.scenario import checked
 from simdp.scenario.placement import wiring_of
 from simdp.studies.intervals import POOL, as_unmeasured
 from simdp.studies.store import Store
+from simdp.studies.validate import leave_out as module
 from simdp.studies.validate.leave_out import leave_out
 from simdp.studies.variants import value_at, with_values
 
@@ -127,6 +128,20 @@ def test_a_number_of_nodes_is_predicted_by_the_others(lab):
     found = leave_out(lab(), "nodes", workers=1)
     assert [fold.name for fold in found.folds] == [f"{n} nodes on mine" for n in (2, 4, 8)]
     assert all(fold.mean_error < 0.01 for fold in found.folds)
+
+
+def test_folds_that_leave_the_same_steps_share_a_fit(lab, monkeypatch):
+    paths = lab()
+    for path in paths:
+        raw = yaml.safe_load(path.read_text())
+        for one in raw["measured"]["points"][2:]:  # of 4 and 8 nodes
+            one["role"] = "predicted"
+        path.write_text(yaml.safe_dump(raw))
+    fits, refit = [], module.refit_steps
+    monkeypatch.setattr(module, "refit_steps", lambda *a: fits.append(len(a[0])) or refit(*a))
+    found = leave_out(paths, "nodes", workers=1)
+    assert [fold.name for fold in found.folds] == [f"{n} nodes on mine" for n in (2, 4, 8)]
+    assert sorted(fits) == [0, 4]
 
 
 def test_a_fold_does_not_see_what_is_left_out(lab, by_model):
