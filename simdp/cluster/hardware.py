@@ -158,9 +158,26 @@ def _sum(values: Sequence[tuple[float | None, float]]) -> float | None:
 
 DEVICES = Catalogue(Path(__file__).parent / "devices")
 
-DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16")
+DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8")
+"""Kinds of arithmetic with a peak: dtypes, TF32 products of float32, and 8-bit products."""
+
+ACCELERATES = {"tfloat32": "float32"}
+"""Arithmetic that takes the place of a dtype's where a device has it."""
 
 Fraction = Annotated[Float, Field(gt=0, le=1)]
+
+
+class FlashEfficiency(Spec):
+    """Fractions of the peak that fused attention reaches, by pass.
+
+    Attributes
+    ----------
+    forward, backward : float
+        In (0, 1].
+    """
+
+    forward: Fraction
+    backward: Fraction
 
 
 class Device(Spec):
@@ -178,11 +195,14 @@ class Device(Spec):
         Of the device's memory [bytes/s].
     efficiency : float or dict of str to float
         Fraction of the peak FLOP/s that real layers reach, in (0, 1]; one for all, or by dtype.
-    flash_efficiency : float or None
+    flash_efficiency : float, FlashEfficiency or None
         The same for fused attention (``workload.attention: flash``), over the work left by a causal
-        mask; None is ``efficiency``.
+        mask; one for both passes, or ``{forward: 0.48, backward: 0.27}``. None is ``efficiency``.
     memory_efficiency : float
-        Fraction of the memory bandwidth that kernels reach, in (0, 1].
+        Fraction of the memory bandwidth that the kernels of layers reach, in (0, 1].
+    stream_efficiency : float or None
+        The same for kernels that stream through long lists of tensors: updates, casts of gradients,
+        copies into buckets. None is ``memory_efficiency``.
     half_work : float
         Work at which a product (of matrices, a convolution, attention) reaches half of the
         efficiency, since small products do not fill the device [FLOP]: Hockney's n_1/2. Default 0:
@@ -210,8 +230,9 @@ class Device(Spec):
     memory: PositiveBytes
     memory_bandwidth: Bandwidth
     efficiency: Fraction | dict[str, Fraction] = 0.5
-    flash_efficiency: Fraction | None = None
+    flash_efficiency: Fraction | FlashEfficiency | None = None
     memory_efficiency: Fraction = 1.0
+    stream_efficiency: Fraction | None = None
     half_work: Flops = 0.0
     launch: Seconds = 5e-6
     peer_to_peer: Bool = True
@@ -234,6 +255,12 @@ class Device(Spec):
         by_dtype = isinstance(value, dict)
         return form_of(dict[str, Fraction] if by_dtype else Fraction).validate_python(value)
 
+    @field_validator("flash_efficiency", mode="wrap")
+    @classmethod
+    def _one_or_by_pass(cls, value: Any, handler: Any) -> Any:
+        by_pass = isinstance(value, dict | FlashEfficiency)
+        return form_of(FlashEfficiency if by_pass else Fraction | None).validate_python(value)
+
     @model_validator(mode="after")
     def _each_peak_has_an_efficiency(self) -> Device:
         if isinstance(self.efficiency, dict) and set(self.efficiency) != set(self.peak):
@@ -243,17 +270,27 @@ class Device(Spec):
             )
         return self
 
-    def rate(self, dtype: str, fused: bool = False) -> float:
-        """Return the arithmetic that real layers, or fused attention, reach in a dtype [FLOP/s]."""
-        found = self.efficiency
-        if fused and self.flash_efficiency is not None:
-            found = self.flash_efficiency
+    def rate(self, dtype: str, fused: str = "") -> float:
+        """Return the arithmetic that real layers reach in a dtype [FLOP/s].
+
+        ``fused``, ``"forward"`` or ``"backward"``, is the pass of a fused attention.
+        """
+        if dtype in ACCELERATES and dtype not in self.peak:
+            dtype = ACCELERATES[dtype]
+        found, flash = self.efficiency, self.flash_efficiency
+        if fused and flash is not None:
+            found = getattr(flash, fused) if isinstance(flash, FlashEfficiency) else flash
         return self.peak[dtype] * (found[dtype] if isinstance(found, dict) else found)
 
     @property
     def memory_rate(self) -> float:
-        """Memory traffic that kernels reach [bytes/s]."""
+        """Memory traffic that the kernels of layers reach [bytes/s]."""
         return self.memory_bandwidth * self.memory_efficiency
+
+    @property
+    def stream_rate(self) -> float:
+        """Memory traffic that updates and copies of gradients reach [bytes/s]."""
+        return self.memory_bandwidth * (self.stream_efficiency or self.memory_efficiency)
 
     def slice(self, k: int) -> Device:
         """Return the share of one of k ranks on a device: 1/k of its speed.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster import Cluster
+from simdp.cluster import Cluster, Device
 from simdp.collectives import Plan
 from simdp.collectives.costs import Cost, Wiring
 from simdp.engine.choice import Planner
@@ -33,9 +33,10 @@ from simdp.scenario.placement import wiring_of
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy
 from simdp.steps.program import CollectiveCall, Program, called_by, flat
+from simdp.workload import Workload
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
-from simdp.workload.step_costs import flops_of_calls, passes
+from simdp.workload.step_costs import arithmetic_of_calls, flops_of_calls, passes
 
 # Metrics ------------------------------------------------------------------------------------------
 
@@ -92,7 +93,8 @@ def rates(
         products in a step of all ranks, forward and twice as many backward. Attention counts all
         pairs of tokens, even if it is causal, as in torchtitan and llm-foundry: ``6 P + 12 L d S``
         per token of P parameters of products (PaLM, appendix B). ``mfu``: these relative to the
-        devices' peak in the dtype of the products; ``hfu``: with the forward FLOPs repeated by
+        devices' peak in the dtype of the products (of 16 bits where linear layers multiply in 8,
+        of TF32 where products of float32 run in it); ``hfu``: with the forward FLOPs repeated by
         `recompute`, but without the internal recomputation of fused attention. None where it does
         not apply.
     """
@@ -131,11 +133,19 @@ def peak_flops(scenario: Scenario) -> float | None:
     cluster, workload = scenario.cluster, scenario.workload
     dtype = workload.precision.low or workload.dtype
     if not isinstance(cluster.device, list):
-        each = cluster.device.peak.get(dtype)
+        each = _peak(cluster.device, workload, dtype)
         return None if each is None else each * float((1 / cluster.sharers()).sum())
-    peaks = [device.peak.get(dtype) for device in cluster.device]
+    peaks = [_peak(device, workload, dtype) for device in cluster.device]
     shared = zip(peaks, cluster.sharers().tolist(), strict=True)
     return None if None in peaks else sum((peak or 0.0) / k for peak, k in shared)
+
+
+def _peak(device: Device, workload: Workload, dtype: str) -> float | None:
+    """Peak in a dtype, or in TF32 where torch multiplies so on this device [FLOP/s]."""
+    could = "tfloat32" in device.peak and dtype == "float32" and not workload.model.timed
+    if could and "tfloat32" in arithmetic_of_calls(workload):
+        dtype = "tfloat32"
+    return device.peak.get(dtype)
 
 
 def too_fast(found: Mapping[str, Any]) -> dict[str, str]:

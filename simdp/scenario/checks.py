@@ -25,11 +25,16 @@ from simdp.strategies.base import infers
 from simdp.strategies.memory import checkpoint_nbytes, host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload
-from simdp.workload.compute import FromMeasurements, MeasuredStepTime, is_contradiction
+from simdp.workload.compute import (
+    FromMeasurements,
+    FromRoofline,
+    MeasuredStepTime,
+    is_contradiction,
+)
 from simdp.workload.execution import widened
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.sampling import DropLast, Rebalance
-from simdp.workload.step_costs import time_beside_compute
+from simdp.workload.step_costs import arithmetic_of_calls, time_beside_compute
 
 
 def frozen_problems(workload: Workload, strategy: Strategy) -> list[str]:
@@ -312,6 +317,12 @@ def joint_problems(
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
         found += unused_problems(workload, strategy, n) + frozen_problems(workload, strategy)
     computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
+    float8 = isinstance(workload.compute, FromRoofline) and workload.compute.float8
+    if float8 and sure(("workload",), ("strategy",)):
+        if float8_problem := _float8_problem(workload):
+            found.append(float8_problem)
+        else:
+            computed = (*computed, "float8")
     for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
         found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
     if sure(("workload",)):
@@ -517,6 +528,16 @@ def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[
     names = dict.fromkeys(called)
     wrong = [collectives.cost_of(name).problem_with(name, wiring) for name in names]
     return [f"collectives.cost: {line}." for line in wrong if line]
+
+
+def _float8_problem(workload: Workload) -> str | None:
+    """Refuse 8 bits where no linear layer has 16 bits to begin with."""
+    if not workload.model.timed and "float8" in arithmetic_of_calls(workload):
+        return None
+    return (
+        "workload.compute.float8: no linear layer that it covers runs in 16 bits; set "
+        "workload.precision: amp or a strategy's param_dtype: bfloat16, or leave it out."
+    )
 
 
 def _peak_problems(cluster: Cluster, dtype: str) -> list[str]:

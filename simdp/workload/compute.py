@@ -44,6 +44,22 @@ class Compute(Spec):
         """Whether torch's kernels between layers are charged too."""
         return False
 
+    @property
+    def kernel_settings(self) -> tuple[Any, ...]:
+        """Fields that change kernels or their arithmetic."""
+        return ()
+
+    def arithmetic(self, dtype: str, cudnn: bool) -> str:
+        """Arithmetic of products in a dtype: its name, or ``tfloat32`` for float32 in TF32.
+
+        ``cudnn``: they run in cuDNN, which torch allows TF32 (``torch.backends.cudnn.allow_tf32``).
+        """
+        return "tfloat32" if cudnn and dtype == "float32" else dtype
+
+    def runs_in_float8(self, name: str) -> bool:
+        """Whether the products of a linear layer in 16 bits run in 8."""
+        return False
+
 
 COMPUTES: Family[Compute] = Family(
     "computes",
@@ -59,6 +75,22 @@ COMPUTE = one_of("compute", COMPUTES)
 AnyCompute = Annotated[Compute, COMPUTE]
 
 
+class Float8(Spec):
+    """Products of linear layers in 8 bits, as torchao's and Transformer Engine's.
+
+    Inputs, weights and gradients are cast before each product, with scales from their own largest
+    values; attention and all else stays in 16 bits. Only times change: numbers are those of 16
+    bits.
+
+    Attributes
+    ----------
+    filter_fqns : list of str
+        Layers with one of these in their name keep 16 bits, as torchtitan's ``output``.
+    """
+
+    filter_fqns: list[str] = Field(default_factory=list)
+
+
 class FromRoofline(Compute):
     """The longer of a kernel's arithmetic and memory traffic, and its launch, kernel by kernel.
 
@@ -70,14 +102,38 @@ class FromRoofline(Compute):
         values that several layers take, and of later micro-steps, casts under ``amp``, scaling and
         masks of plain attention, batch norms' counters, the loss kernel by kernel, and the casts of
         16-bit hooks. Scripts under ``torchrun`` are charged all of these.
+    float32_matmul_precision : {"highest", "high", "medium"}
+        As ``torch.set_float32_matmul_precision``: below highest, products of float32 matrices take
+        the time of TF32 on devices that have it. Numbers stay those of float32.
+    cudnn_allow_tf32 : bool
+        As ``torch.backends.cudnn.allow_tf32``, which is on by default: the same for convolutions
+        and recurrent layers.
+    float8 : Float8 or None
+        Linear layers in 16 bits multiply in 8 bits.
     """
 
     kind: Literal["roofline"] = "roofline"
     kernels: Literal["layers", "torch"] = "layers"
+    float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    cudnn_allow_tf32: Bool = True
+    float8: Float8 | None = None
 
     @property
     def runs_eagerly(self) -> bool:
         return self.kernels == "torch"
+
+    @property
+    def kernel_settings(self) -> tuple[Any, ...]:
+        defaults = type(self)()
+        return () if self == defaults else tuple(self.model_dump(mode="json").items())
+
+    def arithmetic(self, dtype: str, cudnn: bool) -> str:
+        allowed = self.cudnn_allow_tf32 if cudnn else self.float32_matmul_precision != "highest"
+        return "tfloat32" if allowed and dtype == "float32" else dtype
+
+    def runs_in_float8(self, name: str) -> bool:
+        skipped = self.float8.filter_fqns if self.float8 else [""]
+        return not any(part in name for part in skipped)
 
 
 # Measured steps -----------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.workload import Workload
+from simdp.workload.execution import call_dtypes
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.optimizers.base import Optimizer, launches_over_lists
+from simdp.workload.precision import numpy_dtype
 
 Amount = float | Floats
 
@@ -25,7 +27,7 @@ class DeviceRates(Protocol):
     """Figures of a device used here."""
 
     @property
-    def memory_rate(self) -> float:
+    def stream_rate(self) -> float:
         """Memory bandwidth [bytes/s]."""
 
     @property
@@ -124,11 +126,11 @@ def time_beside_compute(workload: Workload, microbatch: int, device: DeviceRates
     rate = device.rate(matrix_dtype(workload, [device])) if whole.flops else 1.0
     copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
     update = update_seconds(
-        whole.moved / device.memory_rate,
+        whole.moved / device.stream_rate,
         whole.over_lists * device.launch,
         whole.in_loop * device.launch,
     )
-    scaling = whole.scaled / device.memory_rate
+    scaling = whole.scaled / device.stream_rate
     return float(workload.host.step + copy + scaling + update + whole.flops / rate)
 
 
@@ -220,4 +222,23 @@ def flops_of_calls(graph: ModelGraph, inputs: Sequence[Shape]) -> list[Flops]:
         given = [flowing[value] for value in call.inputs]
         flops = sum(kernel.flops for kernel in call.layer.forward_cost(given, ITEMSIZE))
         found.append(Flops(flops, call.layer.model_flops(given)))
+    return found
+
+
+# Arithmetic ---------------------------------------------------------------------------------------
+
+WIDTH_OF_16_BITS = 2
+"""Bytes of bfloat16 and float16."""
+
+
+def arithmetic_of_calls(workload: Workload) -> list[str]:
+    """Arithmetic of each call: its dtype, or what torch takes in its place for products."""
+    found = list(call_dtypes(workload.graph, workload.precision, workload.dtype))
+    for number, (call, dtype) in enumerate(zip(workload.graph.calls, found, strict=True)):
+        layer, compute = call.layer, workload.compute
+        in_16_bits = numpy_dtype(dtype).itemsize == WIDTH_OF_16_BITS
+        if layer.float8_casts and in_16_bits and compute.runs_in_float8(layer.name):
+            found[number] = "float8"
+        elif layer.autocast == "lower":
+            found[number] = compute.arithmetic(dtype, layer.uses_cudnn)
     return found

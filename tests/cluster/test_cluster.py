@@ -150,7 +150,7 @@ def test_a_device_has_peaks_of_known_dtypes(peak):
     given = ", ".join(map(repr, peak)) or "nothing"
     assert line == (
         f"device.peak: {given} is not a dtype with a peak; "
-        "known: float64, float32, tfloat32, float16, bfloat16."
+        "known: float64, float32, tfloat32, float16, bfloat16, float8."
     )
 
 

@@ -26,6 +26,7 @@ from simdp.workload.layers.base import Shape
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import SampleParts
+from simdp.workload.step_costs import WIDTH_OF_16_BITS, arithmetic_of_calls
 
 
 class Columns(NamedTuple):
@@ -61,7 +62,7 @@ def with_accumulation(found: Columns, workload: Workload, roofline: Roofline) ->
     seconds = found.seconds.copy()
     for call, kernels in enumerate(accumulating(workload)):
         nbytes = sum(kernel.fixed for kernel in kernels)
-        added = nbytes / roofline.bandwidth[ranks] + len(kernels) * roofline.launch[ranks]
+        added = roofline.moving(nbytes)[ranks] + len(kernels) * roofline.launch[ranks]
         seconds[call] += added * (seconds[call] > 0)
     return Columns(seconds, found.column)
 
@@ -112,8 +113,7 @@ class CallColumns:
         graph = workload.graph
         names = [call.layer.name or call.layer.kind for call in graph.calls]
         self.names = names if workload.model.recorded else [*names, LOSS]
-        ran = call_dtypes(graph, workload.precision, workload.dtype)
-        self.call_dtypes = [*ran, workload.dtype]
+        self.call_dtypes = [*arithmetic_of_calls(workload), workload.dtype]
         self.dtypes = list(dict.fromkeys(self.call_dtypes))
         # Autocast runs products in 16 bits: matrices, convolutions, attention.
         lower = [call.layer.autocast == "lower" for call in graph.calls]
@@ -140,7 +140,7 @@ def columns_of(workload: Workload) -> CallColumns:
 
 def _same_kernels(a: Workload, b: Workload) -> bool:
     """Whether two workloads differ at most in their measured times."""
-    if a.graph is not b.graph or a.compute.runs_eagerly != b.compute.runs_eagerly:
+    if a.graph is not b.graph or a.compute.kernel_settings != b.compute.kernel_settings:
         return False
     return a.model_copy(update={"compute": b.compute}) == b
 
@@ -251,7 +251,7 @@ class CallTimes:
             if shares:
                 part = np.where(self._is_fused[kernels.call], shares[which[rank]], 1.0)
                 kernels = kernels._replace(flops=kernels.flops * part)
-            busy = self._alone(kernels, rank, float(batch[rank]))
+            busy = self._alone(activity, kernels, rank, float(batch[rank]))
             idle = self._before(activity, kernels.call, busy, rank)
             if self.workload.cuda_graphs and activity == "forward":
                 idle[:1] += self.roofline.launch[rank]
@@ -279,20 +279,20 @@ class CallTimes:
         launch; and its duration [s].
         """
         kernels = self._kernels_of(activity, self.workload.model.known_shapes())
-        busy = self._alone(kernels, rank, float(batch))
+        busy = self._alone(activity, kernels, rank, float(batch))
         return kernels.call, self._before(activity, kernels.call, busy, rank), busy
 
     def _of_rank(self, activity: str, kernels: KernelColumns, rank: int, batch: float) -> Floats:
-        seconds = self._alone(kernels, rank, batch)
+        seconds = self._alone(activity, kernels, rank, batch)
         seconds += self._before(activity, kernels.call, seconds, rank)
         return np.bincount(kernels.call, seconds, minlength=len(self.names)).astype(float)
 
-    def _alone(self, kernels: KernelColumns, rank: int, batch: float) -> Floats:
+    def _alone(self, activity: str, kernels: KernelColumns, rank: int, batch: float) -> Floats:
         """Duration of each kernel on the device [s]."""
         flops = np.array(
             [
                 [self.roofline.flops(name, fused)[rank] for name in self.dtypes()]
-                for fused in (False, True)
+                for fused in ("", activity)
             ]
         )[self._is_fused[kernels.call].astype(int), kernels.dtype]
         products = self._has_products[kernels.call] & (kernels.flops > 0)
@@ -315,7 +315,7 @@ class CallTimes:
         return idle
 
     def dtypes(self) -> list[str]:
-        """Dtypes of the calls."""
+        """Arithmetic of the calls."""
         return self._calls.dtypes
 
     def _kernels_of(self, activity: str, inputs: Shapes) -> KernelColumns:
@@ -392,6 +392,9 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
     stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
     found = layer_kernels(workload, activity, inputs)
     _cast_between_units(found, workload, flowing)
+    for number, arithmetic in enumerate(arithmetic_of_calls(workload)):
+        if arithmetic == "float8":
+            found[number] = [*_casts_to_float8(workload, activity, number, flowing), *found[number]]
     if workload.compute.runs_eagerly:
         from simdp.engine.compute.kernels import Flow, kernels_of_loss, with_those_beside
 
@@ -402,6 +405,28 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
     if workload.model.recorded:  # with its loss
         return found
     return [*found, _kernels_of_loss(workload, flowing, ran)]
+
+
+def _casts_to_float8(
+    workload: Workload, activity: str, number: int, flowing: Sequence[Shape]
+) -> list[Kernel]:
+    """Casts of a linear layer's operands: input and weight, in backward the gradient as well.
+
+    Each reads 16 bits and writes 8. Eager torch first reads an operand to find its largest value;
+    the compiler fuses that into the kernel that wrote it. As torchao, backward casts the operands
+    that forward kept in 16 bits again.
+    """
+    call = workload.graph.calls[number]
+    each = WIDTH_OF_16_BITS * (1 if workload.compile else 2) + 1
+    weight = call.layer.parameters()[0].num_elements
+    casts = [
+        Kernel(0.0, float(each * prod(flowing[call.inputs[0]]))),
+        Kernel(0.0, 0.0, float(each * weight)),
+    ]
+    if activity == "backward":
+        output = len(workload.graph.inputs) + number
+        casts.append(Kernel(0.0, float(each * prod(flowing[output]))))
+    return casts
 
 
 def _cast_between_units(

@@ -33,8 +33,8 @@ class Roofline:
     device : ndarray, shape `(world_size,)`
         Index of the rank's device among the ``different`` ones.
     bandwidth, launch, half_work : ndarray, shape `(world_size,)`
-        Memory bandwidth that kernels reach [bytes/s]; time to start a kernel [s]; additional work
-        by which arithmetic is slower than at full speed [FLOP].
+        Memory bandwidth that kernels of layers reach [bytes/s]; time to start a kernel [s];
+        additional work by which arithmetic is slower than at full speed [FLOP].
     alone : Roofline
         The same, if every rank had a whole device.
     """
@@ -62,15 +62,19 @@ class Roofline:
         self.bandwidth = self._each([device.memory_rate for device in different])
         self.launch = self._each([device.launch for device in different])
         self.half_work = self._each([device.half_work for device in different])
-        self._flops: dict[tuple[str, bool], Floats] = {}
+        self._stream = self._each([device.stream_rate for device in different])
+        self._flops: dict[tuple[str, str], Floats] = {}
 
     def _each(self, figures: Sequence[float]) -> Floats:
         """A figure of each rank's device."""
         found: Floats = np.array(figures)[self.device]
         return found
 
-    def flops(self, dtype: str, fused: bool = False) -> Floats:
-        """Arithmetic per second, of fused attention or all else, shape `(world_size,)` [FLOP/s]."""
+    def flops(self, dtype: str, fused: str = "") -> Floats:
+        """Arithmetic per second, shape `(world_size,)` [FLOP/s].
+
+        ``fused`` is the pass of a fused attention, empty for all else.
+        """
         if (dtype, fused) not in self._flops:
             rates = [device.rate(dtype, fused) for device in self.different]
             self._flops[dtype, fused] = self._each(rates)
@@ -81,8 +85,8 @@ class Roofline:
         return flops / self.flops(matrix_dtype(workload, self.different)) if np.any(flops) else 0.0
 
     def moving(self, nbytes: float | Floats) -> Floats:
-        """Time to read and write bytes in device memory [s]; a number applies to every rank."""
-        time: Floats = nbytes / self.bandwidth
+        """Time to update or copy bytes in device memory [s]; a number applies to every rank."""
+        time: Floats = nbytes / self._stream
         return time
 
 

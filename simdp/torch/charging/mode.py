@@ -54,6 +54,9 @@ def hook_extra(func: Any, args: Any, kwargs: Any, hook: float, launch: float) ->
     return max(hook - launch, 0.0)
 
 
+IN_CUDNN = {aten.convolution.default, aten.convolution_backward.default}
+"""Operators whose products torch runs in cuDNN."""
+
 # Dropouts -----------------------------------------------------------------------------------------
 
 CONCERNED = {aten.bernoulli_.float, aten.div_.Scalar, aten.mul.Tensor}
@@ -168,7 +171,8 @@ class Charging(TorchDispatchMode):
     def _seconds(
         self, func: Any, args: Any, kwargs: Any, out: Any, place: int, backward: bool
     ) -> float:
-        key = [func, place, torch._C._get_cublas_allow_tf32(), self.machine.launches]
+        tf32 = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
+        key = [func, place, tf32, self.machine.launches, backward]
         for arg in args:
             _describe(arg, key)
         for arg in kwargs.values():
@@ -187,8 +191,9 @@ class Charging(TorchDispatchMode):
                 launched = counted(key[-1], launched, args)
             dtype = _dtype((out, *args))
             itemsize = mean_itemsize((args, kwargs, out)) or dtype.itemsize
-            allow_tf32 = torch.backends.cuda.matmul.allow_tf32
-            seconds = speed.seconds(launched, dtype, itemsize, allow_tf32)
+            allow_tf32 = tf32[func in IN_CUDNN]
+            activity: Activity = "backward" if backward else "forward"
+            seconds = speed.seconds(launched, dtype, itemsize, allow_tf32, activity)
             seconds += (self.machine.launches - 1) * len(launched.kernels) * speed.launch
             self._known[known] = seconds
         return seconds

@@ -8,13 +8,15 @@ from __future__ import annotations
 import torch
 
 from simdp.cluster.hardware import DTYPES, Device
+from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
 from simdp.torch.kernels import OperatorKernels
 
 PRODUCTS = ("product", "fused_attention")
 
 ACCELERATED = {"float32": "tfloat32"}
-"""Dtype of products if a script allows it (``torch.backends.cuda.matmul.allow_tf32``)."""
+"""Dtype of products if a script allows it: ``allow_tf32`` of ``torch.backends.cuda.matmul``, or of
+``torch.backends.cudnn``, where it is torch's default."""
 
 
 class Speed:
@@ -24,6 +26,7 @@ class Speed:
         self.device, self.sharers = device, sharers
         self._part = device.slice(sharers) if sharers > 1 else device
         self.launch, self._bandwidth = self._part.launch, self._part.memory_rate
+        self._stream = self._part.stream_rate
 
     def seconds(
         self,
@@ -31,11 +34,12 @@ class Speed:
         dtype: torch.dtype,
         itemsize: float,
         allow_tf32: bool = False,
+        activity: Activity = "forward",
     ) -> float:
         """Return the time of an operator's consecutive kernels [s].
 
         ``itemsize`` is the mean of bytes per real number; ``allow_tf32`` allows products of float32
-        in tfloat32.
+        in tfloat32; ``activity`` is the pass, for fused attention.
 
         Raises
         ------
@@ -44,19 +48,21 @@ class Speed:
         """
         if not launched.kernels:
             return 0.0
-        rate, half_work = self._rate(launched.policy, dtype, allow_tf32)
+        rate, half_work = self._rate(launched.policy, dtype, allow_tf32, activity)
         total = 0.0
         for kernel in launched.kernels:
-            moving = self.moving(kernel.elements * itemsize + kernel.nbytes)
+            moving = (kernel.elements * itemsize + kernel.nbytes) / self._bandwidth
             flops = kernel.flops + half_work if kernel.flops else 0.0
             total += max(flops / rate, moving) + self.launch
         return total
 
     def moving(self, nbytes: float) -> float:
-        """Return the time to read and write bytes in device memory [s]."""
-        return nbytes / self._bandwidth
+        """Return the time to update or copy bytes in device memory [s]."""
+        return nbytes / self._stream
 
-    def _rate(self, policy: str, dtype: torch.dtype, allow_tf32: bool) -> tuple[float, float]:
+    def _rate(
+        self, policy: str, dtype: torch.dtype, allow_tf32: bool, activity: Activity
+    ) -> tuple[float, float]:
         """Return the arithmetic per second, and the extra work of a product [FLOP]."""
         peak, name = self._part.peak, str(dtype).removeprefix("torch.")
         if policy not in PRODUCTS:
@@ -69,4 +75,5 @@ class Speed:
                 f"products in {name}: {self.device.name or 'the device'} has no peak for this "
                 f"dtype, only for {known}; choose one of these, or another --cluster."
             )
-        return self._part.rate(name, policy == "fused_attention"), self._part.half_work
+        fused = activity if policy == "fused_attention" else ""
+        return self._part.rate(name, fused), self._part.half_work

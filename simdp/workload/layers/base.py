@@ -379,6 +379,12 @@ class Layer(Module):
     autocast: ClassVar[Literal["lower", "float32", "promote"]] = "promote"
     """Dtype in mixed precision: 16 bit, 32 bit, or the widest of its inputs."""
 
+    uses_cudnn: ClassVar[bool] = False
+    """Whether its products run in cuDNN."""
+
+    float8_casts: ClassVar[bool] = False
+    """Whether its products can run in 8 bits, after casts of their operands."""
+
     keeps_for_weights: ClassVar[bool] = False
     """Whether kept values serve only the gradients of its weights, as in a matrix product."""
 

@@ -327,6 +327,7 @@ class AnyConvolution(Layer):
         groups: int
         bias: bool
     autocast: ClassVar[Literal["lower"]] = "lower"
+    uses_cudnn: ClassVar[bool] = True
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
 
@@ -647,6 +648,7 @@ class FrozenConv2d(Layer):
     conv: Conv2d
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    uses_cudnn: ClassVar[bool] = True
 
     def buffers(self) -> list[Buffer]:
         return [

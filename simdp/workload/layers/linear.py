@@ -51,6 +51,7 @@ class Linear(Layer):
     bias: Bool = True
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    float8_casts: ClassVar[bool] = True
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
 
@@ -295,6 +296,7 @@ class QuantizedLinear(WithoutNumbers, Linear):
     """
 
     kind: Literal["linear"] = "linear"
+    float8_casts: ClassVar[bool] = False
     storage_itemsize: int
     block: int
     double: bool

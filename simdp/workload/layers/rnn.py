@@ -262,6 +262,7 @@ class Recurrent(Layer):
     bidirectional: Bool = False
 
     autocast: ClassVar[Literal["lower"]] = "lower"
+    uses_cudnn: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
