@@ -258,7 +258,7 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
             "you mean 'ring'?",
         ),
         (
-            {"cluster.device.peak": {"float64": "1 TFLOP/s"}},
+            {"cluster.device.efficiency": 0.5, "cluster.device.peak": {"float64": "1 TFLOP/s"}},
             "cluster.device.peak: has no float32, which the workload computes in; known: float64.",
         ),
         (
@@ -275,6 +275,21 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
             },
             "cluster.device.2.peak: has no float64, which the workload computes in; "
             "known: float32.",
+        ),
+        (
+            {"workload.compute": {"kind": "roofline", "float8": {}}},
+            "workload.compute.float8: no linear layer that it covers runs in 16 bits; set "
+            "workload.precision: amp or a strategy's param_dtype: bfloat16, or leave it out.",
+        ),
+        (
+            {
+                "workload.precision": "amp",
+                "workload.compute": {"kind": "roofline", "float8": {}},
+                "cluster.device.efficiency": 0.5,
+                "cluster.device.peak": {"float32": "1 TFLOP/s", "float16": "2 TFLOP/s"},
+            },
+            "cluster.device.peak: has no float8, which the workload computes in; known: float32, "
+            "float16.",
         ),
         (
             {"workload.microbatch": None, "workload.global_batch": 3},

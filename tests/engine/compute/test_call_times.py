@@ -264,3 +264,84 @@ def test_workloads_share_kernels_but_for_measured_times():
     mixed = times([FAST], precision="mixed")
     assert first.chosen._calls is other.chosen._calls
     assert first.chosen._calls is not mixed.chosen._calls
+
+
+# Arithmetic in place of a dtype's -----------------------------------------------------------------
+
+ARITHMETIC = Device(
+    peak={
+        "float32": "1 FLOP/s",
+        "tfloat32": "8 FLOP/s",
+        "float16": "16 FLOP/s",
+        "float8": "32 FLOP/s",
+    },
+    memory="10 GB",
+    memory_bandwidth="1e20 GB/s",
+    efficiency=1,
+    launch="0 s",
+)
+
+
+def arithmetic(layer, **options):
+    """Seconds of forward of one layer and one sample."""
+    shape = [4] if layer["kind"] == "linear" else [1, 4, 4]
+    model = {"kind": "sequential", "layers": [layer], "input_shape": shape}
+    data = {"kind": "regression", "num_samples": 8}
+    raw = {"model": model, "dataset": data, "microbatch": 1, **options}
+    found = CallTimes(Workload.model_validate(raw), Roofline([ARITHMETIC], 1))
+    (products,) = found.seconds(
+        "forward", np.array([1]), [found.workload.model.known_shapes()], np.array([0])
+    ).of(0)
+    return products
+
+
+LINEAR = {"kind": "linear", "in_features": 4, "out_features": 4, "bias": False, "name": "head"}
+CONV = {"kind": "conv2d", "in_channels": 1, "out_channels": 1, "kernel_size": 1, "bias": False}
+FLOPS = 32.0
+
+
+@for_each(
+    ("layer", "compute", "rate"),
+    [
+        (LINEAR, {}, 1),
+        (LINEAR, {"float32_matmul_precision": "high"}, 8),
+        (LINEAR, {"float32_matmul_precision": "medium", "cudnn_allow_tf32": False}, 8),
+        (CONV, {}, 8),
+        (CONV, {"cudnn_allow_tf32": False}, 1),
+        (CONV, {"cudnn_allow_tf32": False, "float32_matmul_precision": "high"}, 1),
+    ],
+)
+def test_products_of_float32_run_in_tf32_where_torch_lets_them(layer, compute, rate):
+    assert arithmetic(layer, compute={"kind": "roofline", **compute}) == FLOPS / rate
+
+
+@for_each(
+    ("layer", "filtered", "rate"), [(LINEAR, [], 32), (LINEAR, ["hea"], 16), (CONV, [], 16)]
+)
+def test_linear_layers_multiply_in_8_bits_unless_their_name_is_filtered(layer, filtered, rate):
+    compute = {"kind": "roofline", "float8": {"filter_fqns": filtered}}
+    assert arithmetic(layer, compute=compute, precision="amp") == FLOPS / rate
+
+
+def test_operands_in_8_bits_are_cast_first_and_the_compiler_reads_them_once():
+    moved = {}
+    for compiled in (False, True):
+        layers = [{**LINEAR, "name": "a"}, "relu", {**LINEAR, "name": "b"}, "relu", "relu"]
+        model = {"kind": "sequential", "layers": layers, "input_shape": [4]}
+        raw = {"model": model, "dataset": {"kind": "regression", "num_samples": 8}}
+        raw |= {"microbatch": 1, "precision": "amp", "compute": {"kind": "roofline"}}
+        made = Workload.model_validate({**raw, "compile": compiled})
+        raw["compute"]["float8"] = {}
+        with_casts = Workload.model_validate({**raw, "compile": compiled})
+        for activity in ("forward", "backward"):
+            shapes = made.model.known_shapes()
+            before, after = (
+                sum(k.nbytes + k.fixed for ks in call_kernels(w, activity, shapes) for k in ks)
+                for w in (made, with_casts)
+            )
+            moved[compiled, activity] = after - before
+    # Two layers cast 4 inputs and 16 weights; in backward 4 gradients as well.
+    assert moved[False, "forward"] == 2 * 5 * (4 + 16)
+    assert moved[True, "forward"] == 2 * 3 * (4 + 16)
+    assert moved[False, "backward"] == 2 * 5 * (4 + 16 + 4)
+    assert moved[True, "backward"] == 2 * 3 * (4 + 16 + 4)

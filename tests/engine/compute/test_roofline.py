@@ -59,11 +59,30 @@ def test_kernels_fill_the_device_unless_it_is_said():
 def test_fused_attention_may_have_an_efficiency_of_its_own():
     flash = FAST.model_copy(update={"flash_efficiency": 0.3})
     roofline = Roofline([FAST, flash])
-    np.testing.assert_array_equal(roofline.flops("float16", fused=True), [4e13, 2.4e13])
+    np.testing.assert_array_equal(roofline.flops("float16", fused="forward"), [4e13, 2.4e13])
     np.testing.assert_array_equal(roofline.flops("float16"), [4e13, 4e13])
+
+
+def test_fused_attention_may_have_an_efficiency_in_each_pass():
+    by_pass = {"forward": 0.5, "backward": 0.25}
+    device = Device(**{**FAST.model_dump(), "flash_efficiency": by_pass})
+    roofline = Roofline([device])
+    assert roofline.flops("float16", fused="forward") == [4e13]
+    assert roofline.flops("float16", fused="backward") == [2e13]
+
+
+def test_tfloat32_is_float32_on_a_device_without_it():
+    other = FAST.model_copy(update={"peak": {"float32": 1e13, "tfloat32": 8e13}})
+    np.testing.assert_array_equal(Roofline([FAST, other]).flops("tfloat32"), [5e12, 4e13])
 
 
 def test_kernels_may_reach_a_part_of_the_memory_bandwidth():
     worse = FAST.model_copy(update={"memory_efficiency": 0.8})
     np.testing.assert_allclose(Roofline([FAST, worse]).bandwidth, [1e12, 8e11], rtol=1e-15)
     np.testing.assert_allclose(Roofline([FAST, worse]).moving(4e6), [4e-6, 5e-6], rtol=1e-15)
+
+
+def test_updates_and_copies_may_reach_another_part_of_it():
+    streams = FAST.model_copy(update={"memory_efficiency": 0.5, "stream_efficiency": 0.8})
+    assert Roofline([streams]).bandwidth == [5e11]
+    assert Roofline([streams]).moving(4e6) == [5e-6]

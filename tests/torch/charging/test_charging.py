@@ -85,6 +85,27 @@ def test_sixteen_bits_are_faster_and_tfloat32_must_be_allowed():
     assert charged(fast) == pytest.approx(seconds(flops, nbytes, H100.rate("tfloat32")))
 
 
+def test_convolutions_run_in_tfloat32_unless_a_script_forbids_it():
+    def convolution(device):
+        layer = torch.nn.Conv2d(256, 256, 3, padding=1, bias=False, device=device)
+        x = torch.ones(16, 256, 32, 32, device=device)
+
+        def call():
+            with torch.no_grad():
+                return layer(x)
+
+        return call
+
+    flops = 2 * 16 * 32 * 32 * 256 * 256 * 9
+    assert torch.backends.cudnn.allow_tf32
+    assert charged(convolution) == pytest.approx(seconds(flops, 0, H100.rate("tfloat32")))
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        assert charged(convolution) == pytest.approx(seconds(flops, 0))
+    finally:
+        torch.backends.cudnn.allow_tf32 = True
+
+
 def update(n):
     def prepared(device):
         weight = torch.nn.Parameter(torch.ones(n, n, device=device))
@@ -96,7 +117,7 @@ def update(n):
 
 
 def test_an_update_takes_the_bytes_that_scenarios_count():
-    assert charged(update(4000)) == pytest.approx(7 * 4 * 4000**2 / H100.memory_rate)
+    assert charged(update(4000)) == pytest.approx(7 * 4 * 4000**2 / H100.stream_rate)
 
 
 def test_an_update_of_little_takes_the_launches_that_scenarios_count():
