@@ -15,7 +15,7 @@ from simdp.collectives.costs import Cost, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
 from simdp.engine.compute import times_of
-from simdp.engine.compute.call_times import alike
+from simdp.engine.compute.call_times import CallTimes, alike
 from simdp.engine.compute.profile_times import MeasuredTimes, told_update
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.launcher import Launcher, StepRecord
@@ -33,10 +33,17 @@ from simdp.scenario.placement import wiring_of
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy
 from simdp.steps.program import CollectiveCall, Program, called_by, flat
+from simdp.units import format_quantity
 from simdp.workload import Workload
+from simdp.workload.compute import FromMeasurements
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
-from simdp.workload.step_costs import arithmetic_of_calls, flops_of_calls, passes
+from simdp.workload.step_costs import (
+    arithmetic_of_calls,
+    flops_of_calls,
+    passes,
+    time_beside_compute,
+)
 
 # Metrics ------------------------------------------------------------------------------------------
 
@@ -146,6 +153,40 @@ def _peak(device: Device, workload: Workload, dtype: str) -> float | None:
     if could and "tfloat32" in arithmetic_of_calls(workload):
         dtype = "tfloat32"
     return device.peak.get(dtype)
+
+
+TIMES_FASTER, TIMES_SLOWER = 2.0, 3.0
+"""Ratios to the device's own figures beyond which a measured step is remarked on: entries of the
+catalogue meet most rows within 20 %, and small batches that wait for their host take longer."""
+
+
+def unlikely_steps(scenario: Scenario) -> dict[str, str]:
+    """Remark on measured steps that contradict the figures of their device."""
+    workload, said = scenario.workload, list[str]()
+    compute, devices = workload.compute, scenario.cluster.devices()
+    if not isinstance(compute, FromMeasurements) or workload.model.timed:
+        return {}
+    if not any(call.layer.autocast == "lower" for call in workload.graph.calls):
+        return {}  # without products, nothing to hold a time against
+    for device in dict.fromkeys(device.name for device in devices):
+        of_kind = next(other for other in devices if other.name == device)
+        times = CallTimes(workload, Roofline([of_kind]))
+        for point in compute.of_device(device):
+            size = point.microbatch
+            passes = sum(times.whole(name, 0, size) for name in ("forward", "backward"))
+            own = passes + time_beside_compute(workload, size, of_kind)
+            ratio = point.step_time / own
+            if 1 / TIMES_FASTER <= ratio <= TIMES_SLOWER:
+                continue
+            slower = f"{ratio:.1f} times as long as"
+            how = slower if ratio > 1 else f"{1 / ratio:.1f} times faster than"
+            said.append(
+                f"{format_quantity(point.step_time, 'time')} at microbatch {size} is {how} the "
+                f"device's figures give, {format_quantity(float(f'{own:.3g}'), 'time')}"
+            )
+    if not said:
+        return {}
+    return {"measured step": f"{'; '.join(said)}: check dtype, lengths and what the step held"}
 
 
 def too_fast(found: Mapping[str, Any]) -> dict[str, str]:

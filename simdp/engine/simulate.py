@@ -24,7 +24,15 @@ from simdp.engine.launcher import Launcher
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import ClockOp, ClockWait, ComputeWork, Feed, Launch
-from simdp.engine.outcome import cost_of, network_of, participation, rates, target_of, too_fast
+from simdp.engine.outcome import (
+    cost_of,
+    network_of,
+    participation,
+    rates,
+    target_of,
+    too_fast,
+    unlikely_steps,
+)
 from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import identical, state_dicts
 from simdp.engine.run import Run, RunOutput
@@ -537,7 +545,7 @@ def _result(
         cost=cost_of(scenario, found),
         target=target_of(scenario, found, records, ends),
         gradient_noise=noise_scale([one.squares for one in records if one.squares is not None]),
-        remarks=remarks(scenario) | too_fast(found),
+        remarks=remarks(scenario) | too_fast(found) | unlikely_steps(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),
