@@ -315,9 +315,7 @@ def test_products_of_float32_run_in_tf32_where_torch_lets_them(layer, compute, r
     assert arithmetic(layer, compute={"kind": "roofline", **compute}) == FLOPS / rate
 
 
-@for_each(
-    ("layer", "filtered", "rate"), [(LINEAR, [], 32), (LINEAR, ["hea"], 16), (CONV, [], 16)]
-)
+@for_each(("layer", "filtered", "rate"), [(LINEAR, [], 32), (LINEAR, ["hea"], 16), (CONV, [], 16)])
 def test_linear_layers_multiply_in_8_bits_unless_their_name_is_filtered(layer, filtered, rate):
     compute = {"kind": "roofline", "float8": {"filter_fqns": filtered}}
     assert arithmetic(layer, compute=compute, precision="amp") == FLOPS / rate
