@@ -79,7 +79,7 @@ def time(seconds: float) -> TableCell:
 def interval(low: float, high: float) -> TableCell:
     """Write an interval of times, in the unit of its upper end."""
     unit, scale = unit_of([high], UNITS)
-    first = number(low / scale)
+    first = figure(low / scale, ".4g", "", scale)
     return TableCell(f"{first} ... {high / scale:.4g} {unit}", first.value)
 
 

@@ -153,6 +153,13 @@ def test_times_have_the_unit_that_suits_them():
     assert words.interval(0.9, 1.1) == "0.9 ... 1.1 s"
 
 
+def test_intervals_sort_by_seconds_whatever_their_unit():
+    rising = [(90e-6, 95e-6), (5e-3, 6e-3), (0.8, 0.99), (0.9, 1.1), (2.0, 3.0)]
+    assert [words.interval(*ends).value for ends in rising] == pytest.approx(
+        [low for low, _ in rising]
+    )
+
+
 def covered(inside, num_points):
     """Steps of which some lie in their intervals, which `step` makes 10 % wide each way."""
     return validation([step(0.1, 0.1 if i < inside else 0.2) for i in range(num_points)])
