@@ -55,7 +55,7 @@ def test_tokens_of_torchtitan_within_eight_percent_eager_and_compiled():
         assert 0.85 * reserved < allocated < reserved, key
     for n in (8, 128):  # measured: 1.16
         gained = [found[n, how]["tokens_per_s_per_gpu"] for how in (True, False)]
-        assert 1.07 < gained[0] / gained[1] < 1.2
+        assert 1.07 < gained[0] / gained[1] < 1.22
 
 
 def test_more_is_kept_where_less_runs_again():

@@ -86,7 +86,8 @@ def test_constants_of_any_section_may_have_intervals(load):
         "cluster.stragglers.0.sigma": [0.0, 0.2],
     }
     cluster = {**CLUSTER, "stragglers": [{"kind": "lognormal", "sigma": 0.1}]}
-    scenario = load({"strategy.bucket_cap": "2 MiB"}, cluster=cluster)
+    own = {"strategy.bucket_cap": "2 MiB", "cluster.device.efficiency": 0.5}
+    scenario = load(own, cluster=cluster)
     found = {one.key: one for one in variants(scenario, [known(ends)])}
     assert list(found) == list(ends)
     assert found["workload.microbatch"].low.workload.microbatch == 4

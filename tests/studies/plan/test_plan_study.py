@@ -408,12 +408,12 @@ BERT = {"cluster.machine": "dgx-h100", "cluster.world_size": 16, "strategy": "dd
 
 @pytest.mark.slow
 def test_a_deadline_is_met_with_a_probability():
-    """By the spread of MLPerf's runs, one in six takes longer than 10 min where the mean is 9.7."""
+    """By the spread of MLPerf's runs, one in eleven takes longer than 10 min where the mean is 9.6."""
     choices = {"workload.microbatch": [16, 32], "nodes": [2, 4]}
     found = plan("cheapest_cluster", PlanRequest(deadline=600.0, choices=choices), BERT)
     best = found.best[0]
-    assert best.finish_s == pytest.approx(582, rel=0.01)
-    assert best.chance_by_luck == pytest.approx(5 / 6, abs=0.02)
+    assert best.finish_s == pytest.approx(575, rel=0.01)
+    assert best.chance_by_luck == pytest.approx(10 / 11, abs=0.02)
     assert 0.5 < best.chance_to_meet < best.chance_by_luck  # the step may be off, too
     sure = plan("cheapest_cluster", PlanRequest(deadline=600.0, choices=choices, sure=0.9), BERT)
     assert all(one.chance_to_meet >= 0.9 for one in (*sure.best, *sure.front))

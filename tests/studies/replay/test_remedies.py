@@ -73,10 +73,10 @@ def test_of_a_slow_link(tmp_path):
 
 @pytest.mark.slow
 def test_of_stalls_of_input(tmp_path):
-    load = {"workers": 1, "per_sample": "5 ms"}
+    load = {"workers": 1, "per_sample": "4 ms"}
     raw = scenario(input=load, steps=8)
     found = remedies(traces_of(raw, tmp_path, by_rank=True), "input_stall", "dgx-a100")
-    more = scenario(input={"workers": 2, "per_sample": "5 ms"}, steps=8)
+    more = scenario(input={"workers": 2, "per_sample": "4 ms"}, steps=8)
     assert best(found, "2 times").step_time_s == pytest.approx(step_time(more), rel=0.03)
 
 

@@ -486,4 +486,4 @@ def test_an_update_of_many_numbers_takes_as_long_as_its_bytes():
     workload = {"model": "gpt2", "microbatch": 1, "optimizer": "adamw"}
     scenario = checked({"cluster": cluster, "workload": workload, "numerics": False}, Path())
     nbytes = optimizer_nbytes_moved(scenario.workload)
-    assert simdp.simulate(scenario).metrics["update_s"] == pytest.approx(nbytes / 2039e9)
+    assert simdp.simulate(scenario).metrics["update_s"] == pytest.approx(nbytes / (0.85 * 2039e9))
