@@ -286,7 +286,7 @@ def test_algorithms_that_use_more_links_of_a_dgx_1_are_faster():
 def test_16384_gpus_need_fewer_rounds_than_a_ring_and_wait_for_the_slowest():
     ring, halving = point_metrics("16384_gpus")
     assert ring["exposed_comm_s"] > 0.9 * ring["step_time_s"]
-    assert halving["exposed_comm_s"] < 0.05 * halving["step_time_s"]
+    assert halving["exposed_comm_s"] < 0.07 * halving["step_time_s"]
     # The largest of 16,384 factors exp(0.05 z) is about exp(0.05 x 4).
     assert 0.1 < halving["wait_s"] / halving["compute_s"] < 0.25
 

@@ -201,8 +201,8 @@ class Device(Spec):
     memory_efficiency : float
         Fraction of the memory bandwidth that the kernels of layers reach, in (0, 1].
     stream_efficiency : float or None
-        The same for kernels that stream through long lists of tensors: updates, casts of gradients,
-        copies into buckets. None is ``memory_efficiency``.
+        The same for the kernels of an update, which stream through lists of tensors. None is
+        ``memory_efficiency``.
     half_work : float
         Work at which a product (of matrices, a convolution, attention) reaches half of the
         efficiency, since small products do not fill the device [FLOP]: Hockney's n_1/2. Default 0:
@@ -289,7 +289,7 @@ class Device(Spec):
 
     @property
     def stream_rate(self) -> float:
-        """Memory traffic that updates and copies of gradients reach [bytes/s]."""
+        """Memory traffic that updates reach [bytes/s]."""
         return self.memory_bandwidth * (self.stream_efficiency or self.memory_efficiency)
 
     def slice(self, k: int) -> Device:

@@ -461,7 +461,7 @@ def _of_update(run: Run) -> Found:
         return {}
     _, moved, beside = run.costs.per_update()
     launches = np.broadcast_to(np.asarray(footprint.launched_by_optimizer(), float), n)
-    whole: Floats = run.roofline.moving(moved) + np.asarray(beside) + np.zeros(n)
+    whole: Floats = run.roofline.updating(moved) + np.asarray(beside) + np.zeros(n)
     idle = launches * run.roofline.launch
     if told_update(run.scenario.workload, run.roofline) is not None:  # with unknown launches
         launches, idle = np.ones(n), np.zeros(n)

@@ -27,8 +27,12 @@ class DeviceRates(Protocol):
     """Figures of a device used here."""
 
     @property
+    def memory_rate(self) -> float:
+        """Memory bandwidth of kernels [bytes/s]."""
+
+    @property
     def stream_rate(self) -> float:
-        """Memory bandwidth [bytes/s]."""
+        """Memory bandwidth of updates [bytes/s]."""
 
     @property
     def launch(self) -> float:
@@ -130,7 +134,7 @@ def time_beside_compute(workload: Workload, microbatch: int, device: DeviceRates
         whole.over_lists * device.launch,
         whole.in_loop * device.launch,
     )
-    scaling = whole.scaled / device.stream_rate
+    scaling = whole.scaled / device.memory_rate
     return float(workload.host.step + copy + scaling + update + whole.flops / rate)
 
 

@@ -362,7 +362,11 @@ def test_wrong_files_are_reported_beside_wrong_keys(refuse):
             "write dtype: float32, or precision: full.",
         ),
         (
-            {"workload.precision": "amp", "cluster.device.peak": {"float32": "1 TFLOP/s"}},
+            {
+                "workload.precision": "amp",
+                "cluster.device.efficiency": 0.5,
+                "cluster.device.peak": {"float32": "1 TFLOP/s"},
+            },
             "cluster.device.peak: has no float16, which the workload computes in; known: float32.",
         ),
         (

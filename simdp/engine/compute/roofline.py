@@ -85,7 +85,12 @@ class Roofline:
         return flops / self.flops(matrix_dtype(workload, self.different)) if np.any(flops) else 0.0
 
     def moving(self, nbytes: float | Floats) -> Floats:
-        """Time to update or copy bytes in device memory [s]; a number applies to every rank."""
+        """Time to read and write bytes in device memory [s]; a number applies to every rank."""
+        time: Floats = nbytes / self.bandwidth
+        return time
+
+    def updating(self, nbytes: float | Floats) -> Floats:
+        """The same for an update, whose kernels stream through lists of tensors [s]."""
         time: Floats = nbytes / self._stream
         return time
 

@@ -69,7 +69,7 @@ def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: A
     told = told_update(workload, roofline)
     if told is None or not (whole := optimizer_nbytes_moved(workload)):
         return beside
-    found: Amount = told * (moved / whole) - roofline.moving(moved)
+    found: Amount = told * (moved / whole) - roofline.updating(moved)
     return found
 
 
@@ -100,7 +100,9 @@ def update_busy(name: str, amounts: Amounts, roofline: Roofline, host: float) ->
     nbytes, longer = (scaled, 0.0) if name == "gradients" else (moved, beside)
     if host:
         return nbytes / host * np.ones(len(roofline.device))
-    return roofline.moving(nbytes) + longer
+    if name == "gradients":
+        return roofline.moving(nbytes)
+    return roofline.updating(nbytes) + longer
 
 
 class OptimizerDemand(NamedTuple):
@@ -124,7 +126,7 @@ class OptimizerDemand(NamedTuple):
     def beside_moving(self, roofline: Roofline, workload: Workload) -> Amount:
         """Device time besides moving the bytes [s]."""
         products = roofline.of_products(self.flops, workload)
-        launch, moving = roofline.launch, roofline.moving(self.moved)
+        launch, moving = roofline.launch, roofline.updating(self.moved)
         seconds = update_seconds(moving, self.over_lists * launch, self.in_loop * launch)
         return seconds - moving + products
 

@@ -499,7 +499,7 @@ class ServerRun:
         clock, roofline = now, self._run.roofline
         workload = self._run.scenario.workload
         for name, nbytes, (over_lists, in_loop), flops in self._parts(len(ranks)):
-            launch, moving = roofline.launch, roofline.moving(nbytes)
+            launch, moving = roofline.launch, roofline.updating(nbytes)
             seconds = update_seconds(moving, over_lists * launch, in_loop * launch)
             seconds = np.asarray(seconds + roofline.of_products(flops, workload))
             end = clock + float(seconds[self.server])

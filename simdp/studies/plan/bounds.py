@@ -964,7 +964,9 @@ def _beside(places: Sequence[SharedCluster]) -> Floats:
     found = np.zeros((NUM_BESIDE, len(places)))
     for number, place in enumerate(places):
         cluster = place.scenario.cluster
-        found[BYTES, number] = 1 / max(device.stream_rate for device in place.devices)
+        found[BYTES, number] = 1 / max(
+            max(one.stream_rate, one.memory_rate) for one in place.devices
+        )
         found[HOOKS, number] = cluster.overheads.hook
         found[LAUNCHES, number] = cluster.overheads.launch
         found[HOST_BYTES, number] = cluster.host.copying(1.0)

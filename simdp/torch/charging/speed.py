@@ -51,13 +51,17 @@ class Speed:
         rate, half_work = self._rate(launched.policy, dtype, allow_tf32, activity)
         total = 0.0
         for kernel in launched.kernels:
-            moving = (kernel.elements * itemsize + kernel.nbytes) / self._bandwidth
+            moving = self.moving(kernel.elements * itemsize + kernel.nbytes)
             flops = kernel.flops + half_work if kernel.flops else 0.0
             total += max(flops / rate, moving) + self.launch
         return total
 
     def moving(self, nbytes: float) -> float:
-        """Return the time to update or copy bytes in device memory [s]."""
+        """Return the time to read and write bytes in device memory [s]."""
+        return nbytes / self._bandwidth
+
+    def updating(self, nbytes: float) -> float:
+        """Return the same for an update, whose kernels stream through lists of tensors [s]."""
         return nbytes / self._stream
 
     def _rate(

@@ -201,7 +201,7 @@ def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
             nbytes = known.nbytes_moved(tensor.numel(), tensor.element_size())
             mine = lists.setdefault(place, ListOfTensors(speed, []))
             mine.sizes.append(tensor.numel())
-            mine.moving += speed.moving(nbytes)
+            mine.moving += speed.updating(nbytes)
         for place, mine in lists.items():
             launch, num = mine.speed.launch, len(mine.sizes)
             over_lists = list_launches(known, mine.sizes) * launch

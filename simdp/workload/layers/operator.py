@@ -141,6 +141,11 @@ class Product(Operator):
 
     autocast: ClassVar[Literal["lower"]] = "lower"
 
+    @property
+    def uses_cudnn(self) -> bool:  # type: ignore[override]
+        """Whether it is a convolution; its name ends in torch's operator."""
+        return self.name.rpartition(".")[2].startswith("convolution")
+
 
 class FusedAttention(Product):
     """Attention in one kernel in each direction."""

@@ -64,7 +64,7 @@ def test_devices_of_a_process_work_at_the_same_time(here):
     assert [out.get_device() for out in outs] == [0, 1, 2, 3]
     ends = [torch.cuda.current_stream(place).clock() for place in range(4)]
     assert ends == pytest.approx([ends[0]] * 4)
-    work = 2 * 512**3 / (0.4 * 67e12)
+    work = 2 * 512**3 / (0.8 * 67e12)
     assert ends[0] - begin == pytest.approx(work + 4 * 5e-6)  # launches wait for one another
 
 
