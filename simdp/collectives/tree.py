@@ -1,5 +1,7 @@
 """Tree algorithms: binary, binomial, double binary.
 
+Rounds alone; the time of NCCL's own tree is that of `simdp.collectives.costs.nccl`.
+
 Binary: ranks are in heap order, counted from the root: position p has the children 2p + 1 and 2p +
 2, and position p is rank ``(root + p) % world_size``. A chunk climbs one level per round, from the
 deepest level, and descends one level per round; chunk c follows chunk c - 1 by one round.

@@ -1,4 +1,4 @@
-"""Writes trace.json for Perfetto.
+"""Makes the text of trace.json for Perfetto; `simdp.cli.run` writes the file.
 
 A file holds at most `MAX_EVENTS` spans. Dropped first are transfers, those of the last collectives
 first; then steps, setup and warm-up first, until a few ranks fit with all remaining ones; then

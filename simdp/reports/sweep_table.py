@@ -1,4 +1,4 @@
-"""Tables of sweep, fits and compare."""
+"""Tables of `run` on a sweep, of fits and compare."""
 
 from __future__ import annotations
 

@@ -124,7 +124,10 @@ def divisors(num_ranks: int, dtype: str) -> tuple[float, float]:
 
 
 class RowWalk:
-    """Gathers and frees units in the micro-steps of a step."""
+    """Gathers and frees units in the micro-steps of a step, with FSDP's prefetch.
+
+    `_before_forward` gathers those of forward ahead, `_ahead` those of backward.
+    """
 
     def __init__(
         self,

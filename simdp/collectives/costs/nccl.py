@@ -368,7 +368,7 @@ class NcclCost(Cost):
     base : Base
         Time before the first hop, by protocol [s].
     hop : Hops
-        Time of a hop, by place and protocol [s].
+        Time of a hop, by place and protocol [s]; that of a tree is `TREE_OVER_RING` of it.
     efficiency : Efficiencies
         Share of the bandwidth, by place and protocol.
     ramp : float
