@@ -306,7 +306,8 @@ class DDP(Strategy):
         then buckets are rebuilt in the order in which gradients became ready. In reverse order of
         registration, from the start. Or filled in order of registration and sent from the last,
         from the start, so that the small bucket is sent last. None is that of ``version``:
-        ``gradient_ready`` since torch 1.6, ``reverse_buckets`` before.
+        ``gradient_ready`` since torch 1.6, ``reverse_buckets`` before. Of no effect with
+        ``find_unused_parameters``, unless ``static_graph``.
     find_unused_parameters : bool
         Buckets in reverse order of registration, never rebuilt; a map of the used parameters is
         reduced after the last bucket.
