@@ -97,14 +97,14 @@ def test_compute_beyond_its_interval_is_unexplained_and_the_rest_is_not():
 
 
 def test_communication_without_overlap_is_recognised_and_its_repair_is_simulated():
-    """A billion gradients take 37 ms, all of which is exposed where nothing overlaps backward."""
-    diagnosis = found(step="230ms", comm="37ms", parameters="1e9")
+    """A billion gradients take 25 ms, all of which is exposed where nothing overlaps backward."""
+    diagnosis = found(step="220ms", comm="30ms", parameters="1e9")
     each = causes(diagnosis)
     assert "slow_link" not in each
     exposed = each["exposed_communication"]
     assert "without any overlap with backward it would be " in exposed.evidence
     assert exposed.remedies == ()
-    (first, *_) = causes(found(step="230ms", comm="37ms", parameters="1e9", remedies=True))[
+    (first, *_) = causes(found(step="220ms", comm="30ms", parameters="1e9", remedies=True))[
         "exposed_communication"
     ].remedies
     assert first.step_time_s < 0.2
