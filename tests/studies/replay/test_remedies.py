@@ -77,7 +77,9 @@ def test_of_stalls_of_input(tmp_path):
     raw = scenario(input=load, steps=8)
     found = remedies(traces_of(raw, tmp_path, by_rank=True), "input_stall", "dgx-a100")
     more = scenario(input={"workers": 2, "per_sample": "4 ms"}, steps=8)
-    assert best(found, "the loader's workers").step_time_s == pytest.approx(step_time(more), rel=0.03)
+    assert best(found, "the loader's workers").step_time_s == pytest.approx(
+        step_time(more), rel=0.03
+    )
 
 
 @pytest.mark.slow
