@@ -167,21 +167,13 @@ def device_of(name: str, figures: dict[str, float] | None = None) -> Device:
     if figures is None:
         return device
     by_dtype = {"bfloat16": "float16", "float64": "float32", "float8": "float16"}
-    raw = device.model_copy(
-        update={
-            "efficiency": {name: figures[by_dtype.get(name, name)] for name in device.peak},
-            "memory_efficiency": figures["memory"],
-            "stream_efficiency": 0.85,
-        }
-    )
-    flash = {"forward": figures["forward"], "backward": figures["backward"]}
-    return raw.model_copy(
-        update={
-            "flash_efficiency": Device(
-                **{**DEVICES.figures(name), "flash_efficiency": flash}
-            ).flash_efficiency
-        }
-    )
+    changed = {
+        "efficiency": {name: figures[by_dtype.get(name, name)] for name in device.peak},
+        "memory_efficiency": figures["memory"],
+        "stream_efficiency": 0.85,
+        "flash_efficiency": {"forward": figures["forward"], "backward": figures["backward"]},
+    }
+    return Device(**{**DEVICES.figures(name), **changed})
 
 
 def errors(rows: Sequence[MeasuredStep], device: Callable[[str], Device]) -> dict[str, list[float]]:

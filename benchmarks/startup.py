@@ -50,8 +50,8 @@ print(len([file for file in entered if file.startswith(own)]))
 MODULES = """
 import sys, tempfile
 from simdp.cli import run_command_line
-command = ["run", "scenarios/8gpu_ring.yaml", "--no-plots", "--quiet", "--out", tempfile.mkdtemp()]
-run_command_line(command)
+command = ["run", "scenarios/8gpu_ring.yaml", "--set", "workload.steps=2", "--no-plots", "--quiet"]
+run_command_line([*command, "--out", tempfile.mkdtemp()])
 print(len([name for name in sys.modules if name.split(".")[0] == "simdp"]))
 """
 

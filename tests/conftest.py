@@ -23,7 +23,7 @@ if not torch_installed():
 
 # How long an example takes depends on what else the machine does, and is nobody's fault here.
 # `pytest --hypothesis-profile=thorough` looks at twenty times as many.
-settings.register_profile("simdp", deadline=None, max_examples=15)
+settings.register_profile("simdp", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("simdp")
 

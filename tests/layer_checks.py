@@ -52,6 +52,32 @@ def differences(function, at, step=1e-6):
     return gradient
 
 
+def assert_gradient(gradient, function, at, rtol=1e-6, atol=1e-8, held=None, name=""):
+    """A gradient is that of a number, along each axis of a small array, or three random directions.
+
+    ``held`` is an index of what has no gradient, whatever moves.
+    """
+    if held is not None:
+        assert not gradient[held].any(), name
+    random = np.random.default_rng(5)
+    if at.size <= 6:
+        directions = np.eye(at.size).reshape(-1, *at.shape)
+    else:
+        directions = random.standard_normal((3, *at.shape))
+    there = at.copy()
+    for direction in directions:
+        if held is not None:
+            direction[held] = 0
+        values = []
+        for sign in (1, -1):
+            at[...] = there + sign * 1e-6 * direction
+            values.append(function())
+        at[...] = there
+        size = np.linalg.norm(gradient) * np.linalg.norm(direction)
+        found, wanted = (values[0] - values[1]) / 2e-6, float(np.vdot(gradient, direction))
+        assert abs(found - wanted) <= rtol * size + atol * np.sqrt(at.size), (name, found, wanted)
+
+
 def other_memory(x, order):
     """The same array with its axes in another order of memory."""
     back = np.argsort(order)

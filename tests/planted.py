@@ -91,7 +91,7 @@ def _sound(random, **more):
     machine = str(random.choice(MACHINES))
     seed = int(random.integers(1_000))
     if "model" in more:  # an image has many samples' worth of work
-        batch = int(random.choice([64, 96]))
+        batch = int(random.choice([256, 384]))
     more = {"machine": machine, "strategy": strategy, "seed": seed, **more}
     return job(world_size=world_size, layers=layers, width=width, batch=batch, **more)
 

@@ -11,6 +11,7 @@ import pytest
 from simdp.cli import run_command_line
 from simdp.errors import DeadlockError
 from simdp.studies import many
+from simdp.studies.executor import dask
 from simdp.studies.store import FILE
 
 pytestmark = pytest.mark.slow
@@ -76,7 +77,8 @@ def test_workers_and_a_scheduler_contradict_each_other(say):
 
 
 @pytest.mark.parametrize("command", [RUN, COMPARE, ("job", "sweep.yaml"), ("validate", "v.yaml")])
-def test_a_scheduler_that_is_not_there_is_a_line_and_nothing_is_written(say, command):
+def test_a_scheduler_that_is_not_there_is_a_line_and_nothing_is_written(say, command, monkeypatch):
+    monkeypatch.setattr(dask, "PATIENCE", 0.3)
     measured = "measured: {source: x, noise: 1 %, points: [{set: {}, step_time: 1 ms}]}\n"
     Path("v.yaml").write_text(SWEEP.replace("sweep:", "# ") + measured)
     status, out, (line,) = say(*command, "--scheduler", "tcp://127.0.0.1:1")

@@ -40,7 +40,7 @@ from simdp.traces.stream import opened
 
 pytestmark = pytest.mark.slow
 
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
 
 def refusal(function, *arguments):

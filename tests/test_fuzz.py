@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 few = settings(
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],

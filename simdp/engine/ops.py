@@ -12,7 +12,7 @@ from simdp.collectives import Plan
 from simdp.engine.samples import LookedAt, Pipeline
 
 
-class Pass:
+class RecordedPass:
     """Forward or backward of a micro-batch on every rank.
 
     Attributes
@@ -39,7 +39,7 @@ class Pass:
         return self.activity, self.batch.tobytes(), self.looked_at.key, self.accumulates
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pass) and self.key == other.key
+        return isinstance(other, RecordedPass) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -48,7 +48,7 @@ class Pass:
 class CallWork(NamedTuple):
     """Work of a call in a pass."""
 
-    of: Pass
+    of: RecordedPass
     call: int
 
 

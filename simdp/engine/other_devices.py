@@ -11,7 +11,7 @@ from simdp.arrays import Floats
 from simdp.engine.compute import times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.costs import Costs
-from simdp.engine.ops import CallWork, Pass, UpdateWork
+from simdp.engine.ops import CallWork, RecordedPass, UpdateWork
 from simdp.scenario import Scenario
 
 
@@ -53,7 +53,7 @@ class WorkOnDevices:
     def __init__(self, works: Sequence[Work], scenario: Scenario, costs: Costs) -> None:
         self._scenario, self._costs, self._num_works = scenario, costs, len(works)
         numbers: dict[Hashable, int] = {}
-        self._passes: list[Pass] = []
+        self._passes: list[RecordedPass] = []
         known: dict[int, int] = {}  # many calls share one pass
         entries = list[tuple[int, int, int]]()
         for place, work in enumerate(works):

@@ -75,7 +75,7 @@ def complaint(table, options):
 
 
 @pytest.mark.parametrize(("family", "kind"), BY_LEVELS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     num_nodes=st.integers(1, 6),
     per_node=st.integers(1, 6),

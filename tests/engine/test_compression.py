@@ -105,7 +105,7 @@ def test_power_sgd_of_full_rank_averages_as_ddp_does(widths, world_size, warm):
         np.testing.assert_allclose(compressed.replicas[0][name], weight, rtol=0, atol=1e-10)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**16),
     world_size=st.integers(1, 4),
@@ -248,7 +248,7 @@ def test_what_is_no_number_counts_as_infinite():
     assert places.tolist() == [1, 2, 4]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 2**16), world_size=st.integers(1, 4), count=st.integers(1, 12))
 def test_what_top_k_applied_and_what_it_has_lost_is_all_there_was(seed, world_size, count):
     shapes = {"a": (3, 4), "b": (5,)}

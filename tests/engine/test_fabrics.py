@@ -239,7 +239,7 @@ def test_these_share_no_link_behind_a_switch(family, kind):
 
 
 @pytest.mark.parametrize("kind", [RingAllReduce, RingReduceScatter, RingAllGather, RingBroadcast])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     nodes=st.integers(1, 6),
     local_size=st.integers(1, 5),
@@ -268,7 +268,7 @@ def speeds_of(data, n, groups):
     return np.array(data.draw(st.lists(column, min_size=groups, max_size=groups))).T
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(n=st.integers(2, 9), groups=st.integers(1, 3), seed=st.integers(0, 999), data=st.data())
 def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
     time = speeds_of(data, n, groups)
@@ -285,7 +285,7 @@ def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
         assert found is not None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(2, 9),
     groups=st.integers(1, 3),
@@ -386,7 +386,7 @@ def test_two_jobs_meet_on_the_network_between_nodes(nbytes):
 
 
 @pytest.mark.parametrize("topology", ["ring", "switch", "full_mesh"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), data=st.data())
 def test_bytes_are_conserved_and_lanes_never_overlap(topology, seed, data):
     random = np.random.default_rng(seed)
@@ -475,7 +475,7 @@ def test_network_cards_are_shared_by_the_ranks_they_serve(cards, factor):
     assert list(ends.values()) == pytest.approx([expected] * 4, rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_shared_links_never_carry_more_than_their_bandwidth(seed):
     random = np.random.default_rng(seed)

@@ -196,7 +196,7 @@ def drawn(strategy, world_size, grad_accum, length, num_samples, model, clips, s
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(several)
 def test_a_run_calls_what_its_program_says_and_nothing_else(given):
     """By name, root, group and size: what is announced is used, what is used is announced."""
@@ -227,7 +227,7 @@ def test_a_run_calls_what_its_program_says_and_nothing_else(given):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(several)
 def test_every_step_of_a_run_is_among_the_plans(given):
     program, steps = played(drawn(**given))

@@ -218,7 +218,7 @@ def documents(draw):
 
 @pytest.mark.slow
 @given(documents())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_anything_gives_a_trace_or_a_line(text):
     import io
     from pathlib import Path

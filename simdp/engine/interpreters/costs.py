@@ -36,7 +36,7 @@ from simdp.engine.ops import (
     FusedWork,
     HostWork,
     Origin,
-    Pass,
+    RecordedPass,
     UpdateWork,
 )
 from simdp.engine.ops import ClockOp as Played
@@ -303,8 +303,8 @@ class Costs:
         self._batches = StepBatches([], np.zeros((0, n), dtype=np.int64))
         self._factors, self._owed = np.ones(n), np.zeros(n)
         self._tags: dict[int, int] = {}
-        self._columns: dict[tuple[str, int], tuple[Columns, Pass]] = {}
-        self._passes: dict[Hashable, Pass] = {}
+        self._columns: dict[tuple[str, int], tuple[Columns, RecordedPass]] = {}
+        self._passes: dict[Hashable, RecordedPass] = {}
         handles: dict[type[Any], Callable[[Any], Cost]] = {
             **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Batch: self._batch,
@@ -385,18 +385,18 @@ class Costs:
 
     # Compute -------------------------------------------------------------------------------------
 
-    def _seconds(self, activity: str, micro: int) -> tuple[Columns, Pass]:
+    def _seconds(self, activity: str, micro: int) -> tuple[Columns, RecordedPass]:
         if (activity, micro) not in self._columns:
             parts, adds = self._batches.micro[micro], micro and activity == "backward"
             adds = adds and self._eager and self._program.partition is None
             looked_at = self._samples.looked_at(parts)
-            made = Pass(activity, parts.sizes, looked_at, bool(adds))
+            made = RecordedPass(activity, parts.sizes, looked_at, bool(adds))
             found = self._passes.setdefault(made.key, made)
             self._columns[activity, micro] = self.seconds_of(found), found
         return self._columns[activity, micro]
 
     def seconds_of(
-        self, one: Pass, times: Times | None = None, roofline: Roofline | None = None
+        self, one: RecordedPass, times: Times | None = None, roofline: Roofline | None = None
     ) -> Columns:
         """Time of every call of a pass, without stragglers; on other devices if they are given."""
         found = (times or self._times).seconds(one.activity, one.batch, *one.looked_at)
@@ -405,7 +405,7 @@ class Costs:
         return found
 
     def _work(
-        self, activity: str, number: int, times: Columns, of: Pass | None = None
+        self, activity: str, number: int, times: Columns, of: RecordedPass | None = None
     ) -> ComputeWork:
         seconds = times.of(number) * self._factors
         if self._owed.any():  # pauses come with the first work of a step
@@ -485,7 +485,7 @@ class Costs:
         kept = OuterFootprint(self._scenario, self._facts, op.optimizer)
         demand = OptimizerDemand.of(kept)
         moved, beside = demand.moved, demand.beside_moving(self._roofline, self._workload)
-        seconds = self._roofline.moving(moved) + beside
+        seconds = self._roofline.updating(moved) + beside
         yield ComputeWork(self._step, "update", "outer optimizer", seconds, float(np.max(moved)))
 
     def _copied(self, name: str, nbytes: float) -> ComputeWork:

@@ -14,11 +14,6 @@ from simdp.torch.kernels import OperatorKernels
 
 PRODUCTS = ("product", "fused_attention")
 
-ACCELERATED = {"float32": "tfloat32"}
-"""Dtype of products if a script allows it: ``allow_tf32`` of ``torch.backends.cuda.matmul``, or of
-``torch.backends.cudnn``, where it is torch's default."""
-
-
 class Speed:
     """Speed of a device shared by ``sharers`` ranks; ``launch`` is a kernel's launch time [s]."""
 
@@ -39,7 +34,8 @@ class Speed:
         """Return the time of an operator's consecutive kernels [s].
 
         ``itemsize`` is the mean of bytes per real number; ``allow_tf32`` allows products of float32
-        in tfloat32; ``activity`` is the pass, for fused attention.
+        in tfloat32 (``allow_tf32`` of ``torch.backends.cuda.matmul``, or of ``cudnn``, where it is
+        torch's default); ``activity`` is the pass, for fused attention.
 
         Raises
         ------
@@ -71,8 +67,8 @@ class Speed:
         peak, name = self._part.peak, str(dtype).removeprefix("torch.")
         if policy not in PRODUCTS:
             return self._part.rate(name if name in peak else next(iter(peak))), 0.0
-        if allow_tf32 and ACCELERATED.get(name, "") in peak:
-            name = ACCELERATED[name]
+        if allow_tf32 and name == "float32" and "tfloat32" in peak:
+            name = "tfloat32"
         if name not in peak:
             known = ", ".join(known for known in DTYPES if known in peak)
             raise ProgramError(

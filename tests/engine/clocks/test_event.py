@@ -83,7 +83,7 @@ def mixes(draw):
     return where, plans, script, overheads
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(mixes())
 def test_both_clocks_agree_with_stragglers_overheads_and_slowdowns(mix):
     assert_both_say_the_same(*mix)

@@ -144,7 +144,7 @@ def test_costs_without_numbers_are_those_with_them(strategy, options):
     assert any(kind == "ComputeWork" for kind, _ in scripts[0])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.sampled_from(ON_RANKS), st.booleans(), st.integers(0, 3))
 def test_stragglers_input_and_overheads_need_no_numbers_either(strategy, copies, rank):
     world_size = 1 if strategy["kind"] == "single" else 4

@@ -20,6 +20,7 @@ from simdp.studies.sweep import sweep
 
 pytest.importorskip("distributed.client")  # tests/distributed is a namespace of that name, too
 distributed = pytest.importorskip("distributed")
+dask = pytest.importorskip("dask")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 """Warnings are the library's own, at its end."""
@@ -112,12 +113,14 @@ def refused(address):
 
 
 @for_each("address", ["tcp://127.0.0.1:1", "nonsense", "tcp://", "ftp://x:1"])
-def test_a_scheduler_that_is_not_there_is_said_in_a_line(address):
+def test_a_scheduler_that_is_not_there_is_said_in_a_line(address, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
     assert "no scheduler answers there" in refused(address)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense"])
 def test_a_client_that_cannot_begin_leaves_its_finalizer_nothing_to_close(monkeypatch, address):
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
     left = []
     monkeypatch.setattr(distributed.Client, "__del__", lambda client: left.append(client.status))
     refused(address)
@@ -151,7 +154,8 @@ def test_a_scheduler_that_loses_its_workers_for_good_says_how_to_go_on(monkeypat
     monkeypatch.setattr(module, "LOOK", 0.3)
     monkeypatch.setattr(module, "LOOKS", 2)
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(**options, silence_logs=60) as local:
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "1s"})
+    with soon, distributed.LocalCluster(**options, silence_logs=60) as local:
         cluster = DaskExecutor(local.scheduler_address)
         with cluster, pytest.raises(ScenarioError, match="has lost its workers; finished points"):
             for _ in cluster.each(half, range(100)):
@@ -159,9 +163,12 @@ def test_a_scheduler_that_loses_its_workers_for_good_says_how_to_go_on(monkeypat
 
 
 @pytest.mark.long
-def test_a_scheduler_that_goes_away_says_how_to_go_on():
+def test_a_scheduler_that_goes_away_says_how_to_go_on(monkeypatch):
+    monkeypatch.setattr(module, "LOOK", 0.3)
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(**options, silence_logs=60) as local:
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "1s"})
+    with soon, distributed.LocalCluster(**options, silence_logs=60) as local:
         cluster = DaskExecutor(local.scheduler_address)
         with (
             cluster,

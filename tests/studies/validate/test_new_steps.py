@@ -1,7 +1,5 @@
 """What no step had to which a machine was fitted, and how much wider that makes intervals."""
 
-from collections import defaultdict
-from functools import cache
 from math import log
 from pathlib import Path
 
@@ -11,9 +9,8 @@ from small_scenario import MINIMAL
 
 import simdp
 from benchmarks import new_steps as benchmark
-from simdp.cluster.hardware import MACHINES, Calibration, read_machine
-from simdp.reports.captions import model_name
-from simdp.scenario import checked, load_scenario
+from simdp.cluster.hardware import Calibration
+from simdp.scenario import checked
 from simdp.studies.answers import complete, interval_of
 from simdp.studies.intervals import (
     BY_DATA_SHEET,
@@ -23,7 +20,6 @@ from simdp.studies.intervals import (
     by_data_sheet,
     exposed_part,
     machine_calibration,
-    precision_of,
     scenario_novelty,
     step_novelty,
     step_novelty_spread,
@@ -32,7 +28,6 @@ from simdp.studies.intervals import (
 )
 from simdp.studies.validate import validate
 
-FOLDER = Path(__file__).parents[3] / "scenarios" / "validation"
 STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
 
 
@@ -183,45 +178,6 @@ def test_compute_that_a_collective_stretches_counts_as_communication():
     assert exposed_part(metrics, slowed) == pytest.approx((0.1 + 0.2 + 0.2) / 2.0)
     alone = on_machine("dgx-h100", cluster={"overheads": {"compute_slowdown": 0.0}})
     assert exposed_part(metrics, alone) == pytest.approx((0.1 + 0.2) / 2.0)
-
-
-SOLVED = ("mlperf", "mosaic", "torchtitan")
-"""Folders whose files hold a compute that is solved from their smallest run."""
-
-
-@cache
-def fitted():
-    """Models with their numbers of nodes, and precisions, of all calibration points, by machine.
-
-    Where compute is solved from a file's smallest run, that tells nothing of the network.
-    """
-    found = defaultdict(lambda: defaultdict(set))
-    precisions = defaultdict(set)
-    for path in sorted(FOLDER.rglob("*.yaml")):
-        scenario = load_scenario(path)
-        points, _ = scenario.measured_scenarios()
-        fewest = 1
-        if path.parent.name in SOLVED:
-            fewest = min(point.cluster.world_size for point in points)
-        for said, point in zip(scenario.measured.points, points, strict=True):
-            cluster = point.cluster
-            if said.role == "calibration" and cluster.world_size > fewest and cluster.machine:
-                model = model_name({"model": point.workload.model.model_dump(mode="json")})
-                found[cluster.machine][model].add(cluster.num_nodes)
-                precisions[cluster.machine].add(precision_of(point))
-    return found, precisions
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_machines_declare_the_steps_that_they_were_fitted_to():
-    steps, precisions = fitted()
-    for name in MACHINES.names():
-        calibration = read_machine(name, Path()).calibration
-        declared = {} if calibration is None else calibration.steps
-        assert declared == {m: sorted(nodes) for m, nodes in steps[name].items()}, name
-        if declared:
-            assert calibration.precisions == sorted(precisions[name]), name
 
 
 def point(measured, **more):

@@ -1,4 +1,4 @@
-"""Every layer: gradients equal differences, arrays stay as they are, and costs make sense."""
+"""Every layer: gradients equal assert_gradient, arrays stay as they are, and costs make sense."""
 
 from math import isfinite
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from for_each import for_each
-from layer_checks import buffers_of, differences, kept_nbytes, new_pass, weights_of
+from layer_checks import assert_gradient, buffers_of, kept_nbytes, new_pass, weights_of
 from pydantic import TypeAdapter
 from small_layers import Scale as Factor
 
@@ -366,20 +366,17 @@ def test_gradients_equal_differences(layer, given):
     found, gradients = backward(layer, weights, inputs, slopes, needs)
     for dx, x, need in zip(found, inputs, needs, strict=True):
         if need:
-            np.testing.assert_allclose(dx, differences(total, x), rtol=1e-6, atol=1e-8)
+            assert_gradient(dx, total, x)
         else:
             assert dx is None
     assert set(gradients) == set(weights)
     for name, gradient in gradients.items():
-        wanted = held_back(layer, name, differences(total, weights[name]))
-        np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-8, err_msg=name)
+        assert_gradient(gradient, total, weights[name], held=padding(layer), name=name)
 
 
-def held_back(layer, name, gradient):
-    """The gradient that torch lets a parameter have: none in an embedding's row of padding."""
-    if getattr(layer, "padding_idx", None) is not None:
-        gradient[layer.padding_idx] = 0
-    return gradient
+def padding(layer):
+    """The row of an embedding that torch gives no gradient, if it has one."""
+    return getattr(layer, "padding_idx", None)
 
 
 @pytest.mark.slow
@@ -412,8 +409,8 @@ def test_gradients_in_a_graph_equal_differences(module, given):
     play(executor.backward(run, kept, slopes))
     assert sorted(run.gradients) == sorted(graph.ready_order) == sorted(weights)
     for name, gradient in run.gradients.items():
-        wanted = held_back(module, name, differences(total, weights[name]))
-        np.testing.assert_allclose(gradient, wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+        held = padding(module)
+        assert_gradient(gradient, total, weights[name], 1e-5, 1e-6, held=held, name=name)
 
 
 def new_pass_of_graph(graph, weights):
