@@ -14,6 +14,7 @@ from simdp.torch.kernels import OperatorKernels
 
 PRODUCTS = ("product", "fused_attention")
 
+
 class Speed:
     """Speed of a device shared by ``sharers`` ranks; ``launch`` is a kernel's launch time [s]."""
 
