@@ -212,6 +212,21 @@ def test_simdp_is_asked_again_and_remembers(tmp_path):
         Ours(changed, path).answers(folds(few.points, "calibrated")[0].asked())
 
 
+@pytest.mark.slow
+def test_simdp_is_asked_again_where_points_changed(tmp_path):
+    own, other = named("horovod/horovod-25g-tcp_resnet101"), named("nvidia/dgx-1_resnet50")
+    both = POINTS._replace(points=(*own, *other))
+    path, said = tmp_path / "answers.json", []
+    replay(both, ["calibrated"], path, said.append)
+    kept = json.loads(path.read_text())
+    of = {**kept["of"], "nvidia/dgx-1_resnet50": "that of other points"}
+    path.write_text(json.dumps({**kept, "digest": "of other points", "of": of}))
+    replay(both, ["calibrated"], path, said.append)
+    assert said[2:] == ["calibrated: nvidia/dgx-1_resnet50"]
+    again = json.loads(path.read_text())
+    assert {**again, "cpu_s": 0} == {**kept, "cpu_s": 0}
+
+
 def test_scenarios_of_one_site_are_asked_together():
     groups = sites(POINTS.points)
     names = [name for group in groups for name in group]

@@ -16,7 +16,7 @@ import simdp
 from benchmarks.leaderboard.adapters.base import Adapter, AdapterError, Answer
 from benchmarks.leaderboard.folds import Asked, folds
 from benchmarks.leaderboard.gather import SCENARIOS
-from benchmarks.leaderboard.points import Point, Points, put
+from benchmarks.leaderboard.points import Point, Points, digest_of, put
 from simdp.errors import ScenarioError
 from simdp.results.validation import TimeComparison
 from simdp.studies.validate import validate
@@ -94,10 +94,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def replay(points: Points, rules: Sequence[str], path: Path = FILE, said: Progress = print) -> None:
-    """Ask for what the file lacks, or for all where it is of other points or another version."""
-    kept = _read(path)
-    if kept["digest"] != points.digest or kept["simdp"] != simdp.__version__:
-        kept = {"digest": points.digest, "simdp": simdp.__version__, "cpu_s": {}, "answers": {}}
+    """Ask for what the file lacks: all of another version of simdp, or the sites that changed."""
+    kept = _still_true(_read(path), points)
     for rule in rules:
         cut = folds(points.points, rule)
         asked = {point["scenario"] for fold in cut for point in fold.left_out}
@@ -111,6 +109,35 @@ def replay(points: Points, rules: Sequence[str], path: Path = FILE, said: Progre
             done |= _asked_again(points.points, together, rule)
             kept["cpu_s"][rule] = round(kept["cpu_s"].get(rule, 0.0) + _cpu() - before, 1)
             _write(kept, path)
+
+
+def _still_true(kept: dict[str, Any], points: Points) -> dict[str, Any]:
+    """What a file holds of sites whose points are the same, by the digests of its scenarios."""
+    of = digests(points.points)
+    known, rules = kept.get("of", {}), kept["answers"]
+    if kept["simdp"] != simdp.__version__ or (kept["digest"] != points.digest and not known):
+        rules, kept = {}, {"cpu_s": {}}
+    if kept.get("digest") != points.digest:
+        same = {
+            name
+            for together in sites(points.points)
+            if all(known.get(name) == of[name] for name in together)
+            for name in together
+        }
+        rules = {
+            rule: {name: found for name, found in answers.items() if name in same}
+            for rule, answers in rules.items()
+        }
+    head = {"digest": points.digest, "simdp": simdp.__version__, "cpu_s": kept["cpu_s"], "of": of}
+    return {**head, "answers": rules}
+
+
+def digests(points: Iterable[Point]) -> dict[str, str]:
+    """The digest of each scenario's points."""
+    each: dict[str, list[Point]] = {}
+    for point in points:
+        each.setdefault(point["scenario"], []).append(point)
+    return {name: digest_of(own) for name, own in each.items()}
 
 
 def _cpu() -> float:
