@@ -19,6 +19,7 @@ from safetensors_files import safetensors
 from simdp.errors import ScenarioError
 from simdp.files import (
     Catalogue,
+    documents,
     fingerprint,
     parse_yaml,
     put_npz,
@@ -221,6 +222,35 @@ def test_an_alias_bomb_is_refused_at_once():
 )
 def test_a_value_that_its_tag_does_not_fit_is_refused(text):
     assert refusal(parse_yaml, text, "f.yaml").startswith("f.yaml")
+
+
+DAMAGED = sorted((Path(__file__).parents[1] / "scenarios").glob("*.yaml"))[::6]
+
+
+@in_a_folder
+@given(st.sampled_from(DAMAGED), st.randoms(use_true_random=False))
+def test_libyaml_reads_what_pyyaml_reads(path, random):
+    """Without libyaml a machine has the same scenarios, and the same errors."""
+    text = list(path.read_text()[:600])
+    for _ in range(random.choice([0, 1, 2])):
+        place = random.randrange(len(text))
+        text[place] = random.choice([*"\t :-[]{},#&*!|>'\"%@`?\nae1", ""])
+    text = "".join(text)
+
+    def slowly(*arguments, fast):
+        return constructed(*arguments, fast=False)
+
+    def outcome():
+        documents._parsed.cache_clear()
+        try:
+            return repr(parse_yaml(text, "f.yaml"))
+        except ScenarioError as error:
+            return str(error)
+
+    constructed, found = documents._constructed, outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_constructed", slowly)
+        assert outcome() == found
 
 
 @given(text=st.text(alphabet="ab:1 -[]{}&*!|>\n'\"#,?", max_size=40))

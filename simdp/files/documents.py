@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,19 +164,16 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 @lru_cache(maxsize=256)  # parsing takes longer than a short run
-def _parsed(text: str, where: str, is_ours: bool = False) -> Any:
+def _parsed(text: str, where: str) -> Any:
     import yaml
 
-    try:
-        loader = _loader(is_ours)(text)
+    if _is_plain(text):
         try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _refuse_bomb(node, where)
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
+            return _constructed(text, where, fast=True)
+        except (yaml.YAMLError, ScenarioError, *_UNSUITED_TAG):
+            pass  # read again, for PyYAML's own message
+    try:
+        return _constructed(text, where, fast=False)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -185,6 +183,40 @@ def _parsed(text: str, where: str, is_ours: bool = False) -> Any:
     except (yaml.YAMLError, *_UNSUITED_TAG) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ScenarioError([f"{where}: is not valid YAML: {reason}."]) from None
+
+
+def _constructed(text: str, where: str, fast: bool) -> Any:
+    """The values of a document, read by libyaml if ``fast`` and available."""
+    loader = _loader(fast)(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _refuse_bomb(node, where)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+_UNUSUAL = re.compile("[^\n -~\xa1-\u1fff\u2010-\u2027]|^[ -]{128}", re.MULTILINE)
+"""Characters that libyaml and PyYAML treat differently, and deep indentation."""
+
+_LENIENT = re.compile(r"^(?! *#).*[?!]", re.MULTILINE)
+"""Characters outside comments that libyaml accepts in more places than PyYAML."""
+
+
+def _is_plain(text: str) -> bool:
+    """Whether libyaml accepts no more than PyYAML does, and its recursion ends early."""
+    if _UNUSUAL.search(text) or _LENIENT.search(text):
+        return False
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest <= MAX_DEPTH
+
+
+_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def format_yaml(value: Any) -> str:
@@ -208,17 +240,15 @@ def format_yaml(value: Any) -> str:
 
 
 @cache
-def _loader(is_ours: bool) -> Any:
+def _loader(fast: bool) -> Any:
     """YAML's safe loader, with 1.2's floats, without doubled keys, endless numbers and base 60.
 
-    Our own files are read by libyaml if available: ten times as fast, but with other error
-    messages, and unsafe for deeply nested values.
+    libyaml, if available, is seven times as fast, but has other error messages, and is unsafe for
+    deeply nested values.
     """
-    import re
-
     import yaml
 
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_ours else yaml.SafeLoader
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader
 
     class Loader(base):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -427,7 +457,7 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
         """Read the entry of one part."""
         file = self.folder / f"{name}.yaml"
         text = read_text(file, limit=MAX_YAML_BYTES)
-        return copy.deepcopy(dict(_parsed(text, str(file), is_ours=True)))
+        return copy.deepcopy(dict(_parsed(text, str(file))))
 
     def figures(self, name: str) -> dict[str, Any]:
         """Read the figures of one part, without their sources and its other names."""
