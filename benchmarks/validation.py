@@ -21,6 +21,9 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.table import show
+from simdp.scenario.placement import wiring_of
+from simdp.studies.validate.folds import items_of
+from simdp.studies.validate.jobs import load_measured
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,6 +93,30 @@ def cluster_rows(clusters: Sequence[dict[str, Any]]) -> Iterator[Row]:
             yield f"{title}: Kendall's tau", f"{tau:.2f}", f"{LEAST_TAU}", tau >= LEAST_TAU
 
 
+def rows_by_wires(points: Sequence[dict[str, Any]]) -> Iterator[Row]:
+    """Errors of step times by what joins the ranks: the network, or peers within a node."""
+    wires = {}
+    for item in items_of(
+        load_measured(sorted((ROOT / "scenarios" / "validation").rglob("*.yaml")))
+    ):
+        wiring = wiring_of(item.made.cluster)
+        if not item.is_table and wiring.world_size > 1:
+            key = item.made.name, json.dumps(item.point.set)
+            wires[key] = wiring.network if wiring.num_nodes > 1 else wiring.peer
+    found: dict[str, list[float]] = {}
+    for point in points:
+        key = point["scenario"], json.dumps(point["set"])
+        if point["role"] == "predicted" and key in wires:
+            found.setdefault(WIRES.get(wires[key], wires[key]), []).append(abs(point["error"]))
+    for name, errors in sorted(found.items()):
+        mean = sum(errors) / len(errors)
+        yield f"{name}: mean error, {len(errors)} steps", _share(mean), "-", True
+
+
+WIRES = {"rdma": "InfiniBand and RoCE", "roce": "InfiniBand and RoCE", "host": "host memory"}
+"""Names of wires in the table."""
+
+
 def collective_rows(points: Sequence[dict[str, Any]]) -> Iterator[Row]:
     """Errors of all_reduce, table by table."""
     tables: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -126,6 +153,7 @@ def main() -> int:
     overall = answer["overall"]["inside"]
     rows = [
         *cluster_rows(answer["clusters"]),
+        *rows_by_wires(answer["points"]),
         *collective_rows(answer["collective_points"]),
         ("steps inside the 90 % interval", _share(overall), _share(INSIDE), overall >= INSIDE),
         (

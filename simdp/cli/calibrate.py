@@ -140,6 +140,9 @@ def baseline(
     ranks: Annotated[
         int | None, typer.Option(help="Solve from the steps of so many ranks [the fewest].")
     ] = None,
+    weigh: Annotated[
+        bool, typer.Option("--weigh", help="Weigh each against the step by the device's figures.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
@@ -147,7 +150,7 @@ def baseline(
     from simdp.results.metrics import to_json
     from simdp.studies.calibrate.steps import solve_baselines
 
-    found = solve_baselines(files, ranks)
+    found = solve_baselines(files, ranks, weigh)
     if as_json:
         sys.stdout.write(to_json(found))
     elif not quiet:

@@ -240,25 +240,21 @@ def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
 
 def baselines(found: Sequence[Baseline]) -> RenderableType:
     """Write the one-device step times derived from steps of several ranks."""
-    table = _calibration_table(
-        "a step on one device",
-        ("scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval", "change"),
-        (
-            (
-                one.scenario,
-                str(one.microbatch),
-                str(one.world_size),
-                str(one.num_nodes),
-                words.time(one.given),
-                words.time(one.found),
-                words.interval(one.low, one.high),
-                percent(one.change, "+.1f"),
-            )
-            for one in found
-        ),
-    )
-    said = "solved: with it as workload.compute's step_time the measured step is met."
-    return Group(table, Text(said))
+    are_weighed = any(one.weighed for one in found)
+    heads = ["scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval"]
+    rows = []
+    for one in found:
+        row = [one.scenario, *map(str, (one.microbatch, one.world_size, one.num_nodes))]
+        row += [words.time(one.given), words.time(one.found), words.interval(one.low, one.high)]
+        row.append(percent(one.change, "+.1f"))
+        if are_weighed:
+            row += [words.time(t) if t else "-" for t in (one.by_roofline, one.weighed)]
+        rows.append(row)
+    heads += ["change", "roofline", "weighed"] if are_weighed else ["change"]
+    said = "solved: with it as workload.compute's step_time the measured step is met"
+    if are_weighed:
+        said += "; roofline: by the device's figures; weighed: their mean, by how sure each is"
+    return Group(_calibration_table("a step on one device", heads, rows), Text(f"{said}."))
 
 
 def _collectives(study: CalibrationStudy) -> RenderableType:

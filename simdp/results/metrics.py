@@ -673,6 +673,10 @@ class Baseline:
     # low, high: its 90 % interval, from the uncertainty of the other constants [s]
     low: float
     high: float
+    # by_roofline, weighed: that step by the device's figures, and the mean of both, weighed by how
+    # sure each is [s]; None if not weighed
+    by_roofline: float | None = None
+    weighed: float | None = None
 
     @property
     def change(self) -> float:
@@ -680,10 +684,17 @@ class Baseline:
         return self.found / self.given - 1
 
 
+NO_TIMES = ("scenario", "microbatch", "world_size", "num_nodes")
+
+
 def to_json(baselines: Sequence[Baseline]) -> str:
     """Write baselines as one JSON document; times in seconds."""
     renamed = [
-        {f"{k}_s" if isinstance(v, float) else k: v for k, v in asdict(one).items()}
+        {
+            k if k in NO_TIMES else f"{k}_s": v
+            for k, v in asdict(one).items()
+            if k in NO_TIMES or v is not None
+        }
         for one in baselines
     ]
     return json.dumps({"baselines": renamed}, indent=1, allow_nan=False) + "\n"

@@ -8,7 +8,8 @@ simulated step grows with it (`solve_baselines`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from dataclasses import replace
+from math import hypot, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.results.metrics import Baseline
 from simdp.scenario import Scenario
 from simdp.studies.calibrate.fit import Constant, Fit, fit, jacobian
-from simdp.studies.intervals import machine_calibration, step_interval
+from simdp.studies.intervals import NORMAL_90, Known, machine_calibration, step_interval
 from simdp.studies.validate.jobs import load_measured, with_common_workloads
 from simdp.studies.variants import value_at, with_values
 from simdp.units import DIMENSIONS, format_quantity, parse
@@ -47,13 +48,17 @@ OF_ONE = ":"
 
 
 class MeasuredStep(NamedTuple):
-    """A measured point of a scenario: its time [s], and whether constants may be fitted to it."""
+    """A measured point of a scenario: its time [s], and whether constants may be fitted to it.
+
+    ``noise`` is the relative scatter of such measurements.
+    """
 
     title: str
     scenario: Scenario
     raw: dict[str, Any]
     seconds: float
     is_calibration: bool
+    noise: float = 0.0
 
 
 class StepsFit(NamedTuple):
@@ -172,7 +177,8 @@ def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
             samples = made.workload.samples_per_step(made.cluster.world_size)
             seconds, role = point.seconds(samples), point.role
             title = f"{scenario.name}: {said}"
-            found.append(MeasuredStep(title, made, made.resolved(), seconds, role == "calibration"))
+            fits = role == "calibration"
+            found.append(MeasuredStep(title, made, made.resolved(), seconds, fits, measured.noise))
     return found
 
 
@@ -293,7 +299,9 @@ CLOSE = 1e-6
 POINTS = "workload.compute.points"
 
 
-def solve_baselines(paths: Sequence[Path], ranks: int | None = None) -> list[Baseline]:
+def solve_baselines(
+    paths: Sequence[Path], ranks: int | None = None, weigh: bool = False
+) -> list[Baseline]:
     """Solve the one-device step of each batch size.
 
     Parameters
@@ -303,12 +311,15 @@ def solve_baselines(paths: Sequence[Path], ranks: int | None = None) -> list[Bas
     ranks : int, optional
         Use the points with this number of ranks; by default the fewest of each batch size, 2 or
         more.
+    weigh : bool
+        Whether to weigh each against the step by the device's figures.
 
     Raises
     ------
     ScenarioError
         If a scenario is wrong, its compute is not measured, no point has as many ranks, or one
-        takes less time than communication only.
+        takes less time than communication only; with ``weigh``, if a device or a model has no
+        roofline.
     """
     several = [step for step in measured_steps(paths) if step.scenario.cluster.world_size > 1]
     fewest: dict[tuple[str, int], int] = {}
@@ -323,14 +334,14 @@ def solve_baselines(paths: Sequence[Path], ranks: int | None = None) -> list[Bas
     if not chosen:
         wanted = "more than one rank" if ranks is None else f"{ranks} ranks"
         raise ScenarioError([f"calibrate baseline: no measured step is of {wanted}; measure one."])
-    return [_solved(step) for step in chosen]
+    return [_solved(step, weigh) for step in chosen]
 
 
 def _series(step: MeasuredStep) -> tuple[str, int]:
     return step.scenario.name, step.scenario.workload.microbatch or 0
 
 
-def _solved(step: MeasuredStep) -> Baseline:
+def _solved(step: MeasuredStep, weigh: bool) -> Baseline:
     scenario, compute = step.scenario, step.scenario.workload.compute
     batch = scenario.workload.microbatch
     if not isinstance(compute, FromMeasurements) or batch is None:
@@ -364,7 +375,47 @@ def _solved(step: MeasuredStep) -> Baseline:
     ends = [found(step.seconds * step.seconds / end) for end in (high, low)]
     cluster = scenario.cluster
     where = cluster.world_size, cluster.num_nodes
-    return Baseline(scenario.name, batch, *where, given[0] if given else time, time, *ends)
+    baseline = Baseline(scenario.name, batch, *where, given[0] if given else time, time, *ends)
+    if not weigh:
+        return baseline
+    predicted = _by_roofline(step, known)
+    roofline = predicted._replace(seconds=found(predicted.seconds))
+    mean = weighed([Estimate(time, hypot(_spread(*ends), step.noise)), roofline])
+    return replace(baseline, by_roofline=roofline.seconds, weighed=mean)
+
+
+class Estimate(NamedTuple):
+    """A time [s], and the standard deviation of its logarithm."""
+
+    seconds: float
+    spread: float
+
+
+def weighed(estimates: Sequence[Estimate]) -> float:
+    """Mean of the logarithms of independent estimates, by the inverse of their variances [s].
+
+    The best linear unbiased one (Aitken, "On least squares and linear combination of observations",
+    1935). An estimate without a spread is taken as it is.
+    """
+    exact = [one.seconds for one in estimates if one.spread == 0]
+    if exact:
+        return exact[0]
+    weights = np.array([one.spread**-2 for one in estimates])
+    logs = np.log([one.seconds for one in estimates])
+    return float(np.exp(weights @ logs / weights.sum()))
+
+
+def _spread(low: float, high: float) -> float:
+    """Standard deviation of a logarithm by the ends of its 90 % interval."""
+    return log(high / low) / (2 * NORMAL_90)
+
+
+def _by_roofline(step: MeasuredStep, known: Sequence[Known]) -> Estimate:
+    """A measured step by the device's figures."""
+    scenario = with_values(step.scenario, step.raw, {"workload.compute": "roofline"})
+    watch = Stopwatch(scenario)
+    low, high = step_interval(watch.metrics, scenario, known, watch.step_times)
+    return Estimate(float(watch.metrics["step_time_s"]), _spread(low, high))
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
