@@ -129,7 +129,7 @@ def test_equal_arguments_give_the_same_plan(algorithm):
 
 
 @every_algorithm
-@for_each("n", [2, 3, 4])
+@for_each("n", [3, 4])
 def test_no_transfer_can_be_dropped(algorithm, n):
     plan = some_plan(algorithm, n)
     for number, part in enumerate(plan.everything):

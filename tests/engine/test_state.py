@@ -164,8 +164,9 @@ def stopped(chosen, path, stop_after, past=None, **more):
 
 
 def assert_goes_on(name, tmp_path):
+    """Every third run stops twice, the others once."""
     chosen, path, past = made(*RUNS[name]), tmp_path / "state.npz", None
-    for stop in (1, 3):
+    for stop in (1, 3) if list(RUNS).index(name) % 3 == 0 else (2,):
         past = stopped(chosen, path, stop, past)
         assert past.num_steps == len(past.records) == stop
     whole, again = facts(simulate(chosen, keep_trace=True)), facts(simulate(chosen, resume=past))
@@ -180,7 +181,7 @@ ANOTHER_OF_ITS_KIND = [
 
 
 @for_each("name", [name for name in RUNS if name not in ANOTHER_OF_ITS_KIND])
-def test_a_run_that_stopped_twice_goes_on_as_if_it_never_had(name, tmp_path):
+def test_a_run_that_stopped_goes_on_as_if_it_never_had(name, tmp_path):
     assert_goes_on(name, tmp_path)
 
 

@@ -304,7 +304,7 @@ def messages(draw):
     return Message(src, dst, draw(instants), draw(instants), nbytes)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(list(TOPOLOGIES)), st.lists(messages(), min_size=1, max_size=12))
 def test_staggered_messages_share_links_max_min_fairly(topology, things):
     agree(where(topology), things)
@@ -318,7 +318,7 @@ def reductions(draw):
     return Collective(ranks, {rank: draw(instants) for rank in ranks}, nbytes, algorithm)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(list(TOPOLOGIES)),
     st.lists(reductions(), min_size=1, max_size=3, unique_by=lambda each: each.ranks),
