@@ -22,7 +22,7 @@ if not torch_installed():
     sys.meta_path.insert(0, NoTorch())
 
 # How long an example takes depends on what else the machine does, and is nobody's fault here.
-# `pytest --hypothesis-profile=thorough` looks at twenty times as many.
+# `pytest --hypothesis-profile=thorough` looks at thirty times as many.
 settings.register_profile("simdp", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("simdp")

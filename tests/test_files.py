@@ -224,6 +224,13 @@ def test_a_value_that_its_tag_does_not_fit_is_refused(text):
     assert refusal(parse_yaml, text, "f.yaml").startswith("f.yaml")
 
 
+def test_our_own_files_are_read_by_libyaml():
+    folder = Path(documents.__file__).parents[1]
+    files = [*folder.rglob("*.yaml"), *(Path(__file__).parents[1] / "scenarios").rglob("*.yaml")]
+    assert len(files) > 300
+    assert [path for path in files if not documents._is_plain(path.read_text())] == []
+
+
 DAMAGED = sorted((Path(__file__).parents[1] / "scenarios").glob("*.yaml"))[::6]
 
 

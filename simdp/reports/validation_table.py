@@ -240,20 +240,20 @@ def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
 
 def baselines(found: Sequence[Baseline]) -> RenderableType:
     """Write the one-device step times derived from steps of several ranks."""
-    are_weighed = any(one.weighed for one in found)
+    are_weighted = any(one.weighted for one in found)
     heads = ["scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval"]
     rows = []
     for one in found:
         row = [one.scenario, *map(str, (one.microbatch, one.world_size, one.num_nodes))]
         row += [words.time(one.given), words.time(one.found), words.interval(one.low, one.high)]
         row.append(percent(one.change, "+.1f"))
-        if are_weighed:
-            row += [words.time(t) if t else "-" for t in (one.by_roofline, one.weighed)]
+        if are_weighted:
+            row += [words.time(t) if t else "-" for t in (one.by_roofline, one.weighted)]
         rows.append(row)
-    heads += ["change", "roofline", "weighed"] if are_weighed else ["change"]
+    heads += ["change", "roofline", "weighted"] if are_weighted else ["change"]
     said = "solved: with it as workload.compute's step_time the measured step is met"
-    if are_weighed:
-        said += "; roofline: by the device's figures; weighed: their mean, by how sure each is"
+    if are_weighted:
+        said += "; roofline: by the device's figures; weighted: their mean, by how sure each is"
     return Group(_calibration_table("a step on one device", heads, rows), Text(f"{said}."))
 
 

@@ -673,10 +673,10 @@ class Baseline:
     # low, high: its 90 % interval, from the uncertainty of the other constants [s]
     low: float
     high: float
-    # by_roofline, weighed: that step by the device's figures, and the mean of both, weighed by how
-    # sure each is [s]; None if not weighed
+    # by_roofline, weighted: that step by the device's figures, and the mean of both, weighted by
+    # the inverse of their variances [s]; None if that was not asked for
     by_roofline: float | None = None
-    weighed: float | None = None
+    weighted: float | None = None
 
     @property
     def change(self) -> float:
@@ -684,16 +684,13 @@ class Baseline:
         return self.found / self.given - 1
 
 
-NO_TIMES = ("scenario", "microbatch", "world_size", "num_nodes")
-
-
 def to_json(baselines: Sequence[Baseline]) -> str:
     """Write baselines as one JSON document; times in seconds."""
     renamed = [
         {
-            k if k in NO_TIMES else f"{k}_s": v
+            f"{k}_s" if isinstance(v, float) else k: v
             for k, v in asdict(one).items()
-            if k in NO_TIMES or v is not None
+            if v is not None
         }
         for one in baselines
     ]

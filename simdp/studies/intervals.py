@@ -677,6 +677,11 @@ def step_interval(
     return widened(time, found, deviation(metrics, scenario, known))
 
 
+def deviation_of(low: float, high: float) -> float:
+    """Standard deviation of a logarithm by the ends of its 90 % interval."""
+    return log(high / low) / (2 * NORMAL_90)
+
+
 def deviation(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
     """Standard deviation of a step's logarithm by errors outside its constants' intervals.
 

@@ -268,7 +268,7 @@ def speeds_of(data, n, groups):
     return np.array(data.draw(st.lists(column, min_size=groups, max_size=groups))).T
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n=st.integers(2, 9), groups=st.integers(1, 3), seed=st.integers(0, 999), data=st.data())
 def test_a_ring_of_several_speeds_ends_as_round_by_round(n, groups, seed, data):
     time = speeds_of(data, n, groups)

@@ -114,20 +114,17 @@ def replay(points: Points, rules: Sequence[str], path: Path = FILE, said: Progre
 def _still_true(kept: dict[str, Any], points: Points) -> dict[str, Any]:
     """What a file holds of sites whose points are the same, by the digests of its scenarios."""
     of = digests(points.points)
-    known, rules = kept.get("of", {}), kept["answers"]
-    if kept["simdp"] != simdp.__version__ or (kept["digest"] != points.digest and not known):
-        rules, kept = {}, {"cpu_s": {}}
-    if kept.get("digest") != points.digest:
-        same = {
-            name
-            for together in sites(points.points)
-            if all(known.get(name) == of[name] for name in together)
-            for name in together
-        }
-        rules = {
-            rule: {name: found for name, found in answers.items() if name in same}
-            for rule, answers in rules.items()
-        }
+    known = kept.get("of", {}) if kept["simdp"] == simdp.__version__ else {}
+    same = {
+        name
+        for together in sites(points.points)
+        if all(known.get(name) == of[name] for name in together)
+        for name in together
+    }
+    rules = {
+        rule: {name: found for name, found in answers.items() if name in same}
+        for rule, answers in kept["answers"].items()
+    }
     head = {"digest": points.digest, "simdp": simdp.__version__, "cpu_s": kept["cpu_s"], "of": of}
     return {**head, "answers": rules}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import hypot, log, sqrt
+from math import hypot, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.results.metrics import Baseline
 from simdp.scenario import Scenario
 from simdp.studies.calibrate.fit import Constant, Fit, fit, jacobian
-from simdp.studies.intervals import NORMAL_90, Known, machine_calibration, step_interval
+from simdp.studies.intervals import Known, deviation_of, machine_calibration, step_interval
 from simdp.studies.validate.jobs import load_measured, with_common_workloads
 from simdp.studies.variants import value_at, with_values
 from simdp.units import DIMENSIONS, format_quantity, parse
@@ -380,8 +380,9 @@ def _solved(step: MeasuredStep, weigh: bool) -> Baseline:
         return baseline
     predicted = _by_roofline(step, known)
     roofline = predicted._replace(seconds=found(predicted.seconds))
-    mean = weighed([Estimate(time, hypot(_spread(*ends), step.noise)), roofline])
-    return replace(baseline, by_roofline=roofline.seconds, weighed=mean)
+    solved = Estimate(time, hypot(deviation_of(*ends), step.noise))
+    mean = weighted_mean([solved, roofline])
+    return replace(baseline, by_roofline=roofline.seconds, weighted=mean)
 
 
 class Estimate(NamedTuple):
@@ -391,7 +392,7 @@ class Estimate(NamedTuple):
     spread: float
 
 
-def weighed(estimates: Sequence[Estimate]) -> float:
+def weighted_mean(estimates: Sequence[Estimate]) -> float:
     """Mean of the logarithms of independent estimates, by the inverse of their variances [s].
 
     The best linear unbiased one (Aitken, "On least squares and linear combination of observations",
@@ -405,17 +406,12 @@ def weighed(estimates: Sequence[Estimate]) -> float:
     return float(np.exp(weights @ logs / weights.sum()))
 
 
-def _spread(low: float, high: float) -> float:
-    """Standard deviation of a logarithm by the ends of its 90 % interval."""
-    return log(high / low) / (2 * NORMAL_90)
-
-
 def _by_roofline(step: MeasuredStep, known: Sequence[Known]) -> Estimate:
     """A measured step by the device's figures."""
     scenario = with_values(step.scenario, step.raw, {"workload.compute": "roofline"})
     watch = Stopwatch(scenario)
     low, high = step_interval(watch.metrics, scenario, known, watch.step_times)
-    return Estimate(float(watch.metrics["step_time_s"]), _spread(low, high))
+    return Estimate(float(watch.metrics["step_time_s"]), deviation_of(low, high))
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

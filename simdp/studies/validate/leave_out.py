@@ -23,9 +23,9 @@ from simdp.studies.calibrate.steps import REACH, MeasuredStep, Watched, fit_watc
 from simdp.studies.executor import executor_for
 from simdp.studies.intervals import (
     COST,
-    NORMAL_90,
     OWN,
     Known,
+    deviation_of,
     exposed_part,
     interval_of_pairs,
     is_between,
@@ -306,7 +306,7 @@ def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Cons
     for _, calibration, _ in intake.prior:
         if key in calibration.intervals:
             ends = [read(key, end)[0] for end in calibration.intervals[key]]
-            spread = log(ends[1] / ends[0]) / (2 * NORMAL_90)
+            spread = deviation_of(*ends)
             low, high = value / exp(6 * spread), value * exp(6 * spread)
     return Constant(key, dimension, value, low, high if dimension else min(high, MOST), spread)
 

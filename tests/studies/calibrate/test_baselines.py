@@ -9,11 +9,12 @@ import yaml
 from rich.console import Console
 
 import simdp
+from simdp.cli import run_command_line
 from simdp.errors import ScenarioError
 from simdp.reports import validation_table
 from simdp.results.metrics import to_json
 from simdp.scenario import checked
-from simdp.studies.calibrate.steps import Estimate, solve_baselines, weighed
+from simdp.studies.calibrate.steps import Estimate, solve_baselines, weighted_mean
 
 ROOT = Path(__file__).parents[3]
 BASE = {
@@ -101,21 +102,21 @@ def test_a_step_shorter_than_its_communication_is_refused(tmp_path):
 
 def test_a_row_is_weighed_against_the_roofline_by_how_sure_each_is():
     """Aitken: of 2 and 8 with spreads as 1 to 2, the mean's logarithm is four parts to one."""
-    found = weighed([Estimate(2.0, 0.1), Estimate(8.0, 0.2)])
+    found = weighted_mean([Estimate(2.0, 0.1), Estimate(8.0, 0.2)])
     assert found == pytest.approx(2.0 * 4 ** (1 / 5))
-    assert weighed([Estimate(2.0, 0.0), Estimate(8.0, 0.2)]) == 2.0
+    assert weighted_mean([Estimate(2.0, 0.0), Estimate(8.0, 0.2)]) == 2.0
 
 
 def test_weighed_it_lies_between_the_row_and_the_devices_figures(tmp_path):
     name = "mosaic/mosaic-a100-40_mpt-125m.yaml"
     (found,) = solve_baselines([ROOT / "scenarios/validation" / name], 8, weigh=True)
-    assert found.found < found.weighed < found.by_roofline < 1.05 * found.found
+    assert found.found < found.weighted < found.by_roofline < 1.05 * found.found
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(validation_table.baselines([found]))
     text = " ".join(console.export_text().split())
-    assert "weighed: their mean, by how sure each is." in text
+    assert "weighted: their mean, by how sure each is." in text
     (plain,) = json.loads(to_json([found]))["baselines"]
-    assert plain["weighed_s"] == found.weighed
+    assert plain["weighted_s"] == found.weighted
     assert plain["by_roofline_s"] == found.by_roofline
 
 
@@ -123,5 +124,14 @@ def test_what_has_no_roofline_is_not_weighed(tmp_path):
     with pytest.raises(ScenarioError, match="roofline needs layers with FLOPs"):
         solve_baselines([write(tmp_path)], weigh=True)
     (found,) = solve_baselines([write(tmp_path)])
-    assert found.weighed is None
-    assert "weighed_s" not in json.loads(to_json([found]))["baselines"][0]
+    assert found.weighted is None
+    assert "weighted_s" not in json.loads(to_json([found]))["baselines"][0]
+
+
+def test_the_command_weighs_if_asked_to(capsys):
+    file = str(ROOT / "scenarios/validation/mosaic/mosaic-a100-40_mpt-125m.yaml")
+    for more in ((), ("--weigh",)):
+        command = ["calibrate", "baseline", file, "--ranks", "8", "--json", *more]
+        assert run_command_line(command) == 0
+        (plain,) = json.loads(capsys.readouterr().out)["baselines"]
+        assert ("weighted_s" in plain) == bool(more)
