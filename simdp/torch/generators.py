@@ -1,7 +1,7 @@
 """Random generators and modules of each rank.
 
-The generators of torch, NumPy and Python are process-wide; each rank has separate states, which are
-installed whenever the rank resumes. torch's starts as in any fresh process. The others start with
+The generators of torch, NumPy and Python are process-wide, as are torch's flags; each rank has
+separate states, which are installed whenever the rank resumes. torch's start as in a fresh process. The others start with
 seeds of the program and the rank, instead of the system's random seeds.
 
 Modules of the script's folder are loaded per rank, with separate globals, as in processes.
@@ -28,8 +28,12 @@ FRESH = 67280421310721
 """Seed of torch's generator in every fresh process."""
 
 
+FLAGS = torch.float32, 0, False, True
+"""Default dtype, determinism, and TF32 of cuBLAS and cuDNN in every fresh process."""
+
+
 class Generators(RankLocal):
-    """Each rank's generators, default dtype and flags of determinism."""
+    """Each rank's generators, default dtype, and flags of determinism and of TF32."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -44,6 +48,7 @@ class Generators(RankLocal):
         torch.default_generator.manual_seed(FRESH)
         random.seed(int(drawn.integers(2**63)))
         np.random.seed(int(drawn.integers(2**32)))  # noqa: NPY002
+        _put((*_state()[:3], *FLAGS))
         rank.state["generators"] = _state()
 
     def enter(self, rank: Rank) -> None:
@@ -64,6 +69,8 @@ def _state() -> tuple[Any, ...]:
         np.random.get_state(),  # noqa: NPY002
         torch.get_default_dtype(),
         torch.get_deterministic_debug_mode(),
+        torch._C._get_cublas_allow_tf32(),
+        torch._C._get_cudnn_allow_tf32(),
     )
 
 
@@ -75,6 +82,10 @@ def _put(state: tuple[Any, ...]) -> None:
         torch.set_default_dtype(state[3])
     if torch.get_deterministic_debug_mode() != state[4]:
         torch.set_deterministic_debug_mode(state[4])
+    if torch._C._get_cublas_allow_tf32() != state[5]:
+        torch._C._set_cublas_allow_tf32(state[5])
+    if torch._C._get_cudnn_allow_tf32() != state[6]:
+        torch._C._set_cudnn_allow_tf32(state[6])
 
 
 KEY, KEPT = "module names", "modules"

@@ -15,6 +15,18 @@ from simdp.scenario import checked
 
 torch = pytest.importorskip("torch")
 
+
+
+@pytest.fixture(autouse=True)
+def flags():
+    """Leave the process with its flags of TF32, which a probe sets for itself."""
+    found = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [one.allow_tf32 for one in found]
+    yield
+    for one, allowed in zip(found, before, strict=True):
+        one.allow_tf32 = allowed
+
+
 SMALL = {
     "mlp": {"widths": [8, 16, 4]},
     "transformer": {"vocab_size": 20, "d_model": 8, "nhead": 2, "num_layers": 2}

@@ -71,6 +71,35 @@ def test_generators_and_defaults_are_each_ranks_own(virtually, capsys):
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_each_rank_has_flags_of_a_fresh_process(virtually, capsys):
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    flags[1].allow_tf32 = False
+    torch.set_default_dtype(torch.float64)
+    try:
+        virtually(
+            """
+            import torch
+            import torch.distributed as dist
+            flags = torch.backends.cuda.matmul, torch.backends.cudnn
+            dist.init_process_group("gloo")
+            fresh = [one.allow_tf32 for one in flags], torch.get_default_dtype()
+            if dist.get_rank():
+                flags[0].allow_tf32, flags[1].allow_tf32 = True, False
+            dist.barrier()
+            print(*fresh, [one.allow_tf32 for one in flags])
+            """
+        )
+        assert capsys.readouterr().out.splitlines() == [
+            "[False, True] torch.float32 [False, True]",
+            "[False, True] torch.float32 [True, False]",
+        ]
+        assert [one.allow_tf32 for one in flags] == [False, False]
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        flags[1].allow_tf32 = True
+        torch.set_default_dtype(torch.float32)
+
+
 def test_time_is_virtual(virtually, capsys):
     result = virtually(
         """
