@@ -16,7 +16,6 @@ from simdp.scenario import checked
 torch = pytest.importorskip("torch")
 
 
-
 @pytest.fixture(autouse=True)
 def flags():
     """Leave the process with its flags of TF32, which a probe sets for itself."""
