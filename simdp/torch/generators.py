@@ -1,8 +1,9 @@
 """Random generators and modules of each rank.
 
 The generators of torch, NumPy and Python are process-wide, as are torch's flags; each rank has
-separate states, which are installed whenever the rank resumes. torch's start as in a fresh process. The others start with
-seeds of the program and the rank, instead of the system's random seeds.
+separate states, which are installed whenever the rank resumes. torch's start as in a fresh process.
+The generators of NumPy and Python start with seeds of the program and the rank, instead of the
+system's random seeds.
 
 Modules of the script's folder are loaded per rank, with separate globals, as in processes.
 Installed packages and their state are shared by all ranks.
