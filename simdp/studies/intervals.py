@@ -21,7 +21,13 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import DEVICES, Calibration, read_machine
+from simdp.cluster.hardware import (
+    DEVICES,
+    Calibration,
+    Device,
+    FlashEfficiency,
+    read_machine,
+)
 from simdp.collectives.costs import Cost, Wiring
 from simdp.collectives.costs.nccl import PAYLOAD, Efficiencies, NcclCost, pooled, share_of
 from simdp.engine.compute.profile_times import is_measured_on
@@ -34,6 +40,7 @@ from simdp.scenario.placement import wiring_of
 from simdp.scenario.remarks import replaced_parts
 from simdp.studies.variants import value_at, with_values
 from simdp.workload.compute import FromProfile
+from simdp.workload.layers.attention import BACKWARD_PRODUCTS
 
 # Intervals ----------------------------------------------------------------------------------------
 
@@ -124,7 +131,7 @@ OWN = "measured.calibration"
 POOL = "list constants"
 """Place of constants that are pooled over all clusters of a class."""
 
-COST = "collectives.cost."
+COST, DEVICE = "collectives.cost.", "cluster.device."
 
 OF_PART = {
     "intra": tuple(
@@ -422,6 +429,8 @@ def _have_costs(known: Sequence[Known]) -> bool:
 def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
     """Remove the constants that were fitted to a scenario's cluster; values of its class remain.
 
+    Those of its device are the catalogue's.
+
     The machine's site is left out of the pool. Returns the scenario, and the pool's intervals for
     it.
     """
@@ -440,6 +449,8 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
     if fitted:
         each = enumerate(cluster.stragglers)
         update["stragglers"] = [one for index, one in each if str(index) not in fitted]
+    if (device := _of_data_sheet(scenario, keys)) is not None:
+        update["device"] = device
     stripped = scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
     if not isinstance(cost, NcclCost):
         return stripped, []
@@ -454,6 +465,26 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
     bare = kept.model_copy(update={"efficiency": Efficiencies.model_validate(shares)})
     collectives = scenario.collectives.model_copy(update={"cost": bare})
     return stripped.model_copy(update={"collectives": collectives}), known
+
+
+def _of_data_sheet(scenario: Scenario, keys: Sequence[str]) -> Device | None:
+    """Return the device with the catalogue's values of fitted constants, each as one number.
+
+    None if no constant of the device was fitted, or the catalogue lacks it.
+    """
+    device = scenario.cluster.device
+    fitted = [key.removeprefix(DEVICE) for key in keys if key.startswith(DEVICE)]
+    if not fitted or not isinstance(device, Device) or device.name not in DEVICES.names():
+        return None
+    listed = Device.model_validate(DEVICES.figures(device.name))
+    values = {name: getattr(listed, name) for name in fitted}
+    if isinstance(values.get("efficiency"), dict):
+        values["efficiency"] = values["efficiency"][precision_of(scenario)]
+    flash = values.get("flash_efficiency")
+    if isinstance(flash, FlashEfficiency):
+        seconds = 1 / flash.forward + BACKWARD_PRODUCTS / flash.backward
+        values["flash_efficiency"] = (1 + BACKWARD_PRODUCTS) / seconds
+    return device.model_copy(update=values)
 
 
 def fitted_keys(scenario: Scenario) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,12 @@ from simdp.studies.calibrate.fit import NOISE, Constant
 from simdp.studies.calibrate.steps import REACH, MeasuredStep, Watched, fit_watched, predictor, read
 from simdp.studies.executor import executor_for
 from simdp.studies.intervals import (
+    BY_DATA_SHEET,
     COST,
+    DEVICE,
     OWN,
     Known,
+    by_data_sheet,
     deviation_of,
     exposed_part,
     interval_of_pairs,
@@ -298,6 +301,9 @@ def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Cons
         return Constant(key, None, JITTER, 1e-4, 1.0, JITTERS)
     written = value_at(intake.bare, key)
     value, dimension = 0.0 if written is None else read(key, written)[0], intake.dimension(key)
+    if value > 0 and key.startswith(DEVICE):
+        high = min(value * REACH, 1.0)
+        return Constant(key, dimension, value, value / REACH, high, BY_DATA_SHEET)
     if value <= 0 or not key.startswith(COST):
         low, high = WIDE[dimension]
         return Constant(key, dimension, sqrt(low * high), low, high, log(high / low) / 2)
@@ -524,9 +530,9 @@ class _FoldFit:
         known = [*intake.own, steps.known()]
         inside = interval_of_pairs(time, pairs, known, watch.step_times)
         new = self.novelty(scenario)
-        low, high = widened(
-            time, inside, step_novelty_spread(new, exposed_part(watch.metrics, scenario))
-        )
+        spread = step_novelty_spread(new, exposed_part(watch.metrics, scenario))
+        spread = hypot(spread, by_data_sheet(watch.metrics, scenario, known))
+        low, high = widened(time, inside, spread)
         return replace(found, simulated=time, low=low, high=high, new=new)
 
     def novelty(self, scenario: Scenario) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 import simdp
+from simdp.cluster.hardware import DEVICES, Device
 from simdp.errors import ScenarioError
-from simdp.scenario import checked
+from simdp.scenario import checked, load_scenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies.intervals import POOL, as_unmeasured
 from simdp.studies.store import Store
@@ -18,6 +19,8 @@ from simdp.studies.validate.leave_out import leave_out
 from simdp.studies.variants import value_at, with_values
 
 pytestmark = pytest.mark.slow
+
+MPT = Path(__file__).parents[3] / "scenarios" / "validation" / "mosaic"
 
 SIMPLE, LL = (f"collectives.cost.efficiency.inter.{name}" for name in ("simple", "ll"))
 HOP = "collectives.cost.hop.inter.simple"
@@ -216,6 +219,33 @@ def test_the_step_of_one_device_does_not_count(lab, tmp_path):
     assert len(plain["points"]) == 13
     assert {one["fold"] for one in plain["points"]} == {fold.name for fold in found.folds}
     assert [one["role"] for one in plain["points"]].count("calibration") == 1
+
+
+def test_constants_of_a_device_that_nothing_measures_are_the_catalogues(tmp_path):
+    """One row of measured compute on two nodes says next to nothing of a device's products."""
+    raw = yaml.safe_load((MPT / "mosaic-a100-40_mpt-125m.yaml").read_text())
+    raw["measured"]["points"] = [{**raw["measured"]["points"][1], "role": "calibration"}]
+    two_nodes = tmp_path / "two_nodes.yaml"
+    two_nodes.write_text(yaml.safe_dump(raw))
+    raw = yaml.safe_load((MPT / "mosaic-a100-40_mpt-125m_lengths.yaml").read_text())
+    del raw["measured"]["points"][3:]
+    lengths = tmp_path / "lengths.yaml"
+    lengths.write_text(yaml.safe_dump(raw))
+    found = leave_out([two_nodes, lengths], "nodes", workers=1)
+    one_node = found.whole.points[1:]
+    assert [abs(point.error) < 0.2 for point in one_node] == [True] * 3
+    assert all(point.low < point.measured < point.high for point in one_node)
+    assert all(1.3 < point.high / point.low < 4 for point in one_node)
+
+
+def test_a_cluster_that_is_stripped_has_the_catalogues_device():
+    scenario = load_scenario(MPT / "mosaic-a100-40_mpt-125m_lengths.yaml")
+    listed = Device(**DEVICES.figures("a100-sxm4-40gb"))
+    device = as_unmeasured(scenario)[0].cluster.device
+    assert device.efficiency == listed.efficiency["bfloat16"] != scenario.cluster.device.efficiency
+    assert device.memory_efficiency == listed.memory_efficiency
+    assert 0.27 < device.flash_efficiency < 0.48  # of both passes, by their work
+    assert device.launch == scenario.cluster.device.launch
 
 
 # Tables ------------------------------------------------------------------------------------------
