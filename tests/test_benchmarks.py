@@ -1,6 +1,7 @@
 """The benchmarks run on what the package is today, and count what they say; nothing is timed."""
 
 import json
+import subprocess
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -242,6 +243,21 @@ def test_a_room_has_the_tests_of_its_folder_those_of_the_module_first(tmp_path):
 
 
 @pytest.mark.slow
+def test_mutants_are_tried_in_a_copy_with_links(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    (root / "kept").mkdir(parents=True)
+    (root / "kept" / "a.txt").write_text("a")
+    (root / "linked").symlink_to("kept")
+    (root / ".gitignore").write_text("ignored\n")
+    (root / "ignored").write_text("b")
+    subprocess.run(["git", "init", "--quiet"], check=True, cwd=root)
+    monkeypatch.setattr(mutants, "ROOT", root)
+    copy = mutants.copied(tmp_path / "copy")
+    assert sorted(path.name for path in copy.iterdir()) == [".gitignore", "kept", "linked"]
+    assert (copy / "linked").is_symlink()
+    assert (copy / "linked" / "a.txt").read_text() == "a"
+
+
 def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
     copy = tmp_path / "copy"
     (copy / "tests").mkdir(parents=True)

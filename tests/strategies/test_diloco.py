@@ -253,6 +253,10 @@ def test_an_outer_update_moves_ten_times_the_weights(strategy):
     found = [s for s in spans if s.rank == 1 and s.name == "outer optimizer"]
     assert [(s.step, s.activity) for s in found] == [(3, "update"), (7, "update")]
     assert found[0].end - found[0].start == pytest.approx(10 * 4 * SIZE / 1e3, rel=1e-3)
+    device |= {"memory_efficiency": 0.4, "stream_efficiency": 0.8}  # an update streams
+    spans = simdp.simulate(checked(raw, Path())).trace.spans
+    (first, _) = [s for s in spans if s.rank == 1 and s.name == "outer optimizer"]
+    assert first.end - first.start == pytest.approx(10 * 4 * SIZE / 0.8e3, rel=1e-3)
 
 
 @for_each("strategy", BOTH, ids=lambda strategy: strategy["kind"])
