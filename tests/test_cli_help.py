@@ -40,7 +40,7 @@ def test_help_lists_every_command_with_the_first_line_of_its_documentation(capsy
 
 def test_every_command_has_short_help_with_examples(capsys):
     parts = [[name] for name in COMMANDS]
-    parts += [["calibrate", kind] for kind in ("baseline", "ddp", "nccl-tests")]
+    parts += [["calibrate", kind] for kind in ("baseline", "ddp", "nccl-tests", "rows")]
     for words in parts:
         text = said(capsys, *words, "-h")
         assert "Examples:" in text, words

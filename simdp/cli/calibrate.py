@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.commands import COMMANDS, epilog
-from simdp.cli.common import put, say
+from simdp.cli.common import complain, put, say
 from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
@@ -157,6 +157,58 @@ def baseline(
         from simdp.reports import validation_table
 
         say(validation_table.baselines(found))
+    return 0
+
+
+@commands.command(epilog=epilog("calibrate rows runs.csv", "calibrate rows runs.tsv --out mine"))
+def rows(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV or TSV with a row for each measured run.")
+    ],
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="measured|roofline",
+            help="From rows of one GPU, or by data sheet [measured if there are such rows].",
+        ),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Of the figures [the column source, or the file].")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for scenarios.")] = Path("runs/measured"),
+    force: Annotated[bool, typer.Option("--force", help="Write over files.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, only.")
+    ] = False,
+    quiet: Quiet = False,
+) -> int:
+    """Make scenarios with measured: from a table of measurements."""
+    from functools import partial
+
+    from simdp.errors import ScenarioError
+    from simdp.files import whole_files
+    from simdp.studies.calibrate.rows import scenarios_from_table
+
+    found = scenarios_from_table(table, out, compute, source)
+    there = [out / one.file for one in found.scenarios if (out / one.file).exists()]
+    if there and not force:
+        raise ScenarioError(
+            [f"{file}: is there already; add --force, or --out another folder." for file in there]
+        )
+    with whole_files(out) as add:
+        for one in found.scenarios:
+            add(one.file, partial(put, text=one.text))
+    for row in found.left_out:
+        complain(f"{table}: line {row.line} is left out: {row.reason}")
+    if found.unused_columns:
+        complain(f"{table}: columns without a meaning: {', '.join(found.unused_columns)}")
+    if as_json:
+        sys.stdout.write(found.to_json())
+    elif not quiet:
+        from simdp.reports import validation_table
+
+        say(validation_table.written_scenarios(found))
+        say(f"files in {out}; next: python -m simdp validate {out}")
     return 0
 
 

@@ -158,7 +158,11 @@ COMMANDS = {
     "calibrate": Command(
         "calibrate:commands",
         "Fit constants to measured times: a machine's entry, with its fit error.",
-        ("calibrate nccl-tests all_reduce.log --nodes 2", "calibrate ddp measured.yaml"),
+        (
+            "calibrate nccl-tests all_reduce.log --nodes 2",
+            "calibrate ddp measured.yaml",
+            "calibrate rows runs.csv",
+        ),
     ),
     "gallery": Command(
         "gallery:gallery",

@@ -83,13 +83,13 @@ def interval(low: float, high: float) -> TableCell:
     return TableCell(f"{first} ... {high / scale:.4g} {unit}", first.value)
 
 
-def _columns(num_texts: int, *heads: str) -> tuple[Column, ...]:
+def columns(num_texts: int, *heads: str) -> tuple[Column, ...]:
     """Make columns, those of texts first."""
     return tuple(Column(head, place >= num_texts) for place, head in enumerate(heads))
 
 
 _TIMES = ("role", "measured", "simulated", "90 % interval", "error")
-STEP_COLUMNS = _columns(3, "scenario", "set", *_TIMES)
+STEP_COLUMNS = columns(3, "scenario", "set", *_TIMES)
 
 
 def step_cells(point: TimeComparison) -> list[str]:
@@ -192,10 +192,10 @@ def size_cells(row: CollectiveComparison) -> list[str]:
 
 
 _ERRORS = ("predicted", "mean error", "worst")
-SUMMARY_COLUMNS = _columns(
+SUMMARY_COLUMNS = columns(
     1, "cluster", "points", *_ERRORS, "noise", "tau", "inside", "linear", "ring"
 )
-TABLE_COLUMNS = _columns(
+TABLE_COLUMNS = columns(
     2, "cluster", "collective", "ranks", "sizes", *_ERRORS, "from 64 MiB", "inside", "ring"
 )
 
@@ -291,7 +291,7 @@ EXPLAINED = (
 )
 
 
-FOLD_COLUMNS = _columns(
+FOLD_COLUMNS = columns(
     1, "left out", "points", "mean error", "worst", "tau", "inside", "width", "fitted"
 )
 TITLES = {"steps": "Step times", "collectives": "Collectives"}

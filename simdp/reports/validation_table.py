@@ -18,7 +18,7 @@ from simdp.reports.sections import markdown_table as _table
 from simdp.reports.sections import num_texts, table_of
 from simdp.reports.validation import Column
 from simdp.reports.wide_table import filled, narrow_tables, wide_table
-from simdp.results.calibration import CalibrationStudy, StepCalibration, WantedStep
+from simdp.results.calibration import CalibrationStudy, StepCalibration, TableScenarios, WantedStep
 from simdp.results.metrics import Baseline
 from simdp.results.validation import LeftOut, Validation, summary
 from simdp.units import format_quantity
@@ -255,6 +255,24 @@ def baselines(found: Sequence[Baseline]) -> RenderableType:
     if are_weighted:
         said += "; roofline: by the device's figures; weighted: their mean, by how sure each is"
     return Group(_calibration_table("a step on one device", heads, rows), Text(f"{said}."))
+
+
+ROWS_COLUMNS = (*words.columns(1, "file", "GPUs", "points"), Column("compute", False))
+
+
+def written_scenarios(found: TableScenarios) -> RenderableType:
+    """Write the scenarios made from a table of measurements, and how they get their compute."""
+    rows = [
+        [one.file, ", ".join(map(str, one.gpus)), str(one.num_points), one.compute]
+        for one in found.scenarios
+    ]
+    said = [f"assumed: {line}" for line in found.assumed]
+    said.append(
+        "compute: measured, where a scenario has rows of one GPU; otherwise by the device's data "
+        "sheet; --compute chooses"
+    )
+    tables = _validation_tables(f"scenarios of {found.table}", ROWS_COLUMNS, rows)
+    return Group(*tables, filled(said))
 
 
 def _collectives(study: CalibrationStudy) -> RenderableType:

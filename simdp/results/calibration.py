@@ -137,3 +137,49 @@ class StepCalibration(Calibrated):
 
     points: tuple[FittedStep, ...]  # steps that depend on the constants
     next_point: NextStep | None  # None if the scenarios predict nothing
+
+
+# Tables of measurements ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowsScenario:
+    """A scenario that was made of some rows of a table."""
+
+    file: str  # its name
+    text: str = field(repr=False)  # YAML
+    model: str
+    machine: str
+    strategy: str  # its kind
+    precision: str  # as in the table; ``full`` without any
+    gpus: tuple[int, ...]
+    compute: str  # ``data sheet``, or the rows of one GPU
+    lines: tuple[int, ...]  # of the table, from 1
+    num_points: int
+    assumed: str | None  # of a device's nodes; None for a machine
+
+
+@dataclass(frozen=True)
+class LeftOutRow:
+    """A row that cannot become a point."""
+
+    line: int  # from 1
+    reason: str
+
+
+@dataclass(frozen=True)
+class TableScenarios:
+    """Result of ``python -m simdp calibrate rows``."""
+
+    table: str  # the file
+    scenarios: tuple[RowsScenario, ...]
+    left_out: tuple[LeftOutRow, ...]
+    unused_columns: tuple[str, ...]
+    assumed: tuple[str, ...]  # defaults of columns that are not there, and of devices
+
+    def to_json(self) -> str:
+        """Write the result, without the scenarios' texts, as one JSON document."""
+        plain = asdict(self)
+        for one in plain["scenarios"]:
+            del one["text"]
+        return json.dumps(plain, indent=1) + "\n"
