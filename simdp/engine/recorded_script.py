@@ -212,6 +212,9 @@ class _Charged:
             _column(each.collective_slowdown for each in overheads),
         )
         self._hook = _column(each.hook - old.hook for each in overheads)
+        per_node = first.cluster.local_size
+        hosts = [one.workload.host.before_step(per_node) for one in (first, *others)]
+        self._host = _column(each - hosts[0] for each in hosts[1:])
         before = old.before_collective(n)
         self._message = _column(each.before_collective(n) - before for each in overheads)
         wirings = {id(other.cluster): other.cluster for other in others}
@@ -229,7 +232,9 @@ class _Charged:
 
     def busy(self, op: Busy) -> Floats:
         """Duration of work without collectives, shape `(num_scenarios, world_size)` [s]."""
+        host: float | Floats = 0.0
         if op.step != self._step:
+            host = self._host  # a step begins with its host's work
             old = self._old = self._before.factors(op.step)
             each = [old if one is None else one.factors(op.step) for one in self._slowdowns]
             self._step, self._new = op.step, np.array(each)
@@ -239,7 +244,7 @@ class _Charged:
             busy, steady = busy + passes * self._old, steady + rest
             self._num_works += 1
         slowed = np.where(self._alike, busy, busy / self._old * self._new)
-        found: Floats = slowed + op.num_hooks * self._hook * self._new + steady
+        found: Floats = slowed + (op.num_hooks * self._hook + host) * self._new + steady
         return found
 
     def ready(self, op: Launch, clock: Floats) -> Floats:
@@ -457,6 +462,8 @@ class Stopwatch:
         if a.workload is not b.workload:
             if with_work_of(b, a.workload).workload != b.workload:
                 return False
+            if not _has_alike_starts(a, b):
+                return False
             differs = True
         cluster = b.cluster.model_copy(update={"device": a.cluster.device})
         alike = b.model_copy(update={"cluster": cluster, "workload": a.workload})
@@ -465,7 +472,9 @@ class Stopwatch:
     def _differs_in_times(self, other: Scenario) -> bool:
         """Whether another scenario has the same operations, with other durations."""
         a, b = self.scenario, other
-        if not self.repeats or a.workload is not b.workload or not b.collectives.all_timed:
+        if not self.repeats or not b.collectives.all_timed:
+            return False
+        if a.workload is not b.workload and not _differs_before_steps(a, b):
             return False
         same = {"cluster": None, "collectives": None, "workload": None}
         if a.model_copy(update=same) != b.model_copy(update=same):
@@ -491,12 +500,31 @@ class Stopwatch:
 
 
 def with_work_of(scenario: Scenario, workload: Workload) -> Scenario:
-    """A scenario with another workload, whose measured times stay."""
+    """A scenario with another workload, whose measured times and host stay."""
     new, old = scenario.workload.compute, workload.compute
+    if scenario.workload.host != workload.host:
+        workload = workload.model_copy(update={"host": scenario.workload.host})
     are_measured = isinstance(new, FromMeasurements) and isinstance(old, FromMeasurements)
     if are_measured and new is not old:
         workload = workload.model_copy(update={"compute": new})
     return scenario.model_copy(update={"workload": workload})
+
+
+def _has_alike_starts(a: Scenario, b: Scenario) -> bool:
+    """Whether both have host work before their steps, or neither has."""
+    waits = [one.workload.host.before_step(one.cluster.local_size) > 0 for one in (a, b)]
+    return waits[0] == waits[1]
+
+
+def _differs_before_steps(a: Scenario, b: Scenario) -> bool:
+    """Whether workloads differ only in the duration of host work before their steps."""
+    hosts = a.workload.host, b.workload.host
+    if hosts[0] == hosts[1] or not _has_alike_starts(a, b):
+        return False
+    before = {"step": hosts[0].step, "per_neighbour": hosts[0].per_neighbour}
+    if hosts[1].model_copy(update=before) != hosts[0]:
+        return False
+    return b.workload.model_copy(update={"host": hosts[0]}) == a.workload
 
 
 def _changes_links(straggler: Straggler) -> bool:

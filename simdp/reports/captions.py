@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from simdp.results.comparison import short_key, written
@@ -76,19 +77,26 @@ def model_name(workload: Mapping[str, Any]) -> str:
 
 def _preset_of(kind: str, model: Mapping[str, Any]) -> str:
     """Find the preset of a resolved model, ignoring options that depend on the data."""
+    for name, known in _presets(kind):
+        if all(_given(model.get(key, value)) == _given(value) for key, value in known.items()):
+            return name
+    return ""
+
+
+@cache
+def _presets(kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """List the presets of a kind, resolved, without options that depend on the data."""
     from pydantic import TypeAdapter
 
     from simdp.workload.models import PRESETS, AnyModel, Model
 
+    found = list[tuple[str, Mapping[str, Any]]]()
     for name in PRESETS.names():
-        if PRESETS[name].get("kind") != kind:
-            continue
-        made: Model = TypeAdapter(AnyModel).validate_python(name)
-        of_preset = made.model_dump(mode="json")
-        known = {key: value for key, value in of_preset.items() if not _is_free(key)}
-        if all(_given(model.get(key, value)) == _given(value) for key, value in known.items()):
-            return name
-    return ""
+        if PRESETS[name].get("kind") == kind:
+            made: Model = TypeAdapter(AnyModel).validate_python(name)
+            values = made.model_dump(mode="json")
+            found.append((name, {key: v for key, v in values.items() if not _is_free(key)}))
+    return found
 
 
 def _given(value: Any) -> Any:

@@ -314,7 +314,8 @@ def _host_class(scenario: Scenario) -> list[Known]:
     given = scenario.workload.host
     faster = FASTEST_HOST if given.name is None else NAMED_HOST
     ends = dict[str, list[Any]]()
-    for key in ("operator", "replicate"):
+    replicates = scenario.strategy.execution == "single_process"
+    for key in ("operator", "replicate") if replicates else ("operator",):
         value, own = getattr(host, key), getattr(given, key)
         if value and (own is None or given.name is not None):
             ends[HOST_KEY + key] = [f"{value / faster} s", f"{value * SLOWEST_HOST} s"]

@@ -20,6 +20,7 @@ NCCL = {
     **FEW,
     "collectives.cost": "nccl",
     "cluster.overheads": OVERHEADS,
+    "workload.host.step": "40 us",
     "cluster.stragglers": [{"kind": "lognormal", "sigma": 0.1}],
 }
 CHARGED_ANEW = [
@@ -36,6 +37,7 @@ CHARGED_ANEW = [
     {"cluster.stragglers": []},
     {"collectives.cost.launch": "90 us"},
     {"collectives.cost.hop.inter": "9 ms"},  # there is one node
+    {"workload.host": {"step": "70 us", "per_neighbour": "5 us"}},
 ]
 """Changes after which a script is the same but for its times, where their cost tells them."""
 
@@ -44,6 +46,8 @@ OTHER_DEVICES = [
     {"cluster.device.efficiency": 0.01, "cluster.link.alpha": "9 us"},
     {"cluster.device.launch": "90 us", "cluster.overheads.compute_slowdown": 2},
     {"cluster.device.memory_efficiency": 0.1, "cluster.stragglers.0.sigma": 0.3},
+    {"workload.host": {"step": "70 us", "operator": "90 us"}},
+    {"workload.host": {"step": "40 us", "async_launch": True}},
     {"cluster.device": ["t4-16gb", "t4-16gb", "a100-sxm4-80gb", "t4-16gb"]},
 ]
 """Changes after which a script is the same, but work takes another time."""
@@ -54,6 +58,7 @@ PLAYED = [
     {"cluster.stragglers": [{"kind": "pause", "rank": 1, "every": 2, "duration": "1 ms"}]},
     {"workload.microbatch": 3},
     {"workload.steps": 1},
+    {"workload.host.step": "0 s"},
     {"strategy.bucket_cap": "0 B"},
     {"collectives.all_reduce": "tree"},
     {"collectives.cost": "links"},
