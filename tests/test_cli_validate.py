@@ -99,13 +99,45 @@ def test_a_path_that_is_not_there_is_refused(say):
 
 
 def test_a_scenario_that_is_wrong_is_refused_before_anything_is_written(say):
-    Path("bad.yaml").write_text(Path("box.yaml").read_text().replace("100 us", "100 B"))
+    Path("bad.yaml").write_text(Path("box.yaml").read_text().replace("5 us", "5 B"))
     status, out, err = say(path="bad.yaml")
     assert (status, out) == (2, "")
-    assert err == [
-        "bad.yaml: measured.points.1.step_time: '100 B' is not a time; write for example \"5 us\"."
-    ]
+    assert err == ["bad.yaml: cluster.link.alpha: '5 B' is not a time; write for example \"5 us\"."]
     assert not Path("runs/validation").exists()
+
+
+BAD_POINT = "bad.yaml: measured.points.1: step_time: '100 B' is not a time; write for example"
+
+
+@pytest.fixture
+def with_bad_point(say):
+    """Write a scenario with a wrong point, which is its only predicted one."""
+    text = Path("box.yaml").read_text().replace("100 us", "100 B")
+    Path("bad.yaml").write_text(text)
+    return "bad.yaml"
+
+
+def test_a_wrong_point_does_not_refuse_the_others_and_is_status_2(say, with_bad_point):
+    status, out, (line,) = say("--no-plots", path=with_bad_point)
+    assert status == 2
+    assert line.startswith(BAD_POINT)
+    assert "Not compared, since wrong: 1 point; report.md lists them" in out
+    found = json.loads(Path("runs/validation/validation.json").read_text())
+    (wrong,) = found["not_compared"]
+    assert (wrong["file"], wrong["point"]) == ("bad.yaml", "points.1")
+    assert (len(found["points"]), found["excluded"]) == (1, [])
+    assert wrong["reason"] in Path("runs/validation/report.md").read_text()
+
+
+def test_without_a_predicted_point_wrong_ones_are_named_before_the_limit(say, with_bad_point):
+    text = Path(with_bad_point).read_text()
+    Path(with_bad_point).write_text(
+        text.split("  collectives:")[0] + text[text.index("  points:") :]
+    )
+    status, out, lines = say("--max-error", "10%", path=with_bad_point)
+    assert (status, out, len(lines)) == (2, "", 2)
+    assert lines[0].startswith(BAD_POINT)
+    assert lines[1].startswith("--max-error: nothing is predicted")
 
 
 def test_a_limit_holds_for_peaks_of_memory(say):

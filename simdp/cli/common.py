@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # Common -------------------------------------------------------------------------------------------
 
-CHECK_FAILED = 3
+INVALID, CHECK_FAILED = 2, 3
+"""Exit statuses."""
 
 ScenarioPath = Annotated[
     Path,

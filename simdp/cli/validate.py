@@ -11,6 +11,7 @@ import typer
 
 from simdp.cli.common import (
     CHECK_FAILED,
+    INVALID,
     GoOn,
     NoPlots,
     Scheduler,
@@ -62,10 +63,11 @@ def validate(
     go_on: GoOn = False,
     store: StorePath = None,
 ) -> int:
-    """Compare simulated with measured times: every point, and the errors of each cluster."""
-    from simdp.files import whole_files
+    """Compare simulated with measured times: every point, and the errors of each cluster.
+
+    Wrong points, and wrong files of a folder, are listed, and make the exit status 2.
+    """
     from simdp.reports.validation import NO_TARGET
-    from simdp.reports.validation_table import page
 
     limit = None if max_error is None else _share("--max-error", max_error)
     shared = Shared(workers, scheduler, go_on, store)
@@ -76,20 +78,9 @@ def validate(
     if limit is not None:
         _need_predictions(found)
     told = found if left_out is None else left_out
-    with whole_files(folder) as add:
-        add("validation.json", lambda stream: put(stream, told.to_json()))
-        shown, target = {}, NO_TARGET if limit is None else limit
-        if not no_plots:
-            from simdp.reports.plots import render
-            from simdp.reports.validation_table import pictures
-
-            for picture in pictures(found):
-                shown[picture.file] = picture.shows
-                add(picture.file, partial(render, picture.part, picture.kind))
-            asked = ["validate", *map(str, paths), *(["--leave-out", without] if without else [])]
-            add_page(add, found, command=asked, target=target, left_out=left_out)
-        text = page(found, shown, target, left_out)
-        add("report.md", lambda stream: put(stream, text))
+    target = NO_TARGET if limit is None else limit
+    asked = ["validate", *map(str, paths), *(["--leave-out", without] if without else [])]
+    _write(folder, found, left_out, target, None if no_plots else asked)
     if as_json:
         sys.stdout.write(told.to_json())
     elif not quiet:
@@ -97,7 +88,35 @@ def validate(
 
         say(tables.validation_tables(found) if left_out is None else tables.fold_tables(left_out))
         say(f"files in {folder}")
-    return _check_errors(found, limit)
+    for one in found.not_compared:
+        complain(one.line)
+    status = _check_errors(found, limit)
+    return INVALID if found.not_compared else status
+
+
+def _write(
+    folder: Path,
+    found: Validation,
+    left_out: LeftOut | None,
+    target: float,
+    command: list[str] | None,
+) -> None:
+    """Write the files, with the pictures and the page of a command; None: without them."""
+    from simdp.files import whole_files
+    from simdp.reports.validation_table import page, pictures
+
+    told, shown = found if left_out is None else left_out, dict[str, str]()
+    with whole_files(folder) as add:
+        add("validation.json", lambda stream: put(stream, told.to_json()))
+        if command is not None:
+            from simdp.reports.plots import render
+
+            for picture in pictures(found):
+                shown[picture.file] = picture.shows
+                add(picture.file, partial(render, picture.part, picture.kind))
+            add_page(add, found, command=command, target=target, left_out=left_out)
+        text = page(found, shown, target, left_out)
+        add("report.md", lambda stream: put(stream, text))
 
 
 def _found(
@@ -134,9 +153,8 @@ def _need_predictions(found: Validation) -> None:
 
     times = any(one.role == "predicted" for one in (*found.points, *found.rows))
     if not times and found.memory_error() is None:
-        raise ScenarioError(
-            ["--max-error: nothing is predicted; give points role: predicted, or leave it out."]
-        )
+        said = "nothing is predicted; give points role: predicted, or leave it out."
+        raise ScenarioError([*(one.line for one in found.not_compared), f"--max-error: {said}"])
 
 
 def _check_errors(found: Validation, limit: float | None) -> int:

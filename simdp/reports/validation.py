@@ -143,6 +143,23 @@ def refused_steps(validation: Validation) -> list[str]:
     ]
 
 
+NOT_COMPARED_COLUMNS = tuple(Column(head, False) for head in ("file", "point", "reason"))
+
+
+def not_compared_rows(validation: Validation) -> list[list[str]]:
+    """Make rows under `NOT_COMPARED_COLUMNS`, of wrong files and points."""
+    return [[one.file, one.point or "-", one.reason] for one in validation.not_compared]
+
+
+def not_compared_summary(validation: Validation) -> list[str]:
+    """Count the wrong files and points in a line; empty if there are none."""
+    points = sum(one.point is not None for one in validation.not_compared)
+    files = len(validation.not_compared) - points
+    counts = ((files, "file"), (points, "point"))
+    said = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
+    return [f"not compared, since wrong: {' and '.join(said)}; report.md lists them"] * bool(said)
+
+
 def memory_summary(validation: Validation) -> list[str]:
     """Lines on the errors of peaks of memory, and on measured steps that would not fit."""
     lines, error = list[str](), validation.memory_error()

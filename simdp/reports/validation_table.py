@@ -48,6 +48,7 @@ def validation_tables(validation: Validation) -> RenderableType:
     if wins:
         parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
     lines = [*words.narrow_intervals(validation), *words.memory_summary(validation)]
+    lines += words.not_compared_summary(validation)
     parts += [filled([sentence(line)]) for line in lines]
     parts += [Text(f"  {line}") for line in words.refused_steps(validation)]
     return Group(*parts, filled(words.EXPLAINED.splitlines()))
@@ -58,6 +59,7 @@ def fold_tables(found: LeftOut) -> RenderableType:
     parts: list[RenderableType] = []
     for title, rows in words.titles(found):
         parts += _validation_tables(title, words.FOLD_COLUMNS, rows)
+    parts += [filled([sentence(line)]) for line in words.not_compared_summary(found.whole)]
     return Group(*parts, filled([words.LEFT_OUT_EXPLAINED]))
 
 
@@ -92,6 +94,7 @@ def page(
         *_points(validation),
         *_tables(validation),
         *_excluded(validation),
+        *_not_compared(validation),
         "## Sources\n",
         *(f"- `{name}`: {' '.join(source.split())}" for name, source in validation.sources.items()),
         f"\nMade by simdp {validation.version}.",
@@ -183,6 +186,12 @@ def _excluded(validation: Validation) -> Iterator[str]:
                 for one in validation.excluded
             ],
         )
+
+
+def _not_compared(validation: Validation) -> Iterator[str]:
+    if validation.not_compared:
+        yield "## Not compared, since wrong\n"
+        yield _table(words.NOT_COMPARED_COLUMNS, words.not_compared_rows(validation))
 
 
 class Picture(NamedTuple):

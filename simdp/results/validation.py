@@ -176,6 +176,21 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class NotCompared:
+    """A file, or a part of its ``measured``, that is wrong and was not compared."""
+
+    file: str
+    point: str | None  # such as ``points.3``, ``collectives.0``; None: the whole file
+    reason: str  # one line
+
+    @property
+    def line(self) -> str:
+        """The place and the reason, in one line."""
+        place = "" if self.point is None else f" measured.{self.point}:"
+        return f"{self.file}:{place} {self.reason}"
+
+
+@dataclass(frozen=True)
 class ErrorSummary:
     """Errors of the predicted points of a cluster, a scenario or a table; None without any."""
 
@@ -262,6 +277,8 @@ class Validation(Inline):
         Excluded points.
     memory : tuple of MemoryComparison
         Peaks of memory, in the order of the scenarios.
+    not_compared : tuple of NotCompared
+        Wrong files and points.
     """
 
     version: str
@@ -271,6 +288,7 @@ class Validation(Inline):
     sources: dict[str, str]
     excluded: tuple[Excluded, ...] = ()
     memory: tuple[MemoryComparison, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
 
     @property
     def clusters(self) -> list[str]:
@@ -286,6 +304,7 @@ class Validation(Inline):
             noise={cluster: self.noise[cluster]},
             excluded=tuple(one for one in self.excluded if one.cluster == cluster),
             memory=tuple(one for one in self.memory if one.cluster == cluster),
+            not_compared=(),
         )
 
     def memory_error(self) -> float | None:
@@ -386,6 +405,7 @@ class Validation(Inline):
             "collective_points": [row.plain() for row in self.rows],
             "excluded": [asdict(one) for one in self.excluded],
             "memory": [one.plain() for one in self.memory],
+            "not_compared": [asdict(one) for one in self.not_compared],
             "sources": self.sources,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -87,6 +88,66 @@ def load_scenario(
         return checked(raw, file.parent)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
+
+
+LISTS = ("points", "collectives", "memory")
+"""Lists of ``measured``."""
+
+MEASURED_PART = re.compile(rf"(?<![\w.])(measured(?:\.|: ))?({'|'.join(LISTS)})\.(\d+)(?!\d)(.*)")
+"""An entry of a list of ``measured`` in a problem, and the rest of the line."""
+
+
+def load_valid_points(path: Path) -> tuple[Scenario, dict[str, list[int]], dict[str, str]]:
+    """Read a scenario without the points, tables and peaks of ``measured`` that are wrong.
+
+    Parameters
+    ----------
+    path : Path
+        As for `load_scenario`.
+
+    Returns
+    -------
+    (Scenario, dict of str to list of int, dict of str to str)
+        The scenario; for each list of ``measured`` the numbers of its entries in the file; and the
+        first problem of each entry that is left out, such as ``"points.3"``.
+
+    Raises
+    ------
+    ScenarioError
+        If something else is wrong, or no entry remains; with every problem.
+    """
+    file = find(Path(path))
+    raw, left_out, lines = as_written(file, None), dict[str, str](), list[str]()
+    measured = raw.get("measured")
+    lists = dict(measured) if isinstance(measured, dict) else {}
+    names = [name for name in LISTS if isinstance(lists.get(name), list)]
+    numbers = {name: list(range(len(lists[name]))) for name in names}
+
+    def in_file(match: re.Match[str]) -> str:
+        lead, name, number, rest = match.groups()
+        found = numbers.get(name, [])
+        shown = found[int(number)] if int(number) < len(found) else number
+        return f"{lead or ''}{name}.{shown}{MEASURED_PART.sub(in_file, rest)}"
+
+    while True:
+        try:
+            return checked(raw, file.parent), numbers, left_out
+        except ScenarioError as error:
+            found = [MEASURED_PART.match(line) for line in error.problems]
+            lines += [MEASURED_PART.sub(in_file, line) for line in error.problems]
+        bad: dict[str, set[int]] = {name: set() for name in names}
+        for line, match in zip(lines[-len(found) :], found, strict=True):
+            if match is None or not match[1] or int(match[3]) >= len(numbers.get(match[2], ())):
+                raise ScenarioError([f"{file}: {line}" for line in lines])
+            bad[match[2]].add(int(match[3]))
+            place = f"{match[2]}.{numbers[match[2]][int(match[3])]}"
+            left_out.setdefault(place, line[match.end(1) :].removeprefix(place).lstrip(".: "))
+        for name, wrong in bad.items():
+            lists[name] = [one for i, one in enumerate(lists[name]) if i not in wrong]
+            numbers[name] = [one for i, one in enumerate(numbers[name]) if i not in wrong]
+        if not any(numbers.values()):
+            raise ScenarioError([f"{file}: {line}" for line in lines])
+        raw = {**raw, "measured": lists}
 
 
 def of(given: object) -> Scenario:

@@ -44,6 +44,7 @@ def page(
         *_points(found),
         *_memory(found),
         *_excluded(found),
+        *_not_compared(found),
         *_sources(found),
         *_reproduce(found, command),
     ]
@@ -182,6 +183,12 @@ def _excluded(found: Validation) -> Iterator[Section]:
     if rows:
         heads = [(name, False) for name in ("cluster", "scenario", "set", "why")]
         yield table_of("Left out", heads, rows)
+
+
+def _not_compared(found: Validation) -> Iterator[Section]:
+    rows = words.not_compared_rows(found)
+    if rows:
+        yield table_of("Not compared, since wrong", words.NOT_COMPARED_COLUMNS, rows)
 
 
 def _sources(found: Validation) -> Iterator[Section]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from simdp.results.validation import (
     CollectiveComparison,
     Excluded,
     MemoryComparison,
+    NotCompared,
     StepComparison,
     Validation,
 )
@@ -35,11 +37,13 @@ from simdp.studies.validate.folds import Item
 from simdp.studies.validate.jobs import (
     Intervals,
     ValidationGroup,
+    ValidScenarios,
     add_linear,
     cluster_name,
     compare_memory,
     jobs_of,
-    load_measured,
+    load_valid,
+    not_compared,
     ring_collective_time,
     same_work,
     time_step,
@@ -147,7 +151,9 @@ def key_of_item(item: Item) -> str:
 
 
 Progress = Callable[[int, int], None]
-Comparisons = tuple[list[StepComparison], list[CollectiveComparison], list[MemoryComparison]]
+Comparisons = tuple[
+    list[StepComparison], list[CollectiveComparison], list[MemoryComparison], list[NotCompared]
+]
 
 
 def validate(
@@ -160,6 +166,8 @@ def validate(
     intervals: Intervals = "all",
 ) -> Validation:
     """Simulate every measured point of some scenarios, and compare.
+
+    Wrong points, and wrong files of a folder, are listed in ``not_compared``.
 
     Parameters
     ----------
@@ -180,15 +188,12 @@ def validate(
     Raises
     ------
     ScenarioError
-        If a scenario is wrong, or has no measurements.
+        If a scenario that is named is wrong or has no measurements, or nothing can be compared.
     """
-    scenarios = load_measured(paths)
-    jobs = jobs_of(scenarios)
+    loaded = load_valid(paths)
+    jobs = jobs_of(loaded.scenarios)
     if intervals != "all":
         jobs = [job.with_intervals(intervals) for job in jobs]
-    points, rows = list[StepComparison](), list[CollectiveComparison]()
-    memory = list[MemoryComparison]()
-    done, total = 0, sum(job.size for job in jobs)
     workers = workers or worthwhile(len(jobs), sum(job.num_runs for job in jobs))
     keep = (
         None
@@ -197,16 +202,38 @@ def validate(
     )
     with executor_for(workers, scheduler) as executor:
         results = done_in_order(compare, jobs, executor=executor, keep=keep)
-        for job, (steps, table, peaks) in zip(jobs, results, strict=True):
-            points += steps
-            rows += table
-            memory += peaks
-            done += job.size
-            if progress is not None:
-                progress(done, total)
-    work = [same_work(point) for one in scenarios.values() for point in one.measured_scenarios()[0]]
-    found = joined(list(scenarios.values()), add_linear(points, work), rows)
-    return replace(found, memory=tuple(memory))
+        return _gathered(loaded, jobs, results, progress)
+
+
+def _gathered(
+    loaded: ValidScenarios,
+    jobs: Sequence[ValidationGroup],
+    results: Iterable[Comparisons],
+    progress: Progress | None,
+) -> Validation:
+    """Combine the comparisons of all jobs; a ScenarioError if there are none."""
+    points, rows = list[StepComparison](), list[CollectiveComparison]()
+    memory, wrong, work = list[MemoryComparison](), loaded.wrong, list[str]()
+    steps_of = {str(file): one.measured_scenarios()[0] for file, one in loaded.scenarios.items()}
+    done, total = 0, sum(job.size for job in jobs)
+    for job, (steps, table, peaks, failed) in zip(jobs, results, strict=True):
+        points += steps
+        rows += table
+        memory += peaks
+        wrong += map(loaded.in_file, failed)
+        places = {one.point for one in failed}
+        work += [
+            same_work(steps_of[job.file][number])
+            for number in range(job.first, job.first + len(job.steps))
+            if f"points.{number}" not in places
+        ]
+        done += job.size
+        if progress is not None:
+            progress(done, total)
+    if not points and not rows and not memory:
+        raise ScenarioError([one.line for one in wrong])
+    found = joined(list(loaded.scenarios.values()), add_linear(points, work), rows)
+    return replace(found, memory=tuple(memory), not_compared=tuple(wrong))
 
 
 def joined(
@@ -235,31 +262,34 @@ def joined(
 
 
 def compare(job: ValidationGroup) -> Comparisons:
-    """Simulate a job's points, and compare; a ScenarioError if one cannot be simulated."""
+    """Simulate a job's points, and compare; those that cannot be simulated are listed."""
     steps, rows = list[StepComparison](), list[CollectiveComparison]()
-    memory = list[MemoryComparison]()
-    place = ""
-    try:
-        for number, point in enumerate(job.steps, job.first):
-            place = f"points.{number}"
+    memory, failed = list[MemoryComparison](), list[NotCompared]()
+
+    @contextmanager
+    def at(place: str) -> Iterator[None]:
+        try:
+            yield
+        except ScenarioError as error:
+            failed.append(not_compared(job.file, place, error))
+
+    for number, point in enumerate(job.steps, job.first):
+        with at(f"points.{number}"):
             measured = job.measured.points[number]
             steps.append(time_step(job.name, measured, point, job.known_of(measured)))
-        if job.table is not None:
-            place = f"collectives.{job.first}"
+    if job.table is not None:
+        with at(f"collectives.{job.first}"):
             table = job.measured.collectives[job.first]
             rows += time_table(job.name, table, job.table, job.known, job.first)
-        for number, point in enumerate(job.memory):
-            place = f"memory.{number}"
+    for number, point in enumerate(job.memory):
+        with at(f"memory.{number}"):
             memory.append(compare_memory(job.name, job.measured.memory[number], point))
-    except ScenarioError as error:
-        where = f"{job.file}: measured.{place}"
-        raise ScenarioError([f"{where}: {line}" for line in error.problems]) from None
     named = job.measured.cluster
     if named is not None:
         steps = [replace(step, cluster=named) for step in steps]
         rows = [replace(row, cluster=named) for row in rows]
         memory = [replace(peak, cluster=named) for peak in memory]
-    return steps, rows, memory
+    return steps, rows, memory, failed
 
 
 __all__ = ["Progress", "compare", "joined", "validate"]

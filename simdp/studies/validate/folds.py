@@ -68,7 +68,12 @@ class Item(NamedTuple):
     @property
     def place(self) -> str:
         """Place for messages."""
-        return f"{self.file}: measured.{'collectives' if self.is_table else 'points'}.{self.number}"
+        return f"{self.file}: measured.{self.part}"
+
+    @property
+    def part(self) -> str:
+        """Its list in ``measured``, and its number."""
+        return f"{'collectives' if self.is_table else 'points'}.{self.number}"
 
     @property
     def machine(self) -> str:

@@ -17,8 +17,9 @@ from simdp.engine.reserved import reserved_memory
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import read_text
-from simdp.results.validation import Fits, MemoryComparison, StepComparison
+from simdp.results.validation import Fits, MemoryComparison, NotCompared, StepComparison
 from simdp.scenario import Scenario, load_scenario
+from simdp.scenario.loading import load_valid_points
 from simdp.scenario.measured import MeasuredMemory, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.shipped import find
@@ -146,13 +147,10 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
             lines += error.problems
             continue
         if scenario.measured is None:
-            lines.append(
-                f"{file}: has no measured: key; add measured: {{source: ..., points: [...]}}, "
-                "with the measurements."
-            )
+            lines.append(f"{file}: {NOT_MEASURED}")
         other = first.setdefault(scenario.name, file)
         if other.resolve() != file.resolve():
-            lines.append(f"{file}: has the name of {other}, {scenario.name}; add another name: ...")
+            lines.append(f"{file}: {_same_name(other, scenario.name)}")
         elif other == file:
             found[file] = scenario
     if lines:
@@ -160,13 +158,92 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
     return found
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
+class ValidScenarios(NamedTuple):
+    """Scenarios with the valid part of their measurements, and what was wrong.
+
+    ``numbers`` has the numbers in the file of each list's entries, by file and list.
+    """
+
+    scenarios: dict[Path, Scenario]
+    numbers: dict[str, dict[str, list[int]]]
+    wrong: list[NotCompared]
+
+    def in_file(self, found: NotCompared) -> NotCompared:
+        """Name a point by its number in the file."""
+        name, _, number = (found.point or "").partition(".")
+        numbers = self.numbers.get(found.file, {}).get(name)
+        return found if numbers is None else replace(found, point=f"{name}.{numbers[int(number)]}")
+
+
+def load_valid(paths: Sequence[Path]) -> ValidScenarios:
+    """Load scenarios as `load_measured` does, without wrong points and wrong files of folders.
+
+    Raises
+    ------
+    ScenarioError
+        If a file that is named is wrong as a whole, or nothing remains; with every problem.
+    """
+    found = ValidScenarios({}, {}, [])
+    first: dict[str, Path] = {}
+    lines: list[str] = []
+    named = {find(path, folders=True) for path in paths}
+    for file in dict.fromkeys(_files(paths, found.wrong)):
+        try:
+            scenario, numbers, bad = load_valid_points(file)
+            if scenario.measured is None:
+                raise ScenarioError([f"{file}: {NOT_MEASURED}"])
+            other = first.setdefault(scenario.name, file)
+            if other.resolve() != file.resolve():
+                raise ScenarioError([f"{file}: {_same_name(other, scenario.name)}"])
+        except ScenarioError as error:
+            if file in named:
+                lines += error.problems
+            else:
+                found.wrong.append(not_compared(str(file), None, error))
+            continue
+        found.wrong.extend(NotCompared(str(file), place, why) for place, why in bad.items())
+        if other == file:
+            found.scenarios[file] = scenario
+            found.numbers[str(file)] = numbers
+    if lines or not found.scenarios:
+        raise ScenarioError(lines + [one.line for one in found.wrong])
+    return found
+
+
+def not_compared(file: str, point: str | None, error: ScenarioError) -> NotCompared:
+    """Record an error of a file or a point in one line."""
+    reason = re.sub(rf"^{re.escape(file)}:(\d+):", r"line \1:", error.problems[0])
+    reason = reason.removeprefix(f"{file}: ")
+    more = len(error.problems) - 1
+    said = f" (and {more} more problem{'s' * (more > 1)})" if more else ""
+    return NotCompared(file, point, f"{reason}{said}")
+
+
+NOT_MEASURED = (
+    "has no measured: key; add measured: {source: ..., points: [...]}, with the measurements."
+)
+
+
+def _same_name(other: Path, name: str) -> str:
+    return f"has the name of {other}, {name}; add another name: ..."
+
+
+def _files(paths: Sequence[Path], unreadable: list[NotCompared] | None = None) -> Iterator[Path]:
     for path in (find(path, folders=True) for path in paths):
         if not path.is_dir():
             yield path
             continue
-        inside = sorted(path.rglob("*.yaml"))
-        having = [file for file in inside if _MEASURED.search(read_text(file))]
+        having = list[Path]()
+        for file in sorted(path.rglob("*.yaml")):
+            try:
+                text = read_text(file)
+            except ScenarioError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(not_compared(str(file), None, error))
+                continue
+            if _MEASURED.search(text):
+                having.append(file)
         if not having:
             raise ScenarioError([f"{path}: holds no scenario with measured: ... in it."])
         yield from having

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, hypot, log, sqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,13 @@ from simdp.arrays import Bools, Floats
 from simdp.cluster.hardware import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
-from simdp.results.validation import CollectiveComparison, HeldOutPoint, LeftOut, StepComparison
+from simdp.results.validation import (
+    CollectiveComparison,
+    HeldOutPoint,
+    LeftOut,
+    NotCompared,
+    StepComparison,
+)
 from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.studies.calibrate.fit import NOISE, Constant
@@ -40,7 +46,7 @@ from simdp.studies.intervals import (
     widened,
 )
 from simdp.studies.store import ResultCache, Store, done_in_order, key_of_all
-from simdp.studies.validate import Progress, joined, key_of_item, time_table, worthwhile
+from simdp.studies.validate import Progress, clock_of, joined, key_of_item, time_table, worthwhile
 from simdp.studies.validate.folds import (
     By,
     FoldData,
@@ -55,7 +61,14 @@ from simdp.studies.validate.folds import (
     refit_tables,
     refitted,
 )
-from simdp.studies.validate.jobs import MAX_POINTS, add_linear, load_measured, same_work, time_step
+from simdp.studies.validate.jobs import (
+    MAX_POINTS,
+    add_linear,
+    load_valid,
+    not_compared,
+    same_work,
+    time_step,
+)
 from simdp.studies.variants import value_at, with_numbers, with_values
 
 # Constants at a point -----------------------------------------------------------------------------
@@ -329,8 +342,11 @@ STEPS: deque[tuple[list[Item], tuple[Any, ...], Refitted | None, Refitted]] = de
 constant is fitted to leave the same ones."""
 
 Rows = tuple[
-    list[tuple[StepComparison, HeldOutPoint]], list[tuple[CollectiveComparison, HeldOutPoint]]
+    list[tuple[StepComparison, HeldOutPoint] | None],
+    list[list[tuple[CollectiveComparison, HeldOutPoint]] | None],
+    list[NotCompared],
 ]
+"""Steps and tables in the order of a fold, None where they cannot be simulated; and the reasons."""
 
 
 class FoldJob(NamedTuple):
@@ -376,13 +392,14 @@ def leave_out(
     Raises
     ------
     ScenarioError
-        If a scenario is wrong, or there are no folds.
+        As of `simdp.studies.validate.validate`; or there are no folds.
     """
-    scenarios = load_measured(paths)
+    loaded = load_valid(paths)
+    scenarios, wrong = loaded.scenarios, loaded.wrong
     items = items_of(scenarios)
     jobs = list(_jobs(items, by))
     heaviest = sorted(range(len(jobs)), key=lambda i: -jobs[i].num_runs)
-    steps, rows = dict[Any, tuple[StepComparison, HeldOutPoint]](), dict[Any, Any]()
+    steps, rows = dict[Any, tuple[StepComparison, HeldOutPoint] | None](), dict[Any, Any]()
     done, total = 0, len(items)
     runs = sum(job.num_runs for job in jobs)
     workers = workers or worthwhile(len(jobs), runs)
@@ -390,21 +407,26 @@ def leave_out(
     with executor_for(workers, scheduler) as executor:
         sorted_jobs = [jobs[i] for i in heaviest]
         results = done_in_order(predict, sorted_jobs, executor=executor, keep=keep)
-        for place, (some_steps, some_tables) in zip(heaviest, results, strict=True):
+        failed = dict[int, list[NotCompared]]()
+        for place, (some_steps, some_tables, failed[place]) in zip(heaviest, results, strict=True):
             left_out = jobs[place].fold.left_out
             steps |= zip([i.key for i in left_out if not i.is_table], some_steps, strict=True)
             rows |= zip([i.key for i in left_out if i.is_table], some_tables, strict=True)
             done += jobs[place].size
             if progress is not None:
                 progress(done, total)
-    points = [steps[item.key] for item in items if not item.is_table]
-    sizes = [row for item in items if item.is_table for row in rows[item.key]]
-    work = [same_work(item.made) for item in items if not item.is_table]
+    wrong += [loaded.in_file(one) for place in sorted(failed) for one in failed[place]]
+    compared = [item for item in items if not item.is_table and steps[item.key] is not None]
+    points = [found for item in compared if (found := steps[item.key]) is not None]
+    sizes = [row for item in items if item.is_table for row in rows[item.key] or ()]
+    if not points and not sizes:
+        raise ScenarioError([one.line for one in wrong])
     whole = joined(
         list(scenarios.values()),
-        add_linear([point for point, _ in points], work),
+        add_linear([point for point, _ in points], [same_work(item.made) for item in compared]),
         [row for row, _ in sizes],
     )
+    whole = replace(whole, not_compared=tuple(wrong))
     return LeftOut(by, whole, tuple(at for _, at in points), tuple(at for _, at in sizes))
 
 
@@ -444,18 +466,44 @@ def _fitting(remaining: Sequence[Item]) -> list[Item]:
 
 
 def predict(job: FoldJob) -> Rows:
-    """Fit to the remaining items, and predict the others; a ScenarioError if one is invalid."""
-    without = _FoldFit(job)
-    steps = [_with_place(item, without.step) for item in job.fold.left_out if not item.is_table]
-    tables = [_with_place(item, without.table) for item in job.fold.left_out if item.is_table]
-    return steps, tables
-
-
-def _with_place(item: Item, how: Any) -> Any:
+    """Fit to the remaining items, and predict the others; those that cannot be are listed."""
+    failed = list[NotCompared]()
     try:
-        return how(item)
+        without = _FoldFit(job)
     except ScenarioError as error:
-        raise ScenarioError([f"{item.place}: {line}" for line in error.problems]) from None
+        failed += [_failure(item, error) for item in job.fold.left_out]
+        nothing = [item.is_table for item in job.fold.left_out]
+        return [None] * nothing.count(False), [None] * nothing.count(True), failed
+
+    def found(item: Item, how: Callable[[Item], S]) -> S | None:
+        try:
+            return how(item)
+        except ScenarioError as error:
+            failed.append(_failure(item, error))
+            return None
+
+    steps = [found(item, without.step) for item in job.fold.left_out if not item.is_table]
+    tables = [found(item, without.table) for item in job.fold.left_out if item.is_table]
+    return steps, tables, failed
+
+
+S = TypeVar("S")
+
+
+def _failure(item: Item, error: ScenarioError) -> NotCompared:
+    return not_compared(item.file, item.part, error)
+
+
+def _is_timed(item: Item) -> bool:
+    """Whether a step or a table can be simulated, and so be fitted to."""
+    try:
+        if item.is_table:
+            clock_of(item.made, item.table.collective)
+        else:
+            _ = _watched(item).stopwatch.metrics
+    except ScenarioError:
+        return False
+    return True
 
 
 class _FoldFit:
@@ -476,7 +524,7 @@ class _FoldFit:
 
     def _fitted_steps(self) -> Refitted:
         """Fit to the remaining steps; folds with the same ones share it."""
-        items = _fitting(self.job.fold.remaining)
+        items = [item for item in _fitting(self.job.fold.remaining) if _is_timed(item)]
         of = self.job.by, self.job.noise, self.knows_cost
         for others, settings, tables, found in STEPS:
             if settings == of and tables is self.tables and _equal(items, others):
@@ -577,7 +625,7 @@ class _FoldFit:
 
 def _fitted_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
     """Fit to the remaining tables; folds with the same ones share it."""
-    items = fitting_tables(remaining)
+    items = [item for item in fitting_tables(remaining) if _is_timed(item)]
     for others, known, found in TABLES:
         if known == noise and _equal(items, others):
             return found
