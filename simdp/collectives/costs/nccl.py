@@ -13,8 +13,9 @@ The fastest algorithm and protocol of the candidates counts. Each takes::
 ``wire`` is the traffic of the busiest device or node over its bandwidth for payload. Chunks are cut
 into slices, so that the next hop begins while the rest of a chunk is on the wire: latency and wire
 overlap, and the larger dominates. The last term is the ramp of middle sizes, which fill neither all
-channels nor their pipelines. With ``stages: summed`` one host thread copies for every stage in
-turn, so that wires and latencies add up.
+channels nor their pipelines. Between more than two nodes every step of a ring takes ``ring_step``
+or more, and every further hop of a tree ``tree_step``. With ``stages: summed`` one host thread
+copies for every stage in turn, so that wires and latencies add up.
 
 The constants are those of NCCL 2.30.7 (github.com/NVIDIA/nccl, src/graph/tuning.cc); others state
 their source, and shares of a bandwidth come from the pool. A calibration replaces them.
@@ -142,6 +143,8 @@ class AlgorithmTraffic(NamedTuple):
     # bytes that the busiest device sends inside its node, as a multiple of the buffer
     intra_sent: float
     inter_sent: float  # bytes that the busiest node sends to others, as a multiple of the buffer
+    ring_steps: float = 0.0  # steps of a ring over more than two nodes
+    deep_hops: float = 0.0  # hops between nodes of a tree, beyond those of two nodes
 
 
 def _ring(w: Wiring, rounds: int) -> AlgorithmTraffic:
@@ -149,7 +152,11 @@ def _ring(w: Wiring, rounds: int) -> AlgorithmTraffic:
     steps, inter = rounds * (w.world_size - 1), rounds * (w.num_nodes - 1)
     sent = steps / w.world_size
     return AlgorithmTraffic(
-        steps - inter, inter, sent * (w.local_size > 1), sent * (w.num_nodes > 1)
+        steps - inter,
+        inter,
+        sent * (w.local_size > 1),
+        sent * (w.num_nodes > 1),
+        ring_steps=steps * (w.num_nodes > 2),
     )
 
 
@@ -168,11 +175,17 @@ def _across_trees(w: Wiring) -> float:
     return {1: 0.0, 2: 1.0}.get(w.num_nodes, 2.0)
 
 
+def _tree_hops(w: Wiring) -> float:
+    """Hops between nodes up and down the double binary tree, as NCCL counts them."""
+    return 2.0 * int(log2(w.num_nodes))
+
+
 def _tree(w: Wiring) -> AlgorithmTraffic:
     """A double binary tree of nodes, each node a chain; up, then down."""
-    across = 2.0 * int(log2(w.num_nodes))
+    across = _tree_hops(w)
+    inside = 2.0 * (w.local_size > 1)
     return AlgorithmTraffic(
-        2 * (w.local_size - 1), across, 2.0 * (w.local_size > 1), _across_trees(w)
+        2 * (w.local_size - 1), across, inside, _across_trees(w), deep_hops=max(across - 2, 0.0)
     )
 
 
@@ -181,7 +194,8 @@ def _nvls_all_reduce(w: Wiring) -> AlgorithmTraffic | None:
     if w.local_size == 1:
         return None
     sent = (w.local_size + 1) / w.local_size
-    return AlgorithmTraffic(1, 2.0 * int(log2(w.num_nodes)), sent, _across_trees(w))
+    across = _tree_hops(w)
+    return AlgorithmTraffic(1, across, sent, _across_trees(w), deep_hops=max(across - 2, 0.0))
 
 
 def _nvls_half(w: Wiring) -> AlgorithmTraffic | None:
@@ -249,6 +263,14 @@ HOP_OVER_ALPHA = {
     "inter": {"ll": 2.7 / 14, "ll128": 4.0 / 14, "simple": 1.0},
 }
 """Published hops of rings over those of Simple, which are the alpha of catalogue links."""
+
+STEPS_FROM = 2.0**15
+"""Least buffer whose ring steps take `NcclCost.ring_step` [bytes]: smaller ones took 1.7 us on 8
+nodes."""
+
+DEEP_TREES = 0.92
+"""Bandwidth of Simple trees over that of rings, from three nodes on: as published. The time that
+NCCL adds for middle sizes by a lower bandwidth is in `NcclCost.tree_step` there."""
 
 TREE_OVER_RING = {
     "intra": {"ll": 1.0, "ll128": 1.25 / 1.9, "simple": 4.0 / 3.4},
@@ -371,12 +393,24 @@ class NcclCost(Cost):
         Time of a hop, by place and protocol [s]; that of a tree is `TREE_OVER_RING` of it.
     efficiency : Efficiencies
         Share of the bandwidth, by place and protocol.
+    ring_step : float
+        Least time of a ring's step between more than two nodes [s], in every protocol and on any
+        link: the proxy posts each step to the card, so that the slowest link paces all of them.
+        NCCL plans with 1 to 6 us (``getNetOverhead`` of src/graph/tuning.cc). Less wire time, steps
+        on 10 nodes of 4 and 8 H100 took 7 to 9 us, on 8 and 256 nodes over Slingshot 7 to 8 us
+        (LL); one value for both networks.
+    tree_step : float
+        Least time of every further hop of a Simple tree, and of NVLS, between more than two nodes
+        [s]: its chunk must arrive before it goes on. From 2 MiB on the trees of 256 nodes over
+        Slingshot took 2.3 ms longer than their wire, 14 such hops; with less, NVLS would serve 10
+        nodes of 4 H100 faster than was measured.
     ramp : float
         Time constant of the ramp [s]. An estimate: of 65 public tables of nccl-tests 25 determine
         it, most of them between 1 and 11 us.
     tree_efficiency : float
         Bandwidth of trees over that of rings: NCCL's 0.92, times its correction of 0.5 to 0.6 for
-        buffers of 32 KiB to 2 MiB.
+        buffers of 32 KiB to 2 MiB. Simple trees of more than two nodes have `DEEP_TREES`, if that
+        is more.
     algorithms, protocols : tuple of str
         Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added;
         LL128 needs NVLink.
@@ -408,6 +442,8 @@ class NcclCost(Cost):
     base: Annotated[Base, BeforeValidator(_one_for_all, Seconds | Base)] = Base()
     hop: Hops = Hops()
     efficiency: Efficiencies = Efficiencies()
+    ring_step: Seconds = 8e-6
+    tree_step: Seconds = 140e-6
     ramp: Seconds = 3e-6
     tree_efficiency: Efficiency = 0.5
     algorithms: tuple[Algorithm, ...] = Field(("ring", "tree"), min_length=1)
@@ -512,8 +548,16 @@ class NcclCost(Cost):
         self, algorithm: str, protocol: str, way: AlgorithmTraffic, nbytes: float, w: Wiring
     ) -> float:
         latency = way.intra_hops * self.hop_time("intra", algorithm, protocol, w.intra_alpha)
-        latency += way.inter_hops * self.hop_time("inter", algorithm, protocol, w.inter_alpha)
-        share = self.tree_efficiency if algorithm == "tree" else 1.0
+        inter_hop = self.hop_time("inter", algorithm, protocol, w.inter_alpha)
+        latency += way.inter_hops * inter_hop
+        if nbytes >= STEPS_FROM:
+            latency = max(latency, way.ring_steps * self.ring_step)
+        is_deep = way.deep_hops > 0 and protocol == "simple"
+        if is_deep:
+            latency += way.deep_hops * max(self.tree_step - inter_hop, 0.0)
+        share = 1.0
+        if algorithm == "tree":
+            share = max(self.tree_efficiency, DEEP_TREES * is_deep)
         intra = nbytes * way.intra_sent / (share * self._intra(algorithm, protocol, w))
         inter = nbytes * way.inter_sent / (share * self._inter(protocol, w))
         before = self.before(), float(getattr(self.base, protocol))

@@ -19,7 +19,15 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.collectives.costs import Wiring
-from simdp.collectives.costs.nccl import PAYLOAD, PROTOCOLS, TREE_OVER_RING, NcclCost, pooled
+from simdp.collectives.costs.nccl import (
+    DEEP_TREES,
+    PAYLOAD,
+    PROTOCOLS,
+    STEPS_FROM,
+    TREE_OVER_RING,
+    NcclCost,
+    pooled,
+)
 from simdp.results.calibration import FittedConstant
 from simdp.rng import stream
 from simdp.studies.intervals import NORMAL_90
@@ -262,6 +270,8 @@ class Candidates:
                         cost.flow_share(w, protocol) / w.inter_bandwidth
                         if w.num_nodes > 1
                         else inf,
+                        way.ring_steps * (point.nbytes >= STEPS_FROM),
+                        way.deep_hops * (protocol == "simple"),
                     )
                 )
         self.starts = np.array(starts)
@@ -269,6 +279,7 @@ class Candidates:
         self.protocol = table[0].astype(np.int64)
         self.tree, self.nvls = table[1] > 0, table[2] > 0
         self.hops, self.wires, self.limits = table[3:5], table[5:7], table[7:9]
+        self.ring_steps, self.deep_hops = table[9:11]
 
     def seconds(self, constants: Mapping[str, float]) -> Floats:
         """Times of the points, `(num_points,)`; missing keys are those of the cost."""
@@ -276,7 +287,9 @@ class Candidates:
         launch = constants.get("launch", cost.launch) + cost.before() - cost.launch
         base = np.array([getattr(cost.base, name) for name in PROTOCOLS])[protocol]
         latency = np.zeros(len(protocol))
-        share = np.where(self.tree, constants.get("tree_efficiency", cost.tree_efficiency), 1.0)
+        trees = constants.get("tree_efficiency", cost.tree_efficiency)
+        trees = np.maximum(trees, DEEP_TREES * (self.deep_hops > 0))
+        share = np.where(self.tree, trees, 1.0)
         stages = []
         for index, where in enumerate(("intra", "inter")):
             hop, efficiency = (
@@ -293,6 +306,10 @@ class Candidates:
                 limit = np.where(self.nvls, inf, limit)
             latency = latency + self.hops[index] * hop
             stages.append(self.wires[index] / (share * np.minimum(efficiency, limit)))
+            if where == "inter":
+                further = np.maximum(cost.tree_step - hop, 0.0)
+        latency = np.maximum(latency, self.ring_steps * cost.ring_step)
+        latency = latency + self.deep_hops * further
         if cost.stages == "summed":  # in this order: a fit's last bits depend on it
             stages = [stages[0] + stages[1], np.zeros(len(protocol))]
         ramp, functions = constants.get("ramp", cost.ramp), (np.maximum, np.hypot, np.sqrt)

@@ -62,6 +62,45 @@ def test_summed_stages_add_their_wires_and_latencies():
     ).seconds("all_reduce", MIB, PAIR)
 
 
+@for_each("protocol", ["ll", "ll128", "simple"])
+def test_every_ring_step_of_three_nodes_or_more_takes_a_step_of_the_network(protocol):
+    """7 steps inside nodes and 5 between them, each 9 us: more than the sum of their hops."""
+    wiring = RACK._replace(world_size=12, num_nodes=6, local_size=2)
+    keys = {"algorithms": ["ring"], "protocols": [protocol], "ramp": "0 s", "ring_step": "9 us"}
+    keys |= {"hop": {"inter": "14 us", "intra": "1 us"}, "efficiency": {"intra": 0.5, "inter": 0.5}}
+    ring = cost(launch="0 s", base="0 s", **keys)
+    wire = 2.0**20 * 11 / 12 / 50e9
+    paced = ring.seconds("all_gather", 2.0**20, wiring)
+    assert paced == pytest.approx(hypot(11 * 9e-6, wire), rel=1e-12)
+    small = ring.seconds("all_gather", 2.0**14, wiring)
+    assert small == pytest.approx(hypot(5 * 14e-6 + 6e-6, wire / 64), rel=1e-12)
+
+
+def test_two_nodes_have_no_ring_step():
+    assert cost(ring_step="1 s").choice("all_gather", MIB, PAIR) == cost().choice(
+        "all_gather", MIB, PAIR
+    )
+
+
+@for_each("algorithm", ["tree", "nvls"])
+def test_further_hops_of_deep_trees_take_a_tree_step(algorithm):
+    """8 nodes have 6 hops between nodes, 4 more than 2 nodes; one of 32 nodes has 4 more again."""
+    keys = {"algorithms": [algorithm], "protocols": ["simple"], "ramp": "0 s"}
+    tree = cost(tree_step="100 us", stages="summed", **keys)
+    flat = cost(tree_step="0 s", stages="summed", **keys)
+    hop = tree.hop_time("inter", algorithm, "simple", 14e-6)
+    for nodes, hops in ((2, 0), (8, 4), (32, 8)):
+        wiring = RACK._replace(world_size=8 * nodes, num_nodes=nodes)
+        both = [one.seconds("all_reduce", MIB, wiring) for one in (tree, flat)]
+        assert both[0] - both[1] == pytest.approx(hops * (100e-6 - hop), rel=1e-9, abs=1e-15)
+
+
+def test_large_buffers_of_deep_trees_get_the_published_share():
+    tree = cost(algorithms=["tree"], protocols=["simple"], tree_efficiency=0.3)
+    large = tree.seconds("all_reduce", 2.0**36, RACK)
+    assert large == pytest.approx(2.0**36 * 2 / (0.92 * 0.96 * 100e9), rel=0.01)
+
+
 def test_small_buffers_take_ll_and_large_ones_simple():
     small, large = (cost().choice("all_reduce", size, BOX) for size in (1024.0, 1024 * MIB))
     assert small[:2] == ("ring", "ll")
