@@ -198,7 +198,8 @@ def test_what_cannot_be_left_out_is_refused(say):
     status, _, err = say("--leave-out", "batch")
     assert status == 2
     assert err == [
-        "--leave-out: unknown thing to leave out 'batch'; known: model, nodes, collective, cluster."
+        "--leave-out: unknown thing to leave out 'batch'; known: model, kind, "
+        "precision, nodes, scale, collective, cluster."
     ]
     status, _, err = say("--leave-out", "collective")
     assert status == 2

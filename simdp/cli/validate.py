@@ -37,7 +37,8 @@ Without = Annotated[
     typer.Option(
         "--leave-out",
         metavar="WHAT",
-        help="model, nodes, collective, cluster: predict each from the others.",
+        help="model, kind, precision, nodes, scale, collective or cluster: predict each by the "
+        "others.",
         autocompletion=LEFT_OUT,
     ),
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from math import exp, hypot, inf, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ from simdp.scenario.remarks import replaced_parts
 from simdp.studies.variants import value_at, with_values
 from simdp.workload.compute import FromProfile
 from simdp.workload.layers.attention import BACKWARD_PRODUCTS
+from simdp.workload.layers.base import Family
 
 # Intervals ----------------------------------------------------------------------------------------
 
@@ -589,6 +591,7 @@ def widened(time: float, interval: Interval, deviation: float) -> Interval:
 
 SPREAD = {
     "model": 0.21,
+    "kind": 0.21,
     "nodes": 0.16,
     "network": 0.35,
     "device": 0.21,
@@ -641,6 +644,25 @@ def step_novelty(
     return (*new, *more_nodes(steps.get(model) or everywhere, everywhere, num_nodes))
 
 
+@cache
+def family_of(model: str) -> Family:
+    """Kind of a preset, see `ModelGraph.family`; ``unknown`` for any other name."""
+    from pydantic import TypeAdapter
+
+    from simdp.workload.models import PRESETS, AnyModel, Model
+
+    if model not in PRESETS.names():
+        return "unknown"
+    made: Model = TypeAdapter(AnyModel).validate_python(model)
+    return made.graph.family
+
+
+def as_kind(new: Sequence[str], family: Family, fitted: Collection[Family]) -> list[str]:
+    """Replace ``model`` by ``kind`` where no fitted model is of a step's family."""
+    is_kind = fitted and "unknown" not in (family, *fitted) and family not in fitted
+    return ["kind" if each == "model" and is_kind else each for each in new]
+
+
 def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: int) -> list[str]:
     """Return ``nodes`` beyond the fitted node counts, ``network`` where only one node was fitted.
 
@@ -663,6 +685,7 @@ def scenario_novelty(scenario: Scenario, known: Sequence[Known]) -> tuple[str, .
     if steps := steps_of(known):
         name = name_of(scenario)
         new = list(step_novelty(steps, name, cluster.num_nodes, cluster.world_size))
+        new = as_kind(new, scenario.workload.graph.family, {family_of(model) for model in steps})
     else:  # for the network, tables of collectives count too
         tables = {nodes for each in tables_of(known).values() for nodes in each}
         new = more_nodes(tables, tables, cluster.num_nodes)

@@ -28,14 +28,14 @@ from simdp.studies.calibrate.fit import (
     restraints,
     typical_values,
 )
-from simdp.studies.intervals import COST, NORMAL_90, Known, as_unmeasured
+from simdp.studies.intervals import COST, NORMAL_90, Known, as_unmeasured, precision_of
 from simdp.studies.validate.jobs import cluster_name, with_common_workloads
 from simdp.studies.variants import with_values
 from simdp.workload.models import PRESETS
 
 # Folds --------------------------------------------------------------------------------------------
 
-By = Literal["model", "nodes", "collective", "cluster"]
+By = Literal["model", "kind", "precision", "nodes", "scale", "collective", "cluster"]
 
 BY: tuple[By, ...] = get_args(By)
 
@@ -114,8 +114,8 @@ def items_of(scenarios: Mapping[Path, Scenario]) -> list[Item]:
 def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
     """Divide measurements into folds; a ScenarioError if there are none.
 
-    A fold is a model, a number of nodes or a collective of one cluster that has several; or a whole
-    cluster.
+    A fold is a model, a kind of model, a precision, a number of nodes, all numbers of nodes above
+    `MANY`, or a collective of one cluster that has others; or a whole cluster.
     """
     groups: dict[str, list[Item]] = {}
     where = site_of if by == "cluster" else lambda item: item.machine
@@ -137,6 +137,8 @@ def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
             parts.setdefault(what, []).append(item)
     if len(parts) < 2:
         return []
+    if by == "scale":
+        del parts[False]
     left = {id(item): what for what, part in parts.items() for item in part}
     return [
         FoldData(
@@ -197,9 +199,22 @@ def _name_of(model: str, made: Scenario) -> str:
     return _NAMES[model]
 
 
+def kind_of(item: Item) -> str | None:
+    """Kind of a point's model; None for a table, and where layers are unknown."""
+    family = "unknown" if item.is_table else item.made.workload.graph.family
+    return None if family == "unknown" else family
+
+
+MANY = 10
+"""Nodes beyond which a cluster is of another scale: most measured tables have at most these."""
+
+
 UNITS: dict[str, Callable[[Item], Any]] = {
     "model": model_of,
+    "kind": kind_of,
+    "precision": lambda item: None if item.is_table else precision_of(item.made),
     "nodes": lambda item: item.made.cluster.num_nodes,
+    "scale": lambda item: item.made.cluster.num_nodes > MANY,
     "collective": lambda item: item.table.collective if item.is_table else None,
     "cluster": lambda item: item.machine,
 }
@@ -207,12 +222,19 @@ UNITS: dict[str, Callable[[Item], Any]] = {
 
 LABELS: dict[str, Callable[[Any], str]] = {
     "model": str,
+    "kind": lambda kind: f"models of {kind}" if kind == "attention" else f"{kind} models",
+    "precision": str,
     "nodes": lambda nodes: "1 node" if nodes == 1 else f"{nodes} nodes",
+    "scale": lambda far: f"more than {MANY} nodes" if far else f"at most {MANY} nodes",
     "collective": str,
     "cluster": str,
 }
 
-MISSING = {"model": "no steps", "collective": "no tables"}
+MISSING = {
+    **dict.fromkeys(("model", "precision"), "no steps"),
+    "kind": "no steps of known layers",
+    "collective": "no tables",
+}
 
 
 # Refitted constants -------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from simdp.studies.intervals import (
     DEVICE,
     OWN,
     Known,
+    as_kind,
     by_data_sheet,
     deviation_of,
     exposed_part,
@@ -41,6 +42,7 @@ from simdp.studies.intervals import (
     machine_calibration,
     name_of,
     pairs_of,
+    precision_of,
     step_novelty,
     step_novelty_spread,
     widened,
@@ -386,7 +388,7 @@ def leave_out(
     ----------
     paths, workers, scheduler, progress, store
         As for `simdp.studies.validate.validate`.
-    by : {"model", "nodes", "collective", "cluster"}
+    by : {"model", "kind", "precision", "nodes", "scale", "collective", "cluster"}
         Kind of the folds; see `simdp.studies.validate.folds.folds_of`.
 
     Raises
@@ -587,12 +589,18 @@ class _FoldFit:
         """List the properties of a step that no remaining step has."""
         if self.job.by == "cluster":
             return ("cluster",)
-        steps = dict[str, list[int]]()
-        for item in _fitting(self.job.fold.remaining):
+        steps, fitted = dict[str, list[int]](), _fitting(self.job.fold.remaining)
+        for item in fitted:
             nodes = steps.setdefault(name_of(item.made), [])
             nodes.append(item.made.cluster.num_nodes)
         cluster = scenario.cluster
-        return step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
+        new = step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
+        families = {item.made.workload.graph.family for item in fitted}
+        found = as_kind(new, scenario.workload.graph.family, families)
+        precisions = {precision_of(item.made) for item in fitted}
+        if precisions and precision_of(scenario) not in precisions:
+            found.append("precision")
+        return tuple(found)
 
     def table(self, item: Item) -> list[tuple[CollectiveComparison, HeldOutPoint]]:
         """Predict a table."""

@@ -461,6 +461,7 @@ class Attention(Layer):
     implementation: Implementation = "eager"
     upcast: Bool = False
 
+    family: ClassVar[Literal["attention"]] = "attention"
     autocast: ClassVar[Literal["lower"]] = "lower"
 
     @property
@@ -800,6 +801,7 @@ class T5Attention(Layer):
     dropout: Float = Field(0.0, ge=0, le=1)
     pad_id: Int | None = None
 
+    family: ClassVar[Literal["attention"]] = "attention"
     autocast: ClassVar[Literal["lower"]] = "lower"
 
     @property

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod, sqrt
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NewType, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NewType, TypeVar, get_args
 
 import numpy as np
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -370,6 +370,10 @@ class Module(Spec):
         """Append to a model's graph, in the order of forward; return the output."""
 
 
+Family = Literal["attention", "recurrent", "convolutional", "dense", "unknown"]
+"""Kinds of models, the strongest first: a transformer with a convolution is one of attention."""
+
+
 class Layer(Module):
     """One operation of a model. Arrays are passed in, so one layer serves all replicas."""
 
@@ -390,6 +394,9 @@ class Layer(Module):
 
     splits_backward: ClassVar[bool] = False
     """Whether backward without input gradients serves only the weights, so frozen ones skip it."""
+
+    family: ClassVar[Family] = "dense"
+    """Kind of model that the layer makes, see `ModelGraph.family`."""
 
     @property
     def costly(self) -> Literal["product", "fused_attention", "no"]:
@@ -840,6 +847,14 @@ class ModelGraph:
     outputs: tuple[tuple[Value, float], ...]
     frozen: frozenset[str] = frozenset()
     draws: tuple[Parameter, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        """Kind of the model by its called layers; ``unknown`` if one only has a time or a size."""
+        found = {call.layer.family for call in self.calls}
+        if "unknown" in found:
+            return "unknown"
+        return next((one for one in get_args(Family) if one in found), "unknown")
 
     @cached_property
     def num_modules(self) -> int:

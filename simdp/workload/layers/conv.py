@@ -326,6 +326,7 @@ class AnyConvolution(Layer):
     if TYPE_CHECKING:  # declared last by the subclasses, the order of their keys
         groups: int
         bias: bool
+    family: ClassVar[Literal["convolutional"]] = "convolutional"
     autocast: ClassVar[Literal["lower"]] = "lower"
     uses_cudnn: ClassVar[bool] = True
     keeps_for_weights: ClassVar[bool] = True
@@ -647,6 +648,7 @@ class FrozenConv2d(Layer):
     kind: Literal["frozen_conv2d"] = "frozen_conv2d"
     conv: Conv2d
 
+    family: ClassVar[Literal["convolutional"]] = "convolutional"
     autocast: ClassVar[Literal["lower"]] = "lower"
     uses_cudnn: ClassVar[bool] = True
 

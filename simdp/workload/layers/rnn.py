@@ -261,6 +261,7 @@ class Recurrent(Layer):
     dropout: Float = Field(0.0, ge=0, le=1)
     bidirectional: Bool = False
 
+    family: ClassVar[Literal["recurrent"]] = "recurrent"
     autocast: ClassVar[Literal["lower"]] = "lower"
     uses_cudnn: ClassVar[bool] = True
 

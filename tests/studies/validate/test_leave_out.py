@@ -15,6 +15,8 @@ from simdp.scenario.placement import wiring_of
 from simdp.studies.intervals import POOL, as_unmeasured
 from simdp.studies.store import Store
 from simdp.studies.validate import leave_out as module
+from simdp.studies.validate.folds import folds_of, items_of
+from simdp.studies.validate.jobs import load_measured
 from simdp.studies.validate.leave_out import leave_out
 from simdp.studies.variants import value_at, with_values
 
@@ -131,6 +133,35 @@ def test_a_number_of_nodes_is_predicted_by_the_others(lab):
     found = leave_out(lab(), "nodes", workers=1)
     assert [fold.name for fold in found.folds] == [f"{n} nodes on mine" for n in (2, 4, 8)]
     assert all(fold.mean_error < 0.01 for fold in found.folds)
+
+
+@pytest.mark.parametrize(
+    ("by", "folds"),
+    [
+        ("kind", ["convolutional models on mine", "models of attention on mine"]),
+        ("precision", ["float32 on mine", "float64 on mine"]),
+        ("scale", ["more than 10 nodes on mine"]),
+    ],
+)
+def test_folds_are_of_a_kind_of_model_a_precision_or_a_scale(by, folds, tmp_path):
+    models = {"resnet18": "float32", "bert-base": "float64"}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MACHINE))
+    points = [
+        {"set": {"cluster.world_size": 2 * nodes}, "step_time": "90 ms"} for nodes in (10, 11)
+    ]
+    for model, dtype in models.items():
+        raw = job(1)
+        raw["workload"] |= {"model": model, "dtype": dtype}
+        raw |= {"measured": {"source": "made up", "points": points}}
+        (tmp_path / f"{model}.yaml").write_text(yaml.safe_dump(raw))
+    items = items_of(load_measured([tmp_path / f"{model}.yaml" for model in models]))
+    found = folds_of(items, by)
+    assert [fold.name for fold in found] == folds
+    for fold in found:
+        assert len(fold.left_out) == len(fold.remaining) == 2
+        assert {one.key for one in (*fold.left_out, *fold.remaining)} == {one.key for one in items}
+    if by == "scale":
+        assert {one.made.cluster.num_nodes for one in found[0].left_out} == {11}
 
 
 def test_folds_that_leave_the_same_steps_share_a_fit(lab, monkeypatch):

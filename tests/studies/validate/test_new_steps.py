@@ -17,8 +17,10 @@ from simdp.studies.intervals import (
     LEAST,
     SPREAD,
     Known,
+    as_kind,
     by_data_sheet,
     exposed_part,
+    family_of,
     machine_calibration,
     scenario_novelty,
     step_novelty,
@@ -44,6 +46,15 @@ STEPS = {"resnet50": [1, 2, 4], "vgg16": [1]}
 )
 def test_new_is_what_no_step_had(model, num_nodes, new):
     assert step_novelty(STEPS, model, num_nodes, 8) == new
+
+
+def test_a_model_of_a_family_that_no_step_had_is_of_a_new_kind():
+    new, fitted = ("model", "nodes"), {family_of(model) for model in STEPS}
+    assert fitted == {"convolutional"}
+    assert as_kind(new, family_of("bert-base"), fitted) == ["kind", "nodes"]
+    assert as_kind(new, family_of("resnet18"), fitted) == ["model", "nodes"]
+    assert as_kind(new, family_of("19.3M parameters"), fitted) == ["model", "nodes"]
+    assert as_kind(new, "attention", {"convolutional", "unknown"}) == ["model", "nodes"]
 
 
 def test_who_measured_inside_a_node_alone_knows_nothing_of_the_network():
@@ -81,12 +92,12 @@ def test_an_interval_is_wider_for_a_new_model(write):
         ]
         for steps in ({"mlp 4-3": [1]}, {"resnet50": [1]})
     )
-    assert (plain.new, new.new) == ((), ("model",))
+    assert (plain.new, new.new) == ((), ("kind",))
     assert new.simulated == plain.simulated
     assert new.low < plain.low < plain.high < new.high
     share = new.exposed_simulated / new.simulated
     reach = (log(new.high / new.simulated) ** 2 - log(plain.high / plain.simulated) ** 2) ** 0.5
-    assert reach / 1.645 == pytest.approx(step_novelty_spread(("model",), share))
+    assert reach / 1.645 == pytest.approx(step_novelty_spread(("kind",), share))
 
 
 def test_a_runs_interval_is_wider_for_a_new_model():

@@ -238,3 +238,29 @@ def test_a_preset_is_a_model_of_its_kind_and_says_where_it_comes_from(name):
 def said(written, given):
     """Of what is written, the keys that were given."""
     return {key: written[key] for key in given} if isinstance(given, dict) else written
+
+
+CONVOLUTIONAL = {
+    *("inception", "mask_rcnn_fpn", "resnet", "retinanet_fpn", "ssd_resnet", "unet", "vgg", "yolo"),
+}
+
+
+def test_a_preset_belongs_to_a_family_by_its_layers():
+    for name in PRESETS.names():
+        model = TypeAdapter(AnyModel).validate_python(name)
+        expected = "convolutional" if model.kind in CONVOLUTIONAL else "attention"
+        assert model.graph.family == expected, name
+
+
+def test_a_family_is_that_of_the_strongest_layer():
+    def family(*layers):
+        listed = [{"name": f"l{i}", **layer} for i, layer in enumerate(layers)]
+        model = {"kind": "sequential", "layers": listed, "input_shape": [4, 8]}
+        return TypeAdapter(AnyModel).validate_python(model).graph.family
+
+    linear = {"kind": "linear", "in_features": 8, "out_features": 8}
+    lstm = {"kind": "lstm", "input_size": 8, "hidden_size": 8}
+    assert family(linear) == "dense"
+    assert family(linear, lstm) == "recurrent"
+    timed = {"kind": "parameters", "num_params": 8}
+    assert TypeAdapter(AnyModel).validate_python(timed).graph.family == "unknown"
