@@ -128,7 +128,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(
-    num_axes: int = 1, num_rows: int = 0, widths: tuple[float, ...] = ()
+    num_axes: int, num_rows: int, widths: tuple[float, ...] = ()
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure inside `style`, and its empty panels from the top or the left.
 

@@ -218,8 +218,8 @@ def machine_name(result: Result) -> dict[str, str]:
 def device_name(result: Result, rank: int = 0) -> str:
     """Name the device of a rank as in the scenario; empty without one."""
     device = result.scenario["cluster"].get("device")
-    device = device[rank if rank < len(device) else 0] if isinstance(device, list) else device
-    return str(device.get("name") or "device") if isinstance(device, dict) else str(device or "")
+    device = device[rank] if isinstance(device, list) else device
+    return str(device.get("name") or "device") if device else ""
 
 
 def _kernel(name: str, call: CallSize | None) -> str:

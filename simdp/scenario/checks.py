@@ -182,10 +182,11 @@ def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
             f"recovery.group_nodes: {nodes} nodes are not two or more groups of {size}; use a "
             "divisor of them that is smaller."
         ]
-    if recovery.min_replicas > nodes // size:
+    groups = nodes // size
+    if recovery.min_replicas > groups:
         return [
-            f"recovery.min_replicas: {recovery.min_replicas} is more than the {nodes // size} "
-            "groups that there are; use that or fewer."
+            f"recovery.min_replicas: {recovery.min_replicas} is more than the {groups} groups that "
+            "there are; use that or fewer."
         ]
     if strategy.execution != "synchronous":
         return [

@@ -134,8 +134,8 @@ class Deeds:
 
 
 def _one_transfer() -> Iterator[Round]:
-    here, there = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
-    yield Round(here, there, np.zeros(1, dtype=np.int64), reduce=False)
+    zero, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    yield Round(zero, one, zero, reduce=False)
 
 
 _MESSAGE = Plan("message", 2, 1, 0, _one_transfer, even_offsets(1))

@@ -848,10 +848,10 @@ class T5Attention(Layer):
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         queries, keys, values = (self._heads(array) for array in inputs[:3])
-        y: Array = np.empty(inputs[0].shape, dtype=inputs[0].dtype)
+        y: Array = np.empty(inputs[0].shape, dtype=queries.dtype)
         weights = np.empty((*queries.shape[:3], keys.shape[2]), dtype=y.dtype)
         kept = np.empty(weights.shape, dtype=bool) if self.dropout else None
-        added = self._added(run, inputs[0].dtype.name, *weights.shape[2:])
+        added = self._added(run, y.dtype.name, *weights.shape[2:])
         for part in sample_blocks(weights):
             scores = np.matmul(queries[part], keys[part].swapaxes(2, 3), out=weights[part])
             if added is not None:

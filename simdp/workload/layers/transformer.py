@@ -214,9 +214,9 @@ class HuggingFaceLayer(Module):
     two feed-forward maps; layer_norm_eps is added to the variance by every norm.
     """
 
-    hidden_size: Int = Field(ge=1)
-    num_heads: Int = Field(ge=1)
-    intermediate_size: Int = Field(ge=1)
+    hidden_size: Int
+    num_heads: Int
+    intermediate_size: Int
     hidden_dropout: Float = Field(0.1, ge=0, le=1)
     attention_dropout: Float = Field(0.1, ge=0, le=1)
     activation: ActivationName
@@ -319,9 +319,9 @@ class GPTNeoXLayer(Module):
     """
 
     kind: Literal["gpt_neox_layer"] = "gpt_neox_layer"
-    hidden_size: Int = Field(ge=1)
-    num_heads: Int = Field(ge=1)
-    intermediate_size: Int = Field(ge=1)
+    hidden_size: Int
+    num_heads: Int
+    intermediate_size: Int
     rope: RopeParameters
     parallel: Bool
     attention_bias: Bool
@@ -406,11 +406,11 @@ class LlamaDecoderLayer(Module):
     """
 
     kind: Literal["llama_decoder_layer"] = "llama_decoder_layer"
-    hidden_size: Int = Field(ge=1)
-    intermediate_size: Int = Field(ge=1)
-    num_heads: Int = Field(ge=1)
-    num_kv_heads: Int = Field(ge=1)
-    head_dim: Int = Field(ge=1)
+    hidden_size: Int
+    intermediate_size: Int
+    num_heads: Int
+    num_kv_heads: Int
+    head_dim: Int
     rope: RopeParameters
     window: Int | None = None
     qkv_bias: Bool = False
@@ -493,9 +493,9 @@ class MptBlock(Module):
     """
 
     kind: Literal["mpt_block"] = "mpt_block"
-    d_model: Int = Field(ge=1)
-    n_heads: Int = Field(ge=1)
-    expansion_ratio: Int = Field(ge=1)
+    d_model: Int
+    n_heads: Int
+    expansion_ratio: Int
     bias: Bool
     alibi: Float | None
     attn_pdrop: Float
@@ -567,10 +567,10 @@ class T5Block(Module):
     """
 
     kind: Literal["t5_block"] = "t5_block"
-    d_model: Int = Field(ge=1)
-    d_kv: Int = Field(ge=1)
-    num_heads: Int = Field(ge=1)
-    d_ff: Int = Field(ge=1)
+    d_model: Int
+    d_kv: Int
+    num_heads: Int
+    d_ff: Int
     decodes: Bool = False
     bias: str
     first: Bool
