@@ -213,6 +213,14 @@ def test_layouts_without_the_switches_are_refused(kind, where, reason):
     assert str(caught.value) == f"all_reduce {kind}: {reason}"
 
 
+def test_rails_have_one_rank_to_a_node_and_the_tree_between_nodes():
+    """Ranks 0 and 2 meet at switch 4, ranks 1 and 3 at switch 5."""
+    members, rail = Layout(4, 2, across=(4, 5, 4, 5, -1, -1)).rails()
+    np.testing.assert_array_equal(members, [[0, 2, 4], [1, 3, 5]])
+    assert rail == Layout(2, 1, across=(2, 2, -1))
+    assert Layout(4, 2).rails()[1] == Layout(2, 1)
+
+
 def test_rails_with_trees_of_their_own_shape_see_no_switches():
     """Rank 3 hangs on a leaf of its own, so that the rails 0 and 1 climb unlike trees."""
     where = Layout(4, 2, across=(4, 4, 4, 5, 6, 6, -1))

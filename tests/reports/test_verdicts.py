@@ -83,6 +83,16 @@ def test_a_sweep_gives_the_interval_of_its_fastest_step_where_it_is_known():
     assert "%), a step takes 328 ms (90 %: 253 ms to 425 ms); of each step " in line
 
 
+@for_each(("compute", "named"), [(1.05, True), (1.04, False)])
+def test_a_sweep_names_the_growth_of_compute_per_sample_from_5_percent_on(compute, named):
+    found = study(sweep={"cluster.world_size": [1, 2]})
+    for one, seconds in zip(found.points, (1.0, compute), strict=True):
+        n = one.world_size
+        one.metrics |= {"compute_s": seconds, "step_time_s": 2.0, "throughput_samples_per_s": n / 2}
+    (line, *_), _ = sweep_verdict(found)
+    assert ("compute of a sample takes 5.0 % longer than on 1" in line) == named
+
+
 def test_a_sweep_whose_efficiency_is_high_says_so():
     found = study(
         sweep={"cluster.world_size": [1, 2]}, link={"alpha": "0 us", "bandwidth": "1 TB/s"}

@@ -1,6 +1,7 @@
 """What a plan's file holds, and that it reads back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from for_each import for_each
@@ -55,6 +56,12 @@ def test_another_file_is_refused_in_a_line(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ScenarioError, match=r"is not a plan\.json of simdp"):
         PlanResult.load(path)
+
+
+def test_the_interval_of_the_finish_is_that_of_the_step_in_proportion():
+    assert CHEAP.finish_interval == pytest.approx((90.0, 150.0))
+    assert FAST.finish_interval is None
+    assert replace(CHEAP, step_time_s=0.0).finish_interval is None
 
 
 def test_options_are_told_once():

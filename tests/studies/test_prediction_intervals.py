@@ -8,12 +8,13 @@ from for_each import for_each
 from small_scenario import CLUSTER
 
 import simdp
-from simdp.cluster.hardware import Calibration
+from simdp.cluster.hardware import DEVICES, Calibration
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.studies.intervals import (
     OWN,
     Known,
+    as_unmeasured,
     interval,
     machine_calibration,
     residual,
@@ -150,6 +151,19 @@ def test_a_machines_file_says_how_well_its_constants_are_known(tmp_path):
     (tmp_path / "box.yaml").write_text(yaml.safe_dump(entry))
     (found,) = machine_calibration("box.yaml", tmp_path)
     assert (found.place, found.calibration.residual) == ("box.yaml", 0.02)
+
+
+@for_each(
+    ("name", "unmeasured"),
+    [("a100-sxm4-80gb", DEVICES.figures("a100-sxm4-80gb")["efficiency"]["float32"]), (None, 0.3)],
+)
+def test_a_fitted_device_becomes_the_catalogues_if_it_has_one(load, name, unmeasured):
+    figures = DEVICES.figures("a100-sxm4-80gb")
+    device = {**figures, "name": name, "efficiency": 0.3}
+    fit = {"data": "x", "intervals": {"cluster.device.efficiency": [0.2, 0.4]}}
+    measured = {"source": "x", "points": [{"step_time": "1 s"}], "calibration": fit}
+    bare, _ = as_unmeasured(load(cluster={**CLUSTER, "device": device}, measured=measured))
+    assert bare.cluster.device.efficiency == unmeasured
 
 
 @for_each(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from for_each import for_each
 from trace_maker import RankMaker, job
 
 import simdp
@@ -146,6 +147,19 @@ def test_what_happened_before_the_trace_began_is_not_blamed_on_the_step():
     assert "begins 500 ms after that of rank 0" in found.evidence
     assert "before the trace began" in found.evidence
     assert "one step alone does not tell" in found.evidence
+
+
+@for_each(("work", "before"), [(0.5, True), (0.51, False)])
+def test_lateness_is_from_before_the_trace_if_half_of_it_is(work, before):
+    makers = [RankMaker(rank, 2) for rank in range(2)]
+    for maker, begin, compute in zip(makers, (0.0, 0.25), (0.25, work), strict=True):
+        maker.step(10, begin, 1.5)
+        maker.kernel(begin, begin + compute, launched=begin)
+        maker.call("all_reduce", begin + compute, 1.25, launched=begin)
+        maker.kernel(1.25, 1.5, launched=begin)
+    found = first([maker.trace() for maker in makers])
+    assert (found.cause, found.ranks) == ("straggler", (1,))
+    assert ("before the trace began" in found.evidence) == before
 
 
 def test_one_rank_alone_can_only_suggest_that_a_peer_is_late():

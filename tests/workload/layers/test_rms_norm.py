@@ -35,6 +35,10 @@ def test_a_norm_in_pieces_gives_the_same_numbers_with_more_kernels():
     np.testing.assert_array_equal(backward(dy)[0][0], other_backward(dy)[0][0])
     kernels = [len(layer.forward_cost([(3, 4)], 2)) for layer in layers]
     assert kernels == [1, 7]  # two of them are casts
+    costs = (layers[1].forward_cost([(3, 4)], 2), layers[1].backward_cost([(3, 4)], 2, [True]))
+    moved = [sum(kernel.nbytes for kernel in cost) for cost in costs]
+    narrow, wide, per_row = 12 * 2, 12 * 4, 3 * 4  # bytes of tensors in 16 bits and in float32
+    assert moved == [4 * narrow + 7 * wide + 4 * per_row, 8 * narrow + 13 * wide + 6 * per_row]
 
 
 def test_what_is_kept_is_what_golden_20_lists():
