@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from math import exp, hypot, inf, log, log2, sqrt
+from math import ceil, exp, hypot, inf, log, log2, sqrt
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -216,15 +216,45 @@ def _rooted(w: Wiring) -> AlgorithmTraffic:
     return AlgorithmTraffic(m - 1, n - m, (m - 1) / n, (n - m) / n)
 
 
-def _neighbours(w: Wiring) -> AlgorithmTraffic:
-    """Every rank sends to the next: between nodes by one card of each.
+CHANNEL = 14e9
+"""Bandwidth of a channel of grouped sends between nodes, as NCCL plans with [bytes/s]
+(``NCCL_P2P_PER_CHANNEL_NET_BW``)."""
 
-    To one peer of several a card sends half as fast: 40 H100 on 10 nodes got 25 of 50 GB/s with
-    one, two and four GPUs of a node, two nodes, which are each other's only peer, 44.
+NOMINAL = 0.96
+"""Bandwidth of a card as NCCL plans with, over the data sheet's: 12 GB/s per 100 Gbit/s."""
+
+MAX_CHANNELS, PEERS_PER_BATCH = 16, 8
+"""Most channels of a device, and sends that a channel serves at once."""
+
+
+def peer_channels(w: Wiring) -> int:
+    """Return the channels of a send to another node.
+
+    As many as fill a card, a power of two; halved until all peers fit in one round of the device's
+    channels, four for each card of the node (``ncclTopoComputeP2pChannels`` of src/graph/paths.cc,
+    NCCL 2.30.7). H100 with cards of 400 Gbit/s: 44 GB/s with the four channels of 2 nodes, 25 with
+    two (10, 20 and 40 GPUs of 10 nodes), 15 with one (80).
     """
-    several = w.num_nodes > 1
-    sent = several * max(w.cards, 1) * (2 if w.num_nodes > 2 else 1)
-    return AlgorithmTraffic(not several, several, w.local_size > 1, sent)
+    cards = max(w.cards, 1)
+    there = min(MAX_CHANNELS, _power_of_two(4 * cards))
+    channels = _power_of_two(ceil(NOMINAL * w.inter_bandwidth / cards / CHANNEL))
+    while channels > 1 and channels * ceil(w.world_size / PEERS_PER_BATCH) > there:
+        channels //= 2
+    return channels
+
+
+def _power_of_two(number: int) -> int:
+    """Round up to a power of two."""
+    return 1 << (number - 1).bit_length()
+
+
+def _neighbours(w: Wiring) -> AlgorithmTraffic:
+    """Every rank sends to the next: between nodes by one card of each, in `peer_channels`."""
+    if w.num_nodes == 1:
+        return AlgorithmTraffic(1, 0, 1, 0)
+    cards = max(w.cards, 1)
+    slower = max(1.0, w.inter_bandwidth / cards / (peer_channels(w) * CHANNEL))
+    return AlgorithmTraffic(0, 1, w.local_size > 1, cards * slower)
 
 
 Making = Callable[[Wiring], AlgorithmTraffic | None]
