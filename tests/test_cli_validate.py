@@ -207,3 +207,20 @@ def test_what_cannot_be_left_out_is_refused(say):
         "--leave-out collective: nothing can be left out: box has only all_reduce; give scenarios "
         "of one cluster with several, or leave out cluster."
     ]
+
+
+@pytest.mark.slow
+def test_it_fits_a_terminal_of_80_columns_and_a_wider_one_shows_more(say, rack, monkeypatch):
+    peaks = [{"allocated": "1 GB"}, {"set": {"workload.microbatch": 16}, "out_of_memory": True}]
+    measured = {"source": "a bench", "memory": peaks}
+    Path("memory.yaml").write_text(yaml.safe_dump({**MINIMAL, "measured": measured}))
+    lines = {}
+    for columns in (80, 140):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        _, out, _ = say("--no-plots", path=".")
+        _, left_out, _ = say("--no-plots", "--leave-out", "nodes", path=".")
+        lines[columns] = [*out.splitlines(), *left_out.splitlines()]
+    assert max(map(len, lines[80])) <= 80 < max(map(len, lines[140]))
+    assert any("out of memory" in line for line in lines[80])
+    assert any(line.startswith("Not shown in 80 columns: ") for line in lines[80])
+    assert not any("Not shown" in line for line in lines[140])

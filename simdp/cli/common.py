@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,6 +173,16 @@ def complain(line: str) -> None:
         line = fill(line, width, break_long_words=False, break_on_hyphens=False)
     with suppress(OSError):
         print(line, file=sys.stderr)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, 80 at least; elsewhere of ``COLUMNS``, or 80."""
+    from shutil import get_terminal_size
+
+    from simdp.reports.figures import WIDTH
+
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return max(WIDTH, get_terminal_size().columns) if is_known else WIDTH
 
 
 def say(renderable: Any) -> None:

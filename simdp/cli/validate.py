@@ -22,6 +22,7 @@ from simdp.cli.common import (
     progress_bar,
     put,
     say,
+    terminal_width,
 )
 from simdp.cli.completion import LEFT_OUT, SCENARIOS
 
@@ -87,7 +88,11 @@ def validate(
     elif not quiet:
         from simdp.reports import validation_table as tables
 
-        say(tables.validation_tables(found) if left_out is None else tables.fold_tables(left_out))
+        width = terminal_width()
+        if left_out is None:
+            say(tables.validation_tables(found, width))
+        else:
+            say(tables.fold_tables(left_out, width))
         say(f"files in {folder}")
     for one in found.not_compared:
         complain(one.line)

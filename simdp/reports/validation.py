@@ -14,6 +14,8 @@ from simdp.results.validation import (
     FoldResult,
     LeftOut,
     Means,
+    MemoryComparison,
+    StepComparison,
     TimeComparison,
     Validation,
     summary,
@@ -112,22 +114,23 @@ MEMORY_COLUMNS = (
 )
 
 
+def memory_cells(one: MemoryComparison, leave_out: Sequence[str]) -> list[str]:
+    """Make a row under `MEMORY_COLUMNS` without its scenario, and without some settings."""
+    return [
+        setting(one.set, leave_out) or "-",
+        one.kind,
+        number(one.world_size, "d"),
+        "out of memory" if one.measured is None else _gigabytes(one.measured),
+        _gigabytes(one.simulated),
+        TableCell(f"{one.low / 1e9:.4g} ... {one.high / 1e9:.4g} GB", one.low / 1e9),
+        "-" if one.error is None else percent(one.error, "+.1f"),
+        one.fits,
+    ]
+
+
 def memory_rows(validation: Validation) -> list[list[str]]:
     """Rows under `MEMORY_COLUMNS`."""
-    return [
-        [
-            one.scenario,
-            setting(one.set, leave_out=["cluster.world_size"]) or "-",
-            one.kind,
-            number(one.world_size, "d"),
-            "out of memory" if one.measured is None else _gigabytes(one.measured),
-            _gigabytes(one.simulated),
-            TableCell(f"{one.low / 1e9:.4g} ... {one.high / 1e9:.4g} GB", one.low / 1e9),
-            "-" if one.error is None else percent(one.error, "+.1f"),
-            one.fits,
-        ]
-        for one in validation.memory
-    ]
+    return [[one.scenario, *memory_cells(one, ["cluster.world_size"])] for one in validation.memory]
 
 
 def _gigabytes(nbytes: float) -> TableCell:
@@ -141,6 +144,48 @@ def refused_steps(validation: Validation) -> list[str]:
         f"{name}: {count} of {sum(p.scenario == name for p in validation.points)} steps"
         for name, count in counts.items()
     ]
+
+
+POINT_COLUMNS = (
+    Column("set", False),
+    Column("ranks"),
+    Column("role", False),
+    *STEP_COLUMNS[3:],
+    Column("inside", False),
+)
+"""Columns of a terminal, below the name of the scenario."""
+
+
+def point_cells(point: TimeComparison, leave_out: Sequence[str]) -> list[str]:
+    """Make a row under `POINT_COLUMNS`, without some keys of the point's settings."""
+    return [
+        setting(point.set, leave_out) or "-",
+        number(point.world_size, "d"),
+        *step_cells(point)[2:],
+        "yes" if point.is_inside else "no",
+    ]
+
+
+def needless_keys(points: Sequence[TimeComparison | MemoryComparison]) -> list[str]:
+    """List keys of a scenario's points that do not tell these apart, beside their ranks.
+
+    The number of ranks, and keys in common, are needless; compute, and a single device's strategy,
+    only where points differ without them.
+    """
+    keys = ["cluster.world_size"]
+    keys += in_common([point.set for point in points]) if len(points) > 1 else []
+    compute = {key for point in points for key in point.set if key.startswith("workload.compute")}
+    ranks = {point.world_size for point in points if "strategy" in point.set}
+    for more in (sorted(compute), ["strategy"] if ranks == {1} else []):
+        if _num_distinct(points, keys + more) == _num_distinct(points, keys):
+            keys += more
+    return keys
+
+
+def _num_distinct(
+    points: Sequence[TimeComparison | MemoryComparison], leave_out: Sequence[str]
+) -> int:
+    return len({(point.world_size, setting(point.set, leave_out)) for point in points})
 
 
 NOT_COMPARED_COLUMNS = tuple(Column(head, False) for head in ("file", "point", "reason"))
@@ -182,21 +227,14 @@ def memory_summary(validation: Validation) -> list[str]:
     return lines
 
 
-EXPOSED_COLUMNS = (*STEP_COLUMNS[:5], Column("too long by"))
+EXPOSED_COLUMNS = (*POINT_COLUMNS[:5], Column("too long by"))
 
 
-def exposed_rows(validation: Validation) -> list[list[str]]:
-    """Make rows under `EXPOSED_COLUMNS` of steps with a measured exposed part."""
-    return [
-        [
-            *step_cells(point)[:3],
-            time(point.exposed_measured),
-            time(point.exposed_simulated),
-            time(point.exposed_simulated - point.exposed_measured),
-        ]
-        for point in validation.points
-        if point.exposed_measured is not None
-    ]
+def exposed_cells(point: StepComparison, leave_out: Sequence[str]) -> list[str]:
+    """Make a row under `EXPOSED_COLUMNS` of a step with a measured exposed part."""
+    measured, simulated = point.exposed_measured or 0.0, point.exposed_simulated
+    times = time(measured), time(simulated), time(simulated - measured)
+    return [*point_cells(point, leave_out)[:3], *times]
 
 
 SIZE_COLUMNS = (Column("size"), *STEP_COLUMNS[2:])

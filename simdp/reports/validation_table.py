@@ -3,71 +3,134 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from simdp.reports import validation as words
-from simdp.reports.figures import percent, sentence
+from simdp.reports.figures import WIDTH, percent, sentence
 from simdp.reports.plots import fitting
 from simdp.reports.sections import markdown_table as _table
-from simdp.reports.sections import num_texts, table_of
+from simdp.reports.sections import table_of
 from simdp.reports.validation import Column
-from simdp.reports.wide_table import filled, narrow_tables, wide_table
+from simdp.reports.wide_table import RowGroup, filled, fitted_table, wide_table
 from simdp.results.calibration import CalibrationStudy, StepCalibration, TableScenarios, WantedStep
 from simdp.results.metrics import Baseline
-from simdp.results.validation import LeftOut, Validation, summary
+from simdp.results.validation import (
+    LeftOut,
+    MemoryComparison,
+    StepComparison,
+    Validation,
+    summary,
+)
 from simdp.units import format_quantity
 
 
-def validation_tables(validation: Validation) -> RenderableType:
-    """Write a table per cluster, then summaries of steps and of collectives."""
-    parts: list[RenderableType] = []
+def validation_tables(validation: Validation, width: int = WIDTH) -> RenderableType:
+    """Write a table per cluster, then summaries, as wide as a terminal."""
+    drawn = _Drawing(width)
     for name in validation.clusters:
         points = validation.of(name).points
         if points:
-            parts += _validation_tables(name, words.STEP_COLUMNS, map(words.step_cells, points))
-        exposed = words.exposed_rows(validation.of(name))
+            drawn.points(name, words.POINT_COLUMNS, points, words.point_cells)
+        exposed = [point for point in points if point.exposed_measured is not None]
         if exposed:
             title = f"{name}: waiting for gradients when backward is over"
-            parts += _validation_tables(title, words.EXPOSED_COLUMNS, exposed)
+            drawn.points(title, words.EXPOSED_COLUMNS, exposed, words.exposed_cells)
     steps = words.summary_rows(validation)
     if steps:
-        parts += _validation_tables("Step times", words.SUMMARY_COLUMNS, steps)
+        drawn.table("Step times", words.SUMMARY_COLUMNS, [RowGroup("", steps)])
     collectives = words.table_rows(validation)
     if collectives:
-        parts += _validation_tables("Collectives", words.TABLE_COLUMNS, collectives)
-    memory = words.memory_rows(validation)
-    if memory:
-        parts += _validation_tables("Peak memory", words.MEMORY_COLUMNS, memory)
+        drawn.table("Collectives", words.TABLE_COLUMNS[1:], _by_first_cell(collectives))
+    if validation.memory:
+        columns = words.MEMORY_COLUMNS[1:]
+        drawn.points("Peak memory", columns, validation.memory, words.memory_cells)
     wins = words.ring_wins(validation)
     if wins:
-        parts.append(Text("\n".join([f"{words.RING_WINS}:", *(f"  {line}" for line in wins)])))
+        drawn.parts += [Text(f"{words.RING_WINS}:"), filled(wins, "  ")]
     lines = [*words.narrow_intervals(validation), *words.memory_summary(validation)]
     lines += words.not_compared_summary(validation)
-    parts += [filled([sentence(line)]) for line in lines]
-    parts += [Text(f"  {line}") for line in words.refused_steps(validation)]
-    return Group(*parts, filled(words.EXPLAINED.splitlines()))
+    drawn.parts += [filled([sentence(line)]) for line in lines]
+    drawn.parts += [filled([line], "  ") for line in words.refused_steps(validation)]
+    drawn.parts.append(filled(words.EXPLAINED.splitlines()))
+    return drawn.done()
 
 
-def fold_tables(found: LeftOut) -> RenderableType:
-    """Write the cross-validation folds of steps and of collectives."""
-    parts: list[RenderableType] = []
+def fold_tables(found: LeftOut, width: int = WIDTH) -> RenderableType:
+    """Write the cross-validation folds of steps and of collectives, as wide as a terminal."""
+    drawn = _Drawing(width)
     for title, rows in words.titles(found):
-        parts += _validation_tables(title, words.FOLD_COLUMNS, rows)
-    parts += [filled([sentence(line)]) for line in words.not_compared_summary(found.whole)]
-    return Group(*parts, filled([words.LEFT_OUT_EXPLAINED]))
+        drawn.table(title, words.FOLD_COLUMNS, [RowGroup("", rows)])
+    drawn.parts += [filled([sentence(line)]) for line in words.not_compared_summary(found.whole)]
+    drawn.parts.append(filled([words.LEFT_OUT_EXPLAINED]))
+    return drawn.done()
 
 
-def _validation_tables(
-    title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]
-) -> list[RenderableType]:
-    """Write rows in tables as wide as a terminal, with the text columns in each."""
-    return [*narrow_tables(table_of(title, columns, rows, num_keys=num_texts(columns)))]
+OPTIONAL = ("sizes", "from 64 MiB", "points", "noise", "linear", "tau", "predicted")
+"""Columns of summaries that a narrow terminal lacks, in the order in which they are left out."""
+
+OPTIONAL_OF_POINTS = ("kind", "inside", "90 % interval")
+"""As `OPTIONAL`, of points."""
+
+
+P = TypeVar("P", StepComparison, MemoryComparison)
+
+
+class _Drawing:
+    """Tables for a terminal, and the columns that it has no room for."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.parts: list[RenderableType] = []
+        self.left_out: dict[str, None] = {}
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        groups: Sequence[RowGroup],
+        optional: Sequence[str] = OPTIONAL,
+    ) -> None:
+        heads = [column.head for column in columns]
+        optional = [head for head in optional if head in heads]
+        table, left_out = fitted_table(title, columns, groups, optional, self.width)
+        self.parts.append(table)
+        self.left_out |= dict.fromkeys(left_out)
+
+    def points(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        points: Sequence[P],
+        cells: Callable[[P, Sequence[str]], list[str]],
+    ) -> None:
+        scenarios: dict[str, list[P]] = {}
+        for point in points:
+            scenarios.setdefault(point.scenario, []).append(point)
+        groups = list[RowGroup]()
+        for name, group in scenarios.items():
+            keys = words.needless_keys(group)
+            groups.append(RowGroup(name, [cells(point, keys) for point in group]))
+        self.table(title, columns, groups, OPTIONAL_OF_POINTS)
+
+    def done(self) -> RenderableType:
+        if self.left_out:
+            said = f"Not shown in {self.width} columns: {', '.join(self.left_out)}"
+            self.parts.append(filled([f"{said}; report.md has more."]))
+        return Group(*self.parts)
+
+
+def _by_first_cell(rows: Iterable[Sequence[str]]) -> list[RowGroup]:
+    """Group rows by their first cell, which becomes the line above them."""
+    groups: dict[str, list[Sequence[str]]] = {}
+    for first, *rest in rows:
+        groups.setdefault(first, []).append(rest)
+    return [RowGroup(name, group) for name, group in groups.items()]
 
 
 # Validation page ----------------------------------------------------------------------------------
@@ -280,8 +343,9 @@ def written_scenarios(found: TableScenarios) -> RenderableType:
         "compute: measured, where a scenario has rows of one GPU; otherwise by the device's data "
         "sheet; --compute chooses"
     )
-    tables = _validation_tables(f"scenarios of {found.table}", ROWS_COLUMNS, rows)
-    return Group(*tables, filled(said))
+    groups = [RowGroup("", rows)]
+    table, _ = fitted_table(f"scenarios of {found.table}", ROWS_COLUMNS, groups, ["points"])
+    return Group(table, filled(said))
 
 
 def _collectives(study: CalibrationStudy) -> RenderableType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -16,6 +17,7 @@ from simdp.reports.figures import WIDTH
 
 BETWEEN = 2  # blanks between two cells
 LEAST_KEY = 12  # least width of a wrapped text column
+LEAST_NAME = 32  # width of a row's name that is worth more than an optional column
 LEAST_LINE = 30  # least width of a kind's line beside its name
 
 
@@ -60,9 +62,96 @@ def narrow_tables(section: sections.Table) -> list[Table]:
     return tables
 
 
-def filled(lines: Iterable[str]) -> Text:
-    """Wrap lines at a terminal's width."""
-    return Text("\n".join(fill(line, WIDTH) for line in lines))
+def filled(lines: Iterable[str], indent: str = "") -> Text:
+    """Wrap lines at a terminal's width; ``indent`` leads each, twice where it goes on."""
+    return Text(
+        "\n".join(
+            fill(line, WIDTH, initial_indent=indent, subsequent_indent=2 * indent) for line in lines
+        )
+    )
+
+
+class RowGroup(NamedTuple):
+    """Rows below a line of their own, which may be empty."""
+
+    head: str
+    rows: Sequence[Sequence[str]]
+
+
+def fitted_table(
+    title: str,
+    columns: Sequence[tuple[str, bool]],
+    groups: Sequence[RowGroup],
+    optional: Sequence[str],
+    width: int = WIDTH,
+) -> tuple[Text, list[str]]:
+    """Draw a table with one line for each row, no wider than a terminal.
+
+    Parameters
+    ----------
+    title : str
+        Above it.
+    columns : sequence of (str, bool)
+        Heads, and whether a column holds figures; the first one names the row.
+    groups : sequence of RowGroup
+        The rows.
+    optional : sequence of str
+        Heads of columns that are left out, in this order, until the first column has room; those
+        that still fit then come back. If it still lacks room, its texts are shortened.
+    width : int
+        Of the terminal.
+
+    Returns
+    -------
+    (Text, list of str)
+        The table, and the heads of the columns that are left out.
+    """
+    heads, figures = zip(*columns, strict=True)
+    lines = [heads, *(row for group in groups for row in group.rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+    margin = 3 if any(group.head for group in groups) else 1
+    shown = _shown_columns(widths, [heads.index(head) for head in optional], width - margin)
+    room = width - margin - sum(widths[place] + BETWEEN for place in shown)
+    widths[0] = min(widths[0], max(room, LEAST_KEY))
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [shortened(cells[0], widths[0]).ljust(widths[0])]
+        for place in shown:
+            cell = cells[place]
+            parts.append(cell.rjust(widths[place]) if figures[place] else cell.ljust(widths[place]))
+        return (" " * margin + (" " * BETWEEN).join(parts)).rstrip()
+
+    across = margin - 1 + widths[0] + sum(widths[place] + BETWEEN for place in shown)
+    drawn = [fill(title, width), "", line(heads), " " + "─" * across]
+    for group in groups:
+        drawn += [" " + shortened(group.head, width - 1)] if group.head else []
+        drawn += map(line, group.rows)
+    left_out = [head for head in optional if heads.index(head) not in shown]
+    return Text("\n".join([*drawn, ""])), left_out
+
+
+def _shown_columns(widths: Sequence[int], optional: Sequence[int], room: int) -> list[int]:
+    """Choose the columns of `fitted_table` after the first one, which gets `LEAST_NAME` or less."""
+    shown, left_out = list(range(1, len(widths))), list[int]()
+    spare = room - min(widths[0], LEAST_NAME) - sum(widths[place] + BETWEEN for place in shown)
+    for place in optional:
+        if spare < 0:
+            shown.remove(place)
+            left_out.append(place)
+            spare += widths[place] + BETWEEN
+    for place in left_out:  # the last one may have made room for another
+        if spare >= widths[place] + BETWEEN:
+            shown.append(place)
+            spare -= widths[place] + BETWEEN
+    return sorted(shown)
+
+
+def shortened(text: str, size: int) -> str:
+    """Shorten a text in its middle."""
+    if len(text) <= size:
+        return text
+    first = (size - 2) // 2
+    return f"{text[:first]}...{text[len(text) - (size - 3 - first) :]}"
 
 
 def _made(

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from simdp.reports.figures import Row, figure, nbytes, percent, seconds
 from simdp.reports.page.rendering import render
 from simdp.reports.sections import Page, Summary, table_of
-from simdp.reports.wide_table import narrow_tables
+from simdp.reports.wide_table import RowGroup, fitted_table, narrow_tables
 
 
 def printed(columns, rows, num_keys):
@@ -114,3 +114,18 @@ def test_rows_are_written_by_their_units_and_have_keys():
     page = stream.getvalue().decode()
     assert findall(r"<dd>(.*?)</dd>", page) == texts
     assert '<dt class="part">busy</dt>' in page
+
+
+def test_optional_columns_are_left_out_in_their_order_and_come_back_where_they_fit():
+    columns = [("name", False), ("narrow", True), ("wide", True), ("kept", True)]
+    rows = [["n" * 40, "1", "2" * 30, "3" * 10]]
+    groups, optional = [RowGroup("a group", rows)], ["narrow", "wide"]
+    table, left_out = fitted_table("title", columns, groups, optional, 60)
+    assert left_out == ["wide"]
+    assert table.plain.splitlines()[2:] == [
+        f"   {'name':37}  narrow        kept",
+        f" {'─' * 59}",
+        " a group",
+        f"   {'n' * 17}...{'n' * 17}       1  {'3' * 10}",
+    ]
+    assert fitted_table("title", columns, groups, optional, 120)[1] == []
