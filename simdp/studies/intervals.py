@@ -141,7 +141,14 @@ OF_PART = {
     ),
     "inter": tuple(
         COST + key
-        for key in ("efficiency.inter", "hop.inter", "flow_bandwidth", "two_nodes", "network")
+        for key in (
+            "efficiency.inter",
+            "hop.inter",
+            "flow_bandwidth",
+            "nodes_exponent",
+            "two_nodes",
+            "network",
+        )
     ),
     "device": ("cluster.device",),
     "cost": (COST,),

@@ -270,6 +270,7 @@ class Candidates:
                         cost.flow_share(w, protocol) / w.inter_bandwidth
                         if w.num_nodes > 1
                         else inf,
+                        max(w.num_nodes / 2, 1.0),
                         way.ring_steps * (point.nbytes >= STEPS_FROM),
                         way.deep_hops * (protocol == "simple"),
                     )
@@ -279,7 +280,7 @@ class Candidates:
         self.protocol = table[0].astype(np.int64)
         self.tree, self.nvls = table[1] > 0, table[2] > 0
         self.hops, self.wires, self.limits = table[3:5], table[5:7], table[7:9]
-        self.ring_steps, self.deep_hops = table[9:11]
+        self.pairs, self.ring_steps, self.deep_hops = table[9:12]
 
     def seconds(self, constants: Mapping[str, float]) -> Floats:
         """Times of the points, `(num_points,)`; missing keys are those of the cost."""
@@ -304,10 +305,12 @@ class Candidates:
                 nvls = constants.get("nvls_efficiency", cost.nvls_efficiency)
                 efficiency = np.where(self.nvls, nvls, efficiency)
                 limit = np.where(self.nvls, inf, limit)
+            else:
+                exponent = constants.get("nodes_exponent", cost.nodes_exponent)
+                efficiency = efficiency * self.pairs**-exponent
+                further = np.maximum(cost.tree_step - hop, 0.0)
             latency = latency + self.hops[index] * hop
             stages.append(self.wires[index] / (share * np.minimum(efficiency, limit)))
-            if where == "inter":
-                further = np.maximum(cost.tree_step - hop, 0.0)
         latency = np.maximum(latency, self.ring_steps * cost.ring_step)
         latency = latency + self.deep_hops * further
         if cost.stages == "summed":  # in this order: a fit's last bits depend on it
@@ -329,6 +332,9 @@ TREES = 0.3
 
 FIRM = 0.02
 """Standard error of known constraints: smaller would not change a fit."""
+
+LOSS = 0.155
+"""Exponent of the bandwidth that sockets lose with the number of nodes, before a fit: Polaris's."""
 
 HOPS, SHARES = 0.5, 0.4
 """Spread of hops over clusters, and of the shares that LL and LL128 get."""
@@ -358,6 +364,7 @@ def nccl_constants(
     keys = [f"efficiency.{places[0]}.{protocols[0]}", "launch", "ramp"]
     keys += [f"hop.{places[0]}.{name}" for name in protocols]
     keys += [f"efficiency.{places[0]}.{name}" for name in protocols[1:]]
+    keys += ["nodes_exponent"] * _loses_with_nodes(cost, points)
     reducing = any(point.collective in ("all_reduce", "barrier") for point in points)
     keys += ["tree_efficiency"] * (reducing and across and "tree" in cost.algorithms)
     keys += ["nvls_efficiency", "nvls_hop"] * (inside and "nvls" in cost.algorithms)
@@ -378,6 +385,12 @@ def _spread(cost: NcclCost, points: Sequence[CalibrationPoint], place: str) -> f
         return pooled("peer", cost.peer or wiring.peer, "share").spread
     network = cost.network or wiring.network
     return pooled("network", network, "flow" if network == "tcp" else "share").spread
+
+
+def _loses_with_nodes(cost: NcclCost, points: Sequence[CalibrationPoint]) -> bool:
+    """Whether points tell how much bandwidth sockets lose with the number of nodes."""
+    several = {p.wiring.num_nodes for p in points if p.wiring.num_nodes > 1}
+    return len(several) > 1 and (cost.network or _wiring(points, "inter").network) == "tcp"
 
 
 def _wiring(points: Sequence[CalibrationPoint], place: str) -> Wiring:
@@ -418,6 +431,9 @@ def typical_values(cost: NcclCost, points: Sequence[CalibrationPoint]) -> dict[s
         key: getattr(cost, key)
         for key in ("launch", "ramp", "tree_efficiency", "nvls_hop", "nvls_efficiency")
     }
+    values["nodes_exponent"] = cost.nodes_exponent
+    if cost.nodes_exponent == 0 and _loses_with_nodes(cost, points):
+        values["nodes_exponent"] = LOSS
     alphas = {
         "intra": max((point.wiring.intra_alpha for point in points), default=0.0),
         "inter": max((point.wiring.inter_alpha for point in points), default=0.0),
@@ -434,6 +450,8 @@ def _constant(key: str, typical: float, spread: float) -> Constant:
     if key in TIMES or key.startswith("hop"):
         spread = SPREADS.get(key, HOPS)
         return Constant(key, "time", typical, typical / 1000, typical * 1000, spread)
+    if key == "nodes_exponent":
+        return Constant(key, None, typical, 1e-3, 1.0, 1.0)
     if key == "tree_efficiency":
         return Constant(key, None, typical, 0.1, 1.5, TREES)
     most = next((PAYLOAD[name] for name in ("ll", "ll128") if key.endswith(f".{name}")), 2.0)

@@ -141,6 +141,16 @@ def test_flows_cap_what_a_node_sends():
     assert wide.seconds("all_reduce", 2.0**30, THIN) == cost().seconds("all_reduce", 2.0**30, THIN)
 
 
+def test_sockets_lose_bandwidth_with_the_number_of_nodes():
+    """A ring of 8 nodes is 0.8066 times, one of 128 nodes 0.525 times as fast as one of 2."""
+    keys = {"algorithms": ["ring"], "efficiency": {"inter": 0.2}, "nodes_exponent": 0.155}
+    for nodes, share in ((2, 1.0), (8, 0.8066), (128, 0.5249)):
+        wiring = THIN._replace(world_size=nodes, num_nodes=nodes)
+        large = cost(**keys).seconds("all_gather", 2.0**40, wiring)
+        bandwidth = 2.0**40 * (nodes - 1) / nodes / large
+        assert bandwidth == pytest.approx(share * 0.2 * 1.25e9, rel=0.001)
+
+
 def test_two_nodes_share_their_flows_between_both_directions():
     two = THIN._replace(world_size=2, num_nodes=2)
     keys = {"flow_bandwidth": "0.7 GB/s", "algorithms": ["ring"]}

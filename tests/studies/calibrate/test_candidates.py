@@ -11,6 +11,7 @@ from simdp.collectives.costs.nccl import WAYS, NcclCost
 from simdp.studies.calibrate.fit import (
     CalibrationPoint,
     Candidates,
+    fit,
     nccl_constants,
     restraints,
     typical_values,
@@ -27,6 +28,7 @@ COSTS = {
     "nvls": {"algorithms": ["ring", "tree", "nvls"]},
     "flows": {"flow_bandwidth": "0.4 GB/s", "flows_per_pair": 2, "two_nodes": 0.6},
     "host": {"host_bandwidth": "30 GB/s", "protocols": ["ll", "simple"]},
+    "losing": {"nodes_exponent": 0.155},
     "slow": {"hop": {"inter": "0.4 ms"}, "base": "9 us", "ramp": "50 us"},
 }
 
@@ -72,3 +74,26 @@ def test_flags_leave_ll_a_half_and_ll128_120_of_128_bytes_of_what_simple_gets():
     assert broken(values).tolist() == pytest.approx(
         [np.log(0.29 / 0.25) / 0.02, np.log(0.74 / 0.5 / 0.9375) / 0.02, 0, 0], rel=1e-3
     )
+
+
+def test_sockets_on_several_numbers_of_nodes_determine_their_loss():
+    """Times of a known loss give it back, from two numbers of nodes."""
+    true = NcclCost.model_validate(
+        {"network": "tcp", "nodes_exponent": 0.3, "algorithms": ["ring"]}
+    )
+    wirings = [THIN._replace(world_size=n, num_nodes=n, network="tcp") for n in (2, 16)]
+    points = [
+        CalibrationPoint("all_reduce", 2.0**k, wiring) for wiring in wirings for k in range(20, 32)
+    ]
+    cost = true.model_copy(update={"nodes_exponent": 0.0})
+    constants = [c for c in nccl_constants(cost, points) if c.key == "nodes_exponent"]
+    base, seconds = typical_values(cost, points), np.array([true.seconds(*p) for p in points])
+    candidates = Candidates(cost, points)
+    found = fit(
+        lambda values: candidates.seconds({**base, "nodes_exponent": float(values[0])}),
+        seconds,
+        constants,
+    )
+    assert found.values[0] == pytest.approx(0.3, rel=0.01)
+    one = [c.key for c in nccl_constants(cost, points[:12])]
+    assert "nodes_exponent" not in one
