@@ -14,7 +14,7 @@ from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import lasting
 from simdp.studies.executor import executor_for
-from simdp.studies.plan.bounds import Bounds
+from simdp.studies.plan.bounds import BoundRequest, Bounds, demand_of
 from simdp.studies.plan.request import PlanPoint, Space
 
 WIDTHS = [256, 512, 512, 128]
@@ -179,6 +179,15 @@ def test_a_step_of_many_micro_steps_on_equal_ranks_is_nearly_as_long_as_its_boun
         metrics = simulate(space.scenario(point.settings), keep_trace=False).metrics
         assert point.micro_steps == 12
         assert bounds.step[number] == pytest.approx(metrics["step_time_s"], rel=1e-3)
+
+
+def test_a_scenario_that_fits_nowhere_has_no_demand():
+    plain = raw(LINKS)
+    _, lines = demand_of(BoundRequest(plain, plain, Path(), 1, 0.0))
+    needed = max(one + 9999 * more for one, more in lines)
+    asked = BoundRequest(plain, plain, Path(), 10_000, needed)
+    assert demand_of(asked)[0] is not None
+    assert demand_of(asked._replace(room=0.99 * needed))[0] is None
 
 
 def test_bounds_know_the_price_of_the_scenario():
