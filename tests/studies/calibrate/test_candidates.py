@@ -7,7 +7,7 @@ import pytest
 from for_each import for_each
 
 from simdp.collectives.costs import Wiring
-from simdp.collectives.costs.nccl import WAYS, NcclCost
+from simdp.collectives.costs.nccl import WAYS, NcclCost, pooled
 from simdp.studies.calibrate.fit import (
     CalibrationPoint,
     Candidates,
@@ -60,6 +60,22 @@ def test_constants_that_no_point_can_speak_of_are_not_offered():
     assert "nvls_efficiency" in keys(BOX, algorithms=["nvls"])
     assert not any("ll128" in key for key in keys(PAIR, protocols=["ll", "simple"]))
     assert len(keys(PAIR)) == len({*keys(PAIR)}) == 15
+
+
+@for_each(
+    ("classes", "network", "constant", "peer"),
+    [
+        ({}, PAIR.network, "share", PAIR.peer),
+        ({"network": "roce", "peer": "pcie"}, "roce", "share", "pcie"),
+        ({"network": "tcp"}, "tcp", "flow", PAIR.peer),
+    ],
+)
+def test_data_sheets_are_as_uncertain_as_the_sites_of_their_class(classes, network, constant, peer):
+    points = [CalibrationPoint("all_reduce", 1024.0, PAIR)]
+    found = nccl_constants(NcclCost.model_validate(classes), points, is_given=True)
+    spreads = {one.key: one.spread for one in found}
+    assert spreads["efficiency.inter.simple"] == pooled("network", network, constant).spread
+    assert spreads["efficiency.intra.simple"] == pooled("peer", peer, "share").spread
 
 
 def test_flags_leave_ll_a_half_and_ll128_120_of_128_bytes_of_what_simple_gets():
