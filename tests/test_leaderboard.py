@@ -105,19 +105,20 @@ def test_a_site_that_is_left_out_shows_what_one_device_takes_alone():
     assert {point["site"] for point in cut["hkbu"].left_out} == {"hkbu"}
 
 
-@for_each("rule", ["model", "nodes", "collective"])
+@for_each("rule", ["model", "kind", "nodes", "collective"])
 def test_what_is_left_out_is_nowhere_in_what_is_shown(rule):
     for fold in folds(POINTS.points, rule)[:8]:
         cluster = fold.left_out[0]["cluster"]
-        what = {point.get("model" if rule == "model" else rule) for point in fold.left_out}
+        key = "family" if rule == "kind" else rule
+        what = {point.get(key) for point in fold.left_out}
         assert len(what) == 1
         own = [one for one in fold.shown if one["cluster"] == cluster and one["role"] != "given"]
-        assert not what & {point.get("model" if rule == "model" else rule) for point in own}
+        assert not what & {point.get(key) for point in own}
 
 
 @pytest.mark.long
 @pytest.mark.slow
-@for_each("rule", ["model", "nodes", "collective", "cluster"])
+@for_each("rule", ["model", "kind", "nodes", "collective", "cluster"])
 def test_folds_are_those_of_leave_out(rule):
     tables = ("nccl_polaris-tcp.yaml", "nccl_rtx2080ti-pcie3.yaml")
     paths = [

@@ -18,6 +18,7 @@ from benchmarks.leaderboard.adapters import (
     astra_sim,
     calculon,
     checked,
+    nccl_tuner,
 )
 from benchmarks.leaderboard.folds import Asked, folds
 from benchmarks.leaderboard.points import question
@@ -63,6 +64,37 @@ def test_collectives_are_those_that_astra_sim_itself_answers(n, name, seconds):
 def test_a_ring_without_a_switch_is_the_closed_form():
     exact = 2 * 7 * (500e-9 + 25e6 / 8 / 50e9)
     assert astra_sim.ring("all_reduce", 25e6, 8, 1, 500e-9, 50e9) == pytest.approx(exact)
+
+
+H100 = {**LEFT_OUT, "device": "h100-sxm5-80gb", "peer": "nvlink", "ranks_per_node": 8}
+H100 |= {"nodes": 1, "ranks": 8, "intra_bandwidth": 450e9, "inter_bandwidth": 400e9}
+
+
+def bus_bandwidth(point, name, nbytes):
+    rounds = (2 if name == "all_reduce" else 1) * (point["ranks"] - 1) / point["ranks"]
+    return rounds * nbytes / nccl_tuner.collective(point, name, nbytes) / 1e9
+
+
+def test_figures_of_nccls_tuner():
+    """476 GB/s with NVLS on eight H100, as its comments have it; a ring between nodes by hand."""
+    assert bus_bandwidth(H100, "all_reduce", 2**40) == pytest.approx(476, rel=1e-3)
+    ten = {**H100, "nodes": 10, "ranks": 80}
+    assert bus_bandwidth(ten, "all_gather", 2**40) == pytest.approx(0.96 * 400, rel=0.05)
+    # a ring of LL128: 14 us, 70 steps inside nodes of 1.9 us and 9 between of 4 us
+    nbytes, low = 2**17, 14 + 70 * 1.9 + 9 * 4.0
+    by_hand = low * 1e-6 + nbytes * 79 / 80 / min(0.92 * 370e9, 16 * 36.7e9)
+    ways = nccl_tuner.Ways(ten, "all_gather", nbytes, nccl_tuner.HOPPER)
+    assert ways.ring(1) == pytest.approx(by_hand)
+    # a tree of LL on one node: 7 hops up, 7 down, and the correction of 64 KiB
+    ways = nccl_tuner.Ways(H100, "all_reduce", 2**16, nccl_tuner.HOPPER)
+    by_hand = (6.8 + 14 * 0.6) * 1e-6 + 2**16 / (0.5 * 0.6 * 370e9 / 3.8)
+    assert ways.tree(0) == pytest.approx(by_hand)
+
+
+def test_nccls_tuner_has_no_time_for_other_devices_and_calls():
+    assert nccl_tuner.collective({**H100, "device": "mi300x-192gb"}, "all_reduce", 1e6) is None
+    assert nccl_tuner.collective(H100, "all_to_all", 1e6) is None
+    assert nccl_tuner.collective({**H100, "ranks": 1}, "all_reduce", 1e6) is None
 
 
 def test_two_dimensions_send_less_between_nodes():

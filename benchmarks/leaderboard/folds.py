@@ -2,8 +2,9 @@
 
 ``calibrated``
     All points of a cluster that nothing was fitted to, by those of role calibration.
-``model``, ``nodes``, ``collective``
-    All points of a model, on a number of nodes, or of a collective, of a cluster that has several
+``model``, ``kind``, ``nodes``, ``collective``
+    All points of a model, of a kind of models, on a number of nodes, or of a collective, of a
+    cluster that has several
     of them.
 ``cluster``
     All points of a site, where machines may share one.
@@ -21,12 +22,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.leaderboard.points import Point, question, settings
+from simdp.studies.validate.folds import LABELS
 
-RULES = ("calibrated", "model", "nodes", "collective", "cluster")
+RULES = ("calibrated", "model", "kind", "nodes", "collective", "cluster")
 
 TITLES = {
     "calibrated": "nothing left out: the points that no constant was fitted to",
     "model": "a model left out",
+    "kind": "a kind of models left out",
     "nodes": "a number of nodes left out",
     "collective": "a collective left out",
     "cluster": "a cluster left out, with its site",
@@ -76,6 +79,7 @@ class Fold(NamedTuple):
 
 UNITS: dict[str, Callable[[Point], Any]] = {
     "model": lambda point: point.get("model"),
+    "kind": lambda point: point.get("family"),
     "nodes": lambda point: point["nodes"],
     "collective": lambda point: point.get("collective"),
 }
@@ -109,9 +113,7 @@ def _group(point: Point, rule: str) -> tuple[str, Any]:
 
 
 def _said(rule: str, what: Any) -> str:
-    if rule != "nodes":
-        return str(what)
-    return "1 node" if what == 1 else f"{what} nodes"
+    return LABELS[rule](what)
 
 
 def _is_asked(point: Point, rule: str) -> bool:

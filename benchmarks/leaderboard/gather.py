@@ -22,14 +22,14 @@ from simdp.steps.partition import BUCKET_CAP_NBYTES
 from simdp.strategies.base import Strategy
 from simdp.strategies.ddp import DDP, Apex
 from simdp.strategies.horovod import Horovod
-from simdp.studies.validate.folds import Item, items_of, model_of, site_of
+from simdp.studies.validate.folds import Item, items_of, kind_of, model_of, site_of
 from simdp.studies.validate.jobs import load_measured
 from simdp.workload import Workload
 from simdp.workload.compute import FromMeasurements, time_at
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.step_costs import flops_of_calls, matrix_dtype, passes
 
-VERSION = 3
+VERSION = 4
 DATE = "2026-11-27"
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "validation"
@@ -143,6 +143,7 @@ def _step(item: Item) -> Record:
         "blocks": max(len(graph.blocks), 1),
         "gradient_bytes": learned * workload.gradient_itemsize,
         "parameter_bytes": graph.num_parameters * itemsize,
+        "family": kind_of(item),
         "precision": dtype,
         "peak_flops": _plain(device.peak.get(dtype)),
         "memory_bandwidth": _plain(device.memory_bandwidth),

@@ -119,7 +119,8 @@ def _entrants(board: Board) -> Iterator[str]:
         yield f"| {one.name} | {one.about} | {one.missing} |"
     yield ""
     yield (
-        "Calculon and ASTRA-sim are not run: their published rules are implemented here "
-        "and tested against answers of ASTRA-sim itself. The data for fitting their shares of "
-        "bandwidth were chosen with the errors in sight, out of five ways, in their favour."
+        "Calculon, ASTRA-sim and NCCL's tuner are not run: their published rules are implemented "
+        "here and tested, against answers of ASTRA-sim itself and figures of NCCL's. The data for "
+        "fitting the first two's shares of bandwidth were chosen with the errors in sight, out of "
+        "five ways, in their favour."
     )

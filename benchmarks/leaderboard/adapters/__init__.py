@@ -6,6 +6,7 @@ from benchmarks.leaderboard.adapters.astra_sim import AstraSim
 from benchmarks.leaderboard.adapters.base import Adapter, AdapterError, Answer, checked
 from benchmarks.leaderboard.adapters.calculon import Calculon
 from benchmarks.leaderboard.adapters.linear import Linear
+from benchmarks.leaderboard.adapters.nccl_tuner import NcclTuner
 from benchmarks.leaderboard.adapters.program import Program
 from benchmarks.leaderboard.adapters.ring import Ring
 
@@ -14,6 +15,7 @@ ADAPTERS: dict[str, type[Adapter]] = {
     "ring": Ring,
     "calculon": Calculon,
     "astra-sim": AstraSim,
+    "nccl-tuner": NcclTuner,
 }
 """Those that answer at once; simdp's own answers are `benchmarks.leaderboard.adapters.ours`."""
 
