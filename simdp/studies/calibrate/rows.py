@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -105,7 +106,7 @@ class FigureUnit(NamedTuple):
 
 
 _RATE = re.compile(
-    r"(?<![a-z/])(k|m)?(samples?|images?|imgs?|seqs?|sequences?|sentences?|examples?|tokens?|tok"
+    r"(?<![a-z/])(k|m)?\s*(samples?|images?|imgs?|seqs?|sequences?|sentences?|examples?|tokens?|tok"
     r"|steps?|iterations?|iters?|its?|batch|batches)\s*/\s*(?:s|secs?|seconds?)(?![a-z])"
 )
 _TIME = re.compile(
@@ -562,24 +563,43 @@ def scenarios_from_table(
     return TableScenarios(str(path), tuple(made), reasons, tuple(table.unused), unique)
 
 
+NODE_SIZE = "devices_per_node"
+"""Key of a cluster that makes no difference to one GPU."""
+
+
 def _groups(rows: Sequence[MeasuredRow]) -> Iterator[list[MeasuredRow]]:
-    """Group rows by scenario; a row of one GPU without a strategy belongs to each of its setup."""
+    """Group rows by scenario.
+
+    A row of one GPU belongs to each scenario of its setup and strategy, or of its setup alone if it
+    has no strategy.
+    """
     groups: dict[str, list[MeasuredRow]] = {}
-    free: dict[str, list[MeasuredRow]] = {}
-    setups: dict[str, str] = {}
+    alone: dict[tuple[str, str], list[MeasuredRow]] = {}
+    joined = set[tuple[str, str]]()
     for row in rows:
-        setup = json.dumps(row.shared, sort_keys=True)
-        if row.strategy is None:
-            free.setdefault(setup, []).append(row)
-            continue
-        key = setup + json.dumps(row.strategy, sort_keys=True)
-        setups[key] = setup
-        groups.setdefault(key, []).append(row)
-    for key, group in groups.items():
-        yield sorted([*free.get(setups[key], ()), *group], key=lambda row: row.line)
-    for setup, alone in free.items():
-        if setup not in setups.values():
-            yield alone
+        place = _setup(row), json.dumps(row.strategy, sort_keys=True)
+        if row.gpus == 1:
+            alone.setdefault(place, []).append(row)
+        else:
+            key = json.dumps([row.shared, row.strategy], sort_keys=True)
+            groups.setdefault(key, []).append(row)
+    for group in groups.values():
+        strategy = json.dumps(group[0].strategy, sort_keys=True)
+        own = [(_setup(group[0]), name) for name in (strategy, "null")]
+        joined.update(own)
+        yield sorted(
+            [*group, *(row for place in own for row in alone.get(place, ()))],
+            key=attrgetter("line"),
+        )
+    for place, rest in alone.items():
+        if place not in joined:
+            yield rest
+
+
+def _setup(row: MeasuredRow) -> str:
+    """Key of a row's setup without the size of nodes."""
+    nodes = {key: value for key, value in row.shared["cluster"].items() if key != NODE_SIZE}
+    return json.dumps({**row.shared, "cluster": nodes}, sort_keys=True)
 
 
 class _Builder:
@@ -621,7 +641,7 @@ class _Builder:
 
     def _raw(self, rows: Sequence[MeasuredRow], is_alone: bool = False) -> tuple[Raw, str]:
         """Make a group's scenario, or a row's alone, as plain data, and describe its compute."""
-        shared, largest = rows[0].shared, max(rows, key=lambda row: row.gpus)
+        shared, largest = _shared(rows), max(rows, key=lambda row: row.gpus)
         strategy = next((row.strategy for row in rows if row.strategy is not None), "single")
         precision, is_tf32 = precision_value(shared["precision"], kind_of(strategy))
         model, is_image, tokens = self._model(shared["model"])
@@ -686,7 +706,7 @@ class _Builder:
             sizes.setdefault(row.size, []).append(row)
         varies = [len({row.size[n] for row in rows}) > 1 for n in range(3)]
         noise, points = max(row.noise for row in rows), list[Raw]()
-        for (gpus, microbatch, accum), equal in sizes.items():
+        for (gpus, microbatch, accum), equal in sorted(sizes.items()):
             first, each = equal[0], [row.seconds(tokens) for row in equal]
             mean = fmean(each)
             noise = max(noise, (max(each) - min(each)) / 2 / mean)
@@ -720,7 +740,7 @@ class _Builder:
         self, rows: Sequence[MeasuredRow], raw: Raw, compute: str, used: set[str]
     ) -> RowsScenario:
         """Write a valid scenario as YAML under a name of its own."""
-        shared, strategy = rows[0].shared, kind_of(raw["strategy"])
+        shared, strategy = _shared(rows), kind_of(raw["strategy"])
         model = shared["model"]
         title = str(model.get("kind")) if isinstance(model, dict) else str(model)
         place = Path(str(raw["cluster"].get("machine") or raw["cluster"].get("device"))).stem
@@ -757,6 +777,11 @@ class _Builder:
             num_points=len(raw["measured"]["points"]),
             assumed=shared["assumed"],
         )
+
+
+def _shared(rows: Sequence[MeasuredRow]) -> Raw:
+    """Setup of a scenario: of its first row of several GPUs, if it has one."""
+    return next((row.shared for row in rows if row.gpus > 1), rows[0].shared)
 
 
 def _batch_keys(largest: MeasuredRow, is_whole: bool, accumulates: bool) -> Raw:

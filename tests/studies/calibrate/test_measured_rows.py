@@ -158,6 +158,7 @@ def test_units_of_figures_are_read_in_heads_and_cells():
         "images/sec": ("samples", 1.0, False),
         "Throughput (tokens per second per GPU)": ("tokens", 1.0, True),
         "ktokens/s": ("tokens", 1e3, False),
+        "Throughput (k tokens/sec)": ("tokens", 1e3, False),
         "it/s": ("steps", 1.0, False),
         "step_time_ms": ("time", 1e-3, False),
         "time per iteration [s]": ("time", 1.0, False),
@@ -206,6 +207,23 @@ def test_equal_runs_become_their_mean_with_the_scatter_as_noise(read):
     _, (raw,) = read(HEADS, *rows)
     assert raw["measured"]["noise"] == "10 %"
     assert [point["step_time"] for point in raw["measured"]["points"]] == ["100 ms"]
+
+
+def test_a_row_of_one_gpu_counts_for_every_strategy_and_size_of_nodes(read):
+    heads = "model,machine,gpus,nodes,batch,strategy,step_time [ms]"
+    rows = ["8,1,64,ddp,90", "8,8,64,ddp,99", "8,1,64,horovod,95", "1,1,64,single,80"]
+    with_ddp = ("1,1,64,ddp,80", *rows[:3])
+    found, _ = read(heads, *(f"vgg16,dgx-a100,{row}" for row in with_ddp))
+    assert [one.lines for one in found.scenarios] == [(2, 3), (2, 4), (5,)]
+    _, alone = read(heads, *(f"vgg16,dgx-a100,{row}" for row in ("1,1,64,ddp,80", rows[3])))
+    assert [raw["strategy"] for raw in alone] == ["ddp", "single"]
+    found, scenarios = read(heads, *(f"vgg16,dgx-a100,{row}" for row in rows))
+    assert [one.lines for one in found.scenarios] == [(2, 5), (3, 5), (4, 5)]
+    assert [raw["cluster"].get("devices_per_node") for raw in scenarios] == [None, 1, None]
+    for raw in scenarios:
+        assert raw["workload"]["compute"]["points"] == [{"microbatch": 64, "step_time": "80 ms"}]
+        sizes = [point["set"]["cluster.world_size"] for point in raw["measured"]["points"]]
+        assert sizes == [1, 8]
 
 
 def test_compute_can_be_chosen(read):
