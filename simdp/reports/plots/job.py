@@ -99,7 +99,8 @@ class JobStrip(Plot[JobStudy]):
         whole = max(row[-1].end for row in rows)
         for y, row in enumerate(rows):
             # Heights are shares of a column, so that short activities keep their colour.
-            edges = np.append(np.arange(0.0, row[-1].end, whole / NUM_COLUMNS), row[-1].end)
+            columns = np.arange(0.0, row[-1].end, whole / NUM_COLUMNS)
+            edges = np.append(columns[columns < row[-1].end], row[-1].end)  # arange may reach it
             low = np.full(len(edges), y + HEIGHT / 2)
             for what in reversed(present):
                 share = shares(row, what, edges)

@@ -1,8 +1,10 @@
 """Pictures of a job: one run as a strip, and when runs are done."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from jobs_drawn import HOUR, one_job, three_jobs
+from jobs_drawn import HOUR, job, one_job, three_jobs
 from matplotlib.colors import to_hex
 
 from simdp.reports import theme
@@ -60,6 +62,16 @@ def test_the_shares_of_a_column_are_its_parts():
     assert shares(strip, "lost", edges).tolist() == [0.5, 0.25]
     assert shares(strip, "training", edges).tolist() == [0.5, 0.5]
     assert shares(strip, "startup", edges).tolist() == [0, 0]
+
+
+def test_columns_that_reach_the_end_of_a_run_are_not_divided_by_nothing():
+    """500 times a 500th of 78,380.1 s is 78,380.1 s, one column more."""
+    study = three_jobs()
+    ends = [JobStretch("training", 0.0, 78380.1)]
+    points = [job({"checkpoint.every": str(number)}, strip=ends) for number in range(2)]
+    ax = drawn(replace(study, points=points), "job_strip")
+    for collection in ax.collections:
+        assert np.isfinite(collection.get_paths()[0].vertices).all()
 
 
 def test_jobs_of_a_sweep_have_a_row_each():
