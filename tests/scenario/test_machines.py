@@ -40,6 +40,14 @@ def test_every_machine_runs_on_one_rank_one_node_and_two_nodes(name, tmp_path):
         assert simdp.simulate(one).metrics["step_time_s"] > 0
 
 
+def test_a_job_may_use_64_of_the_72_devices_of_several_racks(tmp_path):
+    """A card for each device of a rack of 18 trays; two racks are two nodes."""
+    sizes = {"machine": "gb200-nvl72", "devices_per_node": 64, "world_size": 128}
+    found = wiring_of(scenario(tmp_path, cluster=sizes).cluster)
+    assert (found.num_nodes, found.local_size, found.cards) == (2, 64, 64)
+    assert (found.intra_bandwidth, found.inter_bandwidth) == (900e9, 64 * 50e9)
+
+
 @for_each("name", MACHINES.names())
 def test_every_figure_of_a_machine_has_a_source_and_every_interval_holds_its_constant(name):
     machine = read_machine(name, Path())

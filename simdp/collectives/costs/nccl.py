@@ -281,6 +281,17 @@ None is returned for a wiring without support.
 
 Algorithm = Literal["ring", "tree", "nvls"]
 Protocol = Literal["ll", "ll128", "simple"]
+SMALL_DOMAIN, DOMAIN_LOSS = 8, 0.16
+"""NVLS's share falls with the size of the NVLink domain to the power of `DOMAIN_LOSS`, beyond
+`SMALL_DOMAIN` devices: 72 GB200 would need less time than was measured with more than 0.48, where 4
+and 8 H100 reach 0.66 and 0.68."""
+
+
+def domain_share(w: Wiring) -> float:
+    """Return NVLS's share of the bandwidth in a node over that in one of 8 devices."""
+    return float(max(w.local_size / SMALL_DOMAIN, 1.0) ** -DOMAIN_LOSS)
+
+
 Efficiency = Annotated[Float, Field(gt=0, le=4)]
 
 PROTOCOLS: tuple[Protocol, ...] = ("ll", "ll128", "simple")
@@ -445,8 +456,9 @@ class NcclCost(Cost):
         Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added;
         LL128 needs NVLink.
     nvls_hop, nvls_efficiency : float
-        Latency of NVLS inside a node [s], and its share of a device's bandwidth: NCCL plans with
-        476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each.
+        Latency of NVLS inside a node [s], and its share of a device's bandwidth in nodes of 8
+        devices: NCCL plans with 476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each. Larger nodes
+        have `domain_share` of it.
     stages : {"overlapped", "summed"}
         Whether links inside and between nodes are used at once (GPUDirect, peer-to-peer), or one
         host thread copies for both (sockets): 1/B = 1/B_intra + 1/B_inter.
@@ -622,7 +634,7 @@ class NcclCost(Cost):
         if w.local_size == 1:
             return inf
         if algorithm == "nvls":
-            return self.nvls_efficiency * w.intra_bandwidth
+            return self.nvls_efficiency * domain_share(w) * w.intra_bandwidth
         return min(self.share("intra", protocol, w) * w.intra_bandwidth, self.host_share(w))
 
     def _inter(self, protocol: str, w: Wiring) -> float:

@@ -26,6 +26,7 @@ from simdp.collectives.costs.nccl import (
     STEPS_FROM,
     TREE_OVER_RING,
     NcclCost,
+    domain_share,
     pooled,
 )
 from simdp.results.calibration import FittedConstant
@@ -271,6 +272,7 @@ class Candidates:
                         if w.num_nodes > 1
                         else inf,
                         max(w.num_nodes / 2, 1.0),
+                        domain_share(w),
                         way.ring_steps * (point.nbytes >= STEPS_FROM),
                         way.deep_hops * (protocol == "simple"),
                     )
@@ -280,7 +282,8 @@ class Candidates:
         self.protocol = table[0].astype(np.int64)
         self.tree, self.nvls = table[1] > 0, table[2] > 0
         self.hops, self.wires, self.limits = table[3:5], table[5:7], table[7:9]
-        self.pairs, self.ring_steps, self.deep_hops = table[9:12]
+        self.pairs, self.domains = table[9:11]
+        self.ring_steps, self.deep_hops = table[11:13]
 
     def seconds(self, constants: Mapping[str, float]) -> Floats:
         """Times of the points, `(num_points,)`; missing keys are those of the cost."""
@@ -303,7 +306,7 @@ class Candidates:
             if where == "intra":
                 hop = np.where(self.nvls, constants.get("nvls_hop", cost.nvls_hop), hop)
                 nvls = constants.get("nvls_efficiency", cost.nvls_efficiency)
-                efficiency = np.where(self.nvls, nvls, efficiency)
+                efficiency = np.where(self.nvls, nvls * self.domains, efficiency)
                 limit = np.where(self.nvls, inf, limit)
             else:
                 exponent = constants.get("nodes_exponent", cost.nodes_exponent)

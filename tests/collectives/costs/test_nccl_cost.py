@@ -127,6 +127,16 @@ def test_a_switch_that_adds_beats_rings_on_hopper_as_published():
     assert 2.0**34 * 14 / 8 / choice.seconds == pytest.approx(476e9, rel=0.03)
 
 
+def test_a_switch_of_a_large_domain_gets_a_smaller_share():
+    """9 times the devices of a node of 8: 9^-0.16 of its share, 73/72 of the buffer."""
+    rack = BOX._replace(world_size=72, local_size=72, intra_bandwidth=900e9)
+    alone = cost(algorithms=["nvls"], nvls_efficiency=0.6)
+    wanted = 2.0**40 * 73 / 72 / (0.6 * 9**-0.16 * 900e9)
+    assert alone.seconds("all_reduce", 2.0**40, rack) == pytest.approx(wanted, rel=0.003)
+    four = BOX._replace(world_size=4, local_size=4)
+    assert nccl.domain_share(four) == nccl.domain_share(BOX) == 1.0
+
+
 def test_the_slowest_stage_rules():
     assert cost().seconds("all_reduce", 2.0**30, PAIR) == pytest.approx(
         2.0**30 * 30 / 16 / (0.96 * 100e9), rel=0.05

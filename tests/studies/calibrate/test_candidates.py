@@ -20,6 +20,7 @@ from simdp.studies.calibrate.fit import (
 BOX = Wiring(8, 1, 8, 3.4e-6, 300e9, 0.0, inf, 0)
 PAIR = Wiring(16, 2, 8, 3.4e-6, 300e9, 14e-6, 100e9, 4)
 RACK = Wiring(64, 8, 8, 3.4e-6, 300e9, 14e-6, 100e9, 4)
+DOMAIN = Wiring(72, 1, 72, 3.4e-6, 900e9, 0.0, inf, 0)
 THIN = Wiring(8, 8, 1, 0.0, inf, 14e-6, 1.25e9, 1)
 
 COSTS = {
@@ -34,7 +35,7 @@ COSTS = {
 
 
 @for_each("name", COSTS)
-@for_each("wiring", [BOX, PAIR, RACK, THIN], ids=["box", "pair", "rack", "thin"])
+@for_each("wiring", [BOX, PAIR, RACK, DOMAIN, THIN], ids=["box", "pair", "rack", "domain", "thin"])
 def test_arrays_give_the_seconds_of_the_cost(name, wiring):
     cost = NcclCost.model_validate(COSTS[name])
     points = [
