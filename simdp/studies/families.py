@@ -185,7 +185,7 @@ def _said(constant: Pooled, is_share: bool) -> str:
     value, least, most = map(write, (constant.value, low, high))
     sites = ", ".join(f"{site} {write(figure)}" for site, figure in constant.sites.items())
     whose = "published by NVIDIA" if constant.is_published else "mean of sites"
-    what = "of the bandwidth" if is_share else "a node at most"
+    what = "of the bandwidth" if is_share else "a node at most, with cards of 50 Gbit/s"
     return f"{value} {what} ({whose}; 90 % of sites {least} to {most}: {sites})"
 
 

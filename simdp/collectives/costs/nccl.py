@@ -55,7 +55,8 @@ over sites."""
 class Pooled(NamedTuple):
     """A constant of a class."""
 
-    value: float  # estimate for a cluster without measurements: a share, or a rate [bytes/s]
+    # estimate for a cluster without measurements: a share, or a rate at 50 Gbit/s [bytes/s]
+    value: float
     spread: float  # standard deviation of its logarithm, for one further site
     is_published: bool  # whether it is NVIDIA's; else the mean of sites
     sites: dict[str, float]  # value of each site
@@ -66,7 +67,8 @@ def pooled(place: str, name: str, constant: str, without: Collection[str] = ()) 
     """Return the pooled estimate of a class of `PEERS` or `NETWORKS`.
 
     ``constant`` is the ``share`` of a bandwidth; or for ``tcp`` the ``flow``, the largest rate of a
-    node [bytes/s]. Machines in ``without`` are left out, each with its whole site.
+    node with cards of `SLOW_CARDS` or less [bytes/s]; `flow_growth` gives that of others. Machines
+    in ``without`` are left out, each with its whole site.
     """
     return _pooled(place, name, constant, frozenset(without))
 
@@ -80,6 +82,9 @@ def _pooled(place: str, name: str, constant: str, without: frozenset[str]) -> Po
         for site, machines in entry[constant].items()
         if without.isdisjoint(machines)
     }
+    if constant == "flow":
+        cards = entry["cards"]
+        sites = {site: flow / flow_growth(_number(cards[site])) for site, flow in sites.items()}
     logs = np.array([log(value) for value in sites.values()])
     published = file["published"][place]["simple"] if constant == "share" else None
     value, kept = _taken(logs, published)
@@ -117,8 +122,21 @@ def share_of(
         share = found.value * PAYLOAD[protocol]
     if name != "tcp":
         return share
-    flow = pooled(place, name, "flow", without).value
+    flow = pooled(place, name, "flow", without).value * flow_growth(bandwidth)
     return min(share, flow * PAYLOAD[protocol] / bandwidth)
+
+
+SLOW_CARDS = 6.25e9
+"""Bandwidth of a node's cards from which on the rate of its sockets grows [bytes/s]."""
+
+
+def flow_growth(bandwidth: float) -> float:
+    """Return the largest rate of a node's sockets over that with `SLOW_CARDS`.
+
+    It grows as the square root of the bandwidth of its cards [bytes/s]: hosts with faster cards
+    are faster. With one site left out, the logarithm of its rate errs by 0.54; without this 0.82.
+    """
+    return sqrt(max(bandwidth / SLOW_CARDS, 1.0))
 
 
 def _number(value: Any) -> float:

@@ -86,10 +86,27 @@ def test_a_machine_is_left_out_with_its_whole_site():
 
 
 def test_sockets_give_a_node_what_their_flows_carry_and_a_thin_card_its_share():
-    flow = pooled("network", "tcp", "flow").value
+    flow = pooled("network", "tcp", "flow").value * sqrt(2)  # twice 50 Gbit/s
     assert share_of("network", "tcp", "simple", 12.5e9) * 12.5e9 == pytest.approx(flow)
     assert share_of("network", "tcp", "ll", 12.5e9) * 12.5e9 == pytest.approx(flow / 2)
     assert share_of("network", "tcp", "simple", 0.125e9) == 0.96
+
+
+def test_sockets_are_compared_at_cards_of_50_gbit():
+    """Polaris's 400 Gbit/s count by their rate over the square root of 8; slow cards fully."""
+    sites, mean = pooled("network", "tcp", "flow").sites, sqrt(9.65e9 * 3.24e9)
+    assert sites["polaris"] == pytest.approx(mean / sqrt(8))
+    assert sites["horovod"] == pytest.approx(2.3e9)
+    for site, cards in FILE["network"]["tcp"]["cards"].items():
+        for machine in FILE["network"]["tcp"]["flow"][site]:
+            between = read_machine(machine, Path()).cluster["inter_node"]
+            rate = (
+                LINKS.figures(between["link"])
+                if isinstance(between["link"], str)
+                else between["link"]
+            )
+            number = between.get("links_per_node", 1) * parse(rate["bandwidth"], "bandwidth")
+            assert parse(cards, "bandwidth") == pytest.approx(number)
 
 
 def test_a_cost_takes_the_share_of_its_wirings_class_unless_it_says_another():
