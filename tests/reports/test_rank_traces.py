@@ -186,6 +186,13 @@ def test_a_collective_says_what_nccl_and_torch_say_of_it(traces):
     assert {e["tid"] for e in buckets} == {named(traces[3], "AddmmBackward0")[0]["tid"]}
 
 
+def test_threads_of_forward_and_backward_are_named(traces):
+    for trace in traces:
+        names = {e["tid"]: e["args"]["name"] for e in named(trace, "thread_name")}
+        assert "autograd" in names[named(trace, "AddmmBackward0")[0]["tid"]]
+        assert "python" in names[named(trace, "aten::linear")[0]["tid"]]
+
+
 @for_each(
     ("chosen", "name"),
     [

@@ -9,8 +9,8 @@ from for_each import for_each
 
 import simdp
 from simdp.reports import table
+from simdp.reports.page import run, write
 from simdp.reports.page import sweep as pages
-from simdp.reports.page import write
 from simdp.reports.page.sweep import curves, scaling
 from simdp.reports.sections import Source, Summary
 from simdp.scenario import checked
@@ -32,6 +32,20 @@ def test_the_summary_says_what_the_terminal_says():
     assert isinstance(found, Summary)
     assert found.rows == table.fact_rows(RUN.points[0])
     assert found.tiles[0].value in RUN.summary()
+
+
+@for_each(
+    ("most", "ranks", "note"),
+    [
+        (8, [*range(8)], ""),
+        (3, [0, 3], " 2 of 8 ranks: those that compute longest, and the first."),
+    ],
+)
+def test_the_table_of_ranks_has_those_that_compute_longest(most, ranks, note, monkeypatch):
+    monkeypatch.setattr(run, "MOST_ROWS", most)
+    (found,) = run.every_rank(RUN.points[0])
+    assert [row[0].value for row in found.rows] == ranks
+    assert found.note == f"A step's time in us.{note}"
 
 
 def test_the_scenario_is_there_as_resolved_and_loads_again(tmp_path):

@@ -319,6 +319,21 @@ def test_bytes_moved_are_gradient_in_and_the_rest_in_and_out(kind):
 
 @for_each(
     ("options", "tensors"),
+    [
+        ({}, 3),  # p -= lr g
+        ({"weight_decay": 0.1}, 3 + 3),  # g + weight_decay p first
+        ({"maximize": True}, 3 + 2),  # -g first
+        ({"weight_decay": 0.1, "maximize": True}, 3 + 3 + 2),
+        ({"momentum": 0.9}, 2 + 3 + 3),  # b *= momentum; b += g; p -= lr b
+        ({"momentum": 0.9, "nesterov": True}, 2 + 3 + 3 + 3),  # g + momentum b
+    ],
+)
+def test_kernel_by_kernel_sgd_moves_what_each_reads_and_writes(options, tensors):
+    assert optimizer("sgd", fused=False, **options).nbytes_moved(10, 4) == tensors * 40
+
+
+@for_each(
+    ("options", "tensors"),
     [({}, 0), ({"momentum": 0.9}, 1), ({"momentum": 0.9, "nesterov": True}, 1)],
 )
 def test_sgd_keeps_a_buffer_only_with_momentum(options, tensors):
