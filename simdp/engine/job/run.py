@@ -317,7 +317,7 @@ class JobRun:
             self._in_vain, self._best = 0, found
             return
         self._in_vain += 1
-        if self._in_vain > MAX_IN_VAIN:
+        if self._in_vain >= MAX_IN_VAIN:
             of = f"step {found[1]}" if found[1] else "the first step"
             raise ScenarioError(
                 [

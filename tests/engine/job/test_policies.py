@@ -3,6 +3,7 @@
 import pytest
 from jobs import PACES, FailureEvent, Saving, TrainingPace, fail, plan_of, played
 
+from simdp.engine.job import run
 from simdp.errors import ScenarioError
 
 SAVING = Saving(10, 1.0, load=3.0)
@@ -201,7 +202,11 @@ def test_a_job_that_waits_for_nobody_says_so():
         played(plan)
 
 
-def test_a_job_without_headway_is_given_up():
-    plan = plan_of(50, *(fail(5.0 * n) for n in range(1, 20000)), savings=[SAVING], recovery={})
-    with pytest.raises(ScenarioError, match="makes no progress; after 10000 failures in a row"):
+def test_a_job_without_headway_is_given_up(monkeypatch):
+    """The first of the failures follows 5 s of progress."""
+    monkeypatch.setattr(run, "MAX_IN_VAIN", 3)
+    plan = plan_of(50, *(fail(5.0 * n) for n in range(1, 4)), savings=[SAVING], recovery={})
+    assert played(plan)[0].num_failures == 3
+    plan = plan_of(50, *(fail(5.0 * n) for n in range(1, 5)), savings=[SAVING], recovery={})
+    with pytest.raises(ScenarioError, match="makes no progress; after 3 failures in a row"):
         played(plan)
