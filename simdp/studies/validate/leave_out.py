@@ -596,7 +596,9 @@ class _FoldFit:
         cluster = scenario.cluster
         new = step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
         families = {item.made.workload.graph.family for item in fitted}
-        found = as_kind(new, scenario.workload.graph.family, families)
+        found = as_kind(
+            new if fitted else ("model", *new), scenario.workload.graph.family, families
+        )
         precisions = {precision_of(item.made) for item in fitted}
         if precisions and precision_of(scenario) not in precisions:
             found.append("precision")

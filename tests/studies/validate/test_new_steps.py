@@ -137,18 +137,18 @@ SLOW_NETWORK = {"link": {"alpha": "30 us", "bandwidth": "10 Gbit/s"}, "links_per
 
 def test_what_a_scenario_writes_over_its_machine_is_new():
     for keys, new in (
-        ({}, ()),
+        ({}, ("model",)),  # whose constants are those of tables of collectives
         ({"cluster": {"inter_node": SLOW_NETWORK}}, ("cluster",)),
         ({"cluster": {"inter_node": {"links_per_node": 4}}}, ("cluster",)),
-        ({"cluster": {"inter_node": {"links_per_node": 8}}}, ()),  # which the machine has
+        ({"cluster": {"inter_node": {"links_per_node": 8}}}, ("model",)),  # which the machine has
         ({"cluster": {"link": "nvlink3"}}, ("cluster",)),
-        ({"cluster": {"device": "h200-sxm5-141gb"}}, ("device",)),
+        ({"cluster": {"device": "h200-sxm5-141gb"}}, ("model", "device")),
         ({"collectives": {"cost": "links"}}, ("cluster",)),
         ({"collectives": {"all_reduce": "ring"}}, ("cluster",)),
     ):
         assert news_of(on_machine("dgx-h100", **keys)) == new, keys
     beside = {"cluster": {"inter_node": SLOW_NETWORK}}
-    assert news_of(on_machine("dgx-h100", 8, **beside)) == ()  # one node does not use it
+    assert news_of(on_machine("dgx-h100", 8, **beside)) == ("model",)  # one node does not use it
 
 
 def test_another_network_is_known_no_better_than_a_cluster_that_is_written_by_hand():
@@ -168,7 +168,7 @@ def test_a_precision_that_no_fitted_step_had_is_new():
     amp = on_machine("ptddp-v100", 8, workload={"precision": "amp"})
     assert news_of(on_machine("ptddp-v100", 8)) == ()
     assert news_of(amp) == ("precision",)
-    assert news_of(on_machine("dgx-h100", workload={"precision": "amp"})) == ()  # fitted to none
+    assert news_of(on_machine("dgx-h100", workload={"precision": "amp"})) == ("model",)
     seen, new = (interval_of(one, 1.0) for one in (on_machine("ptddp-v100", 8), amp))
     assert new[0] < seen[0] < seen[1] < new[1]
 
