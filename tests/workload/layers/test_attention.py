@@ -141,14 +141,15 @@ def test_attention_costs_six_products_and_keeps_its_weights():
     shapes, scores = [(queries, width), (keys, 2 * width)], heads * queries * keys
     product = Kernel(2 * queries * keys * width, 4 * (scores + (queries + keys) * width))
     layer = Attention(name="a", num_heads=heads)
-    forward_kernels = layer.forward_cost(shapes, 4)
-    backward_kernels = layer.backward_cost(shapes, 4, [True, True])
-    assert (forward_kernels.count(product), backward_kernels.count(product)) == (2, 4)
-    assert (len(forward_kernels), len(backward_kernels)) == (5, 6)
     packed = queries * width + keys * 2 * width
+    split, merge = Kernel(0, 2 * 4 * packed), Kernel(0, 2 * 4 * queries * width)
+    softmax, back = Kernel(5 * scores, 2 * 4 * scores), Kernel(4 * scores, 3 * 4 * scores)
+    assert layer.forward_cost(shapes, 4) == [split, product, softmax, product, merge]
+    both = [product, product]
+    assert layer.backward_cost(shapes, 4, [True, True]) == [*both, back, *both, split]
     assert kept_nbytes(layer, shapes, 4) == 4 * (packed + scores)
     dropping = Attention(name="a", num_heads=heads, dropout=0.1)
-    assert len(dropping.forward_cost(shapes, 4)) == 6
+    assert dropping.forward_cost(shapes, 4)[3] == Kernel(2 * scores, (4 + 4 + 1) * scores)
     assert len(dropping.backward_cost(shapes, 4, [True, True])) == 7
     assert kept_nbytes(dropping, shapes, 4) == 4 * (packed + scores) + (4 + 1) * scores
 
