@@ -79,6 +79,7 @@ def _draw_points(
     keys = study.over if isinstance(study, Comparison) else study.points[0].set
     left.set_ylabel(", ".join(dict.fromkeys(labels.key_label(k, study.scenario) for k in keys)))
     entitle(left, "What a step is made of", about, rows=1)
+    entitle(right, "Fullest device", " " * bool(about), rows=1)  # level with the left one
 
 
 def _write_reason(ax: Axes, row: int, point: ComparedPoint) -> None:
@@ -160,7 +161,6 @@ def _draw_memory(ax: Axes, every: Ints, points: Sequence[ComparedPoint]) -> None
         line.set_label("device")
         handles.append(line)
     ax.set_xlabel(f"Peak memory [{unit}]{_said_of(room[~near])}")
-    entitle(ax, "Fullest device", " ", rows=1)
     ax.xaxis.set_major_locator(MaxNLocator(5))
     labels.legend_above(ax, handles)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from compared import cannot, comparison, ran
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 from simdp.reports import theme
 from simdp.reports.plots.labels import ABOUT
@@ -48,6 +49,15 @@ def test_the_parts_of_a_step_are_stacked_and_add_up(drawn):
     assert comm == {1: pytest.approx((70, 20)), 2: pytest.approx((61, 50))}
     assert named(left) == ["compute", "update", "exposed comm", "wait", "other"]
     assert said(left)[:3] == ["470 ms", "100 ms", "125 ms"]
+
+
+def test_the_titles_of_both_panels_are_level(drawn):
+    panels = drawn(ComparisonBars(), comparison())
+    names = [ax.get_title(loc="left") for ax in panels]
+    assert names == ["What a step is made of", "Fullest device"]
+    titles = [text for ax in panels for text in ax.findobj(Text) if text.get_text() in names]
+    left, right = (title.get_window_extent().y0 for title in titles)
+    assert left == pytest.approx(right)
 
 
 def test_a_part_that_no_point_has_is_not_in_the_legend(drawn):
