@@ -302,6 +302,8 @@ def test_a_diagnosis_has_its_evidence_its_remedies_and_who_is_late():
     page = page_of(found, title="traces")
     assert page.title == "traces: why its step takes so long"
     assert page.sections[0].lines[0].startswith("straggler 64.3 % (rank 1): rank 1 comes last")
+    tiles = [tile.name for tile in titled(page, "Summary").tiles]
+    assert tiles[:2] == ["step time", "ranks"]
     helps = titled(page, "What would help")
     assert [row[2].value for row in helps.rows] == sorted(
         remedy.step_time_s for one in found.verdict for remedy in one.remedies

@@ -496,6 +496,15 @@ def test_an_update_of_few_numbers_takes_as_long_as_its_launches(options, launche
         assert update == pytest.approx(2 * 8 * 5e-6, rel=0.01)
 
 
+@for_each("foreach", [False, True])
+def test_an_update_in_a_cuda_graph_takes_no_launches(foreach):
+    cluster = {"world_size": 1, "device": "a100-sxm4-80gb"}
+    workload = {"model": {"kind": "mlp", "widths": [8, 8]}, "microbatch": 4, "cuda_graphs": True}
+    workload["optimizer"] = {"kind": "adamw", "foreach": foreach}
+    scenario = checked({"cluster": cluster, "workload": workload, "numerics": False}, Path())
+    assert simdp.simulate(scenario).metrics["update_s"] < 0.1 * 5e-6
+
+
 def test_an_update_of_many_numbers_takes_as_long_as_its_bytes():
     cluster = {"world_size": 1, "device": "a100-sxm4-80gb"}
     workload = {"model": "gpt2", "microbatch": 1, "optimizer": "adamw"}
