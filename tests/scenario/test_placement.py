@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from small_networks import between, cluster
 
 from simdp.collectives import Layout
-from simdp.scenario.placement import among_others, deal_nodes, layout, vertices
+from simdp.scenario.placement import (
+    among_others,
+    deal_nodes,
+    group_layout,
+    layout,
+    split_ranks,
+    vertices,
+)
 
 ADDING = {"kind": "switch", "in_network": True}
 
@@ -33,6 +40,21 @@ def test_switches_that_add_are_part_of_a_layout_with_ranks_in_place_of_ports():
 def test_a_job_among_others_sees_no_switches_between_nodes():
     where = cluster(8, ADDING, devices_per_node=4, inter_node=between(ADDING))
     assert among_others(layout(where)) == Layout(8, 4, layout(where).inside)
+
+
+@for_each(
+    ("per_node", "groups", "expected"),
+    [
+        (4, split_ranks(12, "mod", 2), Layout(6, 2)),  # two ranks of each node
+        (4, split_ranks(12, "div", 2), Layout(2, 2)),  # half a node
+        (4, split_ranks(12, "mod", 4), Layout(3, 1)),  # a rank of each node
+        (3, split_ranks(12, "mod", 2), Layout(6)),  # two or one of each node in turn
+        (4, split_ranks(12, "div", 6), Layout(6)),  # one node and a half
+    ],
+)
+def test_groups_have_nodes_if_each_has_equally_many_ranks_on_its_nodes(per_node, groups, expected):
+    where = cluster(12, devices_per_node=per_node, inter_node=between("ring"))
+    assert group_layout(where, groups) == expected
 
 
 @for_each(
