@@ -15,7 +15,7 @@ from simdp.reports.answers import less, of_run, rates, step_shares
 from simdp.reports.figures import TableCell, nbytes, percent, seconds
 from simdp.reports.page.timeline import timeline
 from simdp.reports.plots.labels import evenly, point_names
-from simdp.reports.plots.loss import LOG_RATIO, MAX_LINES, floats, loss_label
+from simdp.reports.plots.loss import MAX_LINES, floats, log_span, loss_label
 from simdp.reports.plots.memory import FAR, capacity, doing_at, fullest_step, rest, shown_parts
 from simdp.reports.plots.sweep import STEP_PARTS
 from simdp.reports.sections import (
@@ -407,7 +407,4 @@ def _loss_where(values: Floats) -> list[float | None]:
 
 def _scale(points: Sequence[Result]) -> Literal["value", "log"]:
     """Choose a logarithmic axis for a loss that falls far, as in the picture of it."""
-    values = np.concatenate([floats(point.metrics["loss"]) for point in points])
-    values = values[np.isfinite(values)]
-    falls_far = len(values) and values.min() > 0 and values.max() / values.min() >= LOG_RATIO
-    return "log" if falls_far else "value"
+    return "log" if log_span([floats(point.metrics["loss"]) for point in points]) else "value"

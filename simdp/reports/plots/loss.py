@@ -131,14 +131,21 @@ def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
     ax.plot(skipped, y, color=color, marker=SKIPPED, ls="", **look)
 
 
-def choose_scale(ax: Axes, losses: list[Floats]) -> None:
-    """Make the axis logarithmic if the loss falls far."""
+def log_span(losses: list[Floats]) -> float:
+    """Return the ratio of the largest loss to the smallest if its axis is logarithmic, else 0."""
     values = np.concatenate(losses)
     values = values[np.isfinite(values)]
-    if not len(values) or values.min() <= 0 or values.max() / values.min() < LOG_RATIO:
-        return
-    ax.set_yscale("log")
-    labels.ticks(ax.yaxis, labels.log_places(values.max() / values.min()), "{:g}".format)
+    if not len(values) or values.min() <= 0:
+        return 0.0
+    span = float(values.max() / values.min())
+    return span if span >= LOG_RATIO else 0.0
+
+
+def choose_scale(ax: Axes, losses: list[Floats]) -> None:
+    """Make the axis logarithmic if the loss falls far."""
+    if span := log_span(losses):
+        ax.set_yscale("log")
+        labels.ticks(ax.yaxis, labels.log_places(span), "{:g}".format)
 
 
 def loss_label(study: Study) -> str:

@@ -369,11 +369,13 @@ def test_a_slow_rank_holds_up_all_but_asynchronous_workers_and_backups():
 
 
 def test_a_backup_is_heard_of_in_throughput():
-    def throughput(strategy):
-        return play(strategy, cluster=SLOW, steps=9).metrics["throughput_samples_per_s"]
+    def throughput(strategy, samples):
+        found = play(strategy, cluster=SLOW, steps=9).metrics
+        assert found["throughput_samples_per_s"] * found["step_time_s"] == pytest.approx(samples)
+        return found["throughput_samples_per_s"]
 
-    # Three of four gradients count, four times as often.
-    assert throughput({**SYNC, "backup": 1}) > 2.5 * throughput(SYNC)
+    # Three of four gradients of 3 samples count, four times as often.
+    assert throughput({**SYNC, "backup": 1}, 3 * 3) > 2.5 * throughput(SYNC, 4 * 3)
 
 
 # Time --------------------------------------------------------------------------------------------

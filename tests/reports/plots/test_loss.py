@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from for_each import for_each
 
+from simdp.reports.page import run
 from simdp.reports.plots.labels import ABOUT
 from simdp.reports.plots.loss import MAX_LINES, SKIPPED, SKIPPED_GLYPH, LossCurve
 from simdp.results.result import Study
@@ -161,8 +162,12 @@ def test_a_loss_that_never_was_finite_leaves_an_empty_panel(single, drawn):
     assert ax.get_title(loc="left").startswith("Loss over 3 steps: never finite")
 
 
-def test_a_loss_that_falls_far_has_a_logarithmic_axis(single, drawn):
+@for_each(("last", "scale"), [(1.0, "log"), (1.1, "linear"), (0.0, "linear"), (None, "linear")])
+def test_a_loss_that_falls_to_a_thirtieth_has_a_logarithmic_axis(last, scale, single, drawn):
     result = copy.copy(single.points[0])
-    result.metrics = {**result.metrics, "loss": [1.2, 0.3, 0.03], "loss_per_rank": None}
-    (ax,) = drawn(LossCurve(), Study(single.version, single.scenario, [result]))
-    assert ax.get_yscale() == "log"
+    result.metrics = {**result.metrics, "loss": [30.0, 9.0, last], "loss_per_rank": None}
+    study = Study(single.version, single.scenario, [result])
+    (ax,) = drawn(LossCurve(), study)
+    assert ax.get_yscale() == scale
+    (chart,) = run.loss(study)
+    assert chart.y.scale == scale.replace("linear", "value")
