@@ -47,6 +47,7 @@ def played(tmp_path, n=2, **workload):
         {"model": BLOCKS, "microbatch": 8, "grad_accum": 2},
         {"mode": "inference", "optimizer": "none"},
         {"compute": {"kind": "roofline", "kernels": "torch"}, "grad_accum": 3},
+        {"cuda_graphs": True, "grad_accum": 2},
     ],
 )
 def test_parts_add_up_to_the_compute_of_a_step(tmp_path, workload):
