@@ -109,5 +109,5 @@ def test_and_else_of_a_million_samples_or_tokens():
 def test_energy_has_a_row_with_its_range_where_waiting_power_decides_about_it():
     wide = shown(answers.rows(({**COST, "energy_between_kwh": [4.5e-5, 5.5e-5]}, None)))
     assert ("  energy", f"45 mWh to 55 mWh, {answers.WAITING_POWER}") in wide
-    near = shown(answers.rows(({**COST, "energy_between_kwh": [4.99e-5, 5.01e-5]}, None)))
+    near = shown(answers.rows(({**COST, "energy_between_kwh": [99.0, 100.0]}, None)))
     assert "  energy" not in dict(near)

@@ -117,3 +117,9 @@ def test_this_machine_keeps_what_every_rank_has_and_the_data():
     assert one >= data * (4 + 8)  # drawn in float64, then cast
     assert four >= one
     assert host_memory_needed(chosen, Single(), 1, 10_000) <= one
+
+
+def test_only_where_gradients_are_reduced_this_machine_keeps_flat_buffers():
+    deep = workload(model={"kind": "mlp", "widths": [64] * 9}, microbatch=1)
+    ddp, alone = (host_memory_needed(deep, strategy, 1, 2) for strategy in (DDP(), Single()))
+    assert ddp - alone == 8 * (64 * 64 + 64) * 4
