@@ -123,6 +123,14 @@ def test_sizes_of_several_methods_name_the_method():
     assert "x of 2 from 4 GPUs" in lines[1]
 
 
+@for_each(("other", "named"), [(0.02, True), (0.019, False)])
+def test_a_verdict_names_parts_from_a_hundredth_of_a_step_on(other, named):
+    (run,) = study().points
+    run.metrics |= {"step_time_s": 2.0, "wait_s": 0.0, "other_s": other}
+    (line,) = answers.of_run(run).lines
+    assert ("is host, copies and input" in line) == named
+
+
 def test_a_run_says_in_its_verdict_what_a_straggler_costs():
     found = study(stragglers=[{"kind": "slow_rank", "rank": 3, "factor": 1.5}])
     result = found.points[0]
