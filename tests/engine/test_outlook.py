@@ -153,7 +153,7 @@ def errors_of(path, rows):
 
 def test_nvidias_minutes_on_64_gpus_follow_from_the_steps_of_8():
     path = ROOT / "scenarios/validation/mlperf/azure-v20_resnet50.yaml"
-    assert errors_of(path, mlperf_rows()) == [pytest.approx(-0.007, abs=2e-3)]
+    assert errors_of(path, mlperf_rows()) == [pytest.approx(0.003, abs=2e-3)]
 
 
 @pytest.mark.long
@@ -189,8 +189,8 @@ H100_NODES = {
 def test_energy_of_eight_nodes_from_simulated_steps_is_within_10_percent(load):
     """Calibrated on one node's time and watts; 35 epochs of batch 3,264 on both.
 
-    Steps come out 9 % too short, and kernels of 51 images, which fill no GPU, are taken to draw
-    what those of 408 do: 2.12 kWh where 1.973 were read. From measured times it is 3 % too little
+    Steps come out 7 % too short, and kernels of 51 images, which fill no GPU, are taken to draw
+    what those of 408 do: 2.14 kWh where 1.973 were read. From measured times it is 3 % too little
     (see `test_money`).
     """
     one_step = 13.369 * 60 / (35 * 1_281_167 / 3264)
@@ -222,9 +222,9 @@ def test_energy_of_eight_nodes_from_simulated_steps_is_within_10_percent(load):
     energies = [told["energy_kwh"]["mean"] for told in targets]
     assert minutes[0] == pytest.approx(13.369, rel=5e-3)
     assert energies[0] == pytest.approx(1.580, rel=0.01)
-    assert minutes[1] / 2.543 - 1 == pytest.approx(-0.087, abs=5e-3)
+    assert minutes[1] / 2.543 - 1 == pytest.approx(-0.065, abs=5e-3)
     assert energies[1] == pytest.approx(1.973, rel=0.1)
-    assert energies[1] / 1.973 - 1 == pytest.approx(0.075, abs=5e-3)
+    assert energies[1] / 1.973 - 1 == pytest.approx(0.086, abs=5e-3)
 
 
 def point(scenario, keys):
