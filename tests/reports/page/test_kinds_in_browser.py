@@ -63,7 +63,7 @@ def test_in_a_frame_of_a_notebook_its_links_stay_in_it(browser, tmp_path):
     )
     with opened(browser, file, offline=True) as tab:
         (frame,) = tab.frames[1:]
-        frame.wait_for_selector('html[data-drawn="yes"]', state="attached")
+        frame.wait_for_selector('html[data-drawn="yes"]', state="attached", timeout=60_000)
         frame.click("nav li:last-child a")
         frame.wait_for_function("scrollY > 0")
         assert frame.url == "about:srcdoc"
