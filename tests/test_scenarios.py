@@ -451,7 +451,7 @@ def a_batch_beyond_the_critical_one_makes_512_gpus_slower_and_dearer():
     targets = point_targets("resnet50_to_accuracy")
     minutes = [told["time_s"]["mean"] / 60 for told in targets]
     dollars = [told["cost_usd"]["mean"] for told in targets]
-    assert minutes[0] / minutes[4] == pytest.approx(10.3, abs=0.1)
+    assert minutes[0] / minutes[4] == pytest.approx(10.1, abs=0.1)
     assert dollars[5] < dollars[0] < dollars[4] < dollars[9]
     assert minutes[9] > 1.15 * minutes[4]
     assert all(told["time_s"]["p5"] < told["time_s"]["p95"] for told in targets)

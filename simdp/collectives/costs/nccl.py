@@ -327,9 +327,12 @@ STEPS_FROM = 2.0**15
 """Least buffer whose ring steps take `NcclCost.ring_step` [bytes]: smaller ones took 1.7 us on 8
 nodes."""
 
+TREE_CHUNK = 2.0**21
+"""Buffer from which on the chunks of a tree are full [bytes]: 512 KiB in each of four channels."""
+
 DEEP_TREES = 0.92
-"""Bandwidth of Simple trees over that of rings, from three nodes on: as published. The time that
-NCCL adds for middle sizes by a lower bandwidth is in `NcclCost.tree_step` there."""
+"""Bandwidth of trees over that of rings, from three nodes on and but for LL: as published. The time
+that NCCL adds for middle sizes by a lower bandwidth is in `NcclCost.tree_step` there."""
 
 TREE_OVER_RING = {
     "intra": {"ll": 1.0, "ll128": 1.25 / 1.9, "simple": 4.0 / 3.4},
@@ -382,6 +385,20 @@ class HopTimes(Spec):
 
 
 AnyHopTimes = Annotated[HopTimes, BeforeValidator(_one_for_all, Seconds | HopTimes)]
+
+
+class RingStep(Spec):
+    """Least time of a ring's step between more than two nodes, by protocol.
+
+    Attributes
+    ----------
+    ll, ll128, simple : float
+        Of this protocol [s].
+    """
+
+    ll: Seconds = 8e-6
+    ll128: Seconds = 8e-6
+    simple: Seconds = 8e-6
 
 
 class Hops(Spec):
@@ -452,24 +469,25 @@ class NcclCost(Cost):
         Time of a hop, by place and protocol [s]; that of a tree is `TREE_OVER_RING` of it.
     efficiency : Efficiencies
         Share of the bandwidth, by place and protocol.
-    ring_step : float
-        Least time of a ring's step between more than two nodes [s], in every protocol and on any
-        link: the proxy posts each step to the card, so that the slowest link paces all of them.
-        NCCL plans with 1 to 6 us (``getNetOverhead`` of src/graph/tuning.cc). Less wire time, steps
-        on 10 nodes of 4 and 8 H100 took 7 to 9 us, on 8 and 256 nodes over Slingshot 7 to 8 us
-        (LL); one value for both networks.
+    ring_step : RingStep
+        Least time of a ring's step between more than two nodes, by protocol [s], on any link: the
+        proxy posts each step to the card, so that the slowest link paces all of them. NCCL plans
+        with 1 to 6 us (``getNetOverhead`` of src/graph/tuning.cc). Less wire time, steps on 10
+        nodes of 4 and 8 H100 took 7 to 9 us, and those of LL on 8 and 256 nodes over Slingshot 7 to
+        8 us. Larger chunks take 20 to 40 us there.
     tree_step : float
-        Least time of every further hop of a Simple tree, and of NVLS, between more than two nodes
-        [s]: its chunk must arrive before it goes on. From 2 MiB on the trees of 256 nodes over
-        Slingshot took 2.3 ms longer than their wire, 14 such hops; with less, NVLS would serve 10
-        nodes of 4 H100 faster than was measured.
+        Least time of every further hop of a tree, except with LL, and of NVLS, between more than
+        two nodes [s]: a chunk of it must arrive before it goes on, with less than `TREE_CHUNK` a
+        smaller one. From 2 MiB on the trees of 256 nodes over Slingshot took 2.3 ms longer than
+        their wire, 14 such hops; with less, NVLS would serve 10 nodes of 4 H100 faster than was
+        measured.
     ramp : float
         Time constant of the ramp [s]. An estimate: of 65 public tables of nccl-tests 25 determine
         it, most of them between 1 and 11 us.
     tree_efficiency : float
         Bandwidth of trees over that of rings: NCCL's 0.92, times its correction of 0.5 to 0.6 for
-        buffers of 32 KiB to 2 MiB. Simple trees of more than two nodes have `DEEP_TREES`, if that
-        is more.
+        buffers of 32 KiB to 2 MiB. With LL128 and Simple on more than two nodes it is at least
+        `DEEP_TREES`.
     algorithms, protocols : tuple of str
         Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added;
         LL128 needs NVLink.
@@ -507,7 +525,7 @@ class NcclCost(Cost):
     base: Annotated[Base, BeforeValidator(_one_for_all, Seconds | Base)] = Base()
     hop: Hops = Hops()
     efficiency: Efficiencies = Efficiencies()
-    ring_step: Seconds = 8e-6
+    ring_step: Annotated[RingStep, BeforeValidator(_one_for_all, Seconds | RingStep)] = RingStep()
     tree_step: Seconds = 140e-6
     ramp: Seconds = 3e-6
     tree_efficiency: Efficiency = 0.5
@@ -617,10 +635,11 @@ class NcclCost(Cost):
         inter_hop = self.hop_time("inter", algorithm, protocol, w.inter_alpha)
         latency += way.inter_hops * inter_hop
         if nbytes >= STEPS_FROM:
-            latency = max(latency, way.ring_steps * self.ring_step)
-        is_deep = way.deep_hops > 0 and protocol == "simple"
+            latency = max(latency, way.ring_steps * float(getattr(self.ring_step, protocol)))
+        is_deep = way.deep_hops > 0 and protocol != "ll"
         if is_deep:
-            latency += way.deep_hops * max(self.tree_step - inter_hop, 0.0)
+            further = self.tree_step * min(nbytes / TREE_CHUNK, 1.0)
+            latency += way.deep_hops * max(further - inter_hop, 0.0)
         share = 1.0
         if algorithm == "tree":
             share = max(self.tree_efficiency, DEEP_TREES * is_deep)

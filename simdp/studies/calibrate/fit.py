@@ -24,6 +24,7 @@ from simdp.collectives.costs.nccl import (
     PAYLOAD,
     PROTOCOLS,
     STEPS_FROM,
+    TREE_CHUNK,
     TREE_OVER_RING,
     NcclCost,
     domain_share,
@@ -274,7 +275,8 @@ class Candidates:
                         max(w.num_nodes / 2, 1.0),
                         domain_share(w),
                         way.ring_steps * (point.nbytes >= STEPS_FROM),
-                        way.deep_hops * (protocol == "simple"),
+                        way.deep_hops * (protocol != "ll"),
+                        min(point.nbytes / TREE_CHUNK, 1.0),
                     )
                 )
         self.starts = np.array(starts)
@@ -283,7 +285,7 @@ class Candidates:
         self.tree, self.nvls = table[1] > 0, table[2] > 0
         self.hops, self.wires, self.limits = table[3:5], table[5:7], table[7:9]
         self.pairs, self.domains = table[9:11]
-        self.ring_steps, self.deep_hops = table[11:13]
+        self.ring_steps, self.deep_hops, self.fills = table[11:14]
 
     def seconds(self, constants: Mapping[str, float]) -> Floats:
         """Times of the points, `(num_points,)`; missing keys are those of the cost."""
@@ -311,10 +313,13 @@ class Candidates:
             else:
                 exponent = constants.get("nodes_exponent", cost.nodes_exponent)
                 efficiency = efficiency * self.pairs**-exponent
-                further = np.maximum(cost.tree_step - hop, 0.0)
+                further = np.maximum(cost.tree_step * self.fills - hop, 0.0)
             latency = latency + self.hops[index] * hop
             stages.append(self.wires[index] / (share * np.minimum(efficiency, limit)))
-        latency = np.maximum(latency, self.ring_steps * cost.ring_step)
+        steps = [
+            constants.get(f"ring_step.{name}", getattr(cost.ring_step, name)) for name in PROTOCOLS
+        ]
+        latency = np.maximum(latency, self.ring_steps * np.array(steps)[protocol])
         latency = latency + self.deep_hops * further
         if cost.stages == "summed":  # in this order: a fit's last bits depend on it
             stages = [stages[0] + stages[1], np.zeros(len(protocol))]
@@ -342,8 +347,15 @@ LOSS = 0.155
 HOPS, SHARES = 0.5, 0.4
 """Spread of hops over clusters, and of the shares that LL and LL128 get."""
 
-SPREADS = {"launch": 0.6, "ramp": 1.0, "nvls_hop": 0.5}
-"""Spread of other times."""
+SPREADS = {
+    "launch": 0.6,
+    "ramp": 1.0,
+    "nvls_hop": 0.5,
+    "ring_step.ll": 0.15,
+    "ring_step.ll128": 0.7,
+    "ring_step.simple": 0.7,
+}
+"""Spread of other times; ring steps of LL were alike on two networks, those of others were not."""
 
 TIMES = "launch", "ramp", "nvls_hop"
 
@@ -367,6 +379,8 @@ def nccl_constants(
     keys = [f"efficiency.{places[0]}.{protocols[0]}", "launch", "ramp"]
     keys += [f"hop.{places[0]}.{name}" for name in protocols]
     keys += [f"efficiency.{places[0]}.{name}" for name in protocols[1:]]
+    if _paces(points):
+        keys += [f"ring_step.{name}" for name in protocols]
     keys += ["nodes_exponent"] * _loses_with_nodes(cost, points)
     reducing = any(point.collective in ("all_reduce", "barrier") for point in points)
     keys += ["tree_efficiency"] * (reducing and across and "tree" in cost.algorithms)
@@ -388,6 +402,12 @@ def _spread(cost: NcclCost, points: Sequence[CalibrationPoint], place: str) -> f
         return pooled("peer", cost.peer or wiring.peer, "share").spread
     network = cost.network or wiring.network
     return pooled("network", network, "flow" if network == "tcp" else "share").spread
+
+
+def _paces(points: Sequence[CalibrationPoint]) -> bool:
+    """Whether points have rings of more than two nodes."""
+    rings = ("all_gather", "all_reduce", "reduce_scatter")
+    return any(p.wiring.num_nodes > 2 and p.collective in rings for p in points)
 
 
 def _loses_with_nodes(cost: NcclCost, points: Sequence[CalibrationPoint]) -> bool:
@@ -434,6 +454,8 @@ def typical_values(cost: NcclCost, points: Sequence[CalibrationPoint]) -> dict[s
         key: getattr(cost, key)
         for key in ("launch", "ramp", "tree_efficiency", "nvls_hop", "nvls_efficiency")
     }
+    for name in PROTOCOLS:
+        values[f"ring_step.{name}"] = getattr(cost.ring_step, name)
     values["nodes_exponent"] = cost.nodes_exponent
     if cost.nodes_exponent == 0 and _loses_with_nodes(cost, points):
         values["nodes_exponent"] = LOSS
@@ -450,7 +472,7 @@ def typical_values(cost: NcclCost, points: Sequence[CalibrationPoint]) -> dict[s
 
 def _constant(key: str, typical: float, spread: float) -> Constant:
     """Make a constant with wide bounds: a thousandfold in time, twice the link in bandwidth."""
-    if key in TIMES or key.startswith("hop"):
+    if key in TIMES or key.startswith(("hop", "ring_step")):
         spread = SPREADS.get(key, HOPS)
         return Constant(key, "time", typical, typical / 1000, typical * 1000, spread)
     if key == "nodes_exponent":

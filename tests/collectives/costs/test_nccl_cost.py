@@ -84,21 +84,27 @@ def test_two_nodes_have_no_ring_step():
 
 @for_each("algorithm", ["tree", "nvls"])
 def test_further_hops_of_deep_trees_take_a_tree_step(algorithm):
-    """8 nodes have 6 hops between nodes, 4 more than 2 nodes; one of 32 nodes has 4 more again."""
+    """8 nodes have 6 hops between nodes, 4 more than 2 nodes; 32 nodes have 4 more again."""
     keys = {"algorithms": [algorithm], "protocols": ["simple"], "ramp": "0 s"}
     tree = cost(tree_step="100 us", stages="summed", **keys)
     flat = cost(tree_step="0 s", stages="summed", **keys)
     hop = tree.hop_time("inter", algorithm, "simple", 14e-6)
-    for nodes, hops in ((2, 0), (8, 4), (32, 8)):
-        wiring = RACK._replace(world_size=8 * nodes, num_nodes=nodes)
-        both = [one.seconds("all_reduce", MIB, wiring) for one in (tree, flat)]
-        assert both[0] - both[1] == pytest.approx(hops * (100e-6 - hop), rel=1e-9, abs=1e-15)
+    for size, filled in ((4 * MIB, 1.0), (MIB, 0.5), (0.25 * MIB, 0.14)):
+        for nodes, hops in ((2, 0), (8, 4), (32, 8)):
+            wiring = RACK._replace(world_size=8 * nodes, num_nodes=nodes)
+            both = [one.seconds("all_reduce", size, wiring) for one in (tree, flat)]
+            wanted = hops * (max(filled * 100e-6, hop) - hop)
+            assert both[0] - both[1] == pytest.approx(wanted, rel=1e-9, abs=1e-15)
 
 
 def test_large_buffers_of_deep_trees_get_the_published_share():
-    tree = cost(algorithms=["tree"], protocols=["simple"], tree_efficiency=0.3)
-    large = tree.seconds("all_reduce", 2.0**36, RACK)
-    assert large == pytest.approx(2.0**36 * 2 / (0.92 * 0.96 * 100e9), rel=0.01)
+    for protocol, share in (("simple", 0.96), ("ll128", 0.88)):
+        tree = cost(algorithms=["tree"], protocols=[protocol], tree_efficiency=0.3)
+        large = tree.seconds("all_reduce", 2.0**36, RACK)
+        assert large == pytest.approx(2.0**36 * 2 / (0.92 * share * 100e9), rel=0.01)
+    slow = cost(algorithms=["tree"], protocols=["ll"], tree_efficiency=0.3)
+    large = slow.seconds("all_reduce", 2.0**36, RACK)
+    assert large == pytest.approx(2.0**36 * 2 / (0.3 * 0.48 * 100e9), rel=0.01)
 
 
 def test_small_buffers_take_ll_and_large_ones_simple():

@@ -177,7 +177,7 @@ def test_several_node_counts_are_fitted_together():
     study = calibrate_nccl_tests([file(name) for name in names], nodes=[2, 8])
     assert {point.world_size for point in study.points} == {8, 32}
     assert len({point.source for point in study.points}) == 2
-    assert np.median([abs(point.error) for point in study.points]) < 0.06
+    assert np.median([abs(point.error) for point in study.points]) < 0.08
 
 
 def test_the_next_measurement_narrows_the_prediction(made):

@@ -29,6 +29,7 @@ COSTS = {
     "nvls": {"algorithms": ["ring", "tree", "nvls"]},
     "flows": {"flow_bandwidth": "0.4 GB/s", "flows_per_pair": 2, "two_nodes": 0.6},
     "host": {"host_bandwidth": "30 GB/s", "protocols": ["ll", "simple"]},
+    "paced": {"ring_step": {"ll": "5 us", "simple": "40 us"}, "tree_step": "90 us"},
     "losing": {"nodes_exponent": 0.155},
     "slow": {"hop": {"inter": "0.4 ms"}, "base": "9 us", "ramp": "50 us"},
 }
@@ -114,3 +115,15 @@ def test_sockets_on_several_numbers_of_nodes_determine_their_loss():
     assert found.values[0] == pytest.approx(0.3, rel=0.01)
     one = [c.key for c in nccl_constants(cost, points[:12])]
     assert "nodes_exponent" not in one
+
+
+def test_rings_of_three_nodes_or_more_have_steps_to_fit():
+    def keys(collective, nodes):
+        wiring = THIN._replace(world_size=nodes, num_nodes=nodes)
+        points = [CalibrationPoint(collective, 2.0**20, wiring)]
+        return {c.key for c in nccl_constants(NcclCost(), points)}
+
+    steps = {"ring_step.ll", "ring_step.ll128", "ring_step.simple"}
+    assert steps <= keys("all_gather", 3)
+    assert not steps & keys("all_gather", 2)
+    assert not steps & keys("all_to_all", 8)
