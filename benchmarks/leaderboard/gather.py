@@ -40,13 +40,6 @@ Record = dict[str, Any]
 LATER = ("dataparallel", "memory", "pytorch-ddp-2026", "sia/sia-quad_bert.yaml")
 """Folders and files of scenarios that are not among the points yet, or have no times."""
 
-FITTED_THEN: dict[str, int | None] = {
-    "sia/sia-quad_resnet50": 28,
-    "sia/sia-quad_yolov3": None,
-}
-"""The micro-batch whose steps on several ranks constants were fitted to in this version, None for
-none, of scenarios with others since. The other steps stay questions."""
-
 
 def files() -> list[Path]:
     """Scenarios whose points are those of this version."""
@@ -131,8 +124,6 @@ def _step(item: Item) -> Record:
     alone = _micro_step(workload, microbatch)
     tells_of_kernels = alone is None and item.point.role == "calibration"
     role = "given" if item.is_fitted or tells_of_kernels else item.point.role
-    if (name := _name(item)) in FITTED_THEN and made.cluster.world_size > 1:
-        role = "calibration" if microbatch == FITTED_THEN[name] else "predicted"
     kept = getattr(strategy, "param_dtype", None)
     itemsize = numpy_dtype(kept).itemsize if kept else workload.gradient_itemsize
     return {
