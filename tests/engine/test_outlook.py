@@ -163,7 +163,7 @@ def test_minutes_follow_from_simulated_throughput_within_8_percent():
     errors = np.abs([error for path in paths for error in errors_of(path, mlperf_rows())])
     assert len(errors) == 20
     assert errors.mean() < 0.08
-    assert errors.mean() == pytest.approx(0.068, abs=3e-3)
+    assert errors.mean() == pytest.approx(0.055, abs=3e-3)
     assert errors.max() < 0.23
 
 
