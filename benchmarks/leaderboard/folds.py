@@ -4,8 +4,7 @@
     All points of a cluster that nothing was fitted to, by those of role calibration.
 ``model``, ``kind``, ``nodes``, ``collective``
     All points of a model, of a kind of models, on a number of nodes, or of a collective, of a
-    cluster that has several
-    of them.
+    cluster that has several of them.
 ``cluster``
     All points of a site, where machines may share one.
 

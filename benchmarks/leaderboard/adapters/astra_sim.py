@@ -122,6 +122,19 @@ def sharded(point: Point, micro_step: float, seconds: Seconds) -> float | None:
     return float(point["grad_accum"] * (first + then))
 
 
+def overlapped(point: Point, shown: Sequence[Point], seconds: Seconds) -> float | None:
+    """Time of a point by the times of its collectives [s]; None where the rules say nothing."""
+    if point["kind"] == "collective":
+        return seconds(point["collective"], point["nbytes"])
+    compute = device_time(point, shown)
+    if compute is None or point["ranks"] == 1:
+        return compute
+    micro_step = compute / point["grad_accum"]
+    if point["strategy"] in REPLICATED:
+        return replicated(point, micro_step, seconds)
+    return sharded(point, micro_step, seconds) if point["strategy"] in SHARDED else None
+
+
 class AstraSim(Sharing):
     """See the module."""
 
@@ -144,12 +157,4 @@ class AstraSim(Sharing):
         def seconds(name: str, nbytes: float) -> float | None:
             return collective(point, name, nbytes, shares)
 
-        if point["kind"] == "collective":
-            return seconds(point["collective"], point["nbytes"])
-        compute = device_time(point, shown)
-        if compute is None or point["ranks"] == 1:
-            return compute
-        micro_step = compute / point["grad_accum"]
-        if point["strategy"] in REPLICATED:
-            return replicated(point, micro_step, seconds)
-        return sharded(point, micro_step, seconds) if point["strategy"] in SHARDED else None
+        return overlapped(point, shown, seconds)

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from math import floor, log2
 from typing import NamedTuple
 
-from benchmarks.leaderboard.adapters.astra_sim import REPLICATED, SHARDED, replicated, sharded
+from benchmarks.leaderboard.adapters.astra_sim import overlapped
 from benchmarks.leaderboard.adapters.base import Adapter, Answer
-from benchmarks.leaderboard.adapters.figures import device_time
 from benchmarks.leaderboard.folds import Asked
 from benchmarks.leaderboard.points import Point
 
@@ -204,12 +203,4 @@ class NcclTuner(Adapter):
         def seconds(name: str, nbytes: float) -> float | None:
             return collective(point, name, nbytes)
 
-        if point["kind"] == "collective":
-            return seconds(point["collective"], point["nbytes"])
-        compute = device_time(point, shown)
-        if compute is None or point["ranks"] == 1:
-            return compute
-        micro_step = compute / point["grad_accum"]
-        if point["strategy"] in REPLICATED:
-            return replicated(point, micro_step, seconds)
-        return sharded(point, micro_step, seconds) if point["strategy"] in SHARDED else None
+        return overlapped(point, shown, seconds)

@@ -545,7 +545,7 @@ def scenarios_from_table(
             left_out[line] = str(error)
     made, used = list[RowsScenario](), set[str]()
     for group in _groups(rows):
-        builder = _Builder(table.path, folder, compute, source)
+        builder = _GroupedRows(table.path, folder, compute, source)
         scenario, refused = builder.build(group, used)
         left_out |= refused
         made += [] if scenario is None else [scenario]
@@ -602,7 +602,7 @@ def _setup(row: MeasuredRow) -> str:
     return json.dumps({**row.shared, "cluster": nodes}, sort_keys=True)
 
 
-class _Builder:
+class _GroupedRows:
     """Makes the scenario of a group of rows."""
 
     def __init__(self, path: Path, folder: Path, compute: str | None, source: str | None) -> None:
