@@ -194,6 +194,21 @@ def add_models(parser: Parser) -> None:
     parser.add_argument("--set", action="append", default=[], help="resnet50.image_size=64")
 
 
+def per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:
+    """Return micro-batches by model: one for all, or one for each.
+
+    Raises
+    ------
+    ProbeError
+        If there are more or fewer.
+    """
+    if len(sizes) not in (1, len(names)):
+        raise ProbeError(
+            f"--microbatch: {len(sizes)} sizes for {len(names)} models; give one, or one for each."
+        )
+    return dict(zip(names, [*sizes] * (len(names) if len(sizes) == 1 else 1), strict=True))
+
+
 def add_optimizer(parser: Parser) -> None:
     """Add the optimizer."""
     optimizers = one_of("optimizer", ("sgd", "adam", "adamw"))

@@ -61,7 +61,7 @@ def main(given: Sequence[str]) -> None:
         raise ProbeError("--precision: a record is of one precision; run the probe once for each.")
     arguments.check_device(args.device, args.backend, args.ranks_per_device, args.precision)
     models = zoo.chosen(args.models, args.set)
-    microbatch = _per_model(args.microbatch, list(models))
+    microbatch = arguments.per_model(args.microbatch, list(models))
     require_torch()
     about = About(
         backend=args.backend,
@@ -85,14 +85,6 @@ def main(given: Sequence[str]) -> None:
         path = args.scenarios / f"probe_{name}.yaml"
         write_yaml(path, scenario, f"How long does a step of {name} take here under DDP?")
         progress(f"scenario: {path}")
-
-
-def _per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:
-    if len(sizes) not in (1, len(names)):
-        raise ProbeError(
-            f"--microbatch: {len(sizes)} sizes for {len(names)} models; give one, or one for each."
-        )
-    return dict(zip(names, [*sizes] * (len(names) if len(sizes) == 1 else 1), strict=True))
 
 
 def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[str, Any] | None:

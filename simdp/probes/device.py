@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import torch
 
+from simdp.files import write_whole
 from simdp.probes import networks
 from simdp.probes.figures import median
 from simdp.probes.zoo import Settings
@@ -77,11 +81,20 @@ def settle(device: Any) -> None:
         torch.cuda.synchronize(device)
 
 
+def free(device: Any) -> None:
+    """Return the memory of deleted tensors to a device."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 # Device -------------------------------------------------------------------------------------------
 
-MATRIX, TINY_CALLS, REPEATS = 2048, 200, 15
-"""Size of the square matrices of a product, calls of a minimal kernel, and repetitions of each; the
-median counts."""
+MATRIX = {"cpu": 2048, "cuda": 8192}
+"""Size of the square matrices of a product, which fill the device."""
+
+TINY_CALLS, REPEATS = 200, 15
+"""Calls of a minimal kernel, and repetitions of every measurement; the median counts."""
 
 COPY_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
 """Float32 elements copied: on a CPU a bucket, which caches hold in training too; on a GPU beyond
@@ -105,6 +118,7 @@ def machine(device: Any, threads: int) -> dict[str, Any]:
     if device.type == "cuda":
         found |= {
             "gpu": torch.cuda.get_device_name(device),
+            "multiprocessors": torch.cuda.get_device_properties(device).multi_processor_count,
             "gpus": torch.cuda.device_count(),
             "cuda": str(torch.version.cuda),
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
@@ -125,8 +139,7 @@ def _cpu_name() -> str:
 def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
     """Measure a device's figures, as quantities for ``cluster.device`` of a scenario.
 
-    With 16-bit ``precisions`` of `simdp.probes.arguments.PRECISIONS` there are more peaks, and with
-    TF32 that of float32 is TF32's.
+    With TF32 or 16-bit ``precisions`` of `simdp.probes.arguments.PRECISIONS` there are more peaks.
 
     Notes
     -----
@@ -134,11 +147,12 @@ def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
     counts bytes that a copy reads and writes; ``launch`` is the time per minimal kernel, one after
     the other.
     """
-    torch.backends.cuda.matmul.allow_tf32 = "tf32" in precisions
-    dtypes = {"float32": torch.float32}
-    dtypes |= {SHORT[name][0]: SHORT[name][1] for name in precisions if name in SHORT}
+    rates = {"float32": _products(device, torch.float32)}
+    if "tf32" in precisions:
+        rates["tfloat32"] = _products(device, torch.float32, tf32=True)
+    rates |= {SHORT[p][0]: _products(device, SHORT[p][1]) for p in precisions if p in SHORT}
     return {
-        "peak": {name: f"{_products(device, t) / 1e9:.4g} GFLOP/s" for name, t in dtypes.items()},
+        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in rates.items()},
         "efficiency": 1.0,
         "memory": f"{_memory(device) / 1e9:.4g} GB",
         "memory_bandwidth": f"{_copies(device) / 1e9:.4g} GB/s",
@@ -159,10 +173,12 @@ def _seconds(device: Any, work: Callable[[], Any]) -> float:
     return median(times)
 
 
-def _products(device: Any, dtype: Any) -> float:
+def _products(device: Any, dtype: Any, tf32: bool = False) -> float:
     """Return the arithmetic of a product of square matrices [FLOP/s]."""
-    a = torch.randn(MATRIX, MATRIX, device=device).to(dtype)
-    return 2 * MATRIX**3 / _seconds(device, lambda: a @ a)
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    n = MATRIX[device.type]
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    return 2 * n**3 / _seconds(device, lambda: a @ b)
 
 
 def _copies(device: Any) -> float:
@@ -292,6 +308,67 @@ class Stepper:
         for _ in range(steps):
             with around():
                 self.step(model, watch)
-        at = watch.seconds()
-        parts = [[b - a for a, b in zip(at[k::3], at[k + 1 :: 3], strict=False)] for k in range(3)]
-        return StepSeconds([b - a for a, b in zip(at[::3], at[3::3], strict=False)], *parts)
+        return _parts(watch.seconds())
+
+    def issue(self, model: Any, steps: int) -> StepSeconds:
+        """Time the host's part of steps, each of which begins on an idle device.
+
+        On a CPU this is the whole step. A host that waits for the device, as GradScaler does for
+        its check, waits here too.
+        """
+        found = StepSeconds([], [], [], [])
+        for _ in range(steps):
+            settle(self.device)
+            watch = HostClock()
+            watch.mark()
+            self.step(model, watch)
+            for times, more in zip(found, _parts(watch.seconds()), strict=True):
+                times += more
+        settle(self.device)
+        return found
+
+    def memory(self, model: Any, path: Path | None = None) -> dict[str, str]:
+        """Return the CUDA allocator's figures of a step.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The module, or its wrapper.
+        path : Path, optional
+            File of a snapshot of the allocator's history, for torch's memory_viz.
+
+        Returns
+        -------
+        dict
+            Quantities: ``at_rest``, between steps; ``allocated`` and ``reserved``, at most.
+        """
+        settle(self.device)
+        torch.cuda.reset_peak_memory_stats()
+        at_rest = torch.cuda.memory_allocated()
+        if path is not None:
+            torch.cuda.memory._record_memory_history(max_entries=HISTORY)
+        self.step(model, HostClock())
+        settle(self.device)
+        if path is not None:
+            write_whole(path, partial(_snapshot, torch.cuda.memory._snapshot()))
+            torch.cuda.memory._record_memory_history(enabled=None)
+        found = {
+            "at_rest": at_rest,
+            "allocated": torch.cuda.max_memory_allocated(),
+            "reserved": torch.cuda.max_memory_reserved(),
+        }
+        return {name: f"{nbytes / 1e9:.5g} GB" for name, nbytes in found.items()}
+
+
+HISTORY = 200_000
+"""Events of the allocator that a snapshot keeps, at most."""
+
+
+def _snapshot(snapshot: Any, stream: BinaryIO) -> None:
+    pickle.dump(snapshot, stream)
+
+
+def _parts(at: list[float]) -> StepSeconds:
+    """Return the times of steps and of their parts, from an instant and three per step."""
+    parts = [[b - a for a, b in zip(at[k::3], at[k + 1 :: 3], strict=False)] for k in range(3)]
+    return StepSeconds([b - a for a, b in zip(at[::3], at[3::3], strict=False)], *parts)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from simdp.probes import arguments, zoo
-from simdp.probes.arguments import progress, require_torch, run
+from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.figures import (
     LayerTimes,
     median,
     milliseconds,
     percentiles,
 )
-from simdp.probes.record import measured_compute, write_text, write_yaml
+from simdp.probes.record import PARTS, measured_compute, write_text, write_yaml
 
 # Layers -------------------------------------------------------------------------------------------
 
@@ -46,6 +46,9 @@ def parser() -> arguments.Parser:
         help="eager, compiled: as it is, and under torch.compile, whose layers have no times",
     )
     arguments.add_traces(found)
+    found.add_argument(
+        "--memory", type=Path, help="folder: snapshots of the CUDA allocator, for memory_viz"
+    )
     found.add_argument("--out", type=Path, default=Path("probe_layers"), help="folder")
     return found
 
@@ -67,6 +70,8 @@ def main(given: Sequence[str]) -> None:
     from simdp.probes import device as devices
     from simdp.probes.group import RankPlacement, check_devices
 
+    if args.memory is not None and args.device == "cpu":
+        raise ProbeError("--memory: a CPU's allocator keeps no history; write --device cuda.")
     check_devices(1, RankPlacement("gloo", args.device, 1, args.threads))
     torch.set_num_threads(args.threads)
     device = torch.device(args.device, *([0] if args.device == "cuda" else []))
@@ -100,25 +105,71 @@ def _of_precision(
     """Measure one model at every micro-batch."""
     import torch
 
+    from simdp.probes.device import free
+
+    points: list[tuple[int, dict[str, Any]]] = []
+    notes: list[dict[str, Any]] = []
+    for microbatch in args.microbatch:
+        about = f"{name}, {mode}, {precision}, micro-batches of {microbatch}, on {args.device}"
+        stem = f"{name}_{precision}_{microbatch}"
+        try:
+            note, times = _of_microbatch(
+                args, settings, device, mode, precision, microbatch, stem, about
+            )
+            points.append((microbatch, {part: [value] for part, value in times.items()}))
+            progress(f"{about}: {milliseconds(median(times['step']))}")
+        except torch.OutOfMemoryError:
+            note = {"out_of_memory": True}
+            progress(f"{about}: does not fit into the device's memory")
+        free(device)
+        notes.append({"microbatch": microbatch} | note)
+    return {"steps": notes} | ({"compute": measured_compute(points)} if points else {})
+
+
+def _of_microbatch(
+    args: Any,
+    settings: zoo.Settings,
+    device: Any,
+    mode: str,
+    precision: str,
+    microbatch: int,
+    stem: str,
+    about: str,
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Return one micro-batch's part of the record, and the times of its steps [s]."""
     from simdp.probes.device import Stepper
     from simdp.probes.traces import record_trace
 
-    points, notes = [], []
-    for microbatch in args.microbatch:
-        stepper = Stepper(settings, microbatch, precision, args.optimizer, device)
-        model = stepper.module if mode == "eager" else torch.compile(stepper.module)
-        times = stepper.run(model, args.warm_up, args.steps)
-        points.append((microbatch, {part: [value] for part, value in times._asdict().items()}))
-        note = {"microbatch": microbatch, "step_time": percentiles(times.step)}
-        about = f"{name}, {mode}, {precision}, micro-batches of {microbatch}, on {args.device}"
-        stem = f"{name}_{precision}_{microbatch}"
-        if mode == "eager":
-            note |= _of_layers(args, stepper, stem, about)
-        notes.append(note)
-        if args.traces is not None:
-            record_trace(stepper, model, args.traces / f"{stem}_{mode}")
-        progress(f"{about}: {milliseconds(median(times.step))}")
-    return {"steps": notes, "compute": measured_compute(points)}
+    stepper = Stepper(settings, microbatch, precision, args.optimizer, device)
+    model = stepper.module if mode == "eager" else _compiled(stepper.module)
+    times = stepper.run(model, args.warm_up, args.steps)._asdict()
+    note: dict[str, Any] = {"step_time": percentiles(times["step"])}
+    note |= {part: milliseconds(median(times[part])) for part in PARTS}
+    if device.type == "cuda":
+        note |= _of_device(args, stepper, model, f"{stem}_{mode}")
+    if mode == "eager":
+        note |= _of_layers(args, stepper, stem, about)
+    if args.traces is not None:
+        record_trace(stepper, model, args.traces / f"{stem}_{mode}")
+    return note, times
+
+
+def _compiled(module: Any) -> Any:
+    """Return a compiled module, for this micro-batch alone."""
+    import torch
+
+    torch._dynamo.reset()  # else a second micro-batch is compiled for any size
+    return torch.compile(module, dynamic=False)
+
+
+def _of_device(args: Any, stepper: Any, model: Any, stem: str) -> dict[str, Any]:
+    """Measure what only a GPU has: the host's time for a step, and the allocator's memory."""
+    issued = stepper.issue(model, args.steps)
+    path = args.memory and args.memory / f"{stem}.pickle"
+    return {
+        "host": {part: milliseconds(median(times)) for part, times in issued._asdict().items()},
+        "memory": stepper.memory(model, path),
+    }
 
 
 def _of_layers(args: Any, stepper: Any, stem: str, about: str) -> dict[str, Any]:

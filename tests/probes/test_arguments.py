@@ -165,8 +165,8 @@ def test_lists_sizes_and_caps_are_read():
 
 
 def test_a_size_for_all_models_or_one_for_each():
-    assert ddp._per_model([8], ["a", "b"]) == {"a": 8, "b": 8}
-    assert ddp._per_model([8, 4], ["a", "b"]) == {"a": 8, "b": 4}
+    assert arguments.per_model([8], ["a", "b"]) == {"a": 8, "b": 8}
+    assert arguments.per_model([8, 4], ["a", "b"]) == {"a": 8, "b": 4}
 
 
 def test_settings_are_changed_for_one_model_alone():
