@@ -126,7 +126,9 @@ def test_layers_writes_profiles_and_steps(tmp_path, capsys):
 
 
 def test_traces_are_kept_of_steps_as_they_are_and_compiled(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda model, dynamic: torch.nn.Sequential(model))  # is slow
+    monkeypatch.setattr(
+        torch, "compile", lambda model, dynamic: torch.nn.Sequential(model)
+    )  # is slow
     given = ["--models", "mlp", "--set", "mlp.widths=[8, 16, 4]", "--microbatch", "2"]
     traces = ["--modes", "eager,compiled", "--traces", str(tmp_path / "traces")]
     layers.main([*given, *traces, "--steps", "2", "--warm-up", "1", "--out", str(tmp_path)])
