@@ -64,14 +64,14 @@ def main(given: Sequence[str]) -> None:
     args = parser().parse_args(given)
     arguments.check_device(args.device, "gloo", 1, args.precision)
     models = zoo.chosen(args.models, args.set)
+    if args.memory is not None and args.device == "cpu":
+        raise ProbeError("--memory: a CPU's allocator keeps no history; write --device cuda.")
     require_torch()
     import torch
 
     from simdp.probes import device as devices
     from simdp.probes.group import RankPlacement, check_devices
 
-    if args.memory is not None and args.device == "cpu":
-        raise ProbeError("--memory: a CPU's allocator keeps no history; write --device cuda.")
     check_devices(1, RankPlacement("gloo", args.device, 1, args.threads))
     torch.set_num_threads(args.threads)
     device = torch.device(args.device, *([0] if args.device == "cuda" else []))

@@ -3,7 +3,7 @@
 import pytest
 from for_each import for_each
 
-from simdp.probes import arguments, collectives, ddp, layers, zoo
+from simdp.probes import arguments, collectives, contention, ddp, layers, zoo
 from simdp.probes.arguments import ProbeError
 
 HELP = "; see --help."
@@ -22,7 +22,7 @@ def no_torch(monkeypatch):
     monkeypatch.setattr(arguments, "find_spec", lambda name: None)
 
 
-@for_each("main", [ddp.main, collectives.main, layers.main])
+@for_each("main", [ddp.main, collectives.main, layers.main, contention.main])
 def test_without_torch_a_probe_says_what_to_install(main, no_torch):
     assert refusal(main) == (
         "probes: run real torch, which is not installed; pip install 'simdp[torch]'."
@@ -137,6 +137,51 @@ def test_a_collective_needs_two_ranks():
     assert refusal(collectives.main, "--world-sizes", "1,2") == (
         "--world-sizes: 1 rank has no communication; write 2 or more."
     )
+
+
+def test_only_a_gpu_has_an_allocator_with_a_history(no_torch):
+    assert refusal(layers.main, "--memory", "snapshots") == (
+        "--memory: a CPU's allocator keeps no history; write --device cuda."
+    )
+
+
+@for_each(
+    ("given", "line"),
+    [
+        ("50", '50 has no unit; write for example "25 GB/s"'),
+        ("wait,wait", "'wait,wait' has something twice; give each once"),
+        ("5 s", None),
+        ("fast", None),
+    ],
+)
+def test_rates_are_bandwidths_or_wait(given, line):
+    found = refusal(contention.main, "--rates", given)
+    assert found.startswith(f"simdp.probes.contention: argument --rates: {line or ''}")
+    assert found.endswith(HELP)
+    assert contention.parser().parse_args(["--rates", "wait,50 GB/s"]).rates == [0.0, 50e9]
+
+
+@for_each(
+    ("given", "line"),
+    [
+        (
+            ["--blocks", "0"],
+            "simdp.probes.contention: argument --blocks: '0' is not a whole number >= 1; "
+            "see --help.",
+        ),
+        (
+            ["--models", "mlp", "--microbatch", "1,2"],
+            "--microbatch: 2 sizes for 1 models; give one, or one for each.",
+        ),
+        (
+            ["--models", "resnet"],
+            "--models: unknown model 'resnet'; known: mlp, transformer, bert-base, resnet50, gpt2, "
+            "llama-1b. Did you mean 'resnet50'?",
+        ),
+    ],
+)
+def test_contention_refuses_what_ddp_does(given, line, no_torch):
+    assert refusal(contention.main, *given) == line
 
 
 @for_each(
