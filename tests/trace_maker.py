@@ -51,8 +51,8 @@ class RankMaker:
         kernel = self.kernel(start, end, launched, COMMUNICATION, f"ncclDevKernel_{name}", 20)
         self.calls.append((name, start, end, elements, kernel, launched, more))
 
-    def note(self, name, start, end):
-        self.notes.append((name, start, end))
+    def note(self, name, start, end, kind=ANNOTATION, elements=-1):
+        self.notes.append((name, start, end, kind, elements))
 
     def group(self, name, ranks):
         self.groups[name] = TraceGroup(name, "", "nccl", tuple(ranks), len(ranks))
@@ -125,16 +125,17 @@ class RankMaker:
 
     def _host(self, steps):
         rows = sorted(self.notes, key=lambda note: note[1])
-        names, start, end = columns(rows, 3)
+        names, start, end, kind, elements = columns(rows, 5)
         known, codes = coded(names)
         return HostEvents(
             names=known,
             name=codes,
-            kind=np.full(len(rows), ANNOTATION),
+            kind=np.array(kind, dtype=np.int64),
             start=np.array(start, dtype=float),
             end=np.array(end, dtype=float),
             thread=np.zeros(len(rows), dtype=np.int64),
             step=step_of(steps, start),
+            elements=np.array(elements, dtype=np.int64),
         )
 
 

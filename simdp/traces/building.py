@@ -256,6 +256,7 @@ def _trace(
         host=host_of(host, names, steps, origin),
         remarks=(*remarks, *noted),
         machine=_machine(file.head),
+        on_host=without,
     )
 
 
@@ -282,7 +283,7 @@ def _on_host(
     calls = calls_of(notes)
     codes = [code for code, name in enumerate(names) if name.startswith(BACKENDS)]
     rows: Ints = np.flatnonzero(np.isin(host["name"], codes))
-    table = standing_in(host, [(c.start, c.end, c.thread) for c in calls], rows.tolist())
+    table = standing_in(host, names, [(c.start, c.end, c.thread) for c in calls], rows.tolist())
     place = {
         (int(table["start"][row]), int(table["end"][row]), int(table["stream"][row])): row
         for row in np.flatnonzero(table["kind"] == COMMUNICATION).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from simdp.arrays import Array, Bools, Floats, Ints
 from simdp.traces.gathering import Note, collective_name, dtype_name, kernel_name, note_name
-from simdp.traces.intervals import union
+from simdp.traces.intervals import Instants, union
 from simdp.traces.rows import (
     COMMUNICATION,
     COMPUTE,
@@ -180,7 +180,8 @@ def host_of(host: Table, names: Sequence[str], steps: TraceSteps, origin: int) -
     start = seconds(host["start"], origin)
     kept, name = named(host["name"], names)
     end = seconds(host["end"], origin)
-    return HostEvents(kept, name, host["kind"], start, end, host["thread"], step_at(steps, start))
+    step, elements = step_at(steps, start), host["elements"]
+    return HostEvents(kept, name, host["kind"], start, end, host["thread"], step, elements)
 
 
 def launches_of(device: Table, host: Table) -> Ints:
@@ -238,13 +239,20 @@ def is_without_device(device: Table) -> bool:
     return not (device["kind"] != SYNC).any()
 
 
-def standing_in(host: Table, calls: Sequence[tuple[int, int, int]], sent: Sequence[int]) -> Table:
-    """Take outermost operators for kernels, without the calls of collectives within them.
+def standing_in(
+    host: Table,
+    names: Sequence[str],
+    calls: Sequence[tuple[int, int, int]],
+    sent: Sequence[int],
+) -> Table:
+    """Take outermost operators for kernels, without calls of collectives and waiting for them.
 
     Parameters
     ----------
     host : Table
         In order.
+    names : sequence of str
+        Of all events.
     calls : sequence of (start, end, thread)
         When the host called a collective [ns].
     sent : sequence of int
@@ -258,7 +266,7 @@ def standing_in(host: Table, calls: Sequence[tuple[int, int, int]], sent: Sequen
     ops = np.flatnonzero(host["kind"] == OP)
     threads = Threads(host["start"][ops], host["end"][ops], host["thread"][ops])
     whole = ops[threads.is_outermost]
-    inner = _inner(host, whole, calls)
+    inner = _inner(host, whole, [*calls, *_held_up(host, ops, names, sent)])
     pieces = [piece for row in whole.tolist() for piece in _left(host, row, inner.get(row, []))]
     kind = np.repeat([COMPUTE, COMMUNICATION], [len(pieces), len(sent)])
     pieces += [(row, int(host["start"][row]), int(host["end"][row])) for row in sent]
@@ -268,6 +276,44 @@ def standing_in(host: Table, calls: Sequence[tuple[int, int, int]], sent: Sequen
     table |= {"stream": host["thread"][row], "op": row, "pid": host["pid"][row]}
     table |= {"device": nothing, "correlation": nothing, "nbytes": nothing, "own_step": nothing}
     return in_order(table)
+
+
+HELD_UP = 50_000
+"""Least time in which a node of autograd without an operator waits for a collective [ns]."""
+
+ENGINE = "autograd::engine::"
+"""Beginning of events of nodes of autograd; those of the functions in them have no namespace."""
+
+WAITS = ("_c10d_functional::wait_tensor", "c10d::barrier", "c10d::monitored_barrier_")
+"""Operators that only wait."""
+
+
+def _held_up(
+    host: Table, ops: Ints, names: Sequence[str], sent: Sequence[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Start, end and thread of where operators wait for collectives.
+
+    There a collective is under way, and nothing but nodes of autograd is on the thread, such as
+    those with hooks: operators in them compute, they do not.
+    """
+    if not len(sent) or not len(ops):
+        return
+    rows, origin = np.array(sent), int(host["start"][ops[0]])
+
+    def instants(chosen: Ints) -> Instants:
+        start, end = (host[key][chosen] - origin for key in ("start", "end"))
+        return Instants.of(start.astype(np.float64), end.astype(np.float64))
+
+    under_way = instants(rows)
+    nodes = [name in WAITS or name.startswith(ENGINE) or "::" not in name for name in names]
+    holds: Bools = np.array(nodes, dtype=bool)[host["name"]]
+    for thread in np.unique(host["thread"][ops]).tolist():
+        mine = ops[host["thread"][ops] == thread]
+        works = instants(mine[~holds[mine]])
+        waits = instants(mine[holds[mine]]).without(works).both(under_way)
+        long = waits.end - waits.start >= HELD_UP
+        for start, end in zip(waits.start[long].tolist(), waits.end[long].tolist(), strict=True):
+            yield origin + int(start), origin + int(end), thread
 
 
 def _inner(

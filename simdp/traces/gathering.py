@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from math import prod
 from typing import Any, NamedTuple
 
 from simdp.traces.rows import (
@@ -16,6 +17,7 @@ from simdp.traces.rows import (
     OP,
     RUNTIME,
     SET,
+    SIZED,
     SYNC,
     IntTable,
     NameTable,
@@ -202,6 +204,14 @@ Row = tuple[str, int, int, dict[str, Any]]
 """Of an event: its name, start and end [ns], and its fields."""
 
 
+def elements_of(shapes: Any, place: int) -> int:
+    """Count the elements of one of an operator's inputs; -1 if its shape is unknown."""
+    shape = shapes[place] if isinstance(shapes, list) and place < len(shapes) else None
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        return -1
+    return whole(prod(shape)) if shape else -1
+
+
 class Note(NamedTuple):
     """A host event that describes a collective."""
 
@@ -236,7 +246,9 @@ class Gathered:
 
     def __init__(self) -> None:
         self.names, self.places = NameTable(), Places()
-        self.host = IntTable("name", "kind", "start", "end", "thread", "correlation", "pid")
+        self.host = IntTable(
+            "name", "kind", "start", "end", "thread", "correlation", "pid", "elements"
+        )
         self.device = IntTable(
             "name", "kind", "start", "end", "stream", "device", "correlation", "nbytes", "pid",
             "own_step",
@@ -279,7 +291,8 @@ class Gathered:
         if not (type(thread) is type(pid) is int and 0 <= thread < FAR and 0 <= pid < FAR):
             thread, pid = self.places.number(thread), self.places.number(pid)
         correlation = whole(args.get("correlation")) if kind == RUNTIME else -1
-        self.host.add((self.names.code(name), kind, start, end, thread, correlation, pid))
+        size = elements_of(args.get("Input Dims"), SIZED[name]) if name in SIZED else -1
+        self.host.add((self.names.code(name), kind, start, end, thread, correlation, pid, size))
         number = args.get("Ev Idx")
         if type(number) is int and number < FAR:
             self.num_numbered += 1

@@ -5,14 +5,18 @@ their clocks: the median over all of them, which a few late ends do not move. Co
 same by process group and sequence number; without numbers by their order in each step, or in the
 trace. Order alone is wrong where events were dropped or a trace was cut: if the ends of one pairing
 do not agree, collectives of one name are paired by their ends.
+
+Without a device, as with gloo, the threads of a backend swap collectives and leave them apart.
+There, collectives of one name and size are paired in order, step by step, and the clocks of the
+files are one clock unless by them a collective ends on a rank before it begins on another.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,6 +39,18 @@ LEAST_SHARE = 0.2
 MOST_CALLS = 500
 """Calls of one name whose ends are compared, at most."""
 
+MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives that no rank leaves before all have entered."""
+
+ALMOST_ALL = 0.98
+"""Share of the collectives that clocks of one host hold in order; events may be paired wrongly."""
+
+ONE_CLOCK = 1e-3
+"""Clocks of one host, as the threads of a backend read them, differ by less [s]."""
+
+
+Key = TypeVar("Key")
+
 
 class Signature(NamedTuple):
     """Properties that are equal on all ranks; -1 and empty where they are not known."""
@@ -52,8 +68,11 @@ class GroupCalls(NamedTuple):
     places: Ints
     sequence: Ints
     step: Ints
-    end: Floats  # on the rank's own clock [s]; `(num_calls,)`
+    # start, end: on the rank's own clock [s]; `(num_calls,)`
+    start: Floats
+    end: Floats
     signatures: list[Signature]  # of each call
+    on_host: bool = False  # whether a backend without a device carried them out
 
 
 class CallPairs(NamedTuple):
@@ -65,6 +84,10 @@ class CallPairs(NamedTuple):
     theirs: Ints
     apart: Floats  # difference of their ends [s]; `(num_pairs,)`
     by_ends: bool  # whether they were paired by their ends
+    # least, most: differences of the clocks by which neither rank leaves a collective before the
+    # other one enters it; infinite for calls with a device [s]; `(num_pairs,)`
+    least: Floats
+    most: Floats
 
 
 def pair(ours: GroupCalls, theirs: GroupCalls, apart: float, of: tuple[str, int, int]) -> CallPairs:
@@ -82,12 +105,24 @@ def pair(ours: GroupCalls, theirs: GroupCalls, apart: float, of: tuple[str, int,
     for mine, other, sure in _orders(ours, theirs):
         differ = theirs.end[other] - ours.end[mine]
         if sure:
-            return CallPairs(of, mine, other, differ, by_ends=False)
+            return _pairs(ours, theirs, of, mine, other)
         near = np.abs(differ - np.median(differ)) <= _tolerance(ours) if len(differ) else differ
         if len(near) and near.mean() >= MOST_AGREE:
-            return CallPairs(of, mine[near], other[near], differ[near], by_ends=False)
-    mine, other = _by_ends(ours, theirs, apart)
-    return CallPairs(of, mine, other, theirs.end[other] - ours.end[mine], by_ends=True)
+            return _pairs(ours, theirs, of, mine[near], other[near])
+    return _pairs(ours, theirs, of, *_by_ends(ours, theirs, apart))._replace(by_ends=True)
+
+
+def _pairs(
+    ours: GroupCalls, theirs: GroupCalls, of: tuple[str, int, int], mine: Ints, other: Ints
+) -> CallPairs:
+    """The pairs of two ranks, and what they say of their clocks."""
+    least, most = np.full(len(mine), -np.inf), np.full(len(mine), np.inf)
+    if ours.on_host and theirs.on_host:
+        meets = np.array([ours.signatures[i].name in MEETINGS for i in mine.tolist()], dtype=bool)
+        least[meets] = (theirs.start[other] - ours.end[mine])[meets]
+        most[meets] = (theirs.end[other] - ours.start[mine])[meets]
+    apart = theirs.end[other] - ours.end[mine]
+    return CallPairs(of, mine, other, apart, False, least, most)
 
 
 def _orders(ours: GroupCalls, theirs: GroupCalls) -> Iterator[tuple[Ints, Ints, bool]]:
@@ -95,12 +130,29 @@ def _orders(ours: GroupCalls, theirs: GroupCalls) -> Iterator[tuple[Ints, Ints, 
     if _numbered(ours) and _numbered(theirs):
         _, mine, other = np.intersect1d(ours.sequence, theirs.sequence, return_indices=True)
         yield mine, other, True
+    if ours.on_host and theirs.on_host:
+        of_size = [_of_size(calls) for calls in (ours, theirs)]
+        same = sorted(set(of_size[0]) & set(of_size[1]))
+        if same:
+            yield _at(of_size[0], same), _at(of_size[1], same), True
     if (ours.step >= 0).all() and (theirs.step >= 0).all():
         keys = [_within(calls.step) for calls in (ours, theirs)]
         both = sorted(set(keys[0]) & set(keys[1]))
         yield _at(keys[0], both), _at(keys[1], both), False
     n = min(len(ours.places), len(theirs.places))
     yield np.arange(n), np.arange(n), False
+
+
+def _of_size(calls: GroupCalls) -> dict[tuple[Signature, int, int], int]:
+    """Signature, step and place among those of both, of each call."""
+    seen = Counter[tuple[Signature, int]]()
+    found = dict[tuple[Signature, int, int], int]()
+    for place, (signature, step) in enumerate(
+        zip(calls.signatures, calls.step.tolist(), strict=True)
+    ):
+        found[signature, step, seen[signature, step]] = place
+        seen[signature, step] += 1
+    return found
 
 
 def _numbered(calls: GroupCalls) -> bool:
@@ -116,7 +168,7 @@ def _within(steps: Ints) -> dict[tuple[int, int], int]:
     return found
 
 
-def _at(keys: dict[tuple[int, int], int], chosen: Sequence[tuple[int, int]]) -> Ints:
+def _at(keys: dict[Key, int], chosen: Sequence[Key]) -> Ints:
     return np.array([keys[key] for key in chosen], dtype=np.int64)
 
 
@@ -256,6 +308,7 @@ def _by_path(line: RankTimeline) -> dict[str, dict[MessagePath, GroupCalls]]:
                 places,
                 np.full(len(places), -1),
                 steps_at(line, places),
+                calls.start[places],
                 calls.end[places],
                 [Signature("message", -1, "")] * len(places),
             )
@@ -302,15 +355,20 @@ class MatchedCollective:
     start: Floats
     end: Floats
     size: int | None  # ranks of the group
+    one_clock: bool = False  # whether its ranks are known to have one clock; they may leave apart
 
     @property
     def last(self) -> int:
         """Place of the timeline that came last: the shortest, since all leave together."""
+        if self.one_clock:
+            return int(self.ranks[np.argmax(self.start)])
         return int(self.ranks[np.argmin(self.end - self.start)])
 
     @property
     def shortest(self) -> float:
         """Its time on the rank that came last [s]."""
+        if self.one_clock:
+            return max(float(self.end.min() - self.start.max()), 0.0)
         return float((self.end - self.start).min())
 
     @property
@@ -334,6 +392,7 @@ class MatchedTraces:
     unmatched: int  # collectives of one rank only
     # of two ranks each: a send, and its receive
     messages: list[MatchedCollective] = field(default_factory=list)
+    one_clock: bool = False  # whether the clocks of the files are one, without a device
 
     @property
     def every(self) -> list[MatchedCollective]:
@@ -362,8 +421,14 @@ def match(lines: Sequence[RankTimeline]) -> MatchedTraces:
                 apart = float(origin[reference] - origin[other])
                 pairs.append(pair(ours, theirs, apart, (group, reference, other)))
     sent = exchanges(lines, origin)
-    offset = _offsets(lines, pairs, [one.pairs for one in sent], origin)
-    collectives = list(_joined(lines, calls, pairs, offset))
+    one_clock = _is_one_clock(lines, pairs, origin)
+    if one_clock:
+        offset = origin[0] - origin
+    else:
+        offset = _offsets(lines, pairs, [one.pairs for one in sent], origin)
+    collectives = [
+        replace(one, one_clock=one_clock) for one in _joined(lines, calls, pairs, offset)
+    ]
     used = sum(len(collective.ranks) for collective in collectives)
     every = sum(len(found.places) for rank in calls for found in rank.values())
     return MatchedTraces(
@@ -372,6 +437,7 @@ def match(lines: Sequence[RankTimeline]) -> MatchedTraces:
         {found.of[0] for found in pairs if found.by_ends},
         every - used if len(lines) > 1 else 0,
         [message for one in sent for message in _messages(lines, one, offset)],
+        one_clock,
     )
 
 
@@ -403,7 +469,13 @@ def _calls(line: RankTimeline) -> dict[str, GroupCalls]:
         places = chosen[keys == key]
         signatures = [signature_of(line, place) for place in places.tolist()]
         found[key] = GroupCalls(
-            places, calls.sequence[places], steps_at(line, places), calls.end[places], signatures
+            places,
+            calls.sequence[places],
+            steps_at(line, places),
+            calls.start[places],
+            calls.end[places],
+            signatures,
+            line.trace.on_host,
         )
     return found
 
@@ -434,6 +506,21 @@ def _offsets(
                     offset[b] = offset[a] + apart
                     reached.append(b)
     return np.where(np.isnan(offset), origin[0] - origin, offset)
+
+
+def _is_one_clock(
+    lines: Sequence[RankTimeline], pairs: Sequence[CallPairs], origin: Floats
+) -> bool:
+    """Whether no rank, by the clocks of the files, leaves a collective before others enter it."""
+    if len(lines) < 2 or not all(line.trace.on_host for line in lines):
+        return False
+    for found in pairs:
+        apart = float(origin[found.of[1]] - origin[found.of[2]])
+        meets = np.isfinite(found.least)
+        held = (found.least - ONE_CLOCK <= apart) & (apart <= found.most + ONE_CLOCK)
+        if not meets.any() or held[meets].mean() < ALMOST_ALL:
+            return False
+    return bool(pairs)
 
 
 def _messages(

@@ -135,6 +135,16 @@ class TraceKernels:
 OP, ANNOTATION, RUNTIME = range(3)
 """Kinds of host events: operators, annotations, calls of the device's runtime and driver."""
 
+SIZED = {
+    "aten::linear": 0,
+    "aten::conv1d": 0,
+    "aten::conv2d": 0,
+    "aten::conv3d": 0,
+    "aten::embedding": 1,
+    "torch::autograd::AccumulateGrad": 0,
+}
+"""Operators whose inputs tell the size of a batch, or of a gradient: which input does."""
+
 HOST_KINDS = ("op", "annotation", "runtime")
 """The kinds in words, by their codes."""
 
@@ -151,6 +161,7 @@ class HostEvents:
     end: Floats
     thread: Ints  # on which thread
     step: Ints  # index of the step in which it began, or -1
+    elements: Ints  # of the tensor that `SIZED` names; -1 unknown, and of all others
 
     def __len__(self) -> int:
         return len(self.start)
@@ -203,6 +214,7 @@ class RankTrace:
     host: HostEvents  # events of the host
     remarks: tuple[str, ...]  # missing, cut, sampled or unusual data: whole sentences
     machine: str | None = None  # catalogue name of the job's machine; only in simdp's own traces
+    on_host: bool = False  # whether there is no device, so that operators stand for kernels
 
 
 # Rows ---------------------------------------------------------------------------------------------

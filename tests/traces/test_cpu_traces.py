@@ -111,3 +111,34 @@ def test_with_a_device_the_hosts_collectives_are_kept_too(tmp_path):
     assert names(trace.collectives) == ["all_reduce", "all_reduce"]
     assert trace.collectives.kernel.tolist() == [-1, 1]
     assert len(trace.kernels) == 3
+
+
+def test_a_node_of_autograd_that_waits_for_a_collective_does_not_compute(tmp_path):
+    node = "autograd::engine::evaluate_function: RegisterPostBackwardFunctionBackward"
+    listed = [
+        step(1, 0, 1000),
+        event("cpu_op", node, 10, 600),
+        event("cpu_op", "RegisterPostBackwardFunctionBackward", 11, 590),
+        event("cpu_op", "aten::copy_", 20, 30),
+        event("cpu_op", "aten::add", 560, 30),
+        event("cpu_op", "aten::mm", 700, 200),
+        gloo(100, 400),
+        gloo(700, 200, tid=202),
+    ]
+    kernels = trace_of(tmp_path, listed).kernels
+    at = kernels.kind == COMPUTE
+    assert kernels.start[at] * 1e6 == pytest.approx([10, 500, 700])
+    assert kernels.end[at] * 1e6 == pytest.approx([100, 610, 900]), "operators are never waiting"
+
+
+def test_sizes_of_batches_and_gradients_are_kept(tmp_path):
+    dims = {"Input Dims": [[32, 8], [4, 8], [4]]}
+    listed = [
+        event("cpu_op", "aten::linear", 10, 20, **dims),
+        event("cpu_op", "aten::linear", 40, 20),
+        event("cpu_op", "aten::relu", 70, 20, **dims),
+        event("cpu_op", "torch::autograd::AccumulateGrad", 100, 20, **{"Input Dims": [[4, 8]]}),
+        event("cpu_op", "aten::embedding", 130, 20, **{"Input Dims": [[9, 9], [2, "x"]]}),
+    ]
+    host = trace_of(tmp_path, listed).host
+    assert host.elements.tolist() == [256, -1, -1, 32, -1]

@@ -1,5 +1,7 @@
 """Collectives of ranks are matched, and their clocks aligned; ranks of other jobs are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from trace_maker import RankMaker, job
@@ -217,3 +219,63 @@ def test_ranks_without_a_common_step_are_refused():
         maker.call("all_reduce", 0.2, 0.3, sequence=1, launched=0.1)
     words = "no step in it is in the traces of all 2 ranks; profile the same steps"
     refused([maker.trace() for maker in makers], words)
+
+
+def on_host(makers):
+    """Traces without a device."""
+    return [replace(maker.trace(), on_host=True) for maker in makers]
+
+
+def swapped(origins=(0, 0)):
+    """Two ranks whose backend has two threads: on one, the second collective begins first.
+
+    A slow rank leaves the first later than the other rank by 3 ms.
+    """
+    makers = [RankMaker(rank, 2, origin_ns=origins[rank]) for rank in range(2)]
+    for rank, maker in enumerate(makers):
+        for number in range(4):
+            at = number * 0.1 - origins[rank] * 1e-9
+            maker.step(number + 1, at, at + 0.1)
+            large, small = ((0.010, 0.052), (0.0101, 0.051)) if rank else ((0.01, 0.049),) * 2
+            shift = 0.03 * (rank == 1)
+            maker.call("all_reduce", at + large[0] + shift, at + large[1], launched=at)
+            start = at + small[0] + shift - 0.0002 * (rank == 1)
+            maker.call("all_reduce", start, at + small[1], elements=10, launched=at)
+    return on_host(makers)
+
+
+def test_without_a_device_collectives_are_paired_by_size_in_each_step():
+    found = put(swapped())
+    assert (len(found.collectives), found.unmatched, found.by_ends) == (8, 0, set())
+    for collective in found.collectives:
+        assert len(set(collective.signatures)) == 1
+        assert collective.last == 1
+    assert found.one_clock
+
+
+def test_clocks_of_one_host_are_those_of_the_files_though_ranks_leave_apart():
+    found = put(swapped(origins=(0, 70_000_000)))
+    assert found.offset == pytest.approx([0.0, -0.07])
+    assert found.collectives[0].shortest == pytest.approx(0.049 - 0.0399)
+
+
+def test_clocks_by_which_a_rank_leaves_before_another_enters_are_not_one():
+    traces = swapped(origins=(0, 70_000_000))
+    apart = [traces[0], replace(traces[1], origin_ns=5_000_000_000)]
+    found = put(apart)
+    assert not found.one_clock
+    assert found.offset == pytest.approx([0.0, -0.07], abs=4e-3)
+
+
+def test_a_call_that_one_rank_lacks_leaves_the_other_pairs_as_they_are():
+    traces = swapped()
+    calls = traces[1].collectives
+    kept = np.arange(len(calls)) != 3
+    cut = type(calls)(
+        **{
+            name: column[kept] if isinstance(column, np.ndarray) else column
+            for name, column in vars(calls).items()
+        }
+    )
+    found = put([traces[0], replace(traces[1], collectives=cut)])
+    assert (len(found.collectives), found.unmatched, found.by_ends) == (7, 1, set())

@@ -150,6 +150,8 @@ def calls_of(
             number = matched[one]
             collective = found.every[number]
             middle = max(start, end - transfers[number])
+            if collective.one_clock:
+                middle = max(start, min(float(collective.start.max()), end))
             late = collective.last if collective.shortest <= 1.5 * transfers[number] else UNKNOWN
             listed.append(
                 CollectiveCharge(
