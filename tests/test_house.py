@@ -204,6 +204,13 @@ def test_only_the_root_and_its_door_import_the_command_line():
     assert {user for user in users if top(user) != "cli"} <= {"", "__main__"}
 
 
+def test_only_their_command_imports_the_probes():
+    users = {
+        module for module in MODULES for name in imports(module) if name.startswith("simdp.probes")
+    }
+    assert {user for user in users if top(user) != "probes"} == {"cli.probe"}
+
+
 def test_no_imports_go_in_circles():
     waiting = {
         module: {ours(name) for name in imports(module, types_too=False)} - {None, "", module}

@@ -150,6 +150,15 @@ COMMANDS = {
             "torchrun --nnodes 2 --nproc-per-node gpu --cluster dgx-h100 train.py",
         ),
     ),
+    "probe": Command(
+        "probe:probe",
+        "Measure this machine with real torch: a machine file, a scenario and a report.",
+        (
+            "probe",
+            "probe --device cuda --models resnet50,gpt2 --microbatch 1,8 --minutes 10",
+            "probe --device cpu --world-sizes 1,2 --out runs/mine",
+        ),
+    ),
     "validate": Command(
         "validate:validate",
         "Compare simulated with measured times: every point, and the errors of each cluster.",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
 from simdp.errors import SimdpError, unknown_name
@@ -78,6 +80,47 @@ def _read(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+END = "\0"
+"""Last line of `printed_lines`, since a helper process of the ranks may keep the pipe open."""
+
+
+@contextmanager
+def printed_lines(show: Callable[[str], None]) -> Iterator[None]:
+    """Pass each line that this process and its ranks print to ``show``, instead of printing it.
+
+    ``show`` is called in another thread.
+    """
+    reading, writing = os.pipe()
+    kept = os.dup(STDOUT)
+    thread = Thread(target=_pass_on, args=(reading, show), daemon=True)
+    thread.start()
+    try:
+        with os.fdopen(writing, "w", buffering=1) as stream:
+            os.dup2(writing, STDOUT)
+            try:
+                with redirect_stdout(stream):
+                    yield
+            finally:
+                os.dup2(kept, STDOUT)
+                stream.write(f"\n{END}\n")
+    finally:
+        os.close(kept)
+        thread.join()
+
+
+STDOUT = 1
+"""File descriptor of the standard output, which ranks inherit."""
+
+
+def _pass_on(reading: int, show: Callable[[str], None]) -> None:
+    with os.fdopen(reading, errors="replace") as stream:
+        for line in stream:
+            if line == f"{END}\n":
+                return
+            if line.strip():
+                show(line.rstrip())
+
+
 # Arguments ----------------------------------------------------------------------------------------
 
 T = TypeVar("T")
@@ -89,6 +132,7 @@ PRECISIONS = ("full", "tf32", "bf16", "fp16")
 
 BACKENDS = ("gloo", "nccl")
 DEVICES = ("cpu", "cuda")
+OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
 class Parser(argparse.ArgumentParser):
@@ -211,7 +255,7 @@ def per_model(sizes: Sequence[int], names: Sequence[str]) -> dict[str, int]:
 
 def add_optimizer(parser: Parser) -> None:
     """Add the optimizer."""
-    optimizers = one_of("optimizer", ("sgd", "adam", "adamw"))
+    optimizers = one_of("optimizer", OPTIMIZERS)
     parser.add_argument("--optimizer", type=optimizers, default="sgd")
 
 

@@ -58,11 +58,13 @@ def _reduce(full: Any, part: Any, group: Any) -> Call:
 
 
 def _all_gather(full: Any, part: Any, group: Any) -> Call:
-    return lambda: dist.all_gather_into_tensor(full, part, group=group)
+    call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.14 on
+    return lambda: call(full, part, group=group)
 
 
 def _reduce_scatter(full: Any, part: Any, group: Any) -> Call:
-    return lambda: dist.reduce_scatter_tensor(part, full, group=group)
+    call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return lambda: call(part, full, group=group)
 
 
 def _all_to_all(full: Any, part: Any, group: Any) -> Call:

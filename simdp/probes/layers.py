@@ -80,6 +80,7 @@ def main(given: Sequence[str]) -> None:
         "probe": "layers",
         "machine": devices.machine(device, args.threads),
         "device": devices.figures(device, args.precision),
+        "optimizer": args.optimizer,
         "models": made,
     }
     path = args.out / "steps.yaml"

@@ -1,0 +1,353 @@
+"""The report of `python -m simdp probe`: what was measured, what no profile has, and what is sent.
+
+Plain text. The figures come from the records, and from the comparison with simulated steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import fill
+from typing import Any, NamedTuple
+
+from simdp.probes.arguments import per_model
+from simdp.probes.figures import percent
+from simdp.probes.findings import MACHINE, MORE, SCENARIO, Findings, device_figures
+from simdp.results.collective import bus_bandwidth_factor, read_nccl_tables
+from simdp.units import parse
+
+WIDTH = 80
+
+HOST_BOUND, DEVICE_BOUND = 0.9, 0.7
+"""Shares of a step that issuing it takes: from the first on the host is the bound, up to the second
+the device."""
+
+SIMILAR = 0.05
+"""Share of a step by which layers with hooks may differ from a step without them."""
+
+Plain = dict[str, Any]
+
+
+class Prediction(NamedTuple):
+    """A measured step and the simulated one."""
+
+    scenario: str  # its name
+    setting: str  # how the point differs from the scenario
+    measured: float  # [s]
+    simulated: float  # [s]
+    is_predicted: bool  # whether nothing was calibrated on it
+
+
+class StepRow(NamedTuple):
+    """The parts of a step without DDP; times in seconds, memory in bytes, None where there is none.
+
+    Attributes
+    ----------
+    model, precision, microbatch
+        The step.
+    step, forward, backward, update : float
+        Medians of the step and its parts.
+    layers : float or None
+        Sum of the layers' times in the profile.
+    issue : float or None
+        Of the host, for a step that begins on an idle GPU.
+    allocated : float or None
+        Peak of the allocator.
+    """
+
+    model: str
+    precision: str
+    microbatch: int
+    step: float
+    forward: float
+    backward: float
+    update: float
+    layers: float | None
+    issue: float | None
+    allocated: float | None
+
+    @property
+    def hooks(self) -> float:
+        """The layers' times over the step without its update; 0 without a profile."""
+        return 0.0 if self.layers is None else self.layers + self.update - self.step
+
+    @property
+    def bound(self) -> str:
+        """``host`` where the device waits for the host, else ``device``, or ``both`` in between."""
+        share = 0.0 if self.issue is None else self.issue / self.step
+        return "host" if share >= HOST_BOUND else "both" if share > DEVICE_BOUND else "device"
+
+
+def step_rows(found: Findings) -> list[StepRow]:
+    """Return the steps of all models, precisions and micro-batches that fit into memory."""
+    return [
+        _row(model, precision, step)
+        for model, precision, step in _steps(found)
+        if not step.get("out_of_memory")
+    ]
+
+
+def _steps(found: Findings) -> Iterator[tuple[str, str, Plain]]:
+    for name, record in found.layers.items():
+        for precision, part in record["models"][name]["precisions"].items():
+            for step in part["steps"]:
+                yield name, precision, step
+
+
+def _row(model: str, precision: str, step: Plain) -> StepRow:
+    memory, host = step.get("memory", {}), step.get("host", {})
+    return StepRow(
+        model,
+        precision,
+        step["microbatch"],
+        parse(step["step_time"]["p50"], "time"),
+        parse(step["forward"], "time"),
+        parse(step["backward"], "time"),
+        parse(step["update"], "time"),
+        _parsed(step.get("sum_of_layers"), "time"),
+        _parsed(host.get("step"), "time"),
+        _parsed(memory.get("allocated"), "data size"),
+    )
+
+
+def _parsed(text: str | None, dimension: str) -> float | None:
+    return None if text is None else parse(text, dimension)
+
+
+# Report ------------------------------------------------------------------------------------------
+
+
+def report(found: Findings, predictions: Sequence[Prediction], seconds: float) -> str:
+    """Format the report of some findings, which took ``seconds``."""
+    sections = [
+        _machine(found, seconds),
+        _of_steps(found),
+        _of_profiles(step_rows(found)),
+        _of_collectives(found),
+        _of_ddp(found),
+        _of_predictions(predictions),
+        _not_measured(found),
+        _to_send(found),
+    ]
+    return "\n".join("".join(f"{line}\n" for line in section) for section in sections if section)
+
+
+def _machine(found: Findings, seconds: float) -> list[str]:
+    machine, device = found.machine, device_figures(found.records)
+    software = [f"{key} {machine[key]}" for key in ("torch", "cuda", "nccl") if key in machine]
+    parts = [_count(machine["gpus"], "GPU")] if "gpus" in machine else []
+    parts += [_count(machine["cores"], "core"), *software]
+    peaks = [f"{_tera(rate)} in {dtype}" for dtype, rate in device["peak"].items()]
+    return [
+        f"{machine.get('gpu', machine['cpu'])}: {', '.join(parts)}",
+        f"  products         {', '.join(peaks)}",
+        f"  memory           {device['memory']}, copied at {device['memory_bandwidth']}",
+        f"  smallest kernel  {device['launch']}",
+        f"  measured in      {seconds / 60:.1f} minutes",
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _tera(rate: str) -> str:
+    return f"{parse(rate, 'compute rate') / 1e12:.4g} TFLOP/s"
+
+
+def _of_steps(found: Findings) -> list[str]:
+    """Format the steps without DDP, their bound, and their memory."""
+    rows = step_rows(found)
+    if not rows:
+        return []
+    has_host = any(row.issue is not None for row in rows)
+    heads = ["model", "precision", "batch", "step", "forward", "backward", "update"]
+    heads += ["issue", "bound", "memory"] * has_host
+    cells = [
+        [
+            *(row.model, row.precision, str(row.microbatch)),
+            *map(_ms, (row.step, row.forward, row.backward, row.update)),
+            *([_ms(row.issue), row.bound, _gigabytes(row.allocated)] * has_host),
+        ]
+        for row in rows
+    ]
+    lines = ["Steps without DDP [ms]" + ", peak of memory [GB]" * has_host]
+    lines += _table(heads, cells, 2)
+    if has_host:
+        count = sum(row.bound == "host" for row in rows)
+        lines += _wrapped(
+            f"issue: time of the host for a step that begins on an idle GPU. Where it is "
+            f"{percent(HOST_BOUND)} of the step or more, in {count} of {len(rows)} steps here, the "
+            "GPU waits for the host: the bound is the host, and a larger micro-batch costs little."
+        )
+    else:
+        lines += _wrapped("A CPU computes in the calls of torch: no host bounds these steps.")
+    full = [
+        f"{name}, {precision}, {step['microbatch']}"
+        for name, precision, step in _steps(found)
+        if step.get("out_of_memory")
+    ]
+    return lines + (_wrapped(f"did not fit into memory: {'; '.join(full)}") if full else [])
+
+
+def _of_profiles(rows: Sequence[StepRow]) -> list[str]:
+    """Format what of each step is in no layer's profile, and what a profile has too much."""
+    rows = [row for row in rows if row.layers is not None]
+    if not rows:
+        return []
+    cells = [
+        [
+            *(row.model, row.precision, str(row.microbatch)),
+            *map(_ms, (row.step, row.layers)),
+            _share(row.step - (row.layers or 0.0), row.step),
+            _share(row.update, row.step),
+            _share(-row.hooks, row.step),
+        ]
+        for row in rows
+    ]
+    heads = ["model", "precision", "batch", "step", "layers", "not in it", "update", "other"]
+    lines = ["Steps and the profiles of their layers [ms]", *_table(heads, cells, 2)]
+    lines += _wrapped(
+        "layers: the sum of a profile. not in it: the share of the step that is in no layer's "
+        "times. It is made up of the optimizer's update, and of what else forward and backward "
+        "take: gaps in which the device waits for the host, or, where it is negative, what the "
+        "hooks that time the layers cost. The loss counts with the last layer, and modules without "
+        "parameters with the layer before them."
+    )
+    good = [row for row in rows if abs(row.hooks) <= SIMILAR * row.step]
+    if len(good) < len(rows):
+        lines += _wrapped(
+            f"Profiles within {percent(SIMILAR)} of the step without its update: "
+            f"{_named(good) if good else 'none'}. Take the others for shares of layers only."
+        )
+    return lines
+
+
+def _named(rows: Sequence[StepRow]) -> str:
+    return "; ".join(f"{row.model}, {row.precision}, {row.microbatch}" for row in rows)
+
+
+def _of_collectives(found: Findings) -> list[str]:
+    """Format the smallest and the largest size of each collective."""
+    cells = []
+    for n, path in sorted(found.logs.items()):
+        for log in read_nccl_tables(path):
+            first, last = log.rows[0], log.rows[-1]
+            factor = bus_bandwidth_factor(str(log.collective), n) or 1.0
+            busbw = last.nbytes * factor / last.seconds / 1e9
+            cells.append(
+                [
+                    *(str(log.collective), str(n), f"{first.seconds * 1e6:.4g}"),
+                    *(f"{last.nbytes / 2**20:.4g}", f"{last.seconds * 1e3:.4g}", f"{busbw:.3g}"),
+                ]
+            )
+    if not cells:
+        return []
+    heads = ["collective", "ranks", "smallest [us]", "largest [MiB]", "[ms]", "busbw [GB/s]"]
+    return ["Collectives", *_table(heads, cells, 1)]
+
+
+def _of_ddp(found: Findings) -> list[str]:
+    """Format DDP's steps, and how much of a step communication adds."""
+    cells = []
+    for name, record in found.ddp.items():
+        given = record["settings"]
+        microbatch = per_model(given["microbatch"], given["models"])[name]
+        for run in record["models"][name]["runs"]:
+            if run["variant"] in ("baseline", "ddp"):
+                exposed = run.get("exposed_communication", {}).get("over_skipped")
+                cells.append(
+                    [
+                        *(name, run["variant"], str(microbatch), str(run["world_size"])),
+                        run.get("bucket_cap", "-"),
+                        _ms(parse(run["step_time"]["p50"], "time")),
+                        "-" if exposed is None else exposed.removesuffix(" ms"),
+                        run["noise"],
+                    ]
+                )
+    if not cells:
+        return []
+    heads = ["model", "step", "batch", "ranks", "buckets", "[ms]", "exposed [ms]", "noise"]
+    lines = ["Steps of DDP, and without it (baseline)", *_table(heads, cells, 2)]
+    return lines + _wrapped(
+        "exposed: over the same step whose buckets are not sent. noise: how much the medians of "
+        "rounds differ; other programs on the machine make it larger."
+    )
+
+
+def _of_predictions(predictions: Sequence[Prediction]) -> list[str]:
+    """Format simulated beside measured steps."""
+    if not predictions:
+        return []
+    cells = [
+        [
+            *(one.scenario, one.setting, "predicted" if one.is_predicted else "calibration"),
+            *(_ms(one.measured), _ms(one.simulated)),
+            f"{one.simulated / one.measured - 1:+.1%}".replace("%", " %"),
+        ]
+        for one in predictions
+    ]
+    heads = ["scenario", "point", "role", "measured", "simulated", "error"]
+    errors = [abs(p.simulated / p.measured - 1) for p in predictions if p.is_predicted]
+    lines = ["Simulated steps [ms]", *_table(heads, cells, 3)]
+    if errors:
+        mean = percent(sum(errors) / len(errors))
+        return [*lines, f"{mean} off in the mean of {_count(len(errors), 'predicted step')}"]
+    return lines + _wrapped("Steps of one rank calibrate; there is none of more ranks to predict.")
+
+
+def _not_measured(found: Findings) -> list[str]:
+    lines = [line for part, why in found.failures for line in _wrapped(f"{part}: {why}", "  ")]
+    return ["Not measured", *lines] if lines else []
+
+
+def _to_send(found: Findings) -> list[str]:
+    """Format which files help simdp, and what they hold."""
+    scenarios = [SCENARIO, f"{MORE}/"] if len(found.ddp) > 1 else [SCENARIO] * bool(found.ddp)
+    folders = ["layers/"] * bool(found.layers) + ["ddp/"] * bool(found.ddp)
+    files = [MACHINE, *scenarios, *folders, *(log.name for log in found.logs.values())]
+    return [
+        "What to send back",
+        *_wrapped(
+            f"This folder: {', '.join(files)} and report.txt, as an archive at an issue of simdp's "
+            "tracker. The files hold times, sizes, settings of the models above, and names and "
+            "versions of the CPU, the GPU, the system and torch; the logs also the host's name, in "
+            "the lines that begin with '#  Rank', which may be replaced. They hold no data, no "
+            "weights, no code and no paths. Add what the machine cannot tell of itself: how its "
+            "GPUs and nodes are joined (nvidia-smi topo -m), and whether others used it meanwhile."
+        ),
+    ]
+
+
+# Tables ------------------------------------------------------------------------------------------
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> list[str]:
+    """Align columns: the first ``texts`` to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: Iterable[str]) -> str:
+        aligned = [
+            cell.ljust(width) if place < texts else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return f"  {'  '.join(aligned)}".rstrip()
+
+    return [line(heads), *map(line, rows)]
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent=2 * indent, break_on_hyphens=False
+    ).splitlines()
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
+
+
+def _gigabytes(nbytes: float | None) -> str:
+    return "-" if nbytes is None else f"{nbytes / 1e9:.3g}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{round(100 * part / whole)} %"
