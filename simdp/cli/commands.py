@@ -121,9 +121,10 @@ COMMANDS = {
     ),
     "diagnose": Command(
         "diagnose:diagnose",
-        "Diagnose a real job's step time from its traces, and list remedies.",
+        "Diagnose why a real job is slow or stops, from traces and logs, and list remedies.",
         (
             "diagnose traces/",
+            "diagnose train.log nccl.log topo.txt",
             "diagnose rank0.pt.trace.json.gz --machine dgx-a100",
             "diagnose traces/ --json --no-remedies > diagnosis.json",
             "diagnose --step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb --model bert-large",

@@ -1,9 +1,11 @@
-"""``diagnose``: why a job's step takes as long as it does, from its traces, or from two figures."""
+"""``diagnose``: why a job is slow or stops, from its traces and logs, or from two figures."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,13 +17,14 @@ if TYPE_CHECKING:
     from simdp.results.diagnosis import Diagnosis
 
 
-Traces = Annotated[
-    Path | None,
+Files = Annotated[
+    list[Path] | None,
     typer.Argument(
-        metavar="TRACE|FOLDER",
-        help="A trace of torch.profiler or of simdp (.json, .json.gz), a folder or .tar.gz "
-        "with one per rank, dumps of NCCL's flight recorder, or JSON of DDP's logging data. "
-        "Without one: --step, --comm and --gpus.",
+        metavar="FILE|FOLDER|- ...",
+        help="Traces of torch.profiler or of simdp (.json, .json.gz), a folder or .tar.gz "
+        "with one per rank, dumps of NCCL's flight recorder, JSON of DDP's logging data, and text: "
+        "NCCL watchdog, NCCL_DEBUG=INFO, nccl-tests, nvidia-smi topo -m, out-of-memory, tqdm; - "
+        "is standard input. Without any: --step, --comm and --gpus.",
     ),
 ]
 MachineName = Annotated[
@@ -46,7 +49,8 @@ DeviceName = Annotated[
 ModelName = Annotated[
     str | None,
     typer.Option(
-        help="No trace: a name of `list models`, or a mapping as in YAML.",
+        help="A name of `list models`, or a mapping as in YAML: of the job without a trace, or "
+        "of the tensors whose sizes are in a log.",
         autocompletion=MODELS,
     ),
 ]
@@ -83,7 +87,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, only.")]
 
 
 def diagnose(
-    path: Traces = None,
+    paths: Files = None,
     machine: MachineName = None,
     step: Step = None,
     comm: Comm = None,
@@ -99,7 +103,7 @@ def diagnose(
     no_remedies: NoRemedies = False,
     as_json: AsJson = False,
 ) -> int:
-    """Diagnose a real job's step time from its traces, and list remedies."""
+    """Diagnose why a real job is slow or stops, from traces and logs, and list remedies."""
     from simdp.files import whole_files
 
     named = None if machine is None else str(machine)
@@ -114,7 +118,7 @@ def diagnose(
         "microbatch": microbatch,
         "precision": precision,
     }
-    found, title, command = _found(path, named, options, not no_remedies)
+    found, title, command = _found(paths or [], named, options, not no_remedies)
     if out is not None:
         with whole_files(out.parent) as add:
             add(out.name, lambda stream: put(stream, found.to_json()))
@@ -131,26 +135,30 @@ def diagnose(
 
 
 def _found(
-    path: Path | None, machine: str | None, options: dict[str, Any], remedies: bool
+    paths: list[Path], machine: str | None, options: dict[str, Any], remedies: bool
 ) -> tuple[Diagnosis, str, list[str]]:
-    """The diagnosis of traces or of measured values; its title and command line."""
+    """The diagnosis of files or of measured values; its title and command line."""
     from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
-    from simdp.studies import diagnose as study
 
     given = {name: value for name, value in options.items() if value is not None}
     of_machine = ["--machine", machine] if machine else []
-    if path is not None:
+    if paths:
+        model = given.pop("model", None)
         if given:
             option = f"--{next(iter(given))}"
             why = f"contradict each other, as {option} is for a job without a trace"
-            raise ScenarioError([f"{path}, {option}: {why}; leave one of them out."])
-        found = study.diagnose(path, machine=machine, remedies=remedies)
-        return found, path.name, ["diagnose", str(path), *of_machine]
+            raise ScenarioError([f"{paths[0]}, {option}: {why}; leave one of them out."])
+        raw = None if model is None else parse_yaml(model, "--model")
+        found = _of_files(paths, machine, remedies, raw)
+        names = ["standard input" if str(path) == "-" else path.name for path in paths]
+        title = names[0] if len(names) == 1 else f"{len(names)} files"
+        command = ["diagnose", *map(str, paths), *(["--model", model] if model else [])]
+        return found, title, [*command, *of_machine]
     if not given:
         raise ScenarioError(
             [
-                "TRACE, --step: neither given; give a trace, or, without one, for example "
+                "FILE, --step: neither given; give a trace or a log, or, without one, for example "
                 "--step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb."
             ]
         )
@@ -167,3 +175,26 @@ def _found(
     what = options["model"] or (f"{parameters} parameters" if parameters else "a job")
     title = f"{what} on {job.machine}"
     return diagnose_reported(job, remedies), title, [*command, *of_machine]
+
+
+STANDARD_INPUT = "standard input"
+
+
+def _of_files(paths: list[Path], machine: str | None, remedies: bool, model: Any) -> Diagnosis:
+    """Diagnose files, of which ``-`` is read from standard input."""
+    from simdp.errors import ScenarioError
+    from simdp.studies import diagnose as study
+
+    if paths.count(Path("-")) > 1:
+        raise ScenarioError(["-: given twice; standard input can be read once."])
+    with TemporaryDirectory() as folder:
+        piped = Path(folder) / STANDARD_INPUT
+        if Path("-") in paths:
+            with piped.open("wb") as stream:
+                copyfileobj(sys.stdin.buffer, stream)
+        files = [piped if str(path) == "-" else path for path in paths]
+        try:
+            return study.diagnose(files, machine=machine, remedies=remedies, model=model)
+        except ScenarioError as error:
+            named = [line.replace(str(piped), STANDARD_INPUT) for line in error.problems]
+            raise ScenarioError(named) from None

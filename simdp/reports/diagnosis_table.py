@@ -14,6 +14,7 @@ from simdp.results.diagnosis import CollectiveRow, Diagnosis, Finding, Remedy
 
 LINES = 20  # lines of a diagnosis
 MOST_REPORTED = 32  # lines for a job without a trace, which has sentences only
+MOST_CAUSES = 3  # causes of texts with all they say
 TRACE_OF = 1e-4  # least part of a step that is shown
 MAIN_LINES = 5  # most lines of evidence of the main cause
 SHOWN_COLLECTIVES = 3
@@ -28,10 +29,10 @@ def page(found: Diagnosis, name: str = "") -> RenderableType:
 
 def lines(found: Diagnosis, name: str = "") -> list[str]:
     """List the lines of a diagnosis; ``name`` is the file or folder."""
-    head = [*wrap(headline(found, name), WIDTH), *_parts(found), *_expected(found)]
+    head = [*wrap(headline(found, name), WIDTH), *_texts(found), *_parts(found), *_expected(found)]
     verdict = [*_verdict(found)]
     told = [*head, *verdict, *_mismatches(found), *_ranks(found), *_buckets(found)]
-    most = MOST_REPORTED if found.source == "reported" else LINES
+    most = MOST_REPORTED if _is_told(found) else LINES
     told += _collectives(found, most - len(told))
     room = max(most - len(told), 0)
     return [*told, *_remarks(found.remarks, room)][:most]
@@ -43,6 +44,11 @@ def headline(found: Diagnosis, name: str) -> str:
     of = f" of {world}" if world > found.num_ranks else ""
     who = f"{found.num_ranks}{of} rank{'s' * (found.num_ranks > 1 or bool(of))}"
     title = f"{name}: {who}" if name else who
+    if found.source == "log":
+        kinds = dict.fromkeys(kind for row in found.sources for kind in row.kinds)
+        ranks = f", {who}" if found.num_ranks else ""
+        step = f", a step takes {seconds(found.step_time_s)}" if found.step_time_s else ""
+        return f"{name or 'text'}: {'; '.join(kinds)}{ranks}{step}"
     if found.step_time_s is None:
         return f"{title}, no steps" if found.source in ("kineto", "simdp") else title
     line = f"{title}, step {seconds(found.step_time_s)}"
@@ -52,6 +58,13 @@ def headline(found: Diagnosis, name: str) -> str:
         times = [seconds(found.spread_s[key]) for key in ("min", "median", "max")]
         line += f" (mean of {found.num_steps}; min, median, max {', '.join(times)})"
     return line
+
+
+def _texts(found: Diagnosis) -> Iterator[str]:
+    """List the texts besides traces and dumps."""
+    if found.source != "log" and found.sources:
+        told = [f"{one.name} ({', '.join(one.kinds)})" for one in found.sources]
+        yield from wrap(f"  and text: {'; '.join(told)}", WIDTH, subsequent_indent="    ")
 
 
 def _parts(found: Diagnosis) -> Iterator[str]:
@@ -108,23 +121,49 @@ def _of(value: float, step: float | None) -> str:
     return seconds(value) + (f" ({percent(value / step)})" if step else "")
 
 
+def _is_told(found: Diagnosis) -> bool:
+    """Return whether causes have sentences, and there are no rows below them."""
+    return found.source in ("reported", "log")
+
+
 def _verdict(found: Diagnosis) -> Iterator[str]:
     if not found.verdict:
         if not found.mismatches and found.source == "flight_record":
             yield "verdict: ranks agree on all collectives that their dumps hold"
+        elif found.source == "log":
+            yield "verdict: none of the known causes"
         return
     first, *others = found.verdict
     written = wrap(f"verdict: {finding(first)}", WIDTH, subsequent_indent="  ")
-    yield from written[: None if found.source == "reported" else MAIN_LINES]
+    yield from written[: None if _is_told(found) or first.confidence else MAIN_LINES]
+    yield from _comparison(first)
     for remedy in different(first.remedies)[:SHOWN_REMEDIES]:
         line = f"  helps: {helps(found, remedy)}"
         yield from wrap(line, WIDTH, subsequent_indent="    ")
-    also = [f"{one.cause}{share_of(one)}{ranks_of(one)}" for one in others]
-    if found.source == "reported":  # there is room for all that is known of it
-        for one in others:
-            yield from wrap(f"also: {finding(one)}", WIDTH, subsequent_indent="  ")
-    elif also:
+    told = others if found.source == "reported" else [one for one in others if one.confidence]
+    for one in told[: None if found.source == "reported" else MOST_CAUSES - 1]:
+        yield from wrap(f"also: {finding(one)}", WIDTH, subsequent_indent="  ")
+        yield from _comparison(one)
+    left = [one for one in others if one not in told[: MOST_CAUSES - 1]]
+    also = [f"{one.cause}{share_of(one)}{ranks_of(one)}" for one in left]
+    if found.source != "reported" and also:
         yield from wrap(f"also: {', '.join(also)}", WIDTH, subsequent_indent="  ")
+
+
+def _comparison(one: Finding) -> Iterator[str]:
+    for line in comparison(one):
+        yield from wrap(f"  {line}", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def comparison(one: Finding) -> Iterator[str]:
+    """Write what is expected, what was obtained, and the remedy of a finding in text."""
+    for label, text in (
+        ("expected", one.expected),
+        ("obtained", one.obtained),
+        ("helps", one.remedy),
+    ):
+        if text:
+            yield f"{label}: {text}"
 
 
 def finding(one: Finding) -> str:
@@ -151,7 +190,9 @@ def different(remedies: Sequence[Remedy]) -> list[Remedy]:
 
 
 def share_of(found: Finding) -> str:
-    """Write a cause's share of the step, after a blank; empty if it has none."""
+    """Write a cause's share of the step, or how sure it is; empty if it has neither."""
+    if found.share is None:
+        return f", {found.confidence}" if found.confidence else ""
     return "" if found.cause == "desynchronised" else f" {percent(found.share)}"
 
 

@@ -210,6 +210,20 @@ def read_nccl_tables(path: Path) -> list[NcclLog]:
     return [_joined(path, found, name) for name, found in sorted(by_name.items())]
 
 
+def nccl_tables(text: str, name: str) -> list[NcclLog]:
+    """Read the tables in a text of any kind, one `NcclLog` for each collective; empty without any.
+
+    A collective without a name is an all_reduce. ``name`` is the file of errors. Raises a
+    ScenarioError for an invalid table.
+    """
+    by_name: dict[str, list[_Table]] = {}
+    for table in _tables(Path(name), text.splitlines()):
+        if table.times:
+            named = table.collective or _in_name(Path(name).stem) or "all_reduce"
+            by_name.setdefault(named, []).append(table)
+    return [_joined(Path(name), found, each) for each, found in sorted(by_name.items())]
+
+
 def _read_tables(path: Path) -> list[_Table]:
     lines = read_text(path, "a log of nccl-tests is text").splitlines()
     tables = [table for table in _tables(path, lines) if table.times]

@@ -18,6 +18,30 @@ Cause = Literal[
     "desynchronised",
     "unexplained",
 ]
+"""Causes that traces show."""
+
+TextCause = Literal[
+    "cross_socket",
+    "different_transports",
+    "fragmentation",
+    "host_out_of_memory",
+    "network_interface",
+    "no_gpudirect",
+    "no_peer_access",
+    "one_network_card",
+    "out_of_memory",
+    "pci_access_control",
+    "rank_failed",
+    "shared_memory_full",
+    "socket_transport",
+    "uneven_steps",
+    "unused_parameters",
+    "version_mismatch",
+]
+"""Causes that only text shows."""
+
+Confidence = Literal["certain", "likely", "possible"]
+"""How sure a cause is: the text says so, the evidence fits it best, or it fits too."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +56,32 @@ class Remedy:
 class Finding:
     """One cause of the step's time."""
 
-    cause: Cause
-    share: float  # part of the step, 0 to 1
+    cause: Cause | TextCause
+    share: float | None  # part of the step, 0 to 1; None where no step is known
     evidence: str  # a sentence with figures
     ranks: tuple[int, ...] = ()  # ranks responsible; empty for all, or for a rank without a trace
     # of a step [s]; None without steps. For a straggler, the time that the longest waiting rank
     # waits for it, as in ``waits`` and in ``late_s`` of its own row.
     seconds: float | None = None
     remedies: tuple[Remedy, ...] = ()  # the best first; none where nothing can be simulated
+    # expected, obtained, remedy, confidence: of findings in text; empty and None for traces
+    expected: str = ""
+    obtained: str = ""
+    remedy: str = ""
+    confidence: Confidence | None = None
+
+    @property
+    def worth(self) -> float:
+        """Its share; 0 where no step is known."""
+        return self.share or 0.0
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """One text of a diagnosis."""
+
+    name: str  # file
+    kinds: tuple[str, ...]  # what was found in it
 
 
 @dataclass(frozen=True)
@@ -162,8 +204,8 @@ class MatchRow:
 class Diagnosis(Inline):
     """Diagnosis of a job from its traces; means per step and over ranks, in seconds."""
 
-    # ``"kineto"``, ``"simdp"``, ``"flight_record"``, ``"ddp_logging"``; ``"reported"`` without a
-    # trace
+    # ``"kineto"``, ``"simdp"``, ``"flight_record"``, ``"ddp_logging"``, ``"log"``; ``"reported"``
+    # without a trace
     source: str
     step_time_s: float | None  # None where the traces have no steps
     # compute_s, exposed_comm_s, hidden_comm_s, idle_s: times of devices; of the whole trace without
@@ -206,6 +248,7 @@ class Diagnosis(Inline):
     collectives: tuple[CollectiveRow, ...] = ()
     waits: tuple[WaitRow, ...] = ()
     mismatches: tuple[MatchRow, ...] = ()
+    sources: tuple[SourceRow, ...] = ()  # texts, besides traces and dumps
     remarks: tuple[str, ...] = ()  # missing or unusual data
 
     def to_json(self) -> str:

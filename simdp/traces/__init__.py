@@ -1,7 +1,8 @@
-"""Traces of real jobs: Kineto's, simdp's, NCCL's flight recorder, DDP's logging data."""
+"""What real jobs record: traces, NCCL's flight recorder, DDP's logging data, and text."""
 
 from simdp.traces.ddp_files import DdpLogging
 from simdp.traces.flight_files import FlightEntry, FlightRecord, GroupStatus
+from simdp.traces.mixture import JobFiles, sort_files
 from simdp.traces.rows import (
     ANNOTATION,
     COMMUNICATION,
@@ -47,6 +48,7 @@ __all__ = [
     "FlightRecord",
     "GroupStatus",
     "HostEvents",
+    "JobFiles",
     "PathKind",
     "RankTrace",
     "TraceCollectives",
@@ -58,4 +60,5 @@ __all__ = [
     "read_flight_records",
     "read_trace",
     "read_traces",
+    "sort_files",
 ]

@@ -238,6 +238,25 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]|[(}\]]")
 _DUMP = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id|entries)"')
 
 
+def kinds_of(path: Path) -> list[PathKind]:
+    """Detect what a file or a folder holds, from the beginnings of files; text is no such kind.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such path.
+    """
+    path = Path(path)
+    if path.is_dir():
+        kinds = {kind for file in files_in(path) if (kind := _kind_of_file(file))}
+        folders: tuple[PathKind, ...] = ("traces", "flight_records")
+        return [kind for kind in folders if kind in kinds]
+    if is_packed_folder(path):
+        return ["traces"]
+    found = _kind_of_file(path)
+    return [] if found is None else [found]
+
+
 def kind_of(path: Path) -> PathKind:
     """Detect the content of a path from the beginning of its first file.
 
@@ -246,17 +265,10 @@ def kind_of(path: Path) -> PathKind:
     ScenarioError
         If there is no such path, or it holds nothing that is read here.
     """
-    path = Path(path)
-    if path.is_dir():
-        kinds = {kind for file in _files(path) if (kind := _kind_of_file(file))}
-        for kind in ("traces", "flight_records"):
-            if kind in kinds:
-                return kind  # type: ignore[return-value, unused-ignore]
-    elif is_packed_folder(path):
-        return "traces"
-    elif found := _kind_of_file(path):
-        return found
-    raise ScenarioError([f"{path}: holds nothing that is read here; allowed are {ALLOWED}."])
+    found = kinds_of(path)
+    if not found:
+        raise ScenarioError([f"{path}: holds nothing that is read here; allowed are {ALLOWED}."])
+    return found[0]
 
 
 def read_trace(path: Path) -> RankTrace:
@@ -275,25 +287,29 @@ def read_trace(path: Path) -> RankTrace:
     return found[0]
 
 
-def read_traces(path: Path) -> list[RankTrace]:
+def read_traces(path: Path | Sequence[Path]) -> list[RankTrace]:
     """Read the traces of one or more ranks of one job, sorted by rank.
 
     Parameters
     ----------
-    path : Path
-        A file, a folder with one file per rank, or a ``.tar.gz`` of those. A trace that simdp
-        wrote holds all its ranks.
+    path : Path, or sequence of Path
+        A file, a folder with one file per rank, or a ``.tar.gz`` of those; or several of these. A
+        trace that simdp wrote holds all its ranks.
 
     Raises
     ------
     ScenarioError
         If there is no such path, or no trace in it, or its files are not of one job.
     """
+    if not isinstance(path, str | Path):
+        if len(path) > 1:
+            return _of_one_job(path[0], [trace for one in path for trace in of_path(Path(one))])
+        path = path[0]
     return of_path(Path(path))
 
 
-def read_flight_records(path: Path) -> list[FlightRecord]:
-    """Read dumps of NCCL's flight recorder, pickled or JSON: a file, or a folder of them.
+def read_flight_records(path: Path | Sequence[Path]) -> list[FlightRecord]:
+    """Read dumps of NCCL's flight recorder, pickled or JSON: files, or folders of them.
 
     No pickle can run code: only Python's own containers are accepted.
 
@@ -302,13 +318,16 @@ def read_flight_records(path: Path) -> list[FlightRecord]:
     ScenarioError
         If there is no such path, or no dump in it, or one needs a global.
     """
-    path = Path(path)
-    if not path.is_dir():
-        return flight_files.of_path(path, [path])
-    files = [file for file in _files(path) if _kind_of_file(file) == "flight_records"]
-    if not files:
-        raise ScenarioError([f"{path}: no dump is in this folder; {flight_files.WANTED}."])
-    return flight_files.of_path(path, files)
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+    files = list[Path]()
+    for one in paths:
+        found = [one]
+        if one.is_dir():
+            found = [file for file in files_in(one) if _kind_of_file(file) == "flight_records"]
+        if not found:
+            raise ScenarioError([f"{one}: no dump is in this folder; {flight_files.WANTED}."])
+        files += found
+    return flight_files.of_path(paths[0], files)
 
 
 def read_ddp_logging(path: Path) -> DdpLogging:
@@ -322,7 +341,8 @@ def read_ddp_logging(path: Path) -> DdpLogging:
     return ddp_files.read(Path(path))
 
 
-def _files(path: Path) -> list[Path]:
+def files_in(path: Path) -> list[Path]:
+    """Files of a folder, sorted; a ScenarioError if they are too many."""
     files = sorted(file for file in path.iterdir() if file.is_file())
     if len(files) > MAX_FILES:
         raise ScenarioError(

@@ -66,21 +66,28 @@ def page(found: Diagnosis, command: Sequence[str] = (), title: str = "") -> Page
 def _verdict(found: Diagnosis) -> Iterator[Section]:
     if found.verdict:
         first, *others = found.verdict
-        lines = [diagnosis_table.finding(first)]
+        lines = [diagnosis_table.finding(first), *diagnosis_table.comparison(first)]
         lines += [
             f"helps: {diagnosis_table.helps(found, one)}"
             for one in diagnosis_table.different(first.remedies)[:2]
         ]
         yield Verdict("Verdict", lines, "warning")
         if others:
-            yield Verdict("Other causes", [diagnosis_table.finding(one) for one in others])
+            told = [
+                line
+                for one in others
+                for line in (diagnosis_table.finding(one), *diagnosis_table.comparison(one))
+            ]
+            yield Verdict("Other causes", told)
     elif not found.mismatches:
-        yield Verdict("Verdict", ["No rank disagrees with another."], "good")
+        what = "None of the known causes." if found.source == "log" else ""
+        yield Verdict("Verdict", [what or "No rank disagrees with another."], "good")
 
 
 def _summary(found: Diagnosis) -> Section:
     step = found.step_time_s
     tiles = [Tile("ranks", str(found.num_ranks), f"of {found.world_size or found.num_ranks}")]
+    rows = [Row(one.name, one.name, ", ".join(one.kinds)) for one in found.sources]
     if step is not None:
         spread = found.spread_s
         said = f"{seconds(spread['min'])} to {seconds(spread['max'])}" if spread else ""
@@ -92,7 +99,6 @@ def _summary(found: Diagnosis) -> Section:
         ):
             if value is not None:
                 tiles.append(Tile(name, percent(value / step), seconds(value)))
-    rows = list[Row]()
     if found.num_steps:
         said = f"{found.num_steps}, {found.steps_are}".removesuffix(", ")
         rows.append(Row("steps", "steps", said))

@@ -1,17 +1,20 @@
-"""Diagnoses the step time of a real job from its traces."""
+"""Diagnoses a real job from its traces, dumps and logs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from simdp.errors import ScenarioError
 from simdp.results.diagnosis import Diagnosis, RankRow, StepRow
 from simdp.studies.diagnose.buckets import Buckets, buckets_of, diagnose_logging
 from simdp.studies.diagnose.case import Case, case_of
+from simdp.studies.diagnose.joined import joined
+from simdp.studies.diagnose.logs import diagnose_logs
 from simdp.studies.diagnose.mismatches import diagnose_flight, disagreement, mismatches
 from simdp.studies.diagnose.rows import (
     all_step_rows,
@@ -25,28 +28,36 @@ from simdp.studies.diagnose.rows import (
 from simdp.studies.diagnose.verdict import critical_steps, findings, with_remedies
 from simdp.traces import (
     RankTrace,
-    kind_of,
     read_ddp_logging,
     read_flight_records,
     read_traces,
+    sort_files,
 )
 from simdp.traces.matching import check_one_job
 
 
 def diagnose(
-    traces: Path | str | Sequence[RankTrace], *, machine: str | None = None, remedies: bool = True
+    traces: Path | str | Sequence[Path | str] | Sequence[RankTrace],
+    *,
+    machine: str | None = None,
+    remedies: bool = True,
+    model: Any = None,
 ) -> Diagnosis:
-    """Diagnose a job from what its ranks recorded.
+    """Diagnose a job from what its ranks recorded, and from its logs.
 
     Parameters
     ----------
-    traces : Path, str, or sequence of RankTrace
-        A trace, a folder or archive with one per rank, dumps of NCCL's flight recorder, or DDP's
-        logging data; or traces that were read already.
+    traces : Path, str, sequence of those, or sequence of RankTrace
+        Traces, or folders or archives with one per rank; dumps of NCCL's flight recorder; DDP's
+        logging data; text of the NCCL watchdog, NCCL, nccl-tests, ``nvidia-smi topo -m``, torch's
+        memory, and progress; in any mixture. Or traces that were read already.
     machine : str or None
         Whose links the job used: a name of the catalogue, a machine's file, or a scenario.
     remedies : bool
         Whether to simulate what would help.
+    model : object
+        Model as in YAML, whose tensors sizes in text are compared with; by default those of a
+        config.json among the files, else all presets.
 
     Returns
     -------
@@ -56,17 +67,36 @@ def diagnose(
     Raises
     ------
     ScenarioError
-        If there is nothing readable, it is not of one job, or there is no such machine.
+        If there is nothing readable, it is not of one job, or there is no such machine or model.
     """
     if isinstance(traces, str | Path):
-        path = Path(traces)
-        kind = kind_of(path)
-        if kind == "flight_records":
-            return diagnose_flight(read_flight_records(path))
-        if kind == "ddp_logging":
-            return diagnose_logging(read_ddp_logging(path))
-        traces = read_traces(path)
-    return _of_traces(traces, machine, remedies)
+        traces = [traces]
+    if all(isinstance(one, RankTrace) for one in traces):
+        return _of_traces(cast("Sequence[RankTrace]", traces), machine, remedies)
+    return _of_files([Path(cast("str", one)) for one in traces], machine, remedies, model)
+
+
+def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model: Any) -> Diagnosis:
+    files = sort_files(paths)
+    models = {str(path): {"kind": "transformers", "path": str(path)} for path in files.configs}
+    if model is not None:
+        models = {model if isinstance(model, str) else "--model": model}
+    parts = list[Diagnosis]()
+    if files.traces:
+        parts.append(_of_traces(read_traces(files.traces), machine, remedies))
+    if files.flight_records:
+        parts.append(diagnose_flight(read_flight_records(files.flight_records)))
+    parts += [diagnose_logging(read_ddp_logging(path)) for path in files.ddp_logging]
+    if files.logs:
+        parts.append(diagnose_logs(files.logs, models, machine))
+    if not parts:
+        raise ScenarioError(
+            [
+                f"{files.configs[0]}: is a model, whose tensors sizes in a log are compared with; "
+                "give a log, too."
+            ]
+        )
+    return joined(parts)
 
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:

@@ -287,8 +287,8 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
     named = job.model is not None or job.parameters is not None
     found = _Job(job, links) if named else None
     verdict = list(found.findings(remedies) if found else _derived(job, links))
-    verdict = [one for one in verdict if one.share >= LEAST]
-    verdict.sort(key=lambda one: (one.cause == "compute_bound" or one.share < WORTH, -one.share))
+    verdict = [one for one in verdict if one.worth >= LEAST]
+    verdict.sort(key=lambda one: (one.cause == "compute_bound" or one.worth < WORTH, -one.worth))
     remarks = [*found.remarks] if found else []
     assumed = "links as in" if job.assumed else "on"
     return Diagnosis(

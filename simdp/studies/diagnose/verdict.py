@@ -341,7 +341,7 @@ def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Fi
         if seconds >= MENTIONED * critical.window
         and not (lacks_events and cause in ("launch_bound", "compute_bound"))
     ]
-    made.sort(key=lambda one: -one.share)
+    made.sort(key=lambda one: -one.worth)
     made = _compute_before_minor_causes(made)
     return _slow_first(made)
 
@@ -354,7 +354,7 @@ def _finding(
 
 
 def _compute_before_minor_causes(made: list[Finding]) -> list[Finding]:
-    worth = [one for one in made if one.cause != "compute_bound" and one.share >= WORTH]
+    worth = [one for one in made if one.cause != "compute_bound" and one.worth >= WORTH]
     compute = [one for one in made if one.cause == "compute_bound"]
     small = [one for one in made if one not in worth and one not in compute]
     return [*worth, *compute, *small]
@@ -365,7 +365,7 @@ def _slow_first(made: list[Finding]) -> list[Finding]:
     causes = [one.cause for one in made]
     if "slow_link" in causes and "exposed_communication" in causes:
         slow, open_ = causes.index("slow_link"), causes.index("exposed_communication")
-        if open_ < slow and made[slow].share >= WORTH:
+        if open_ < slow and made[slow].worth >= WORTH:
             made.insert(open_, made.pop(slow))
     return made
 
@@ -491,7 +491,7 @@ def with_remedies(
         With the same findings.
     """
     found = list(verdict)
-    worth = [place for place, one in enumerate(found) if one.share >= WORTH]
+    worth = [place for place, one in enumerate(found) if one.worth >= WORTH]
     listed: dict[int, tuple[Remedy, ...]] = {}
     base: float | None = None
     try:

@@ -226,8 +226,8 @@ def test_options_that_lack_something_or_contradict_each_other_are_refused(option
         ),
         (
             "",
-            "TRACE, --step: neither given; give a trace, or, without one, for example --step 320ms "
-            "--comm 40% --gpus 8 --device a100-sxm4-80gb.",
+            "FILE, --step: neither given; give a trace or a log, or, without one, for example "
+            "--step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb.",
         ),
     ],
 )

@@ -1,0 +1,186 @@
+"""Lines of ranks that stop: the NCCL watchdog's timeouts, and how processes end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simdp.traces.gathering import collective_name
+
+
+class WaitingCall(NamedTuple):
+    """A collective in which a rank waited until its timeout."""
+
+    rank: int | None  # of the job, where the line says it
+    group: str  # process group; empty if unknown
+    sequence: int | None  # its number in the group
+    name: str  # in torch's terms
+    # num_in, num_out: elements of the rank's input and output; None in old versions
+    num_in: int | None
+    num_out: int | None
+    timeout_s: float | None
+    waited_s: float | None
+
+
+class RankProgress(NamedTuple):
+    """Numbers of the last collectives of a rank in a process group."""
+
+    rank: int | None
+    group: str
+    enqueued: int
+    completed: int
+
+
+class RankEnd(NamedTuple):
+    """A process that ended before the others."""
+
+    rank: int | None  # local rank, where the line names no other
+    code: int | None  # exit status; negative: the signal; None for an exception
+    text: str  # how it ended, in words
+
+
+@dataclass(frozen=True)
+class WatchdogLog:
+    """What a log has on ranks that stopped."""
+
+    calls: tuple[WaitingCall, ...]  # each once, in the order of the log
+    progress: tuple[RankProgress, ...]
+    ends: tuple[RankEnd, ...]
+    saving: bool  # whether a rank was saving a checkpoint, or evaluating, just before
+    experts: bool  # whether the log names a mixture of experts
+    sharded: bool  # whether it names ZeRO-3 or FSDP
+
+
+_PREFIX = re.compile(r"\[rank(\d+)\]|\brank=(\d+)\b", re.IGNORECASE)
+_GROUP_RANK = re.compile(r"\[Rank (\d+)\]")
+_CALL = re.compile(
+    r"(?:SeqNum=(?P<seq>\d+),\s*)?OpType=(?P<op>\w+)(?:,\s*NumelIn=(?P<in>\d+))?"
+    r"(?:,\s*NumelOut=(?P<out>\d+))?(?:,\s*Timeout\(ms\)=(?P<limit>\d+))?"
+)
+_RAN = re.compile(r"ran for (\d+) milliseconds")
+_PROGRESS = re.compile(
+    r"\[PG(?: ID)? (?P<group>\w+)[^\]]*? Rank (?P<rank>\d+)\].*?"
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+)
+_EXIT = re.compile(
+    r"exitcode:? *: *(?P<elastic>-?\d+)\)?(?: local_rank: (?P<local>\d+))?"
+    r"|exits with return code = (?P<deepspeed>-?\d+)"
+)
+_LOCAL_RANK = re.compile(r"local_rank[=:]\s*(\d+)")
+_KILLED = re.compile(
+    r"Out of memory: Killed process|oom[-_ ]kill|is killed by signal: Killed|Killed\s*$", re.I
+)
+_BUS = re.compile(r"insufficient shared memory \(shm\)|killed by signal: Bus error", re.IGNORECASE)
+_RAISED = re.compile(
+    r"^\[?rank ?(\d+)\]?:?\s*(?:[\w.]+\.)?(\w*(?:Error|Exception))\b:?\s*(.*)", re.I
+)
+_CONSEQUENCE = re.compile(r"DistBackendError|OutOfMemory")
+_SAVING = re.compile(
+    r"saving (?:model |latest |the )*checkpoint|save_checkpoint|saving model|"
+    r"\*+ Running Evaluation|evaluating",
+    re.IGNORECASE,
+)
+_EXPERTS = re.compile(r"mixtral|num_local_experts|num_experts|moe_block|\bMoE\b|qwen\d?_?moe", re.I)
+_SHARDED = re.compile(r"zero[-_ ]?(?:stage[ :=_]*)?3|stage3|stage 3|\bfsdp\b|fully_shard", re.I)
+
+
+def read_watchdog(lines: Sequence[str]) -> WatchdogLog | None:
+    """Read the lines of ranks that stopped; None if there are none."""
+    calls, progress = list[WaitingCall](), list[RankProgress]()
+    ends = list[RankEnd]()
+    saving = experts = sharded = False
+    for line in lines:
+        if "OpType=" in line and (call := _call(line)) and call not in calls:
+            calls.append(call)
+        elif "last enqueued" in line and (row := _progress(line)):
+            progress.append(row)
+        ends += [end for end in _ends(line) if end not in ends]
+        saving = saving or (not calls and bool(_SAVING.search(line)))
+        experts = experts or bool(_EXPERTS.search(line))
+        sharded = sharded or bool(_SHARDED.search(line))
+    if not (calls or progress or ends):
+        return None
+    return WatchdogLog(
+        _once(calls, progress),
+        tuple(dict.fromkeys(progress)),
+        tuple(ends),
+        saving,
+        experts,
+        sharded,
+    )
+
+
+def rank_of(line: str) -> int | None:
+    """Return the rank in a line: that of the job, else that of a group."""
+    if match := _PREFIX.search(line):
+        return int(match[1] or match[2])
+    match = _GROUP_RANK.search(line)
+    return int(match[1]) if match else None
+
+
+def _call(line: str) -> WaitingCall | None:
+    found = _CALL.search(line)
+    if found is None:
+        return None
+    ran = _RAN.search(line)
+
+    def whole(key: str) -> int | None:
+        return int(found[key]) if found[key] else None
+
+    limit = whole("limit")
+    name = collective_name(found["op"]) or found["op"].lower().strip("_")
+    return WaitingCall(
+        rank_of(line),
+        "",
+        whole("seq"),
+        name,
+        whole("in"),
+        whole("out"),
+        None if limit is None else limit / 1e3,
+        int(ran[1]) / 1e3 if ran else None,
+    )
+
+
+def _progress(line: str) -> RankProgress | None:
+    if not (found := _PROGRESS.search(line)):
+        return None
+    prefix = _PREFIX.search(line)
+    rank = int(prefix[1] or prefix[2]) if prefix else int(found["rank"])
+    return RankProgress(rank, found["group"], int(found["enqueued"]), int(found["completed"]))
+
+
+def _once(
+    calls: Sequence[WaitingCall], progress: Sequence[RankProgress]
+) -> tuple[WaitingCall, ...]:
+    """Drop repeated lines, and give each call the group whose next collective it is."""
+    found = dict[tuple[object, ...], WaitingCall]()
+    for call in calls:
+        groups = {
+            row.group
+            for row in progress
+            if row.rank == call.rank and row.completed + 1 == (call.sequence or -1)
+        }
+        group = groups.pop() if len(groups) == 1 else ""
+        known = found.setdefault(
+            (call.rank, call.sequence, call.name, call.num_in), call._replace(group=group)
+        )
+        if known.waited_s is None and call.waited_s is not None:
+            found[call.rank, call.sequence, call.name, call.num_in] = call._replace(group=group)
+    return tuple(found.values())
+
+
+def _ends(line: str) -> Iterator[RankEnd]:
+    if match := _EXIT.search(line):
+        code = int(match["elastic"] or match["deepspeed"])
+        local = match["local"] or (found[1] if (found := _LOCAL_RANK.search(line)) else None)
+        if code:
+            yield RankEnd(None if local is None else int(local), code, f"exit status {code}")
+    elif _BUS.search(line):
+        yield RankEnd(rank_of(line), -7, "a bus error in shared memory")
+    elif _KILLED.search(line):
+        yield RankEnd(rank_of(line), -9, "killed by the kernel for its memory")
+    elif (match := _RAISED.match(line.strip())) and not _CONSEQUENCE.search(match[2]):
+        yield RankEnd(int(match[1]), None, f"{match[2]}: {match[3][:100]}".rstrip(": "))

@@ -1,0 +1,97 @@
+"""Sorts the files of a job, in any mixture: traces, dumps, logging data, text, and its model."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simdp.errors import ScenarioError
+from simdp.traces.logs import MAX_TEXT_BYTES, READERS, JobLog, read_log
+from simdp.traces.sources import ALLOWED, files_in, kinds_of
+from simdp.traces.stream import opened
+
+CONFIG = "config.json"
+"""File of a model of transformers."""
+
+BEGINNING = 2**13
+"""Bytes within which a file with other data than text has a zero byte."""
+
+
+@dataclass
+class JobFiles:
+    """Files of a job by what they are; a folder counts as each kind that it holds."""
+
+    traces: list[Path] = field(default_factory=list)
+    flight_records: list[Path] = field(default_factory=list)
+    ddp_logging: list[Path] = field(default_factory=list)
+    logs: list[JobLog] = field(default_factory=list)
+    configs: list[Path] = field(default_factory=list)  # config.json of transformers
+
+
+def sort_files(paths: Sequence[Path]) -> JobFiles:
+    """Sort files and folders by what they hold.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such path, or one holds nothing that is read; one line each.
+    """
+    found = JobFiles()
+    problems = list[str]()
+    for path in paths:
+        before = _count(found)
+        for kind in kinds_of(path):
+            getattr(found, kind).append(path)
+        texts = files_in(path) if path.is_dir() else [path]
+        if path.is_dir() or _count(found) == before:
+            _take_texts(found, texts)
+        if _count(found) == before:
+            problems.append(f"{path}: holds nothing that is read here; allowed are {allowed()}.")
+    if problems:
+        raise ScenarioError(problems)
+    return found
+
+
+def allowed() -> str:
+    """What is read, in words."""
+    return f"{ALLOWED}; {', '.join(READERS)}; or a config.json of transformers"
+
+
+def _count(found: JobFiles) -> int:
+    return sum(len(each) for each in vars(found).values())
+
+
+def _take_texts(found: JobFiles, files: Iterable[Path]) -> None:
+    """Add those that are text with something understood, or a model."""
+    for file in files:
+        content = _text(file)
+        if content is None:
+            continue
+        if _is_config(file, content):
+            found.configs.append(file)
+        elif (log := read_log(content, file.name)) is not None:
+            found.logs.append(log)
+
+
+def _text(path: Path) -> str | None:
+    """Read a text file, packed or not; None if it is something else."""
+    try:
+        with opened(path) as stream:
+            content = stream.read(MAX_TEXT_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        return None
+    if len(content) > MAX_TEXT_BYTES or b"\0" in content[:BEGINNING]:
+        return None
+    return content.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+
+
+def _is_config(path: Path, content: str) -> bool:
+    if not content.lstrip().startswith("{") or '"model_type"' not in content:
+        return False
+    try:
+        return path.suffix == ".json" and "model_type" in json.loads(content)
+    except ValueError:
+        return False
