@@ -291,6 +291,12 @@ BUCKET_CAPS = (1, 25)
 NUM_KINDS = 1 + 3 * len(BUCKET_CAPS)
 """Kinds of steps of `simdp.probes.ddp_runs`."""
 
+NUM_REPLICAS = 1 + 2 * len(BUCKET_CAPS)
+"""Replicas of a model that it keeps in memory."""
+
+FULL = 0.9
+"""Share of a device's memory that replicas may take."""
+
 START, FIGURES, HOOKS = 8.0, 5.0, 1.5
 """Estimates: seconds until ranks have started; of a device's figures; and the factor by which hooks
 lengthen a step."""
@@ -364,7 +370,7 @@ def _ddp_part(request: ProbeRequest, name: str, quick: Quick) -> ProbePart:
         crowd = max(1.0, n / cores) if request.device == "cpu" else 1.0
         wire = 2 * (n - 1) / n * slowest.gradient_bytes / SPEED[request.backend]
         one_step = NUM_KINDS * slowest.step * crowd + len(BUCKET_CAPS) * wire
-        fixed += (1 + 2 * len(BUCKET_CAPS)) * slowest.start * crowd
+        fixed += NUM_REPLICAS * slowest.start * crowd
         fixed += ROUNDS * (NUM_KINDS * 2 * PAUSE + WARM_UP * one_step)
         per_step += ROUNDS * one_step
     return ProbePart(
@@ -429,24 +435,34 @@ def _measure_ddp(request: ProbeRequest, name: str, steps: int, found: Findings) 
 
 
 def _of_ddp(request: ProbeRequest, name: str, found: Findings) -> int:
-    """Return the largest micro-batch that takes at most half of the memory.
+    """Return the largest micro-batch that fits beside replicas of other kinds of steps.
 
-    Several replicas are in memory at once, and their buckets.
+    Each kind of steps has a replica with its optimizer's state, and those of DDP have buckets.
     """
     record = found.layers.get(name)
     if record is None:
         return request.microbatches[name][0]
-    half = parse(record["device"]["memory"], "data size") / 2
+    room = FULL * parse(record["device"]["memory"], "data size")
     steps = record["models"][name]["precisions"][request.precisions[0]]["steps"]
     fitting = [
         int(step["microbatch"])
         for step in steps
-        if not step.get("out_of_memory")
-        and ("memory" not in step or parse(step["memory"]["allocated"], "data size") <= half)
+        if not step.get("out_of_memory") and _needed(step) <= room
     ]
     if not fitting:
-        raise ProbeError("no micro-batch takes less than half of the memory.")
+        raise ProbeError(
+            f"no micro-batch leaves room for {NUM_REPLICAS} replicas in memory; run "
+            "simdp.probes.ddp with fewer --bucket-caps."
+        )
     return max(fitting)
+
+
+def _needed(step: dict[str, Any]) -> float:
+    """Return the memory of a step of DDP beside other replicas [bytes]; 0 if it is unknown."""
+    if "memory" not in step:
+        return 0.0
+    rest, most = (parse(step["memory"][key], "data size") for key in ("at_rest", "allocated"))
+    return most + (NUM_REPLICAS - 1) * (rest + rest / 2)  # buckets are no larger than the weights
 
 
 # Run ---------------------------------------------------------------------------------------------

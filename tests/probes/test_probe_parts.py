@@ -254,10 +254,11 @@ def record(*steps):
     return {"device": {"memory": "10 GB"}, "models": {"mlp": {"precisions": precisions}}}
 
 
-def test_ddp_takes_the_largest_microbatch_of_half_the_memory():
-    small = {"microbatch": 8, "memory": {"allocated": "2 GB"}}
-    middle = {"microbatch": 32, "memory": {"allocated": "5 GB"}}
-    large = {"microbatch": 64, "memory": {"allocated": "6 GB"}}
+def test_ddp_takes_the_largest_microbatch_that_fits_beside_its_replicas():
+    """Four more of 1 GB and their buckets, in 9 of 10 GB, leave 3 GB."""
+    small = {"microbatch": 8, "memory": {"at_rest": "1 GB", "allocated": "2 GB"}}
+    middle = {"microbatch": 32, "memory": {"at_rest": "1 GB", "allocated": "3 GB"}}
+    large = {"microbatch": 64, "memory": {"at_rest": "1 GB", "allocated": "3.1 GB"}}
     full = {"microbatch": 128, "out_of_memory": True}
 
     def chosen(*steps):
@@ -269,7 +270,10 @@ def test_ddp_takes_the_largest_microbatch_of_half_the_memory():
     assert chosen() == 8
     with pytest.raises(ProbeError) as caught:
         chosen(large, full)
-    assert str(caught.value) == "no micro-batch takes less than half of the memory."
+    assert str(caught.value) == (
+        "no micro-batch leaves room for 5 replicas in memory; run simdp.probes.ddp with fewer "
+        "--bucket-caps."
+    )
 
 
 # Runs --------------------------------------------------------------------------------------------
