@@ -98,6 +98,23 @@ def test_the_page_is_written_where_it_is_asked_for(folder, tmp_path, capsys):
     assert [path.name for path in file.parent.iterdir()] == ["slow.html"]
 
 
+def test_traces_and_text_are_one_diagnosis(folder, tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("a:1:2 [0] x.cc:1 NCCL WARN Call to shm_open failed : No space left on device\n")
+    assert run_command_line(["diagnose", str(folder), str(log), "--no-remedies"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 files: 2 ranks, step 200 ms")
+    assert "  and text: train.log (NCCL_DEBUG=INFO logs and nccl-tests output)" in out
+    assert "verdict: shared_memory_full, certain: " in out
+    assert "also: straggler 45.0 % (rank 1)" in out
+
+
+def test_traces_may_be_given_one_by_one(folder, capsys):
+    files = [str(file) for file in sorted(folder.iterdir())]
+    assert run_command_line(["diagnose", *files, "--json", "--no-remedies"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"][0]["ranks"] == [1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

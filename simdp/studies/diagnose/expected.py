@@ -120,6 +120,30 @@ class ReferenceMachines:
                 found[size] = ExpectedTime(known[0], max(known))
         return found
 
+    def across(
+        self, name: str, nbytes: float, num_nodes: int, per_node: int
+    ) -> ExpectedTime | None:
+        """Expected time of a collective of ranks on several nodes, as many on each [s].
+
+        None if no machine has such nodes.
+        """
+        times = []
+        for machine, cluster, cost in self._benches:
+            wide = cluster.devices_per_node or cluster.local_size
+            if wide < per_node:
+                continue
+            if wide > per_node:
+                found = _if_room(machine, wide * num_nodes)
+                if found is None:
+                    continue
+                _, cluster, cost = found
+            ranks = [node * wide + rank for node in range(num_nodes) for rank in range(per_node)]
+            if (
+                time := _time(cluster, cost, CollectiveSize(name, nbytes, tuple(ranks)))
+            ) is not None:
+                times.append(time)
+        return ExpectedTime(times[0], max(times)) if times else None
+
 
 def _suggested(device: str) -> str | None:
     try:

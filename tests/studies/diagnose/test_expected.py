@@ -61,3 +61,17 @@ def test_what_is_unknown_is_left_out():
         )
         == {}
     )
+
+
+def test_few_ranks_of_each_node_are_spread_over_nodes_as_large_as_the_machine_s():
+    reference = ReferenceMachines("dgx-a100", None, 4)
+    found = reference.across("all_reduce", 2.0**30, 2, 2)
+    size = CollectiveSize("all_reduce", 2.0**30, (0, 1, 8, 9))
+    (whole,) = ReferenceMachines("dgx-a100", None, 16).seconds([size]).values()
+    assert found == whole
+    within = reference.seconds([CollectiveSize("all_reduce", 2.0**30, (0, 1, 2, 3))])
+    assert found.usual > 4 * next(iter(within.values())).usual
+
+
+def test_more_ranks_of_a_node_than_it_has_devices_have_no_time():
+    assert ReferenceMachines("dgx-a100", None, 32).across("all_reduce", 1e9, 2, 16) is None

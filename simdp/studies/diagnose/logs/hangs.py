@@ -34,7 +34,7 @@ def hang_findings(logs: Sequence[JobLog], models: KnownModels) -> Iterator[Findi
     texts = [log.watchdog for log in logs if log.watchdog is not None]
     calls = _waiting(logs)
     ends = [end for text in texts for end in text.ends]
-    yield from _ends(ends, bool(calls))
+    yield from _ends(ends, _what(calls[0], models) if calls else "")
     for group in dict.fromkeys(call.group for call in calls):
         of_group = [call for call in calls if call.group == group]
         yield from _of_group(of_group, logs, models, ends)
@@ -59,9 +59,9 @@ def _waiting(logs: Sequence[JobLog]) -> list[WaitingCall]:
 # Processes that end -------------------------------------------------------------------------------
 
 
-def _ends(ends: Sequence[RankEnd], others_wait: bool) -> Iterator[Finding]:
-    """Findings for processes that ended first."""
-    waits = "; the other ranks wait for it" if others_wait else ""
+def _ends(ends: Sequence[RankEnd], waited_for: str) -> Iterator[Finding]:
+    """Findings for processes that ended, and left others waiting in a collective."""
+    waits = f"; the other ranks wait for it in {waited_for}" if waited_for else ""
     killed = [end for end in ends if end.code == -9]
     if killed:
         yield Finding(
@@ -91,11 +91,11 @@ def _ends(ends: Sequence[RankEnd], others_wait: bool) -> Iterator[Finding]:
             confidence="certain",
         )
     failed = [end for end in ends if end.code not in (-9, -7) and end.code not in (-6, -15)]
-    if failed and others_wait:
+    if failed and waited_for:
         yield Finding(
             "rank_failed",
             None,
-            f"{_who(failed)} failed ({failed[0].text}), and the others wait for it.",
+            f"{_who(failed)} failed ({failed[0].text}){waits}.",
             _ranks(failed),
             expected="all ranks call the collective",
             obtained="; ".join(dict.fromkeys(end.text for end in failed[:3])),

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from simdp.cluster.hardware import catalogue_device
+from simdp.collectives import FAMILIES
 from simdp.results.collective import NcclLog, bus_bandwidth_factor, nccl_tables
 from simdp.results.diagnosis import Finding
-from simdp.studies.diagnose.expected import CollectiveSize, ReferenceMachines
+from simdp.studies.diagnose.expected import ReferenceMachines
 from simdp.traces.logs import JobLog, NcclDebugLog, NodeTopology
 
 SLOW = 0.75
@@ -98,20 +99,21 @@ def _network(log: JobLog, topology: NodeTopology | None, machine: str | None) ->
     bench = tables[0] if tables else None
     if bench is None or (bench.world_size or 0) < 2:
         return Network(nccl, topology, bench, None, None, None)
-    return Network(nccl, topology, bench, *_expected(bench, nccl.device(), machine))
+    return Network(nccl, topology, bench, *_expected(bench, nccl, machine))
 
 
 def _expected(
-    bench: NcclLog, device: str | None, machine: str | None
+    bench: NcclLog, log: NcclDebugLog, machine: str | None
 ) -> tuple[float | None, float | None, str | None]:
     """Bus bandwidths of the largest size on machines with such devices."""
-    world = bench.world_size or 0
-    reference = ReferenceMachines(machine, device, world)
-    row = bench.rows[-1]
-    size = CollectiveSize(bench.collective or "all_reduce", float(row.nbytes), tuple(range(world)))
-    time = reference.seconds([size]).get(size)
-    factor = bus_bandwidth_factor(size.name, world)
-    if time is None or not factor:
+    world, nodes = bench.world_size or 0, bench.num_nodes or log.nodes() or 1
+    reference = ReferenceMachines(machine, log.device(), world)
+    row, name = bench.rows[-1], bench.collective or "all_reduce"
+    factor = bus_bandwidth_factor(name, world)
+    if not factor or world % nodes or name not in FAMILIES:
+        return None, None, None
+    time = reference.across(name, float(row.nbytes), nodes, world // nodes)
+    if time is None:
         return None, None, None
     usual, longest = (row.nbytes / t * factor for t in (time.usual, time.longest))
     return usual, usual if machine else longest, reference.name
@@ -201,7 +203,7 @@ def _one_card(net: Network) -> Iterator[Finding]:
             obtained=_got(net) or f"{name} alone",
             remedy="NCCL_IB_HCA unset (or naming all cards), links up on every card (ibstat), and "
             "cards near the GPUs (nvidia-smi topo -m); else it is what such a node gives",
-            confidence="likely" if slow or busbw is None or is_one else "possible",
+            confidence="likely" if slow or is_one else "possible",
         )
     elif is_one and slow and net.num_cards > 1 and speed is not None:
         hca = net.log.settings.get("NCCL_IB_HCA", "")
