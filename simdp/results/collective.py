@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -213,11 +214,11 @@ def read_nccl_tables(path: Path) -> list[NcclLog]:
 def nccl_tables(text: str, name: str) -> list[NcclLog]:
     """Read the tables in a text of any kind, one `NcclLog` for each collective; empty without any.
 
-    A collective without a name is an all_reduce. ``name`` is the file of errors. Raises a
-    ScenarioError for an invalid table.
+    A collective without a name is an all_reduce. Rows that other output breaks are ignored.
+    ``name`` is the file. Raises a ScenarioError for tables of different ranks.
     """
     by_name: dict[str, list[_Table]] = {}
-    for table in _tables(Path(name), text.splitlines()):
+    for table in _tables(Path(name), text.splitlines(), strict=False):
         if table.times:
             named = table.collective or _in_name(Path(name).stem) or "all_reduce"
             by_name.setdefault(named, []).append(table)
@@ -280,8 +281,8 @@ def _in_name(stem: str) -> str | None:
 # Lines -------------------------------------------------------------------------------------------
 
 
-def _tables(path: Path, lines: list[str]) -> list[_Table]:
-    """Return every table, with the settings in the lines before it."""
+def _tables(path: Path, lines: list[str], strict: bool = True) -> list[_Table]:
+    """Return every table, with the settings before it; damaged rows raise if ``strict``."""
     found: list[_Table] = []
     name: str | None = None
     ranks = 0
@@ -307,7 +308,8 @@ def _tables(path: Path, lines: list[str]) -> list[_Table]:
         elif _is_csv_head(line):
             found.append(_Table(name, line.split(","), ranks=ranks))
         elif found:
-            _take(found[-1], line, where)
+            with nullcontext() if strict else suppress(ScenarioError):
+                _take(found[-1], line, where)
     return found
 
 

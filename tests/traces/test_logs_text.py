@@ -54,8 +54,8 @@ def test_a_call_gets_its_group_from_the_line_that_follows_and_counts_once():
     )
     found = read(call + group + call).watchdog
     (one,) = found.calls
-    assert one.group == "11"
-    assert found.progress == ((0, "11", 58, 56),)
+    assert one.group == "112"
+    assert found.progress == ((0, "112", 58, 56),)
 
 
 @for_each(

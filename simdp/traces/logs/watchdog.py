@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from simdp.traces.gathering import collective_name
@@ -51,6 +52,8 @@ class WatchdogLog:
     saving: bool  # whether a rank was saving a checkpoint, or evaluating, just before
     experts: bool  # whether the log names a mixture of experts
     sharded: bool  # whether it names ZeRO-3 or FSDP
+    # unused: parameters without gradients, as DDP lists them (or that there are some); else empty
+    unused: str = ""
 
 
 _PREFIX = re.compile(r"\[rank(\d+)\]|\brank=(\d+)\b", re.IGNORECASE)
@@ -61,7 +64,7 @@ _CALL = re.compile(
 )
 _RAN = re.compile(r"ran for (\d+) milliseconds")
 _PROGRESS = re.compile(
-    r"\[PG(?: ID)? (?P<group>\w+)[^\]]*? Rank (?P<rank>\d+)\].*?"
+    r"\[PG(?: ID)? (?P<id>\w+)(?: PG GUID (?P<guid>\w+))?[^\]]*? Rank (?P<rank>\d+)\].*?"
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
@@ -83,6 +86,14 @@ _SAVING = re.compile(
     r"\*+ Running Evaluation|evaluating",
     re.IGNORECASE,
 )
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d+) is running (?:in)?(?:consistent )?collective: CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(?P<seq>\d+), ?)?OpType=(?P<op>\w+), TensorShape=\[(?P<shape>[\d, ]*)\]"
+)
+_UNUSED = re.compile(
+    r"Parameters? (?:indices )?which did not receive grad for rank \d+: ([^\n]*)"
+    r"|Expected to have finished reduction in the prior iteration"
+)
 _EXPERTS = re.compile(r"mixtral|num_local_experts|num_experts|moe_block|\bMoE\b|qwen\d?_?moe", re.I)
 _SHARDED = re.compile(r"zero[-_ ]?(?:stage[ :=_]*)?3|stage3|stage 3|\bfsdp\b|fully_shard", re.I)
 
@@ -92,8 +103,13 @@ def read_watchdog(lines: Sequence[str]) -> WatchdogLog | None:
     calls, progress = list[WaitingCall](), list[RankProgress]()
     ends = list[RankEnd]()
     saving = experts = sharded = False
+    unused = ""
     for line in lines:
-        if "OpType=" in line and (call := _call(line)) and call not in calls:
+        if match := _UNUSED.search(line):
+            unused = match[1] or unused or "some"
+        if "CollectiveFingerPrint" in line:
+            calls += [call for call in _fingerprints(line) if call not in calls]
+        elif "OpType=" in line and (call := _call(line)) and call not in calls:
             calls.append(call)
         elif "last enqueued" in line and (row := _progress(line)):
             progress.append(row)
@@ -101,16 +117,20 @@ def read_watchdog(lines: Sequence[str]) -> WatchdogLog | None:
         saving = saving or (not calls and bool(_SAVING.search(line)))
         experts = experts or bool(_EXPERTS.search(line))
         sharded = sharded or bool(_SHARDED.search(line))
-    if not (calls or progress or ends):
+    if not (calls or progress or ends or unused):
         return None
-    return WatchdogLog(
-        _once(calls, progress),
-        tuple(dict.fromkeys(progress)),
-        tuple(ends),
-        saving,
-        experts,
-        sharded,
-    )
+    found = _once(calls, progress)
+    rows = tuple(dict.fromkeys(progress))
+    return WatchdogLog(found, rows, tuple(ends), saving, experts, sharded, unused)
+
+
+def _fingerprints(line: str) -> Iterator[WaitingCall]:
+    """Calls that torch compared itself (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+    for found in _FINGERPRINT.finditer(line):
+        number = int(found["seq"]) if found["seq"] else None
+        name = collective_name(found["op"]) or found["op"].lower()
+        shape = [int(size) for size in found["shape"].split(",") if size.strip()]
+        yield WaitingCall(int(found["rank"]), "", number, name, prod(shape), None, None, None)
 
 
 def rank_of(line: str) -> int | None:
@@ -149,7 +169,8 @@ def _progress(line: str) -> RankProgress | None:
         return None
     prefix = _PREFIX.search(line)
     rank = int(prefix[1] or prefix[2]) if prefix else int(found["rank"])
-    return RankProgress(rank, found["group"], int(found["enqueued"]), int(found["completed"]))
+    group = found["guid"] or found["id"]
+    return RankProgress(rank, group, int(found["enqueued"]), int(found["completed"]))
 
 
 def _once(
@@ -164,12 +185,26 @@ def _once(
             if row.rank == call.rank and row.completed + 1 == (call.sequence or -1)
         }
         group = groups.pop() if len(groups) == 1 else ""
-        known = found.setdefault(
-            (call.rank, call.sequence, call.name, call.num_in), call._replace(group=group)
-        )
+        key = (call.rank, call.sequence, call.name, call.num_in)
+        known = found.setdefault(key, call._replace(group=group))
         if known.waited_s is None and call.waited_s is not None:
-            found[call.rank, call.sequence, call.name, call.num_in] = call._replace(group=group)
-    return tuple(found.values())
+            found[key] = call._replace(group=group)
+    return tuple(_with_group(call, found.values(), progress) for call in found.values())
+
+
+def _with_group(
+    call: WaitingCall, calls: Iterable[WaitingCall], progress: Sequence[RankProgress]
+) -> WaitingCall:
+    """A call whose group is that of its like, or the only one; many logs lack lines of ranks."""
+    if call.group:
+        return call
+    like = {
+        one.group
+        for one in calls
+        if one.group and (one.sequence, one.name) == (call.sequence, call.name)
+    }
+    groups = like or {row.group for row in progress}
+    return call._replace(group=groups.pop()) if len(groups) == 1 else call
 
 
 def _ends(line: str) -> Iterator[RankEnd]:

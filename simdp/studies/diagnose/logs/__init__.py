@@ -97,5 +97,4 @@ def diagnose_logs(
         world_size=world,
         verdict=tuple(verdict),
         sources=tuple(SourceRow(log.name, log.kinds) for log in logs),
-        remarks=() if verdict else ("Nothing in these texts is out of the ordinary.",),
     )

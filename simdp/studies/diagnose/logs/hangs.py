@@ -23,6 +23,9 @@ EARLY = 16
 SHARDING = ("all_gather", "reduce_scatter")
 """Collectives of sharded parameters."""
 
+OF_PARAMETERS = (*SHARDING, "all_reduce", "reduce", "broadcast")
+"""Collectives of gradients and parameters."""
+
 FLIGHT = (
     "record which call it was: TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then "
     "diagnose the dumps"
@@ -35,6 +38,7 @@ def hang_findings(logs: Sequence[JobLog], models: KnownModels) -> Iterator[Findi
     calls = _waiting(logs)
     ends = [end for text in texts for end in text.ends]
     yield from _ends(ends, _what(calls[0], models) if calls else "")
+    yield from _unused([text.unused for text in texts if text.unused])
     for group in dict.fromkeys(call.group for call in calls):
         of_group = [call for call in calls if call.group == group]
         yield from _of_group(of_group, logs, models, ends)
@@ -113,6 +117,23 @@ def _who(ends: Sequence[RankEnd]) -> str:
     return ranks_in_words(ranks) if ranks else "a process"
 
 
+def _unused(listed: Sequence[str]) -> Iterator[Finding]:
+    """Yield that DDP found parameters without gradients."""
+    if not listed:
+        return
+    which = listed[0] if listed[0] == "some" else f"parameters {listed[0][:120].strip()}"
+    yield Finding(
+        "unused_parameters",
+        None,
+        f"DDP waits for gradients that backward never makes ({which} had none).",
+        expected="every parameter takes part in the loss, on every rank",
+        obtained=f"{which} without a gradient",
+        remedy="DistributedDataParallel(find_unused_parameters=True), or use all outputs of "
+        "forward in the loss; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        confidence="certain",
+    )
+
+
 # Collectives --------------------------------------------------------------------------------------
 
 
@@ -134,8 +155,9 @@ def _of_group(
         yield Finding(
             "desynchronised",
             None,
-            f"{_listed(first)} wait in {what}, while {ranks_in_words(ahead)} wait in collective "
-            f"{', '.join(map(str, later[:3]))}: ranks no longer call the same collectives.",
+            f"{_listed(first)} in {what}, while {ranks_in_words(ahead)} wait{_s(ahead)} "
+            f"in collective {', '.join(map(str, later[:3]))}: ranks no longer call the same "
+            "collectives.",
             tuple(ahead),
             expected="all ranks wait in the same collective",
             obtained=f"{len({*sequences})} different ones",
@@ -151,7 +173,9 @@ def _what(call: WaitingCall, models: KnownModels) -> str:
     number = "" if call.sequence is None else f" {call.sequence}"
     whole = max(call.num_in or 0, call.num_out or 0)
     size = f" of {whole:,} element{'s' * (whole > 1)}" if whole else ""
-    words = in_words(models.of_elements(whole, _world_of(call)))
+    words = ""
+    if call.name in OF_PARAMETERS:
+        words = in_words(models.of_elements(whole, _world_of(call)))
     return f"{call.name}{number}{size}" + (f" ({words})" if words else "")
 
 
@@ -203,8 +227,13 @@ def _disagreement(odd: list[int], words: str, call: WaitingCall, models: KnownMo
 
 
 def _listed(calls: Sequence[WaitingCall]) -> str:
+    """``ranks 1, 2 wait``."""
     ranks = sorted({call.rank for call in calls if call.rank is not None})
-    return ranks_in_words(ranks) if ranks else "ranks"
+    return f"{ranks_in_words(ranks)} wait{_s(ranks)}" if ranks else "ranks wait"
+
+
+def _s(ranks: Sequence[int]) -> str:
+    return "s" * (len(ranks) == 1)
 
 
 class SharedWait(NamedTuple):
@@ -251,7 +280,7 @@ def _shared(calls: Sequence[WaitingCall], what: str, logs: Sequence[JobLog]) -> 
         obtained = f"{ranks_in_words(missing)} did not call it, or left no line"
     else:
         obtained = f"{len(here)} ranks wait, none is done" if here else "no line names a rank"
-    waits = f"{_listed(calls)} wait{'s' * (len(here) == 1)}{waited} in {what}"
+    waits = f"{_listed(calls)}{waited} in {what}"
     return SharedWait(call, here, missing, waits, f"all ranks call it{limit}", obtained)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from simdp.results.diagnosis import Finding
+from simdp.results.diagnosis import Confidence, Finding, TextCause
 from simdp.studies.diagnose.logs.sizes import KnownModels, in_words
 from simdp.traces.logs import JobLog, MemorySummary, OutOfMemory
 
@@ -13,6 +14,9 @@ CONTEXT = 2 * 2**30
 
 NEAR_LIMIT = 0.1
 """Part of the memory that may be unused when it is simply full."""
+
+FULL = 0.9
+"""Part of the memory in tensors from which it is full, whatever its blocks."""
 
 
 def memory_findings(logs: Sequence[JobLog], models: KnownModels) -> Iterator[Finding]:
@@ -41,50 +45,78 @@ def _failure(
     asked = f"{_gib(failure.asked)} did not fit{gpu}{tensor}"
     obtained = f"{_gib(allocated)} allocated, {_gib(unused)} reserved but unused, {_gib(free)} free"
     expected = f"{_gib(failure.asked)} more" + (f" of {_gib(total)}" if total else "")
+    shown = Shown(asked, expected, obtained, ranks)
+    full = allocated > FULL * total if total else False
+    if free >= failure.asked and total:
+        yield shown.finding(
+            "out_of_memory",
+            f", though {_gib(free)} are free: the process has a limit of its own, such as "
+            "set_per_process_memory_fraction, a MIG slice, or a driver without memory.",
+            "nvidia-smi while it runs; look for the limit",
+            "possible",
+        )
+        return
     split = unused > 0 and unused + free >= failure.asked
     if split:
-        yield Finding(
+        yield shown.finding(
             "fragmentation",
-            None,
-            f"{asked}, though {_gib(unused + free)} are free or reserved but unused: the "
-            "allocator's segments are split into blocks in use.",
-            ranks,
-            expected=expected,
-            obtained=obtained,
-            remedy="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; batches of one shape (pad "
-            "or bucket lengths)",
-            confidence="likely",
+            f", though {_gib(unused + free)} are free or reserved but unused: the allocator's "
+            "segments are split into blocks in use.",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; batches of one shape (pad or "
+            "bucket lengths)",
+            "possible" if full else "likely",
         )
-    foreign = total - free - allocated - unused if total else 0.0
-    others = sum(failure.others) if failure.others and failure.in_use is not None else 0.0
-    if not others and failure.in_use is None and not failure.others:
-        others = foreign if foreign > max(CONTEXT, NEAR_LIMIT * total) else 0.0
+    others = _others(failure)
     if others > CONTEXT:
-        yield Finding(
+        yield shown.finding(
             "out_of_memory",
-            None,
-            f"{asked}: {_gib(others)} of the device belong to something else than this process's "
+            f": {_gib(others)} of the device belong to something else than this process's "
             "tensors, such as another process.",
-            ranks,
-            expected=expected,
-            obtained=obtained,
-            remedy="nvidia-smi lists the processes of each GPU; each rank needs "
+            "nvidia-smi lists the processes of each GPU; each rank needs "
             "torch.cuda.set_device(local_rank) and torch.load(map_location=...)",
-            confidence="likely",
+            "likely",
         )
-    elif not split:
-        full = f" of {_gib(total)}" if total else ""
-        yield Finding(
+    elif full or not split:
+        yield shown.finding(
             "out_of_memory",
-            None,
-            f"{asked}: tensors take {_gib(allocated)}{full}.",
-            ranks,
-            expected=expected,
-            obtained=obtained,
-            remedy="shard more (ZeRO-3 or FSDP), a smaller micro-batch, activation checkpointing; "
+            f": tensors take {_gib(allocated)}" + (f" of {_gib(total)}." if total else "."),
+            "shard more (ZeRO-3 or FSDP), a smaller micro-batch, activation checkpointing; "
             "python -m simdp fits MODEL --gpus N --device D shows which method fits",
-            confidence="certain",
+            "likely" if split else "certain",
         )
+
+
+class Shown(NamedTuple):
+    """What all findings of a failure say."""
+
+    asked: str
+    expected: str
+    obtained: str
+    ranks: tuple[int, ...]
+
+    def finding(self, cause: TextCause, why: str, how: str, sure: Confidence) -> Finding:
+        """A cause of the failure: its reason and its remedy."""
+        return Finding(
+            cause,
+            None,
+            f"{self.asked}{why}",
+            self.ranks,
+            expected=self.expected,
+            obtained=self.obtained,
+            remedy=how,
+            confidence=sure,
+        )
+
+
+def _others(failure: OutOfMemory) -> float:
+    """Bytes that are not of this process's allocator."""
+    if failure.others:
+        return sum(failure.others) if failure.in_use is not None else 0.0
+    known = (failure.free, failure.allocated, failure.unused)
+    if failure.in_use is not None or failure.total is None or None in known:
+        return 0.0
+    foreign = failure.total - sum(each or 0.0 for each in known)
+    return foreign if foreign > NEAR_LIMIT * failure.total else 0.0
 
 
 def _summary(summary: MemorySummary) -> Iterator[Finding]:

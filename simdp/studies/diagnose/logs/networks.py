@@ -6,6 +6,7 @@ model), and from the network cards that the log names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ def network_findings(logs: Sequence[JobLog], machine: str | None) -> Iterator[Fi
         yield from _warnings(found)
     if topology is not None and not any(log.nccl for log in logs):
         yield from _access_control(topology)
+        yield from _cross_socket(topology)
 
 
 def _network(log: JobLog, topology: NodeTopology | None, machine: str | None) -> Network:
@@ -308,17 +310,25 @@ def _peers(net: Network) -> Iterator[Finding]:
             else "nvidia-smi topo -p2p r shows which pairs may; NCCL_P2P_LEVEL=SYS allows more",
             confidence="likely" if why or _is_slow(net) else "possible",
         )
-    if "SYS" in between and topology and not topology.has_nvlink and not net.is_spread:
-        yield Finding(
-            "cross_socket",
-            None,
-            "the ring of the GPUs crosses CPU sockets (SYS): its slowest link carries all.",
-            expected=_due(net) or "within a socket, the bandwidth of PCIe",
-            obtained=_got(net) or "paths of class SYS",
-            remedy="use the GPUs of one socket per job, or two groups; NPS=4 on AMD; "
-            "NCCL_P2P_LEVEL=PHB",
-            confidence="likely" if net.busbw is not None else "possible",
-        )
+    if topology is not None and not net.is_spread:
+        yield from _cross_socket(topology, net)
+
+
+def _cross_socket(topology: NodeTopology, net: Network | None = None) -> Iterator[Finding]:
+    """Yield that a ring of all GPUs crosses CPU sockets."""
+    if "SYS" not in topology.between_gpus() or topology.has_nvlink:
+        return
+    measured = net is not None and net.busbw is not None
+    yield Finding(
+        "cross_socket",
+        None,
+        "the ring of the GPUs crosses CPU sockets (SYS): its slowest link carries all.",
+        expected=(_due(net) if net else "") or "within a socket, the bandwidth of PCIe",
+        obtained=(_got(net) if net else "") or "paths of class SYS",
+        remedy="use the GPUs of one socket per job, or two groups; NPS=4 on AMD; "
+        "NCCL_P2P_LEVEL=PHB",
+        confidence="likely" if measured else "possible",
+    )
 
 
 def _hang(net: Network) -> Iterator[Finding]:
@@ -445,6 +455,21 @@ def _warnings(net: Network) -> Iterator[Finding]:
             confidence="certain",
         )
     yield from _interfaces(texts, net)
+    verbs = [text for text in texts if re.search(r"Call to ibv_(?!open_device)\w+ failed", text)]
+    if verbs:
+        memory = any("Cannot allocate memory" in text for text in verbs)
+        yield Finding(
+            "network_interface",
+            None,
+            f"an RDMA device cannot be used: {verbs[0]}.",
+            expected="verbs succeed on every card that NCCL uses",
+            obtained=verbs[0][:120],
+            remedy="ulimit -l unlimited (docker run --ulimit memlock=-1 --cap-add=IPC_LOCK)"
+            if memory
+            else "leave the card out (NCCL_IB_HCA=^name), or make it work: ibv_devinfo, the same "
+            "driver in the container as on the host, NCCL_IB_GID_INDEX on RoCE",
+            confidence="likely",
+        )
 
 
 UNREACHABLE = (
