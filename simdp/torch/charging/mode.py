@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -101,6 +103,8 @@ MAX_KEPT = 2**16
 class Charging(TorchDispatchMode):
     """Runs each operator on the host, and charges its time to the virtual device."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, machine: VirtualMachine) -> None:
         super().__init__()
         self.machine = machine
@@ -121,7 +125,10 @@ class Charging(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operator."""
+        """Run an operator; of one of higher order, the operators within it."""
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return func.dispatch(DispatchKey.CPU, *args, **(kwargs or {}))
         for kind in types:
             if kind not in PLAIN:
                 if issubclass(kind, FakeTensor):  # torch infers an operator's output

@@ -99,6 +99,8 @@ def copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = Tr
             f"a tensor of layout {tensor.layout} cannot be moved between virtual devices; make it "
             "dense first, with to_dense()."
         )
+    if inner_of(tensor) is not None:
+        return _wrapper_copied(machine, tensor, place, blocking)
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         found = tensor.detach().clone()
     if place >= 0:
@@ -106,6 +108,17 @@ def copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = Tr
     if machine.used and not machine.quiet and max(before, place) >= 0:
         _take_time(machine, before, place, found.untyped_storage().nbytes(), blocking)
     return found
+
+
+def _wrapper_copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool) -> Any:
+    """Return the same wrapper, as a DTensor, of copied tensors."""
+    names, context = tensor.__tensor_flatten__()
+    parts = {name: getattr(tensor, name) for name in names}  # a DTensor's mesh is one of them
+    for name, part in parts.items():
+        if isinstance(part, torch.Tensor):
+            parts[name] = copied(machine, part, place, blocking)
+    kind = type(tensor)
+    return kind.__tensor_unflatten__(parts, context, tensor.shape, tensor.stride()).detach()
 
 
 def _take_time(

@@ -10,7 +10,7 @@ from torch import serialization
 from torch.utils import _device
 
 from simdp.torch.cuda.machine import NOT_REQUESTED, Patches, VirtualMachine, machine
-from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, moved, place_of
+from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, inner_of, moved, place_of
 
 # Tensors ------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def _to(original: Callable[..., Any]) -> Callable[..., Any]:
         before = place_of(self)
         if asked is None or (there is not None and there == before):
             return original(self, dtype or self.dtype, copy=copy, **rest)
-        if there is None or (self.is_meta and not here.fake) or not _is_plain(self):
+        if there is None or (self.is_meta and not here.fake) or not _can_move(self):
             return original(self, asked, dtype or self.dtype, non_blocking, copy, **rest)
         found = moved(here, self, there, not (non_blocking and is_pinned(self)))
         if (dtype is None or dtype == found.dtype) and not rest:
@@ -91,9 +91,10 @@ def _to(original: Callable[..., Any]) -> Callable[..., Any]:
     return to
 
 
-def _is_plain(tensor: Any) -> bool:
-    """Return whether a tensor is not a wrapper with custom operators."""
-    return getattr(type(tensor), "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
+def _can_move(tensor: Any) -> bool:
+    """Return whether a tensor is plain, or a wrapper whose inner tensors are known."""
+    plain = getattr(type(tensor), "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
+    return plain or inner_of(tensor) is not None
 
 
 def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,7 +116,10 @@ def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_pinned(tensor: Any) -> bool:
     """Return whether a tensor of the host is in pinned memory."""
-    return bool(tensor.untyped_storage().pinned)
+    try:
+        return bool(tensor.untyped_storage().pinned)
+    except NotImplementedError:  # wrappers have no storage
+        return is_pinned(inner_of(tensor))
 
 
 def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -130,3 +130,71 @@ def test_nothing_of_it_stays_behind():
         assert torch.cuda.is_available()
     assert (torch.Tensor.to, torch.cuda.is_available, torch.zeros, torch.Generator) == before
     assert torch.zeros(2).device.type == "cpu"
+
+
+DTENSORS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+kind = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+mesh = init_device_mesh(kind, (2,))
+torch.manual_seed(0)
+weight = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
+torch.nn.init.normal_(weight)
+dropped = torch.nn.functional.dropout(weight, 0.5)
+torch.save({"weight": weight.to_local(), "dropped": dropped.to_local()},
+           f"{sys.argv[1]}/{dist.get_rank()}.pt")
+dist.destroy_process_group()
+"""
+
+
+def test_random_operators_of_dtensors_draw_as_on_a_mesh_of_cpus(virtually, really, tmp_path):
+    for name in ("cpu", "cuda", "real"):
+        (tmp_path / name).mkdir()
+    virtually(DTENSORS, 2, tmp_path / "cpu", "cpu")
+    virtually(DTENSORS, 2, tmp_path / "cuda", "cuda")
+    really(DTENSORS, 2, tmp_path / "real", "cpu")
+    for rank in range(2):
+        real = torch.load(tmp_path / "real" / f"{rank}.pt")
+        for name in ("cpu", "cuda"):
+            drawn = torch.load(tmp_path / name / f"{rank}.pt", map_location="cpu")
+            assert all(torch.equal(drawn[key], real[key]) for key in real)
+
+
+def test_dtensors_move_between_host_and_device(virtually, capsys):
+    virtually(
+        """
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+        mesh = init_device_mesh("cuda", (2,))
+        there = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+        here = there.cpu()
+        back = here.requires_grad_().to("cuda")
+        back.sum().backward()
+        layer = torch.nn.Linear(4, 4)
+        layer.weight = torch.nn.Parameter(here.detach())
+        weight = layer.to("cuda").weight
+        assert all(type(each) is DTensor for each in (there, here, back, weight))
+        rank, places = dist.get_rank(), (there, here, back, here.grad, weight)
+        print(rank, *(each.to_local().device for each in places))
+        """
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        f"{rank} cuda:{rank} cpu cuda:{rank} cpu cuda:{rank}" for rank in range(2)
+    ]
+
+
+def test_operators_of_higher_order_are_charged_one_by_one():
+    from torch._prims.rng_prims import run_and_save_rng_state
+
+    with virtual_rank() as here:
+        square = torch.ones(512, 512, device="cuda")
+        begin = here.rank.clock
+        square @ square
+        once = here.rank.clock - begin
+        run_and_save_rng_state(torch.ops.aten.mm.default, square, square)
+        assert here.rank.clock - begin >= 2 * once > 0
