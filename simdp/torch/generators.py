@@ -5,8 +5,8 @@ separate states, which are installed whenever the rank resumes. torch's start as
 The generators of NumPy and Python start with seeds of the program and the rank, instead of the
 system's random seeds.
 
-Modules of the script's folder are loaded per rank, with separate globals, as in processes.
-Installed packages and their state are shared by all ranks.
+Modules of the script's folder are loaded per rank, with separate globals, as in processes, and so
+are a few installed packages. All others, and their state, are shared by all ranks.
 """
 
 from __future__ import annotations
@@ -92,6 +92,9 @@ def _put(state: tuple[Any, ...]) -> None:
 KEY, KEPT = "module names", "modules"
 """Keys of a rank's imported names, and of its modules while it is paused."""
 
+PER_RANK = frozenset({"hydra", "absl", "gin"})
+"""Installed packages with settings of a process, which each rank imports for itself."""
+
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, which may be in a script's folder."""
 
@@ -113,7 +116,12 @@ class Modules(RankLocal):
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         """Find a module of the script's folder, and record that it belongs to the rank."""
         rank = current()
-        if rank is None or self.folder is None or KEY not in rank.state:
+        if rank is None or KEY not in rank.state:
+            return None
+        if name.partition(".")[0] in PER_RANK:
+            rank.state[KEY][name] = None
+            return None
+        if self.folder is None:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or not spec.origin or not Path(spec.origin).is_relative_to(self.folder):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -179,6 +180,8 @@ class ProcessState(RankLocal):
     @contextmanager
     def installed(self) -> Iterator[None]:
         before, folder = _seen(), Path.cwd()
+        signals = signal.signal, signal.getsignal
+        signal.signal, signal.getsignal = _handling(*signals)
         streams = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = Lines(streams[0], "stdout"), Lines(streams[1], "stderr")
         try:
@@ -187,6 +190,7 @@ class ProcessState(RankLocal):
             sys.stdout.rest()
             sys.stderr.rest()
             sys.stdout, sys.stderr = streams
+            signal.signal, signal.getsignal = signals
             _show(before)
             os.chdir(folder)
 
@@ -204,6 +208,33 @@ class ProcessState(RankLocal):
 
     def end(self, rank: Rank) -> None:
         rank.state.pop("process", None)
+
+
+HANDLERS = "signals"
+"""Key of a rank's handlers by signal; no signal is sent to a rank."""
+
+
+def _handling(set_handler: Any, get_handler: Any) -> tuple[Any, Any]:
+    """Return `signal.signal` and `signal.getsignal` with handlers of each rank."""
+
+    def handlers() -> dict[int, Any] | None:
+        rank = current()
+        return None if rank is None else rank.state.setdefault(HANDLERS, {})
+
+    def setting(signalnum: Any, handler: Any) -> Any:
+        mine = handlers()
+        if mine is None:
+            return set_handler(signalnum, handler)
+        before = mine.get(int(signalnum), get_handler(signalnum))
+        mine[int(signalnum)] = handler
+        return before
+
+    def getting(signalnum: Any) -> Any:
+        mine = handlers()
+        real = get_handler(signalnum)
+        return real if mine is None else mine.get(int(signalnum), real)
+
+    return setting, getting
 
 
 def _bytes(text: str) -> Any:
@@ -329,10 +360,14 @@ class Loading(RankLocal):
         inner: Any = dataloader
         before = inner._MultiProcessingDataLoaderIter
 
-        def chosen(loader: Any) -> Any:
-            return (before if current() is None else Workers)(loader)
+        class Chosen(type):
+            def __call__(cls, loader: Any) -> Any:
+                return (before if current() is None else Workers)(loader)
 
-        inner._MultiProcessingDataLoaderIter = chosen
+            def __instancecheck__(cls, instance: Any) -> bool:
+                return isinstance(instance, (before, Workers))
+
+        inner._MultiProcessingDataLoaderIter = Chosen(before.__name__, (), {})
         try:
             yield
         finally:
@@ -601,7 +636,7 @@ class Stores(RankLocal):
         classes = dist.TCPStore, dist.FileStore
         for scheme in ("env", "tcp", "file"):
             handlers[scheme] = _met
-        dist.TCPStore, dist.FileStore = _tcp, _file
+        dist.TCPStore, dist.FileStore = ProgramTCPStore, ProgramFileStore
         try:
             yield
         finally:
@@ -612,12 +647,20 @@ class Stores(RankLocal):
             _SHELVES.update(shelves)
 
 
-def _tcp(host_name: str, port: int, *given: Any, **named: Any) -> VirtualStore:
-    return VirtualStore(f"{host_name}:{port}")
+class ProgramTCPStore(VirtualStore):
+    """``dist.TCPStore``."""
+
+    def __init__(self, host_name: str, port: int, *given: Any, **named: Any) -> None:
+        super().__init__(f"{host_name}:{port}")
+        self.host, self.port = host_name, port
 
 
-def _file(file_name: str, *given: Any, **named: Any) -> VirtualStore:
-    return VirtualStore(str(file_name))
+class ProgramFileStore(VirtualStore):
+    """``dist.FileStore``."""
+
+    def __init__(self, file_name: str, *given: Any, **named: Any) -> None:
+        super().__init__(str(file_name))
+        self.path = str(file_name)
 
 
 def _met(url: str, **named: Any) -> Iterator[tuple[VirtualStore, int, int]]:

@@ -355,3 +355,63 @@ def test_workers_of_pipes_are_refused(virtually):
     """
     with pytest.raises(ProgramError, match=r"workers of an IterDataPipe are not served; use num_"):
         virtually(text, 1)
+
+
+def test_replaced_classes_are_classes(virtually, capsys):
+    virtually(
+        """
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import dataloader
+        dist.init_process_group("gloo")
+        store = dist.TCPStore("127.0.0.1", 1234, 2, dist.get_rank() == 0)
+        assert isinstance(store, dist.TCPStore) and isinstance(store, dist.Store)
+        assert not isinstance(store, dist.FileStore) and store.port == 1234
+        assert isinstance(dist.FileStore("kept", 2), dist.FileStore)
+        one, several = ([iter(dataloader.DataLoader([1, 2], num_workers=n))] for n in (0, 1))
+        kind = dataloader._MultiProcessingDataLoaderIter
+        print(isinstance(one[0], kind), isinstance(several[0], kind))
+        """
+    )
+    assert capsys.readouterr().out.splitlines() == ["False True"] * 2
+
+
+def test_each_rank_sets_its_own_handlers_of_signals(virtually, capsys):
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    virtually(
+        """
+        import os, signal
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        first = signal.signal(signal.SIGTERM, lambda *_: rank)
+        dist.barrier()
+        print(first is signal.SIG_DFL, signal.getsignal(signal.SIGTERM)())
+        """
+    )
+    assert capsys.readouterr().out.splitlines() == ["True 0", "True 1"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_packages_with_settings_of_a_process_are_imported_by_each_rank(
+    virtually, capsys, tmp_path, monkeypatch
+):
+    package = tmp_path / "site-packages" / "hydra"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "settings.py").write_text("chosen = []")
+    monkeypatch.syspath_prepend(package.parent)
+    virtually(
+        """
+        import torch.distributed as dist
+        from hydra import settings
+        dist.init_process_group("gloo")
+        settings.chosen.append(dist.get_rank())
+        dist.barrier()
+        import hydra.settings
+        print(hydra.settings.chosen)
+        """
+    )
+    assert capsys.readouterr().out.splitlines() == ["[0]", "[1]"]
