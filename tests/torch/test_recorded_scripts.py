@@ -174,3 +174,22 @@ def test_what_scenarios_have_no_words_for_is_refused(recorded, how, told):
     with pytest.raises((SimdpError, ScenarioError), match=told) as caught:
         recorded(how)
     assert "\n" not in str(caught.value)
+
+
+def test_autocast_to_float32_is_no_precision_of_a_scenario(virtually, tmp_path):
+    path = tmp_path / "job.yaml"
+    with recording(path, find("dgx-h100", 1, 1), Path("dgx-h100")):
+        virtually(
+            """
+            import torch
+            model = torch.nn.Linear(8, 8).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            with torch.autocast("cuda", dtype=torch.float32):
+                loss = model(torch.ones(4, 8, device="cuda")).square().mean()
+            loss.backward()
+            optimizer.step()
+            """,
+            1,
+        )
+    assert "precision" not in yaml.safe_load(path.read_text())["workload"]
+    simdp.load_scenario(path)

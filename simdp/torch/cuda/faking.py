@@ -187,6 +187,7 @@ def patch(patches: Patches) -> None:
     """Replace or reject functions that read numbers in Python."""
     for name in ("numpy", "__array__", "tolist"):
         patches.wrap(torch.Tensor, name, _refusing)
+    patches.wrap(torch.Tensor, "__format__", _formatted)
     for owner, name in ((FakeTensorMode, "__torch_dispatch__"), (FakeTensorMode, "from_tensor")):
         patches.wrap(owner, name, _seeing)
     patches.wrap(torch.nn.functional, "scaled_dot_product_attention", _attention)
@@ -217,6 +218,17 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return answer
+
+
+def _formatted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Format a number that has no value like ``item()``."""
+
+    def formatted(self: Any, format_spec: str) -> Any:
+        if self.is_meta and self.dim() == 0 and _is_fake() is not None:
+            return format(self.item(), format_spec)
+        return original(self, format_spec)
+
+    return formatted
 
 
 def _is_low(tensor: Any) -> bool:

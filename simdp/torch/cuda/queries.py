@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+import torch.distributed.rpc as rpc
 
 from simdp.cluster.hardware import driver_name
 from simdp.errors import ProgramError
@@ -183,6 +184,12 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
     return _facts(device)[0]
 
 
+def is_initialized() -> bool:
+    """Return whether the script has used a device."""
+    found = machine()
+    return found is not None and found.used
+
+
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Return whether products may be in bfloat16."""
     return including_emulation or get_device_capability() >= (8, 0)
@@ -206,10 +213,12 @@ def get_arch_list() -> list[str]:
 
 
 def _refused(name: str, instead: str) -> Any:
-    def call(*_: Any, **__: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise ProgramError(f"{name}: virtual devices run no such thing; {instead}.")
 
-    return call
+    if not name.rpartition(".")[2][0].isupper():
+        return refuse
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})
 
 
 REFUSED = {
@@ -248,7 +257,7 @@ def patch(patches: Patches) -> None:
     for name in ("_lazy_init", "init", "ipc_collect"):
         patches.put(cuda, name, lambda: None)
     patches.put(cuda, "_lazy_call", lambda call, **_: call())
-    patches.put(cuda, "is_initialized", lambda: machine() is not None)
+    patches.put(cuda, "is_initialized", is_initialized)
     patches.put(cuda, "_is_in_bad_fork", lambda: False)
     patches.put(cuda, "is_current_stream_capturing", lambda: False)
     patches.put(cuda.nccl, "version", lambda: NCCL_VERSION)
@@ -280,6 +289,7 @@ def patch_refusals(patches: Patches) -> None:
     cpp_extension = _extensions()
     for name in KERNELS:
         patches.wrap(cpp_extension, name, _refusing)
+    patches.wrap(rpc, "init_rpc", _without_rpc)
     patches.wrap(torch, "compile", _eager)
     patches.wrap(torch.nn.Module, "compile", _left)
 
@@ -294,6 +304,19 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return call
+
+
+def _without_rpc(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init_rpc(*args: Any, **kwargs: Any) -> Any:
+        if machine() is None:
+            return original(*args, **kwargs)
+        raise ProgramError(
+            "torch.distributed.rpc.init_rpc: virtual ranks call no functions of one another; "
+            "exchange tensors with torch.distributed's collectives, send and recv, or run a "
+            "scenario with a parameter server or a pipeline."
+        )
+
+    return init_rpc
 
 
 def _remark() -> None:

@@ -259,9 +259,14 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
 
 
 def precision_of() -> dict[str, Any] | None:
-    """Return the section ``workload.precision`` for the current autocast settings."""
+    """Return the section ``workload.precision`` for the current autocast settings.
+
+    Autocast to float32 changes no dtype of a model in float32.
+    """
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
+            if torch.get_autocast_dtype(device) is torch.float32:
+                continue
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             return {"kind": "amp", "dtype": dtype}
     return None

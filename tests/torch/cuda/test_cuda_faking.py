@@ -78,3 +78,11 @@ def test_whole_numbers_are_there_and_real_ones_are_not():
         for asked in (x.tolist, x.cpu().numpy, lambda: bool((x > 0).all()), lambda: x[x > 0]):
             with pytest.raises(ProgramError, match=r"^--fake: what .* depends on numbers, and"):
                 asked()
+
+
+def test_a_number_without_a_value_is_formatted_as_nan():
+    with virtual_rank(fake=True):
+        loss = torch.randn(4, device="cuda").sum()
+        assert f"{loss:.4f} {loss.item():8.2f}" == "nan      nan"
+        with pytest.raises(ProgramError, match=r"what a script does next depends on numbers"):
+            f"{(loss > 0):d}"

@@ -29,3 +29,18 @@ def test_compiled_functions_run_as_they_are_and_say_so():
         with pytest.warns(UserWarning, match=r"workload.compile in a scenario"):
             net.compile()
         assert net(torch.ones(1, 2, device="cuda")).is_cuda
+
+
+def test_calls_of_another_ranks_functions_are_refused():
+    with (
+        virtual_rank(),
+        pytest.raises(
+            ProgramError, match=r"rpc.init_rpc: virtual ranks call no functions of one another;"
+        ),
+    ):
+        torch.distributed.rpc.init_rpc("worker0", rank=0, world_size=1)
+
+
+def test_refused_classes_can_be_asked_for():
+    with virtual_rank():
+        assert not isinstance(torch.cuda.Stream(), torch.cuda.CUDAGraph)
