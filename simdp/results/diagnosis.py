@@ -23,6 +23,7 @@ Cause = Literal[
 TextCause = Literal[
     "cross_socket",
     "different_transports",
+    "duplicate_device",
     "fragmentation",
     "host_out_of_memory",
     "network_interface",

@@ -34,6 +34,7 @@ class NcclDebugLog:
     # gdr: whether NCCL says that it uses GPUDirect RDMA; None if it does not say
     gdr: bool | None = None
     no_card: bool = False  # whether NCCL found no RDMA device
+    peers_off: bool = False  # whether the driver gives GPUs no access to each other
     settings: dict[str, str] = field(default_factory=dict)  # environment variables
     algorithms: list[str] = field(default_factory=list)  # ``"RING"``, ... that were forced
     channels: int | None = None  # of collectives
@@ -132,6 +133,8 @@ def _info(log: NcclDebugLog, line: str, host: str) -> None:
         _channel(log, match[1])
     elif "NET/IB" in line and "No device found" in line:
         log.no_card = True
+    elif "P2P is disabled between connected GPUs" in line:
+        log.peers_off = True
     elif "GPU Direct RDMA Disabled" in line:
         log.gdr = False
     elif "GPU Direct RDMA" in line and "nabled" in line:

@@ -253,6 +253,8 @@ def test_sockets_do_not_matter_within_a_node():
     ("warning", "cause"),
     [
         ("Call to posix_fallocate failed : No space left on device", "shared_memory_full"),
+        ("Duplicate GPU detected : rank 0 and rank 3 both on CUDA device 0", "duplicate_device"),
+        ("NET/IB : Got completion from peer with status=4 opcode=1 len=0", "pci_access_control"),
         ("socketFinalizeAccept: wrong type 3 != 4", "different_transports"),
         ("Failed to CUDA calloc 6291456 bytes", "out_of_memory"),
         ("socketStartConnect: Connect to 172.17.0.2<38847> failed : aborted", "network_interface"),
@@ -278,6 +280,9 @@ def test_peers_over_shared_memory_are_named_with_the_setting():
     (first,) = found_in(text).verdict
     assert (first.cause, first.confidence) == ("no_peer_access", "likely")
     assert "NCCL_P2P_DISABLE is set" in first.evidence
+    off = "node-0:1:2 [0] NCCL INFO P2P is disabled between connected GPUs 0 and 1.\n"
+    (first,) = found_in(off + text.splitlines()[1] + "\n").verdict
+    assert "P2P disabled between GPUs" in first.evidence
 
 
 def test_paths_across_sockets_and_access_control_are_found_in_a_topology():

@@ -296,6 +296,7 @@ def _peers(net: Network) -> Iterator[Finding]:
     if log.transports["SHM"] and not log.transports["P2P"] and (net.local_size or 2) > 1:
         why = "NCCL_P2P_DISABLE is set" if off else f"NCCL_P2P_LEVEL is {level}" if level else ""
         cards = catalogue_device(log.device()) or ""
+        why = why or ("NCCL finds P2P disabled between GPUs" if log.peers_off else "")
         why = why or ("this driver gives such devices no peer access" if "rtx" in cards else "")
         spread = between and between <= {"SYS"}
         yield Finding(
@@ -347,7 +348,11 @@ def _hang(net: Network) -> Iterator[Finding]:
         )
     bad = [w.text for w in log.warnings if "Got completion" in w.text]
     local = [
-        text for text in bad if " error 4" in text or "vendor err 81" in text or "error 11" in text
+        text
+        for text in bad
+        if re.search(r"(?:error |status=)4\b", text)
+        or "vendor err 81" in text
+        or "error 11" in text
     ]
     if local:
         yield _control(
@@ -442,6 +447,26 @@ def _warnings(net: Network) -> Iterator[Finding]:
             "NCCL_IB_HCA; NCCL_IB_DISABLE=1 on all nodes works, slowly",
             confidence="certain",
         )
+    yield from _devices(texts)
+    yield from _interfaces(texts, net)
+    yield from _verbs(texts)
+
+
+def _devices(texts: Sequence[str]) -> Iterator[Finding]:
+    """Yield warnings of GPUs: two ranks on one, or no memory left."""
+    twice = [text for text in texts if "Duplicate GPU detected" in text]
+    if twice:
+        yield Finding(
+            "duplicate_device",
+            None,
+            f"two ranks use the same GPU: {twice[0]}.",
+            tuple(sorted({int(rank) for rank in re.findall(r"rank (\d+)", twice[0])})),
+            expected="a GPU per rank",
+            obtained=twice[0][:120],
+            remedy="torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first "
+            "collective, and --nproc-per-node no larger than the GPUs that are visible",
+            confidence="certain",
+        )
     failed = [text for text in texts if "out of memory" in text or "Failed to CUDA" in text]
     if failed:
         yield Finding(
@@ -454,7 +479,10 @@ def _warnings(net: Network) -> Iterator[Finding]:
             "torch.cuda.set_per_process_memory_fraction",
             confidence="certain",
         )
-    yield from _interfaces(texts, net)
+
+
+def _verbs(texts: Sequence[str]) -> Iterator[Finding]:
+    """Yield that an RDMA device fails."""
     verbs = [text for text in texts if re.search(r"Call to ibv_(?!open_device)\w+ failed", text)]
     if verbs:
         memory = any("Cannot allocate memory" in text for text in verbs)
