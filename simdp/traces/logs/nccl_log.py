@@ -85,6 +85,9 @@ _TABLE = re.compile(r"^#\s+size\s+count\s+type")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[A-Za-z]\w*\s")
 _TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\d+:(?=\s))")
 
+TAGGED = tuple("[0123456789")
+"""How lines begin that mpirun or srun may have tagged."""
+
 TRANSPORTS = {"P2P": "P2P", "SHM": "SHM", "direct": "SHM", "COLLNET": "COLLNET", "NVLS": "NVLS"}
 """Beginnings of NCCL's words, and what they are."""
 
@@ -95,7 +98,7 @@ def read_nccl_log(lines: Sequence[str]) -> NcclDebugLog | None:
     seen = False
     begun, rows = False, 0
     for tagged in lines:
-        line = _TAG.sub("", tagged)
+        line = _TAG.sub("", tagged) if tagged[:24].lstrip()[:1] in TAGGED else tagged
         if match := _DEVICE.match(line):
             log.devices.setdefault(int(match[1]), (match[2], match[3]))
             seen = True

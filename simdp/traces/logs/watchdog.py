@@ -51,7 +51,6 @@ class WatchdogLog:
     ends: tuple[RankEnd, ...]
     saving: bool  # whether a rank was saving a checkpoint, or evaluating, just before
     experts: bool  # whether the log names a mixture of experts
-    sharded: bool  # whether it names ZeRO-3 or FSDP
     # unused: parameters without gradients, as DDP lists them (or that there are some); else empty
     unused: str = ""
 
@@ -95,17 +94,18 @@ _UNUSED = re.compile(
     r"|Expected to have finished reduction in the prior iteration"
 )
 _EXPERTS = re.compile(r"mixtral|num_local_experts|num_experts|moe_block|\bMoE\b|qwen\d?_?moe", re.I)
-_SHARDED = re.compile(r"zero[-_ ]?(?:stage[ :=_]*)?3|stage3|stage 3|\bfsdp\b|fully_shard", re.I)
+ENDINGS = ("kill", "exit", "oom", "shared memory", "error", "exception")
+"""Parts of lines of processes that end."""
 
 
 def read_watchdog(lines: Sequence[str]) -> WatchdogLog | None:
     """Read the lines of ranks that stopped; None if there are none."""
     calls, progress = list[WaitingCall](), list[RankProgress]()
     ends = list[RankEnd]()
-    saving = experts = sharded = False
+    saving = experts = False
     unused = ""
     for line in lines:
-        if match := _UNUSED.search(line):
+        if ("grad" in line or "reduction" in line) and (match := _UNUSED.search(line)):
             unused = match[1] or unused or "some"
         if "CollectiveFingerPrint" in line:
             calls += [call for call in _fingerprints(line) if call not in calls]
@@ -113,15 +113,18 @@ def read_watchdog(lines: Sequence[str]) -> WatchdogLog | None:
             calls.append(call)
         elif "last enqueued" in line and (row := _progress(line)):
             progress.append(row)
-        ends += [end for end in _ends(line) if end not in ends]
-        saving = saving or (not calls and bool(_SAVING.search(line)))
-        experts = experts or bool(_EXPERTS.search(line))
-        sharded = sharded or bool(_SHARDED.search(line))
+        low = line.lower()  # searched before patterns, as logs are long
+        if any(word in low for word in ENDINGS):
+            ends += [end for end in _ends(line) if end not in ends]
+        if not (saving or calls) and ("sav" in low or "evaluat" in low):
+            saving = bool(_SAVING.search(line))
+        if not experts and ("expert" in low or "mixtral" in low or "moe" in low):
+            experts = bool(_EXPERTS.search(line))
     if not (calls or progress or ends or unused):
         return None
     found = _once(calls, progress)
     rows = tuple(dict.fromkeys(progress))
-    return WatchdogLog(found, rows, tuple(ends), saving, experts, sharded, unused)
+    return WatchdogLog(found, rows, tuple(ends), saving, experts, unused)
 
 
 def _fingerprints(line: str) -> Iterator[WaitingCall]:
