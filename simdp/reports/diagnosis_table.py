@@ -15,6 +15,8 @@ from simdp.results.diagnosis import CollectiveRow, Diagnosis, Finding, Remedy
 LINES = 20  # lines of a diagnosis
 MOST_REPORTED = 32  # lines for a job without a trace, which has sentences only
 MOST_CAUSES = 3  # causes of texts with all they say
+MENTIONED = 0.01  # least part of a step of the causes that are listed
+LEAST_OFF = 5e-4  # least error of a replay that is shown
 TRACE_OF = 1e-4  # least part of a step that is shown
 MAIN_LINES = 5  # most lines of evidence of the main cause
 SHOWN_COLLECTIVES = 3
@@ -137,14 +139,14 @@ def _verdict(found: Diagnosis) -> Iterator[str]:
     written = wrap(f"verdict: {finding(first)}", WIDTH, subsequent_indent="  ")
     yield from written[: None if _is_told(found) or first.confidence else MAIN_LINES]
     yield from _comparison(first)
-    for remedy in different(first.remedies)[:SHOWN_REMEDIES]:
-        line = f"  helps: {helps(found, remedy)}"
+    for number, remedy in enumerate(different(first.remedies)[:SHOWN_REMEDIES]):
+        line = f"  helps: {helps(found, remedy, with_base=not number)}"
         yield from wrap(line, WIDTH, subsequent_indent="    ")
     told = others if found.source == "reported" else [one for one in others if one.confidence]
     for one in told[: None if found.source == "reported" else MOST_CAUSES - 1]:
         yield from wrap(f"also: {finding(one)}", WIDTH, subsequent_indent="  ")
         yield from _comparison(one)
-    left = [one for one in others if one not in told[: MOST_CAUSES - 1]]
+    left = [one for one in others if one not in told[: MOST_CAUSES - 1] and _is_listed(one)]
     also = [f"{one.cause}{share_of(one)}{ranks_of(one)}" for one in left]
     if found.source != "reported" and also:
         yield from wrap(f"also: {', '.join(also)}", WIDTH, subsequent_indent="  ")
@@ -166,18 +168,34 @@ def comparison(one: Finding) -> Iterator[str]:
             yield f"{label}: {text}"
 
 
+def _is_listed(one: Finding) -> bool:
+    """Return whether a cause is worth a place in the list of other causes."""
+    return one.share is None or one.share >= MENTIONED or one.cause == "desynchronised"
+
+
 def finding(one: Finding) -> str:
     """Write a cause with its share, its ranks and its evidence."""
     return f"{one.cause}{share_of(one)}{ranks_of(one)}: {one.evidence}"
 
 
-def helps(found: Diagnosis, remedy: Remedy) -> str:
-    """Write a change and the step time with it."""
+def helps(found: Diagnosis, remedy: Remedy, *, with_base: bool = True) -> str:
+    """Write a change and the step time with it; and the step that it was simulated from."""
     gain = str(seconds(remedy.step_time_s))
     if found.replayed_s:
-        less = percent(1 - remedy.step_time_s / found.replayed_s)
-        gain += f" instead of {seconds(found.replayed_s)} ({less} less, simulated)"
+        less = f"{percent(1 - remedy.step_time_s / found.replayed_s)} less"
+        base = f" instead of {seconds(found.replayed_s)} ({less}, simulated{replay_error(found)})"
+        gain += base if with_base else f" ({less})"
     return f"{remedy.change}: {gain}"
+
+
+def replay_error(found: Diagnosis) -> str:
+    """Write how far the replay without a remedy is from the trace's step, after a semicolon."""
+    if not found.step_time_s or not found.replayed_s or found.source == "reported":
+        return ""
+    off = found.replayed_s / found.step_time_s - 1
+    if abs(off) < LEAST_OFF:
+        return "; base as in the trace"
+    return f"; base {percent(abs(off))} {'above' if off > 0 else 'below'} the trace"
 
 
 def different(remedies: Sequence[Remedy]) -> list[Remedy]:

@@ -16,6 +16,11 @@ Cause = Literal[
     "compute_bound",
     "slow_link",
     "desynchronised",
+    "host_synchronisation",
+    "copies",
+    "many_small_collectives",
+    "uneven_steps",
+    "unused_parameters",
     "unexplained",
 ]
 """Causes that traces show."""
@@ -35,8 +40,6 @@ TextCause = Literal[
     "rank_failed",
     "shared_memory_full",
     "socket_transport",
-    "uneven_steps",
-    "unused_parameters",
     "version_mismatch",
 ]
 """Causes that only text shows."""

@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Ints
+from simdp.arrays import Bools, Ints
 from simdp.errors import ScenarioError
 from simdp.traces import calls as sent
 from simdp.traces.calls import (
@@ -22,8 +22,10 @@ from simdp.traces.calls import (
     kernels_of,
     launches_of,
     origin_of,
+    seconds,
     standing_in,
     standing_kernels,
+    step_at,
     steps_of,
 )
 from simdp.traces.gathering import KINETO, Gathered
@@ -167,10 +169,16 @@ class File(NamedTuple):
     host: Table
     device: Table
     kernel_fields: dict[int, dict[str, Any]]  # fields of kernels that communicate, by their row
+    is_cut: bool = False  # whether it ends before its events do
 
 
 def traces_of(
-    path: Path, head: Mapping[str, Any], gathered: Gathered, remarks: list[str]
+    path: Path,
+    head: Mapping[str, Any],
+    gathered: Gathered,
+    remarks: list[str],
+    *,
+    is_cut: bool = False,
 ) -> list[RankTrace]:
     """Make the traces of a file: one, or, of our own with several ranks, one for each.
 
@@ -184,6 +192,13 @@ def traces_of(
         The events.
     remarks : list of str
         Remarks made while they were read.
+    is_cut : bool
+        Whether the file ends before its events do.
+
+    Raises
+    ------
+    ScenarioError
+        If it is cut before the kernels of a step.
     """
     device = gathered.device.arrays()
     device["row"] = np.arange(len(device["start"]))
@@ -193,7 +208,7 @@ def traces_of(
         for row, old in enumerate(device.pop("row").tolist())
         if old in gathered.kernel_fields
     }
-    file = File(path, head, gathered, host, device, kernel_fields)
+    file = File(path, head, gathered, host, device, kernel_fields, is_cut)
     pids = np.unique(np.concatenate([device["pid"], host["pid"]])).tolist()
     if not is_ours(head) or (host["kind"] == RUNTIME).any() or len(pids) == 1:
         return [_trace(file, None, remarks)]
@@ -225,6 +240,9 @@ def _trace(
     info = mapping(file.head.get("distributedInfo"))
     origin = origin_of(host, device) if origin is None else origin
     steps = steps_of(host, names, origin)
+    if file.is_cut:
+        steps, left = _before_the_cut(file, steps, origin)
+        remarks = [*remarks, *left]
     fields = [*file.kernel_fields.values(), *(note.args for note in file.gathered.notes)]
     groups = groups_of(info.get("pg_config"), fields)
     without = is_without_device(device)
@@ -258,6 +276,52 @@ def _trace(
         machine=_machine(file.head),
         on_host=without,
     )
+
+
+def _before_the_cut(file: File, steps: TraceSteps, origin: int) -> tuple[TraceSteps, list[str]]:
+    """Keep the steps whose kernels come before the cut: the profiler writes them last.
+
+    It writes them thread by thread, so that those of backward may lack where forward's are there.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no kernel at all.
+    """
+    host, device = file.host, file.device
+    if is_without_device(device):
+        if not (host["kind"] == RUNTIME).any() and not file.head.get("deviceProperties"):
+            return steps, []
+        raise ScenarioError([f"{file.path}: i{CUT[1:].format(host=len(host['start']))}"])
+    if not len(steps):
+        return steps, []
+    kept = _are_complete(file, steps, origin)
+    if kept.all():
+        return steps, []
+    if not kept.any():
+        return steps, [CUT.format(host=len(host["start"]))]
+    lost = ", ".join(map(str, steps.number[~kept].tolist()))
+    return (
+        TraceSteps(steps.number[kept], steps.start[kept], steps.end[kept]),
+        [f"It is cut before kernels of these steps, which are left out: {lost}."],
+    )
+
+
+def _are_complete(file: File, steps: TraceSteps, origin: int) -> Bools:
+    """Steps behind which each thread that works in them has launched another kernel."""
+    host, names = file.host, file.gathered.names.listed()
+    launch = launches_of(file.device, host)
+    rows = launch[launch >= 0]
+    step = step_at(steps, seconds(host["start"], origin))
+    engine = np.array([name.startswith(sent.ENGINE) for name in names], dtype=bool)
+    works = (host["kind"] == OP) & (step >= 0)
+    found = np.ones(len(steps), dtype=bool)
+    for thread in np.unique(host["thread"][works]).tolist():
+        mine = works & (host["thread"] == thread)
+        launched = step[rows[host["thread"][rows] == thread]]
+        if len(launched) or engine[host["name"][mine]].any():
+            found[step[mine]] &= step[mine] < launched.max(initial=-1)
+    return found
 
 
 def _on_device(
@@ -337,7 +401,20 @@ def read_stream(stream: IO[bytes], path: Path) -> list[RankTrace]:
     gathered.num_numbered += events.num_numbered
     if not gathered.num_used:
         raise ScenarioError([f"{path}: {_why(events, gathered)}; {WANTED}."])
-    return traces_of(path, events.head, gathered, events.remarks)
+    return traces_of(path, events.head, gathered, events.remarks, is_cut=events.is_cut)
+
+
+CUT = (
+    "It is cut before the kernels of its steps: {host:,} events of the host are there, and not "
+    "what the device did; copy the whole file again, or export it once the profiler has stopped."
+)
+"""Error, or remark, on a file that ends before its kernels do."""
+
+EMPTY = (
+    ", as if it had been exported between two cycles of the profiler: give its schedule repeat=1, "
+    "and export in on_trace_ready"
+)
+"""Usual reason for a trace without events."""
 
 
 def _why(events: Events, gathered: Gathered) -> str:
@@ -353,5 +430,5 @@ def _why(events: Events, gathered: Gathered) -> str:
     if events.remarks:
         return f"holds no event of an operator or a kernel ({events.remarks[0].rstrip('.')})"
     if events.num_events:
-        return "holds no event of an operator or a kernel"
-    return "holds no events"
+        return f"holds no event of an operator or a kernel{EMPTY}"
+    return f"holds no events{EMPTY}"

@@ -183,6 +183,8 @@ class Events:
         How many were read, unused ones too.
     num_numbered : int
         How many of the unused ones are such as torch numbers: Python's own calls, and instants.
+    is_cut : bool
+        Whether the file ends before its events do.
     """
 
     def __init__(self, stream: IO[bytes], where: str) -> None:
@@ -191,6 +193,7 @@ class Events:
         self.num_events, self.num_numbered = 0, 0
         self._window, self._where = TextWindow(stream), where
         self._num_junk, self._first_junk = 0, 0
+        self.is_cut = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield them, in the order of the file.
@@ -294,6 +297,7 @@ class Events:
         self._num_junk += 1
 
     def _cut(self) -> None:
+        self.is_cut = True
         why = f", since {self._window.broken}" if self._window.broken else ""
         self.remarks.append(
             f"The file ends in the middle{why}: {self.num_events:,} events before "

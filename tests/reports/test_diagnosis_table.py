@@ -1,12 +1,14 @@
 """The page of a diagnosis: twenty lines, with what matters first."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from for_each import for_each
 from trace_maker import RankMaker, job
 
 import simdp
-from simdp.reports.diagnosis_table import LINES, lines, page
+from simdp.reports.diagnosis_table import LINES, lines, page, replay_error
 from simdp.reports.figures import WIDTH
 from simdp.results.diagnosis import Diagnosis, Finding, MatchRow, Remedy
 
@@ -63,7 +65,12 @@ def test_without_steps_it_says_so():
 def test_remedies_stand_below_the_verdict_with_their_gain():
     finding = Finding("launch_bound", 0.5, "Why.", remedies=(Remedy("CUDA graphs", 0.06),))
     made = Diagnosis("kineto", 0.1, 0.05, 0.0, 0.0, 0.05, 1, verdict=(finding,), replayed_s=0.12)
-    assert "  helps: CUDA graphs: 60 ms instead of 120 ms (50.0 % less, simulated)" in lines(made)
+    shown = " ".join(lines(made))
+    assert "helps: CUDA graphs: 60 ms instead of 120 ms (50.0 % less, simulated; base" in shown
+    assert replay_error(made) == "; base 20.0 % above the trace"
+    assert replay_error(replace(made, replayed_s=0.099)) == "; base 1.0 % below the trace"
+    assert replay_error(replace(made, replayed_s=0.1)) == "; base as in the trace"
+    assert replay_error(replace(made, source="reported")) == ""
 
 
 def test_flight_records_show_what_ranks_disagree_on():

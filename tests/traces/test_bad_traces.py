@@ -7,8 +7,9 @@ import pytest
 from for_each import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kineto import document, event, kernel, one_step, put, step
+from kineto import document, event, kernel, launch, one_step, put, step
 
+import simdp
 from simdp.errors import ScenarioError
 from simdp.traces import KERNEL_KINDS, read_trace, read_traces
 from simdp.traces.building import read_stream
@@ -80,6 +81,58 @@ def test_what_is_cut_is_read_as_far_as_it_goes(tmp_path, share):
     assert int(found[1]) == num_read == cut.count('"ph"') - (not cut.rstrip(", \n").endswith("}"))
     assert 0 < int(found[2]) <= len(cut)
     assert "what came behind them is missing" in trace.remarks[0]
+
+
+def in_kinetos_order(num_steps=4):
+    """Operators first, then the launches and kernels of each thread: forward's, then backward's."""
+    engine = "autograd::engine::evaluate_function: AddmmBackward0"
+    host, device = [], []
+    for number in range(num_steps):
+        at = 100 * number
+        host += [step(number + 1, at, 99), event("cpu_op", "aten::mm", at + 1, 20)]
+        host.append(event("cpu_op", engine, at + 40, 20, tid=200))
+    for thread, begin in ((100, 5), (200, 45)):
+        for number in range(num_steps):
+            correlation = 10 * thread + number
+            device.append(launch(correlation, 100 * number + begin, tid=thread))
+            device.append(kernel(correlation, 100 * number + begin + 10, 20))
+    return host, device
+
+
+def cut_after(tmp_path, num_device):
+    host, device = in_kinetos_order()
+    head = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
+    listed = json.dumps([*host, *device[:num_device]])[1:-1]
+    end = "" if num_device < len(device) else "]}"
+    return put(tmp_path / "t.json", f'{json.dumps(head)[:-1]}, "traceEvents": [{listed}{end}')
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_trace_that_is_cut_before_its_kernels_is_refused(tmp_path, number):
+    line = error_of(cut_after(tmp_path, number))
+    assert f"is cut before the kernels of its steps: {12 + number} events of the host" in line
+    assert "copy the whole file again" in line
+
+
+def test_a_trace_without_the_kernels_of_backward_is_no_diagnosis(tmp_path):
+    path = cut_after(tmp_path, 8)
+    assert read_trace(path).remarks[1].startswith("It is cut before the kernels of its steps")
+    with pytest.raises(ScenarioError) as caught:
+        simdp.diagnose(path)
+    (line,) = caught.value.problems
+    assert line.startswith(f"{path}: it is cut before the kernels of its steps: 16 events")
+
+
+def test_steps_that_are_cut_are_left_out(tmp_path):
+    trace = read_trace(cut_after(tmp_path, 12))
+    assert trace.steps.number.tolist() == [1]
+    assert "It is cut before kernels of these steps, which are left out: 2, 3, 4." in trace.remarks
+    assert read_trace(cut_after(tmp_path, 16)).steps.number.tolist() == [1, 2, 3, 4]
+
+
+def test_an_empty_trace_says_how_the_profiler_makes_one(tmp_path):
+    line = error_of(put(tmp_path / "t.json", document([], deviceProperties=[])))
+    assert "give its schedule repeat=1, and export in on_trace_ready" in line
 
 
 def test_a_packed_file_that_is_cut(tmp_path):

@@ -68,8 +68,8 @@ def _verdict(found: Diagnosis) -> Iterator[Section]:
         first, *others = found.verdict
         lines = [diagnosis_table.finding(first), *diagnosis_table.comparison(first)]
         lines += [
-            f"helps: {diagnosis_table.helps(found, one)}"
-            for one in diagnosis_table.different(first.remedies)[:2]
+            f"helps: {diagnosis_table.helps(found, one, with_base=not number)}"
+            for number, one in enumerate(diagnosis_table.different(first.remedies)[:2])
         ]
         yield Verdict("Verdict", lines, "warning")
         if others:

@@ -137,8 +137,15 @@ CAUSES = {
     "imbalance": "wait_s",
     "input_stall": "other_s",
     "launch_bound": "other_s",
+    "host_synchronisation": "other_s",
+    "copies": TOGETHER,
+    "many_small_collectives": "exposed_comm_s",
+    "unused_parameters": "exposed_comm_s",
 }
 """Part of a step that each cause of a diagnosis belongs to."""
+
+LEAST_CAUSE = 0.01
+"""Least share of a step of the causes that are named next to a part."""
 
 LEAST_SHARE = 0.25
 """Least share of a part's change for a key to be named next to it."""
@@ -180,7 +187,7 @@ def part_changes(
             f"{whose}: " * (len(traces) > 1) + f"{one.cause}: {one.evidence}"
             for whose, diagnosis in traces
             for one in diagnosis.verdict
-            if CAUSES.get(one.cause) == name
+            if CAUSES.get(one.cause) == name and one.worth >= LEAST_CAUSE
         )
         found.append(PartChange(name, a[name], b[name], _keys_of(name, change, keys), said))
     return tuple(sorted(found, key=lambda part: -abs(part.seconds)))

@@ -13,6 +13,7 @@ from simdp.errors import ScenarioError
 from simdp.results.diagnosis import Diagnosis, RankRow, StepRow
 from simdp.studies.diagnose.buckets import Buckets, buckets_of, diagnose_logging
 from simdp.studies.diagnose.case import Case, case_of
+from simdp.studies.diagnose.critical import critical_steps
 from simdp.studies.diagnose.joined import joined
 from simdp.studies.diagnose.logs import diagnose_logs
 from simdp.studies.diagnose.mismatches import diagnose_flight, disagreement, mismatches
@@ -25,7 +26,7 @@ from simdp.studies.diagnose.rows import (
     rank_rows,
     wait_rows,
 )
-from simdp.studies.diagnose.verdict import critical_steps, findings, with_remedies
+from simdp.studies.diagnose.verdict import findings, with_remedies
 from simdp.traces import (
     RankTrace,
     read_ddp_logging,
@@ -33,6 +34,7 @@ from simdp.traces import (
     read_traces,
     sort_files,
 )
+from simdp.traces.building import CUT
 from simdp.traces.matching import check_one_job
 
 
@@ -101,6 +103,7 @@ def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model:
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:
     check_one_job(traces)
+    check_complete(traces)
     case = case_of(traces, machine)
     critical = critical_steps(case)
     steps = all_step_rows(case)
@@ -146,6 +149,24 @@ def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool)
         replayed_s=helped.replayed_s,
         remarks=(*found.remarks, *helped.remarks),
     )
+
+
+def check_complete(traces: Sequence[RankTrace]) -> None:
+    """Refuse traces that end before the kernels of their steps: the device would seem to rest.
+
+    Raises
+    ------
+    ScenarioError
+        If there is one.
+    """
+    problems = [
+        f"{trace.path}: {remark[0].lower()}{remark[1:]}"
+        for trace in traces
+        for remark in trace.remarks
+        if remark.startswith(CUT.partition(":")[0])
+    ]
+    if problems:
+        raise ScenarioError(problems)
 
 
 def _means(ranks: Sequence[RankRow], steps: Sequence[StepRow]) -> dict[str, Any]:

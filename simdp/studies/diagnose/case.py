@@ -126,6 +126,8 @@ def case_of(traces: Sequence[RankTrace], machine: str | None) -> Case:
     for rank, line in enumerate(lines):
         until = (line.end - found.offset[rank])[at[:, rank]]
         begin = (line.begin - found.offset[rank])[at[:, rank]]
+        if line.trace.on_host and not reference.is_given:
+            continue  # threads of a busy host are no links
         for place, size in sizes[rank].items():
             call = calls[rank][place]
             over = _excess(call, expected_time(size, expected, least_seen))

@@ -1,9 +1,10 @@
 """Charges each instant of a rank's step to exactly one cause, and waiting to the rank that is late.
 
-In this order: compute; transfers in the open; waiting in the open, for the rank that came last; a
-copy from the host in the open; and where the device has nothing to do, what kept the next kernel
-from it: the host, which had not launched it yet, either since it fetched data (`input`) or since it
-was at other work (`launch`); or nothing that the trace shows (`other`).
+In this order: compute; copies, casts and changes of a layout; transfers in the open; waiting in the
+open, for the rank that came last; a copy from the host in the open; and where the device has
+nothing to do, what kept the next kernel from it: the host, which had not launched it yet, since it
+fetched data (`input`), compiled (`compile`), searched unused parameters (`search`), waited for the
+device itself (`sync`), or was at other work (`launch`); or nothing that the trace shows (`other`).
 
 A collective's kernel lasts from when its rank comes to when all are done. What it lasts on the rank
 that came last is transfer, and what it lasts longer on the others is waiting before that. Where the
@@ -24,42 +25,54 @@ one of the others; less half of the mean's standard error, unless more than half
 where the same ranks are late in every step, or in every step that is late at all; about nothing
 where lateness moves from rank to rank. The remainder is imbalance. Ranks that take turns are late
 together in a few steps by chance: where a t-test of these gains gives chance more than one in
-twenty, and the straggler would be the larger part, it is imbalance too. A single step has no
-others: the rank that most is waited for counts as a straggler, and what is waited for others as
-imbalance.
+twenty (and so does the number of steps in which a single rank is last, if all take turns), and the
+straggler would be the larger part, it is imbalance too. A single step has no others: the rank that
+most is waited for counts as a straggler, and what is waited for others as imbalance.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats, Ints
+from simdp.arrays import Bools, Floats
 from simdp.studies.diagnose.expected import CollectiveSize, ExpectedTime
-from simdp.traces import ANNOTATION, COMPUTE, COPY, SET, SYNC, HostEvents, RankTrace
+from simdp.studies.diagnose.host import (
+    behind,
+    compiling,
+    fetching,
+    kernel_uses,
+    late_gaps,
+    searching,
+    synchronising,
+)
 from simdp.traces.intervals import NOTHING, Instants
 from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable, signature_of
 from simdp.traces.timeline import RankTimeline
 
 # Instants -----------------------------------------------------------------------------------------
 
-LOADER = re.compile(
-    r"dataloader.*(__next__|next)|wait_for_batch|(data|input)_?load|load_?(data|batch)|"
-    r"(next|fetch|get)_?batch|copy_batch_to_gpu",
-    re.IGNORECASE,
-)
-"""Annotations under which a host fetches data: torch's own, and usual ones of users."""
-
-FROM_HOST = re.compile(r"HtoD|host.*device", re.IGNORECASE)
-
 Like = tuple[object, ...]
 """Key of like collectives: group and signature, or name, size and number of ranks."""
 
-KINDS = ("compute", "transfer", "wait", "input", "launch", "other")
+KINDS = (
+    "compute",
+    "copies",
+    "transfer",
+    "wait",
+    "input",
+    "sync",
+    "compile",
+    "search",
+    "launch",
+    "other",
+)
 """Causes that instants are charged to."""
+
+HOST_LATE = ("sync", "compile", "search", "launch")
+"""Those in which the host is late for another reason than data."""
 
 UNKNOWN = -1
 """A rank without a trace."""
@@ -89,6 +102,7 @@ class StepCharges:
     blamed: Floats
     transferred: Floats  # transfers, hidden ones too [s]; `(num_steps,)`
     starved: float  # number of kernels per step behind a gap of ``launch`` or ``input``
+    launch: Instants  # gaps in which the host is at other work [s]
 
 
 def transfer_times(found: MatchedTraces, least: Mapping[Like, float]) -> list[float]:
@@ -183,29 +197,50 @@ def charges(
     num_ranks : int
         Number of traces.
     """
-    kernels = line.trace.kernels
-    start, end = kernels.start - offset, kernels.end - offset
+    trace = line.trace
+    start, end = trace.kernels.start - offset, trace.kernels.end - offset
     begin, until = line.begin - offset, line.end - offset
-    copies = kernels.kind == COPY
-    inputs = copies & _matching(kernels.names, kernels.name, FROM_HOST)
-    works = (kernels.kind == COMPUTE) | (kernels.kind == SET) | (copies & ~inputs)
-    compute = Instants.of(start[works], end[works])
+    uses = kernel_uses(trace)
+
+    def instants(chosen: Bools) -> Instants:
+        return Instants.of(start[chosen], end[chosen])
+
+    compute = instants(uses.works)
+    copies = instants(uses.copies).without(compute)
+    own = compute.plus(copies)
+    reads, tiny, compiled, searched = (
+        instants(chosen).without(own)
+        for chosen in (uses.reads, uses.tiny, uses.compiles, uses.searches)
+    )
+    for calls_only in (reads, tiny, compiled, searched):
+        own = own.plus(calls_only)
     sent = _union([(call.middle, call.end) for call in calls])
-    transfer = sent.without(compute)
-    taken = compute.plus(transfer)
+    transfer = sent.without(own)
+    taken = own.plus(transfer)
     wait = _union([(call.start, call.middle) for call in calls]).without(taken)
     taken = taken.plus(wait)
-    copied = Instants.of(start[inputs], end[inputs]).without(taken)
+    copied = instants(uses.inputs).without(taken)
     whole = Instants.of(begin[:1], until[-1:])
     gaps = whole.without(taken.plus(copied))
-    late, starved = _host_late(line.trace, gaps, offset)
-    fetching = late.both(_loader(line.trace.host, offset))
+    late = late_gaps(trace, gaps, offset)
+    fetched = late.both(fetching(trace.host, offset))
+    rest = late.without(fetched)
+    compiling_ = rest.both(compiling(trace.host, offset))
+    rest = rest.without(compiling_)
+    searching_ = rest.both(searching(trace.host, offset))
+    rest = rest.without(searching_)
+    synchronised = synchronising(trace.host, rest, offset).plus(behind(reads, rest))
+    launch = rest.without(synchronised)
     sets = {
         "compute": compute,
+        "copies": copies,
         "transfer": transfer,
         "wait": wait,
-        "input": copied.plus(fetching),
-        "launch": late.without(fetching),
+        "input": copied.plus(fetched),
+        "sync": synchronised.plus(reads),
+        "compile": compiling_.plus(compiled),
+        "search": searching_.plus(searched),
+        "launch": launch.plus(tiny),
         "other": gaps.without(late),
     }
     return StepCharges(
@@ -213,7 +248,8 @@ def charges(
         of={kind: found.within(begin, until) for kind, found in sets.items()},
         blamed=_blamed(calls, wait, begin, until, num_ranks),
         transferred=sent.within(begin, until),
-        starved=starved / max(line.num_steps, 1),
+        starved=len(late.start) / max(line.num_steps, 1),
+        launch=launch,
     )
 
 
@@ -222,34 +258,6 @@ def _union(pairs: Sequence[tuple[float, float]]) -> Instants:
         return NOTHING
     start, end = np.array(pairs).T
     return Instants.of(start, end)
-
-
-def _matching(names: Sequence[str], codes: Ints, pattern: re.Pattern[str]) -> Bools:
-    """Which events have a name in which the pattern is found."""
-    wanted = np.array([bool(pattern.search(name)) for name in names] or [False], dtype=bool)
-    found: Bools = wanted[codes]
-    return found
-
-
-def _loader(host: HostEvents, offset: float) -> Instants:
-    at = _matching(host.names, host.name, LOADER) & (host.kind == ANNOTATION)
-    return Instants.of(host.start[at] - offset, host.end[at] - offset)
-
-
-def _host_late(trace: RankTrace, gaps: Instants, offset: float) -> tuple[Instants, int]:
-    """Gaps before kernels that were launched after the device ran dry, and their number."""
-    kernels = trace.kernels
-    ran = np.flatnonzero(kernels.kind != SYNC)
-    if not len(ran) or not len(gaps.start):
-        return NOTHING, 0
-    follows = np.searchsorted(kernels.start[ran] - offset, gaps.end - 1e-9)
-    at = ran[np.minimum(follows, len(ran) - 1)]
-    launched = np.fmax(kernels.launched, kernels.launch_end)[at] - offset
-    if np.isnan(kernels.launched[ran]).all():
-        late = np.ones(len(at), dtype=bool)  # no device: what runs is the host itself
-    else:
-        late = (launched > gaps.start) | (follows == len(ran))
-    return Instants(gaps.start[late], gaps.end[late]), int(late.sum())
 
 
 def _blamed(
@@ -399,7 +407,7 @@ def lateness(waits: Floats, blamed: Floats) -> Lateness:
     found = set(often.tolist()) if straggling > 0 else set()
     mean = charged.mean(axis=0)
     doubtful = tuple[int, ...]()
-    if part > 1 / 2 and found and _chance(gains) > CHANCE:
+    if part > 1 / 2 and found and min(_chance(gains), _last_by_chance(late, found)) > CHANCE:
         doubtful, straggling, found = tuple(sorted(found)), 0.0, set()
     return Lateness(
         cost,
@@ -423,6 +431,17 @@ def _chance(gains: Floats) -> float:
     if error <= SAME * abs(float(gains.mean())):
         return 0.0
     return 2 * float(stdtr(len(gains) - 1, -float(gains.mean()) / error))
+
+
+def _last_by_chance(late: Floats, found: set[int]) -> float:
+    """Probability that any one rank is last so often if all take turns; 1 for several ranks."""
+    from scipy.stats import binom
+
+    if len(found) != 1:
+        return 1.0
+    num_steps, num_ranks = late.shape
+    often = int((late.argmax(axis=1) == next(iter(found))).sum())
+    return float(min(num_ranks * binom.sf(often - 1, num_steps, 1 / num_ranks), 1.0))
 
 
 def _part(gains: Floats, spare: float) -> float:

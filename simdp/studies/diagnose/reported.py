@@ -94,8 +94,8 @@ LEAST = 1e-3
 
 HOW_TO_TRACE = (
     "A trace says more (which rank is late, the host, data, kernels): record torch.profiler with "
-    "schedule(wait=10, warmup=3, active=5), one file per rank, then run python -m simdp diagnose "
-    "FOLDER; see docs/guides/diagnose.md."
+    "schedule(wait=10, warmup=3, active=5, repeat=1), one file per rank, then run python -m simdp "
+    "diagnose FOLDER; see docs/guides/diagnose.md."
 )
 
 

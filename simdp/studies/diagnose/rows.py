@@ -11,7 +11,8 @@ from simdp.collectives import FAMILIES
 from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import CollectiveRow, LateRow, NodeRow, RankRow, StepRow, WaitRow
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.verdict import CriticalSteps
+from simdp.studies.diagnose.charges import HOST_LATE
+from simdp.studies.diagnose.critical import CriticalSteps
 from simdp.traces import COMMUNICATION, COMPUTE, SYNC, RankTrace
 from simdp.traces.intervals import Instants
 from simdp.traces.timeline import RankTimeline
@@ -79,9 +80,8 @@ def all_step_rows(case: Case) -> list[StepRow]:
 
 def rank_rows(case: Case, critical: CriticalSteps, steps: Sequence[StepRow]) -> Iterator[RankRow]:
     """A row per rank: means of its steps that count, or figures of its whole trace."""
-    wait, fetching, launch = (
-        case.charge(kind).mean(axis=0) for kind in ("wait", "input", "launch")
-    )
+    wait, fetching = (case.charge(kind).mean(axis=0) for kind in ("wait", "input"))
+    launch = sum(case.charge(kind).mean(axis=0) for kind in HOST_LATE)
     late = critical.late.late.mean(axis=0)
     for place, line in enumerate(case.lines):
         whole = lengths_of(line.trace)

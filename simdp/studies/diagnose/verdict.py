@@ -5,15 +5,21 @@ step. It is read on the rank that waits longest for the others in that step: wha
 its waits, and what remains is its own. Each of its instants goes to one cause only (see
 `simdp.studies.diagnose.charges`):
 
-- the host is late: `launch_bound`; it is late with data, or only a copy from it runs:
-  `input_stall`;
+- the host is late: `launch_bound`; it waits for the device in a copy or in a synchronisation:
+  `host_synchronisation`; it is late with data, or only a copy from it runs: `input_stall`;
+- copies within a device, casts and changes of a layout are `copies`;
+- what a few steps take longer than all others is `uneven_steps`
+  (`simdp.studies.diagnose.critical`);
 - transfers in the open: as much as they take longer than they should is a `slow_link` (were links
-  as they should be, first what is in the open would go), the rest `exposed_communication`;
+  as they should be, first what is in the open would go), what `unused_parameters` or
+  `many_small_collectives` cost is theirs, the rest `exposed_communication`;
 - waiting in the open goes to what made the last rank late: its data, `input_stall` there; slow
   transfers with others, `slow_link`; else, of ranks that are late in other steps too, `straggler`,
-  and of others `imbalance`, as `simdp.studies.diagnose.charges.lateness` tells them apart;
+  and of others `imbalance`, as `simdp.studies.diagnose.charges.lateness` tells them apart; a rank
+  that has more work than the others in every step is `imbalance`, too;
 - compute is what the step is for. `compute_bound` comes first only where no other cause is worth
-  `WORTH` of the step.
+  `WORTH` of the step, or `WORTH_MORE` of one that mostly computes;
+- what is left is `unexplained`, so that all causes add up to the step.
 
 Ranks that call different collectives never finish a step: `desynchronised` comes before all.
 """
@@ -21,303 +27,63 @@ Ranks that call different collectives never finish a step: `desynchronised` come
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.errors import ScenarioError
-from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.diagnosis import Cause, Finding, Remedy
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.charges import KINDS, Lateness, is_steady, lateness
-from simdp.studies.diagnose.expected import CollectiveSize
-from simdp.studies.diagnose.mismatches import ranks_in_words
+from simdp.studies.diagnose.charges import is_steady
+from simdp.studies.diagnose.critical import CriticalSteps
+from simdp.studies.diagnose.evidence import Evidence
+from simdp.studies.diagnose.exposed import avoidable
+from simdp.studies.diagnose.host import num_reads
 from simdp.studies.replay import remedies, replay_of
-from simdp.traces import ANNOTATION, SYNC, RankTrace
-
-# Evidence -----------------------------------------------------------------------------------------
-
-ALMOST_NONE = 1e-3
-"""Part of a difference below which the others have none of it."""
-
-NOT_PHASES = ("ProfilerStep", "nccl:", "gloo:", "enumerate(")
-"""Annotations that are no phases of the host's work."""
-
-
-class Evidence:
-    """Sentences about a job.
-
-    Parameters
-    ----------
-    case : Case
-        The job's traces.
-    rank : ndarray, shape `(num_steps,)`, int64
-        The critical rank of each step.
-    window : float
-        Mean length of a step there [s].
-    """
-
-    def __init__(self, case: Case, rank: Ints, window: float) -> None:
-        self._case, self._rank, self._window = case, rank, window
-        self._step = "a step's" if case.has_steps else "the trace's"
-
-    def _of(self, value: float) -> str:
-        """``4 ms of a step's 10 ms (40.0 %)``."""
-        share = percent(value / self._window)
-        return f"{seconds(value)} of {self._step} {seconds(self._window)} ({share})"
-
-    def compute(self, value: float) -> str:
-        """Time that the device computes."""
-        return f"kernels that compute take {self._of(value)}."
-
-    def launch(self, value: float) -> str:
-        """Time that the device waits for the host."""
-        case, place = self._case, int(np.bincount(self._rank).argmax())
-        line, steps = case.lines[place], max(case.lines[place].num_steps, 1)
-        kernels = line.trace.kernels
-        number = int(((line.marks.kernel >= 0) & (kernels.kind != SYNC)).sum()) / steps
-        if np.isnan(kernels.launched).all():
-            return f"no operator runs for {self._of(value)}."
-        text = f"the device has nothing to do for {self._of(value)} since its host is late"
-        starved = min(case.charged[place].starved / number, 1.0) if number else 0.0
-        text += f": of {number:,.0f} kernels {percent(starved)} find it idle when launched"
-        phases = ", ".join(f"{name} {seconds(value)}" for name, value in self._phases(place))
-        return text + (f" (host: {phases})." if phases else ".")
-
-    def _phases(self, place: int) -> list[tuple[str, float]]:
-        """The annotations that take the host longest, per step [s]."""
-        line = self._case.lines[place]
-        host, found = line.trace.host, dict[str, float]()
-        at = np.flatnonzero(host.kind == ANNOTATION)
-        for i in at.tolist():
-            name = host.names[host.name[i]]
-            if not name.startswith(NOT_PHASES):
-                lasted = float(host.end[i] - host.start[i])
-                found[name] = found.get(name, 0.0) + lasted / line.num_steps
-        return sorted(found.items(), key=lambda item: -item[1])[:2]
-
-    def exposed(self, value: float) -> str:
-        """Transfers that nothing hides, without the excess of slow ones."""
-        case = self._case
-        hidden = float(
-            np.mean([each.transferred.mean() - each.of["transfer"].mean() for each in case.charged])
-        )
-        text = f"transfers in the open take {self._of(value)}, {seconds(hidden)} more are hidden"
-        largest = self._slowest(None)
-        if largest is not None:
-            size, lasted, _ = largest
-            text += f"; {_named(size)} takes {seconds(lasted)}"
-            if size in case.expected and case.reference.is_given:
-                text += f", where {seconds(case.expected[size].usual)} is to be expected"
-        return f"{text}."
-
-    def slow(self, value: float) -> tuple[tuple[int, ...], str]:
-        """Transfers that take longer than expected, and their ranks."""
-        slowest = self._slowest(self._case.excess)
-        if slowest is None or value <= 0:
-            return (), ""
-        size, lasted, expected = slowest
-        world = self._case.reference.world_size
-        ranks = size.ranks if len(size.ranks) < world else ()
-        times = (
-            f"{lasted / expected:.1f} times what it should" if expected else "longer than others"
-        )
-        against = f" ({seconds(expected)})" if expected else ""
-        text = (
-            f"transfers that are too slow cost {self._of(value)}: {_named(size)} takes "
-            f"{seconds(lasted)}, {times}{against}"
-        )
-        return ranks, f"{text}{_between(ranks)}."
-
-    def _slowest(self, excess: Floats | None) -> tuple[CollectiveSize, float, float | None] | None:
-        """The collective that takes most of a step, or the most beyond the expected time."""
-        case, lasted = self._case, dict[CollectiveSize, list[float]]()
-        for calls, sizes in zip(case.calls, case.sizes, strict=True):
-            for place, size in sizes.items():
-                lasted.setdefault(size, []).append(calls[place].end - calls[place].middle)
-        if not lasted:
-            return None
-        means = {size: float(np.mean(times)) for size, times in lasted.items()}
-        expected = case.expected_times(means)
-        if excess is None:
-            size = max(means, key=lambda size: means[size] * len(lasted[size]))
-        else:
-            size = max(means, key=lambda size: means[size] - expected.get(size, means[size]))
-        return size, means[size], expected.get(size)
-
-    def input(self, own: float, fetched: Floats) -> str:
-        """Time that the device waits for data."""
-        own_words = f"the device waits for data for {self._of(own)}"
-        late = float(fetched.sum())
-        if not late:
-            return f"{own_words}."
-        place = int(fetched.argmax())
-        rank, more = self._case.lines[place].rank, seconds(self._more("input", place))
-        others = (
-            f"ranks wait {self._of(late)} for others whose data are late: the loader and the "
-            f"copies of rank {rank} take {more} longer than those of the others"
-        )
-        return f"{others}; {own_words}." if late > own else f"{own_words}; {others}."
-
-    def _more(self, kind: str, place: int) -> float:
-        """Time of a cause on a rank, beyond the median of the others; mean of a step [s]."""
-        return float(self._case.charge(kind).mean(axis=0)[place]) - self._usual(kind, place)
-
-    def _usual(self, kind: str, place: int) -> float:
-        """Median time of a cause on the other ranks; mean of a step [s]."""
-        return float(np.median(np.delete(self._case.charge(kind).mean(axis=0), place)))
-
-    def straggler(self, late: Lateness, value: float) -> str:
-        """Ranks that are late step after step, by how much, and why."""
-        if not late.stragglers:
-            return ""
-        case, num_steps = self._case, len(late.cost)
-        by = late.late[:, list(late.stragglers)]
-        often = int((by.max(axis=1) >= late.cost / 2).sum())
-        rank = late.stragglers[int(by.mean(axis=0).argmax())]
-        numbers = self._numbers(late.stragglers)
-        text = (
-            f"{ranks_in_words(numbers)}{self._nodes(numbers)} come{'s' * (len(numbers) == 1)} last "
-            f"to collectives in {often} of {num_steps} steps, and the rank that waits longest "
-            f"waits {self._of(value)}"
-        )
-        text += self._before(rank, case) or self._why(rank)
-        if num_steps == 1:
-            text += "; one step alone does not tell a straggler from imbalance"
-        return f"{text}."
-
-    def _nodes(self, ranks: Sequence[int]) -> str:
-        """Name the nodes, if these are all their ranks."""
-        local_size = self._case.reference.local_size
-        if local_size is None or local_size < 2:
-            return ""
-        nodes = sorted({rank // local_size for rank in ranks})
-        if len(ranks) != local_size * len(nodes):
-            return ""
-        return f" (all of node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))})"
-
-    @property
-    def _kernels(self) -> str:
-        """Name of kernels: without a device, the host's operators stand for them."""
-        launched = self._case.lines[0].trace.kernels.launched
-        return "operators" if np.isnan(launched).all() else "kernels"
-
-    def _why(self, place: int) -> str:
-        """Cause that takes longest on the late rank, relative to the others."""
-        words = {
-            "compute": f"its {self._kernels} take{{}} as long as those of the others",
-            "launch": "its host leaves it idle{} as long as the others",
-            "input": "it waits for data{} as long as the others",
-            "other": "its device rests{} as long as the others",
-        }
-        if len(self._case.lines) < 2:
-            return ""
-        more = {kind: self._more(kind, place) for kind in words}
-        kind = max(more, key=lambda kind: more[kind])
-        mean = float(self._case.blamed[:, :, place].sum(axis=1).mean())
-        if more[kind] <= 0 or more[kind] < 0.02 * mean:
-            return ""
-        usual = self._usual(kind, place)
-        if usual <= ALMOST_NONE * more[kind]:
-            return f"; {words[kind].format('').replace(' as long as', ', unlike')}"
-        return f"; {words[kind].format(f' {1 + more[kind] / usual:.3g} times')}"
-
-    def _before(self, place: int, case: Case) -> str:
-        """Lateness of a rank from before the traces."""
-        begins = np.array(
-            [line.begin[0] - case.found.offset[i] for i, line in enumerate(case.lines)]
-        )
-        behind = float(begins[place] - begins.min())
-        waited = float(case.blamed[0, :, place].max())
-        if len(case.numbers) > 1 or behind < waited / 2 or waited <= 0:
-            return ""
-        first = case.lines[int(begins.argmin())].rank
-        return (
-            f"; its step begins {seconds(behind)} after that of rank {first}, so that it lost this "
-            "time before the trace began, and not in this step"
-        )
-
-    def imbalance(self, late: Lateness, value: float) -> str:
-        """Ranks that are late by turns."""
-        if not late.others:
-            return ""
-        last = late.late.argmax(axis=1)
-        counts = {place: int((last == place).sum()) for place in late.others}
-        ranks = ranks_in_words(self._numbers(late.others))
-        text = f"ranks wait {self._of(value)} for others that are late by turns: {ranks}"
-        if len(last) > 1:
-            most = max(counts.values(), default=0)
-            text += f", none of them last in more than {most} of {len(last)} steps"
-        if late.doubtful:
-            ranks = ranks_in_words(self._numbers(late.doubtful))
-            text += f"; {ranks} may be slow, but {len(last)} steps are too few to tell"
-        return f"{text}."
-
-    def unknown(self, value: float, steady: bool) -> str:
-        """Waiting for ranks without a trace, in all steps or in some."""
-        if steady:
-            return (
-                f"collectives last {self._of(value)} longer than links explain, whatever their "
-                "size, in all steps alike: a rank whose trace is not here is late; its own trace "
-                "would tell which."
-            )
-        return (
-            f"collectives last {self._of(value)} longer than the shortest of their size: ranks "
-            "whose traces are not here are late, or links slow at times; these traces alone can "
-            "only suggest it."
-        )
-
-    def _numbers(self, places: Sequence[int]) -> list[int]:
-        return sorted(self._case.lines[place].rank for place in places)
-
-
-def _named(size: CollectiveSize) -> str:
-    return f"{size.name} of {nbytes(size.nbytes)} among {len(size.ranks)} ranks"
-
-
-def _between(ranks: tuple[int, ...]) -> str:
-    return f", between {ranks_in_words(ranks)}" if ranks else ""
-
+from simdp.traces import ANNOTATION, RankTrace
+from simdp.traces.timeline import RankTimeline
 
 # Causes -------------------------------------------------------------------------------------------
 
 WORTH = 0.07
 """Share of a step below which causes leave it bound by its compute."""
 
-MENTIONED = 0.01
-"""Causes of less than this part of a step are not listed."""
+MOSTLY_COMPUTE, WORTH_MORE = 0.8, 0.1
+"""Share of compute from which a step is bound by it unless a cause is worth more."""
 
+COPIES_WORTH = 0.2
+"""The same for copies, which a device is busy with, too; they come behind others of this worth."""
 
-TIE = 1e-6
-"""Weight of transfers in the choice among ranks that wait equally long."""
+MENTIONED = 1e-3
+"""Causes of less than this part of a step are left to the unexplained time."""
 
+UNEXPLAINED = 1e-3
+"""Unexplained time of less than this part of a step is not listed."""
 
-@dataclass(frozen=True, eq=False)
-class CriticalSteps:
-    """The steps, each on its critical rank: the one that waits longest."""
+PROFILED = 3.8e-6
+"""Time that the profiler takes from the host for each event that it records there [s].
 
-    rank: Ints  # the critical rank; `(num_steps,)`
-    window: float  # their mean length [s]
-    mean: dict[str, float]  # of each kind of charge, the mean of a step [s]
-    unknown: float  # part of the waiting that is for ranks without a trace [s]
-    late: Lateness  # of the ranks with a trace
+Four eager jobs on an H200 with a Xeon host, with shapes: steps took 3.6 to 4.1 us more per event
+than without the profiler (``records/h200-1gpu``).
+"""
 
+WAITS: tuple[Cause, ...] = ("straggler", "imbalance")
+"""Waiting for late ranks; the larger is worth what both are."""
 
-def critical_steps(case: Case) -> CriticalSteps:
-    """Find the critical rank of each step, and the mean time of each cause there."""
-    wait, blamed = case.charge("wait"), case.blamed
-    rank = (wait + TIE * case.charge("transfer")).argmax(axis=1)
-    steps = np.arange(len(rank))
-    known = blamed[:, :, :-1]
-    return CriticalSteps(
-        rank,
-        float(case.window[steps, rank].mean()),
-        {kind: float(case.charge(kind)[steps, rank].mean()) for kind in KINDS},
-        float(blamed[steps, rank, -1].mean()),
-        lateness(known.sum(axis=2), known),
-    )
+MANY_READS = 50
+"""Values read in a step, from which on these are the main cause in a trace without a device.
+
+Such a trace does not show what they cost: on a device each waits for all kernels before it.
+"""
+
+OF_RANKS: tuple[Cause, ...] = ("straggler", "imbalance", "input_stall", "uneven_steps")
+MOST_OF_RANKS = 0.5
+"""Causes that come before these reads if they take half of the step."""
+
+BEFORE_EXPOSED: tuple[Cause, ...] = ("slow_link", "unused_parameters", "many_small_collectives")
+"""Put before exposed communication, since repair comes before overlap."""
 
 
 def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Finding]:
@@ -334,16 +100,39 @@ def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Fi
     """
     if critical.window <= 0:
         return []
-    evidence = Evidence(case, critical.rank, critical.window)
-    made = [
-        _finding(cause, seconds, ranks, text, case, critical.window)
-        for cause, seconds, ranks, text in _causes(case, critical, evidence)
-        if seconds >= MENTIONED * critical.window
-        and not (lacks_events and cause in ("launch_bound", "compute_bound"))
-    ]
+    evidence = Evidence(case, critical, profiled(case, critical))
+    spent, made = 0.0, list[Finding]()
+    for cause, seconds, ranks, text in _causes(case, critical, evidence):
+        if seconds < MENTIONED * critical.window or (
+            lacks_events and cause in ("launch_bound", "compute_bound", "host_synchronisation")
+        ):
+            continue
+        spent += seconds
+        made.append(_finding(cause, seconds, ranks, text, case, critical.window))
     made.sort(key=lambda one: -one.worth)
-    made = _compute_before_minor_causes(made)
-    return _slow_first(made)
+    rest = critical.window - spent
+    unknown = list[Finding]()
+    if rest >= UNEXPLAINED * critical.window and (made or not lacks_events):
+        text = evidence.unexplained(rest, critical.mean["other"], lacks_events)
+        unknown = [_finding("unexplained", rest, (), text, case, critical.window)]
+    if not lacks_events:
+        made = sorted([*made, *unknown], key=lambda one: -one.worth)
+        unknown = []
+    made = _compute_before_minor_causes(made, evidence.profiled, critical.window)
+    made = _repairs_first(made)
+    if num_reads(case.lines[int(np.bincount(critical.rank).argmax())]) >= MANY_READS:
+        made = _reads_first(made)
+    return [*made, *unknown]
+
+
+def profiled(case: Case, critical: CriticalSteps) -> float:
+    """Time of a step that the profiler takes from its host, at most; mean of a step [s]."""
+    line = case.lines[int(np.bincount(critical.rank).argmax())]
+    trace = line.trace
+    if trace.source != "kineto" or trace.on_host or not len(trace.steps):
+        return 0.0
+    number = int(((trace.host.step >= 0) & (trace.host.kind != ANNOTATION)).sum())
+    return PROFILED * number / line.num_steps
 
 
 def _finding(
@@ -353,21 +142,48 @@ def _finding(
     return Finding(cause, min(seconds / window, 1.0), text, ranks, step)
 
 
-def _compute_before_minor_causes(made: list[Finding]) -> list[Finding]:
-    worth = [one for one in made if one.cause != "compute_bound" and one.worth >= WORTH]
+def _compute_before_minor_causes(
+    made: list[Finding], profiled: float, window: float
+) -> list[Finding]:
+    """Lead with compute unless another cause is worth more.
+
+    Late launches are not, if the profiler causes them.
+    """
     compute = [one for one in made if one.cause == "compute_bound"]
-    small = [one for one in made if one not in worth and one not in compute]
-    return [*worth, *compute, *small]
+    share = sum(one.worth for one in compute)
+
+    def is_worth(one: Finding) -> bool:
+        least = WORTH_MORE if share >= MOSTLY_COMPUTE else WORTH
+        if one.cause == "copies":
+            least = COPIES_WORTH
+        if one.cause == "launch_bound" and share > one.worth:
+            return one.worth * window - profiled >= least * (window - profiled)
+        if one.cause in WAITS and one == max(waits, key=lambda one: one.worth):
+            return sum(other.worth for other in waits) >= least
+        return one.worth >= least
+
+    waits = [one for one in made if one.cause in WAITS]
+    others = [one for one in made if one.cause != "compute_bound"]
+    worth = sorted(filter(is_worth, others), key=lambda one: one.cause == "copies")
+    return [*worth, *compute, *(one for one in others if one not in worth)]
 
 
-def _slow_first(made: list[Finding]) -> list[Finding]:
-    """Put slow links before exposed communication, since repair comes before overlap."""
+def _repairs_first(made: list[Finding]) -> list[Finding]:
+    """Put what can be repaired before exposed communication."""
     causes = [one.cause for one in made]
-    if "slow_link" in causes and "exposed_communication" in causes:
-        slow, open_ = causes.index("slow_link"), causes.index("exposed_communication")
-        if open_ < slow and made[slow].worth >= WORTH:
-            made.insert(open_, made.pop(slow))
-    return made
+    if "exposed_communication" not in causes:
+        return made
+    exposed = causes.index("exposed_communication")
+    first = [one for one in made[exposed:] if one.cause in BEFORE_EXPOSED and one.worth >= WORTH]
+    rest = [one for one in made[exposed:] if one not in first]
+    return [*made[:exposed], *first, *rest]
+
+
+def _reads_first(made: list[Finding]) -> list[Finding]:
+    """Lead with many values that a host without a device reads, unless ranks lose much time."""
+    waits = [one for one in made if one.cause in OF_RANKS and one.worth >= MOST_OF_RANKS]
+    reads = [one for one in made if one.cause == "host_synchronisation"]
+    return [*waits, *reads, *(one for one in made if one not in waits and one not in reads)]
 
 
 CauseTime = tuple[Cause, float, tuple[int, ...], str]
@@ -377,10 +193,19 @@ CauseTime = tuple[Cause, float, tuple[int, ...], str]
 def _causes(case: Case, critical: CriticalSteps, evidence: Evidence) -> Iterator[CauseTime]:
     mean = critical.mean
     yield "compute_bound", mean["compute"], (), evidence.compute(mean["compute"])
-    yield "launch_bound", mean["launch"], (), evidence.launch(mean["launch"])
-    sent = _late_by(case, critical, case.excess)
-    yield from _transfers(case, critical, evidence, sent)
+    yield "copies", mean["copies"], (), evidence.copies(mean["copies"])
+    launch = mean["launch"] + mean["compile"]
+    yield "launch_bound", launch, (), evidence.launch(launch, mean["compile"])
+    yield "host_synchronisation", mean["sync"], (), evidence.synchronisation(mean["sync"])
+    yield "uneven_steps", critical.uneven_s, *evidence.uneven()
     fetched = _late_by(case, critical, case.charge("input"))
+    sent = np.minimum(
+        _late_by(case, critical, case.excess), _waited(case, critical) - fetched
+    ).clip(0.0)
+    late = float(fetched.sum() + sent.sum())
+    left = min(1.0, max(mean["wait"] - critical.unknown, 0.0) / late) if late > 0 else 1.0
+    fetched, sent = fetched * left, sent * left
+    yield from _transfers(case, critical, evidence, sent)
     own = mean["input"]
     places = () if own >= fetched.sum() else _ranks(case, np.flatnonzero(fetched > 0))
     seconds = own + float(fetched.sum())
@@ -391,13 +216,25 @@ def _causes(case: Case, critical: CriticalSteps, evidence: Evidence) -> Iterator
 def _transfers(
     case: Case, critical: CriticalSteps, evidence: Evidence, sent: Floats
 ) -> Iterator[CauseTime]:
-    open_ = case.charge("transfer")[np.arange(len(critical.rank)), critical.rank]
-    excess = np.minimum(case.excess[np.arange(len(critical.rank)), critical.rank], open_)
-    own, late = float(excess.mean()), float(sent.sum())
-    rest = float(open_.mean()) - own
+    open_, search = critical.mean["transfer"], critical.mean["search"]
+    avoided = avoidable(case, int(np.bincount(critical.rank).argmax()))
+    unused, small = avoided.unused * open_, avoided.small * open_
+    yield "unused_parameters", search + unused, (), evidence.unused(search, unused, avoided)
+    yield "many_small_collectives", small, (), evidence.small(small, avoided)
+    open_ -= unused + small
+    excess = case.excess[np.arange(len(critical.rank)), critical.rank]
+    own, late = min(float(excess.mean()), open_), float(sent.sum())
+    if unused + small > open_:  # what is left is not what is slow
+        own = 0.0
     ranks, text = evidence.slow(own + late)
     yield "slow_link", own + late, ranks, text
-    yield "exposed_communication", rest, (), evidence.exposed(rest)
+    yield "exposed_communication", open_ - own, (), evidence.exposed(open_ - own)
+
+
+def _waited(case: Case, critical: CriticalSteps) -> Floats:
+    """Time that the critical rank waits for each rank, mean of a step [s]; `(num_ranks,)`."""
+    found: Floats = case.blamed[np.arange(len(critical.rank)), critical.rank, :-1].mean(axis=0)
+    return found
 
 
 def _late_by(case: Case, critical: CriticalSteps, spent: Floats) -> Floats:
@@ -437,6 +274,11 @@ def _waits(
     ranks = _ranks(case, np.array(late.stragglers, dtype=np.int64))
     blamed = case.blamed[np.arange(len(critical.rank)), critical.rank, -1].tolist()
     steady = critical.unknown > lost and is_steady(blamed)
+    uneven = uneven_work(case, late.stragglers)
+    if uneven is not None and not steady:
+        moving = lost + critical.unknown
+        yield "imbalance", moving, ranks, evidence.uneven_work(late, stuck, lost, uneven)
+        return
     if steady:
         yield (
             "straggler",
@@ -455,6 +297,36 @@ def _waits(
         yield "imbalance", both, turns, evidence.unknown(critical.unknown, steady)
 
 
+BATCHES = ("aten::linear", "aten::conv", "aten::embedding")
+"""Operators whose inputs have as many elements as a batch does."""
+
+MORE_WORK = 1.15
+"""A rank has more work than the others if its inputs have so many times the elements."""
+
+
+def uneven_work(case: Case, places: Sequence[int]) -> tuple[float, float] | None:
+    """Elements of inputs of a step, of ranks with more of them, and of the others.
+
+    None where the ranks have no more than the others, or where traces have no shapes.
+    """
+    batches = [batch_elements(line) for line in case.lines]
+    late = [size for place, size in enumerate(batches) if place in places]
+    others = [size for place, size in enumerate(batches) if place not in places]
+    if not late or not others:
+        return None
+    mine, usual = min(late), float(np.median(others))
+    return (mine, usual) if usual > 0 and mine >= MORE_WORK * usual else None
+
+
+def batch_elements(line: RankTimeline) -> float:
+    """Elements that go into layers in a step; 0 if the trace has no shapes."""
+    host = line.trace.host
+    at = host.named(*BATCHES) & (host.elements >= 0)
+    if len(line.trace.steps):
+        at &= host.step >= 0
+    return float(host.elements[at].sum()) / line.num_steps
+
+
 def _ranks(case: Case, places: Ints) -> tuple[int, ...]:
     return tuple(sorted(case.lines[place].rank for place in places.tolist()))
 
@@ -463,6 +335,17 @@ def _ranks(case: Case, places: Ints) -> tuple[int, ...]:
 
 MOST_CAUSES = 2
 """Number of causes with simulated remedies: each replays the job a few times."""
+
+
+def _no_more_than_the_cause(
+    those: Sequence[Remedy], share: float, base: float
+) -> tuple[Remedy, ...]:
+    """Remedies that save no more than the cause that they are against costs.
+
+    What a change saves beyond that, such as launches for the same samples, is another cause's.
+    """
+    least = (1 - share) * base
+    return tuple(replace(one, step_time_s=max(one.step_time_s, least)) for one in those)
 
 
 class WithRemedies(NamedTuple):
@@ -505,5 +388,6 @@ def with_remedies(
             tuple(found), None, (f"No remedies were simulated: {error.problems[0]}",)
         )
     for place, those in listed.items():
-        found[place] = replace(found[place], remedies=those)
+        limited = _no_more_than_the_cause(those, found[place].worth, base or 0.0)
+        found[place] = replace(found[place], remedies=limited)
     return WithRemedies(tuple(found), base, ())

@@ -190,6 +190,11 @@ AGAINST: dict[str, tuple[Kind, ...]] = {
     "compute_bound": (_graphs, _larger),
     "slow_link": (_link, _hook, _accumulate, _bucket, _algorithm),
     "desynchronised": (),
+    "host_synchronisation": (),
+    "copies": (),
+    "many_small_collectives": (),
+    "uneven_steps": (),
+    "unused_parameters": (),
     "unexplained": (),
 }
 """Changes that are tried against each cause: what cannot be simulated, or has no name, has none."""

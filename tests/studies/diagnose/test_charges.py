@@ -7,8 +7,9 @@ from trace_maker import RankMaker, job
 
 import simdp
 from simdp.studies.diagnose.case import case_of
-from simdp.studies.diagnose.charges import KINDS, LOADER, is_steady, lateness
+from simdp.studies.diagnose.charges import KINDS, is_steady, lateness
 from simdp.studies.diagnose.expected import CollectiveSize, ReferenceMachines
+from simdp.studies.diagnose.host import LOADER
 
 
 def charged(maker):

@@ -213,3 +213,10 @@ def test_what_cannot_be_replayed_is_said():
 def test_small_causes_are_left_alone():
     finding = Finding("launch_bound", 0.01, "Why.")
     assert with_remedies([finding], job([[0, 0.2]] * 3), None).verdict == (finding,)
+
+
+def test_a_remedy_saves_no_more_than_its_cause_costs():
+    finding = Finding("straggler", 0.1, "Why.")
+    helped = with_remedies([finding], job([[0, 0.2, 0, 0]] * 5), None)
+    (best, *_) = helped.verdict[0].remedies
+    assert best.step_time_s == pytest.approx(0.9 * helped.replayed_s)
