@@ -48,6 +48,7 @@ from simdp.studies.diagnose.host import (
     searching,
     synchronising,
 )
+from simdp.traces import HostEvents
 from simdp.traces.intervals import NOTHING, Instants
 from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable, signature_of
 from simdp.traces.timeline import RankTimeline
@@ -223,24 +224,17 @@ def charges(
     whole = Instants.of(begin[:1], until[-1:])
     gaps = whole.without(taken.plus(copied))
     late = late_gaps(trace, gaps, offset)
-    fetched = late.both(fetching(trace.host, offset))
-    rest = late.without(fetched)
-    compiling_ = rest.both(compiling(trace.host, offset))
-    rest = rest.without(compiling_)
-    searching_ = rest.both(searching(trace.host, offset))
-    rest = rest.without(searching_)
-    synchronised = synchronising(trace.host, rest, offset).plus(behind(reads, rest))
-    launch = rest.without(synchronised)
+    idle = _idle(trace.host, late, reads, offset)
     sets = {
         "compute": compute,
         "copies": copies,
         "transfer": transfer,
         "wait": wait,
-        "input": copied.plus(fetched),
-        "sync": synchronised.plus(reads),
-        "compile": compiling_.plus(compiled),
-        "search": searching_.plus(searched),
-        "launch": launch.plus(tiny),
+        "input": copied.plus(idle["input"]),
+        "sync": idle["sync"].plus(reads),
+        "compile": idle["compile"].plus(compiled),
+        "search": idle["search"].plus(searched),
+        "launch": idle["launch"].plus(tiny),
         "other": gaps.without(late),
     }
     return StepCharges(
@@ -249,8 +243,23 @@ def charges(
         blamed=_blamed(calls, wait, begin, until, num_ranks),
         transferred=sent.within(begin, until),
         starved=len(late.start) / max(line.num_steps, 1),
-        launch=launch,
+        launch=idle["launch"],
     )
+
+
+def _idle(host: HostEvents, late: Instants, reads: Instants, offset: float) -> dict[str, Instants]:
+    """Divide the gaps in which the host is late by what it did, for each kind of `HOST_LATE`."""
+    found = dict[str, Instants]()
+    for kind, at in (
+        ("input", fetching(host, offset)),
+        ("compile", compiling(host, offset)),
+        ("search", searching(host, offset)),
+    ):
+        found[kind] = late.both(at)
+        late = late.without(found[kind])
+    found["sync"] = synchronising(host, late, offset).plus(behind(reads, late))
+    found["launch"] = late.without(found["sync"])
+    return found
 
 
 def _union(pairs: Sequence[tuple[float, float]]) -> Instants:
