@@ -40,6 +40,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats
 from simdp.studies.diagnose.expected import CollectiveSize, ExpectedTime
 from simdp.studies.diagnose.host import (
+    KernelUses,
     behind,
     compiling,
     fetching,
@@ -48,7 +49,7 @@ from simdp.studies.diagnose.host import (
     searching,
     synchronising,
 )
-from simdp.traces import HostEvents
+from simdp.traces import HostEvents, RankTrace
 from simdp.traces.intervals import NOTHING, Instants
 from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable, signature_of
 from simdp.traces.timeline import RankTimeline
@@ -198,45 +199,25 @@ def charges(
     num_ranks : int
         Number of traces.
     """
-    trace = line.trace
-    start, end = trace.kernels.start - offset, trace.kernels.end - offset
+    trace, uses = line.trace, kernel_uses(line.trace)
     begin, until = line.begin - offset, line.end - offset
-    uses = kernel_uses(trace)
-
-    def instants(chosen: Bools) -> Instants:
-        return Instants.of(start[chosen], end[chosen])
-
-    compute = instants(uses.works)
-    copies = instants(uses.copies).without(compute)
-    own = compute.plus(copies)
-    reads, tiny, compiled, searched = (
-        instants(chosen).without(own)
-        for chosen in (uses.reads, uses.tiny, uses.compiles, uses.searches)
-    )
-    for calls_only in (reads, tiny, compiled, searched):
-        own = own.plus(calls_only)
+    busy = _busy(trace, uses, offset)
+    own = NOTHING
+    for works in busy.values():
+        own = own.plus(works)
     sent = _union([(call.middle, call.end) for call in calls])
     transfer = sent.without(own)
     taken = own.plus(transfer)
     wait = _union([(call.start, call.middle) for call in calls]).without(taken)
     taken = taken.plus(wait)
-    copied = instants(uses.inputs).without(taken)
+    copied = _instants(trace, uses.inputs, offset).without(taken)
     whole = Instants.of(begin[:1], until[-1:])
     gaps = whole.without(taken.plus(copied))
     late = late_gaps(trace, gaps, offset)
-    idle = _idle(trace.host, late, reads, offset)
-    sets = {
-        "compute": compute,
-        "copies": copies,
-        "transfer": transfer,
-        "wait": wait,
-        "input": copied.plus(idle["input"]),
-        "sync": idle["sync"].plus(reads),
-        "compile": idle["compile"].plus(compiled),
-        "search": idle["search"].plus(searched),
-        "launch": idle["launch"].plus(tiny),
-        "other": gaps.without(late),
-    }
+    idle = _idle(trace.host, late, busy["sync"], offset)
+    sets = {kind: busy.get(kind, NOTHING).plus(idle.get(kind, NOTHING)) for kind in KINDS}
+    sets |= {"transfer": transfer, "wait": wait, "other": gaps.without(late)}
+    sets["input"] = sets["input"].plus(copied)
     return StepCharges(
         window=until - begin,
         of={kind: found.within(begin, until) for kind, found in sets.items()},
@@ -245,6 +226,28 @@ def charges(
         starved=len(late.start) / max(line.num_steps, 1),
         launch=idle["launch"],
     )
+
+
+def _instants(trace: RankTrace, chosen: Bools, offset: float) -> Instants:
+    """When some kernels run [s]."""
+    kernels = trace.kernels
+    return Instants.of(kernels.start[chosen] - offset, kernels.end[chosen] - offset)
+
+
+def _busy(trace: RankTrace, uses: KernelUses, offset: float) -> dict[str, Instants]:
+    """When kernels other than collectives and copies from the host run, by kind."""
+    found, taken = dict[str, Instants](), NOTHING
+    for kind, chosen in (
+        ("compute", uses.works),
+        ("copies", uses.copies),
+        ("sync", uses.reads),
+        ("launch", uses.tiny),
+        ("compile", uses.compiles),
+        ("search", uses.searches),
+    ):
+        found[kind] = _instants(trace, chosen, offset).without(taken)
+        taken = taken.plus(found[kind])
+    return found
 
 
 def _idle(host: HostEvents, late: Instants, reads: Instants, offset: float) -> dict[str, Instants]:
