@@ -56,7 +56,9 @@ def same(virtually, really, tmp_path):
         result = virtually(text, world_size, folders[0], **options)
         really(text, world_size, folders[1])
         for rank in range(world_size):
-            ours, theirs = (torch.load(folder / f"{rank}.pt") for folder in folders)
+            ours, theirs = (
+                torch.load(folder / f"{rank}.pt", map_location="cpu") for folder in folders
+            )
             assert ours.keys() == theirs.keys()
             for name, value in ours.items():
                 assert torch.equal(value, theirs[name]), (rank, name)

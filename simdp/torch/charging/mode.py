@@ -141,7 +141,10 @@ class Charging(TorchDispatchMode):
             if self.machine.fake and func.namespace == "_c10d_functional":
                 with self:
                     return faking.collective(func, args, kwargs or {})
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
+            if self.machine.used and func.namespace == "_c10d_functional":  # which creates its own
+                results(self.machine, placed(self.machine, func, args, {})[0], out)
+            return out
         return self._run(func, args, kwargs or {})
 
     def _run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.tensor._random as tensor_random
 
 from simdp.torch.cuda import queries, streams
 from simdp.torch.cuda.machine import Patches, machine
@@ -78,20 +76,6 @@ def _random(patches: Patches) -> None:
         patches.put(owner, "set_rng_state", _set_state)
         patches.put(owner, "get_rng_state_all", _states)
         patches.put(owner, "set_rng_state_all", _set_states)
-    patches.put(tensor_random, "_rng_tracker", WithoutOffsets())
-
-
-class WithoutOffsets:
-    """Lets random operators of a DTensor draw from the rank's generator, as on a mesh of CPUs."""
-
-    distribute_region_enabled = False
-
-    @contextmanager
-    def _distribute_region(self, spec: Any, generator: Any = None) -> Iterator[None]:
-        yield
-
-    def _manual_seed(self, parallel_seed: int) -> None:
-        pass
 
 
 def _set_state(new_state: Any, device: Any = "cuda") -> None:

@@ -9,7 +9,16 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from simdp.torch.charging import updates
 from simdp.torch.charging.mode import Charging
-from simdp.torch.cuda import accelerators, autocast, comm, faking, queries, streams, tensors
+from simdp.torch.cuda import (
+    accelerators,
+    autocast,
+    comm,
+    dtensors,
+    faking,
+    queries,
+    streams,
+    tensors,
+)
 from simdp.torch.cuda.machine import KEY, Patches, VirtualMachine
 from simdp.torch.ranks import Rank, RankLocal
 
@@ -17,6 +26,7 @@ PATCHES = (
     tensors.patch,
     tensors.patch_factories,
     tensors.patch_saving,
+    dtensors.patch,
     queries.patch,
     streams.patch_memory,
     streams.patch,

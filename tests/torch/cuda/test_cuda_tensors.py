@@ -198,3 +198,33 @@ def test_operators_of_higher_order_are_charged_one_by_one():
         once = here.rank.clock - begin
         run_and_save_rng_state(torch.ops.aten.mm.default, square, square)
         assert here.rank.clock - begin >= 2 * once > 0
+
+
+def test_attention_is_split_by_heads_and_collectives_outputs_are_on_the_device(virtually, capsys):
+    virtually(
+        """
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.nn.functional import scaled_dot_product_attention
+        mesh = init_device_mesh("cuda", (2,))
+        torch.manual_seed(0)
+        whole = torch.randn(2, 4, 8, 16, device="cuda")
+        heads = distribute_tensor(whole, mesh, [Shard(1)]).requires_grad_()
+        out = scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        out.square().sum().backward()
+        inputs = whole.clone().requires_grad_()
+        same = scaled_dot_product_attention(inputs, inputs, inputs, is_causal=True)
+        same.square().sum().backward()
+        torch.testing.assert_close(out.full_tensor(), same)
+        torch.testing.assert_close(heads.grad.full_tensor(), inputs.grad)
+        print(out.placements, heads.full_tensor().device)
+        gathered = heads.detach().redistribute(placements=[Shard(0)]).to_local()
+        print((gathered + torch.ones(16, device="cuda")).device)
+        """
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"(Shard(dim=1),) cuda:{rank}" for rank in range(2)),
+        *(f"cuda:{rank}" for rank in range(2)),
+    ]
