@@ -497,6 +497,11 @@ class Evidence:
 
     def unknown(self, value: float, steady: bool) -> str:
         """Waiting for ranks without a trace, in all steps or in some."""
+        if len(self._case.lines) >= self._case.reference.world_size > 1:
+            return (
+                f"collectives last {self._of(value)} longer than the shortest of their size: "
+                "traces lack events of other ranks at them, which are late, or links slow at times."
+            )
         if steady:
             return (
                 f"collectives last {self._of(value)} longer than links explain, whatever their "

@@ -69,6 +69,14 @@ Four eager jobs on an H200 with a Xeon host, with shapes: steps took 3.6 to 4.1 
 than without the profiler (``records/h200-1gpu``).
 """
 
+OF_EVERY_EVENT: tuple[Cause, ...] = (
+    "launch_bound",
+    "compute_bound",
+    "copies",
+    "host_synchronisation",
+)
+"""Causes that a sample of the events is no evidence of."""
+
 WAITS: tuple[Cause, ...] = ("straggler", "imbalance")
 """Waiting for late ranks; the larger is worth what both are."""
 
@@ -103,9 +111,7 @@ def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Fi
     evidence = Evidence(case, critical, profiled(case, critical))
     spent, made = 0.0, list[Finding]()
     for cause, seconds, ranks, text in _causes(case, critical, evidence):
-        if seconds < MENTIONED * critical.window or (
-            lacks_events and cause in ("launch_bound", "compute_bound", "host_synchronisation")
-        ):
+        if seconds < MENTIONED * critical.window or (lacks_events and cause in OF_EVERY_EVENT):
             continue
         spent += seconds
         made.append(_finding(cause, seconds, ranks, text, case, critical.window))

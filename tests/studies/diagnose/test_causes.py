@@ -336,3 +336,21 @@ def test_a_sample_leaves_its_unexplained_time_for_the_end():
     verdict = told([sampled]).verdict
     assert [one.cause for one in verdict] == ["input_stall", "unexplained"]
     assert "since the trace is a sample" in verdict[1].evidence
+
+
+def test_ranks_without_a_trace_are_named_only_where_some_are_missing():
+    """Of two ranks, the second lacks all calls but one in four."""
+    makers = [RankMaker(rank, 2) for rank in range(2)]
+    for rank, maker in enumerate(makers):
+        for number in range(12):
+            at, lasts = float(number), 0.4 if number % 4 == 2 else 0.1
+            maker.step(number + 1, at, at + 1.0)
+            maker.kernel(at, at + 0.5, launched=at)
+            if rank == 0 or number % 4 == 0:
+                maker.call("all_reduce", at + 0.5, at + 0.5 + lasts, launched=at, sequence=number)
+            maker.kernel(at + 0.5 + lasts, at + 1.0, launched=at)
+    whole = simdp.diagnose([maker.trace() for maker in makers], remedies=False)
+    assert any("traces lack events of other ranks" in one.evidence for one in whole.verdict)
+    assert not any("traces are not here" in one.evidence for one in whole.verdict)
+    alone = told([makers[0].trace()])
+    assert any("traces are not here" in one.evidence for one in alone.verdict)
