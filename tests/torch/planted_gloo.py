@@ -32,7 +32,7 @@ class Samples(torch.utils.data.Dataset):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+        self.layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)))
         self.dead = nn.Linear(2048, 4096) if CASE == "unused" else None
 
     def forward(self, x):
@@ -45,11 +45,14 @@ class Net(nn.Module):
         return x
 
 
-WIDTH = {"batch": 1024, "tiny": 64, "item": 64}.get(CASE, 256)
+WIDTH = {"batch": 1024, "tiny": 64, "item": 64, "small": 32}.get(CASE, 256)
+DEPTH = 20 if CASE == "small" else 4
 BATCH = (128 if IS_SLOW else 32) * 8 if CASE == "batch" else 32
 
 
 def wrapped(model):
+    if CASE == "small":
+        return model
     if CASE != "fsdp2":
         return DistributedDataParallel(model, find_unused_parameters=CASE == "unused")
     from torch.distributed.device_mesh import init_device_mesh
@@ -75,13 +78,18 @@ def train():
         on_trace_ready=lambda p: p.export_chrome_trace(f"{FOLDER}/rank{RANK}.json"),
         record_shapes=True,
     ) as profiler:
-        for batch in loader:
+        for number, batch in enumerate(loader):
             optimizer.zero_grad()
             loss = model(batch).square().mean()
             if CASE == "item":
                 for _ in range(200):
                     loss.item()
             loss.backward()
+            if CASE == "small":
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+            if CASE == "pause" and IS_SLOW and number == 7:
+                time.sleep(8 * SLEEP)
             optimizer.step()
             profiler.step()
 

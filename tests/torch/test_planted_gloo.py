@@ -1,4 +1,4 @@
-"""Seven causes that real torch plants on gloo: each comes first, with the rank that it is of."""
+"""Causes that real torch plants on gloo: each comes first, with the rank that it is of."""
 
 from pathlib import Path
 
@@ -21,6 +21,8 @@ PLANTED = {
     "item": ("host_synchronisation", (), "the host reads 200 values of tensors in a step"),
     "unused": ("unused_parameters", (), "of parameters that its forward does not use"),
     "batch": ("imbalance", (1,), "rank 1, which has 4 times as much work"),
+    "small": ("many_small_collectives", (), "40 all_reduce of 2.11 kB on average in a step"),
+    "pause": ("uneven_steps", (1,), "without a call (garbage collection, a checkpoint or a log"),
     "fsdp2": ("straggler", (1,), "rank 1 comes last to collectives in"),
 }
 

@@ -234,7 +234,7 @@ class Evidence:
             listed = ", ".join(map(str, numbers[:4])) + (" ..." if len(numbers) > 4 else "")
             which = f"step{'s' * (len(numbers) > 1)} {listed}"
             most = int(one.more.argmax())
-            text = f"{which} (of {len(case.numbers)}) take{'s' * (len(numbers) == 1)} up to "
+            text = f"{which} (of {len(case.numbers)} traced) take{'s' * (len(numbers) == 1)} up to "
             text += f"{seconds(float(one.more.max()))} longer than the others {UNEVEN[one.what]}"
             if one.usual > 0:
                 text += f" ({1 + float(one.more.max()) / one.usual:.3g} times as long)"

@@ -69,7 +69,7 @@ def test_a_pause_of_the_host_belongs_to_its_step():
     (trace,) = single(events, num_steps=10)
     found = cause([trace], "uneven_steps")
     assert found.seconds == pytest.approx(0.05, rel=0.01)
-    assert "step 7 (of 10) takes up to 500 ms longer" in found.evidence
+    assert "step 7 (of 10 traced) takes up to 500 ms longer" in found.evidence
     assert "the host pauses for 500 ms without a call (garbage collection" in found.evidence
 
 
@@ -81,7 +81,7 @@ def test_a_step_twice_as_long_in_its_collectives_is_named():
         maker.kernel(done, t + 1.0, launched=t)
 
     found = cause(single(events, num_steps=9), "uneven_steps")
-    assert "step 3 (of 9) takes up to 100 ms longer than the others in collectives" in (
+    assert "step 3 (of 9 traced) takes up to 100 ms longer than the others in collectives" in (
         found.evidence
     )
     assert "(2 times as long)" in found.evidence
@@ -93,7 +93,7 @@ def test_a_rank_that_is_late_once_is_an_uneven_step_of_that_rank():
     delays[7, 2] = 0.4
     found = cause(job(delays), "uneven_steps")
     assert found.ranks == (2,)
-    assert "step 8 (of 12)" in found.evidence
+    assert "step 8 (of 12 traced)" in found.evidence
     assert "for rank 2" in found.evidence
 
 
