@@ -1,6 +1,8 @@
 """``python -m simdp torchrun``: what it prints and writes, and what it refuses."""
 
+import io
 import json
+import sys
 from importlib import metadata
 
 import pytest
@@ -98,6 +100,76 @@ def test_a_deadlock_and_a_failure_have_their_status(torchrun, tmp_path):
     )
 
 
+TRAINING = """
+import os, signal, sys
+import torch, torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(rank, steps):
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://localhost:1234")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        model(torch.ones(4, 64)).sum().backward()
+        optimizer.step()
+        if step == 20 and rank == 0 and "ctrl-c" in sys.argv:
+            os.kill(os.getpid(), signal.SIGINT)
+    print("trained")
+
+if __name__ == "__main__":
+    steps = int(sys.argv[1])
+    if "spawn" in sys.argv:
+        mp.spawn(train, args=(steps,), nprocs=2)
+    else:
+        train(int(os.environ["RANK"]), steps)
+"""
+
+
+def test_a_script_ends_after_max_steps_with_its_table_and_files(torchrun, tmp_path):
+    needs_torch()
+    (tmp_path / "train.py").write_text(TRAINING)
+    status, out, err = torchrun("--nproc-per-node", 2, "--max-steps", 5, "train.py", 200)
+    assert (status, err) == (0, "")
+    assert "trained" not in out
+    assert out.splitlines()[-2].startswith("5 steps of ")
+    assert out.splitlines()[-1].startswith("2 ranks on dgx-a100: ")
+    assert (tmp_path / "runs/train/trace.json").exists()
+    status, out, _ = torchrun(
+        *("--max-steps", 5, "--json", "--no-plots", "train.py", 200, "spawn"),
+    )
+    told = json.loads(out)
+    assert (status, told["world_size"], told["steps"]) == (0, 2, 5)
+    assert 0 < told["step_s"] < told["simulated_s"] / 4
+
+
+def test_a_run_that_goes_on_prints_a_table_after_ten_steps(torchrun, tmp_path, monkeypatch):
+    needs_torch()
+    (tmp_path / "train.py").write_text(TRAINING)
+    monkeypatch.setattr(sys, "__stderr__", report := io.StringIO())
+    status, out, _ = torchrun("--nproc-per-node", 2, "--no-plots", "train.py", 10)
+    assert (status, out.count("trained"), report.getvalue()) == (0, 2, "")
+    status, out, _ = torchrun("--nproc-per-node", 2, "--no-plots", "train.py", 12)
+    heading, *_, last = report.getvalue().splitlines()
+    assert (status, heading.split()[0]) == (0, "rank")
+    assert last.startswith("after 10 steps of ")
+    assert last.endswith(" each; the run goes on, and Ctrl-C ends it with its table and files")
+
+
+@pytest.mark.parametrize("how", ["ranks", "spawn"])
+def test_ctrl_c_ends_a_script_with_its_table_and_files(torchrun, tmp_path, how):
+    needs_torch()
+    (tmp_path / "train.py").write_text(TRAINING)
+    ranks = 1 if how == "spawn" else 2
+    status, out, err = torchrun(
+        *("--nproc-per-node", ranks, "--no-plots", "train.py", 100_000, "ctrl-c", how)
+    )
+    assert (status, err.splitlines()[-1]) == (130, "stopped")
+    assert "trained" not in out
+    assert out.splitlines()[-2].split()[1:3] == ["steps", "of"]
+    assert out.splitlines()[-1].startswith("2 ranks on dgx-a100: ")
+    assert (tmp_path / "runs/train/trace.json").exists()
+
+
 @for_each(
     ("arguments", "told"),
     [
@@ -113,6 +185,7 @@ def test_a_deadlock_and_a_failure_have_their_status(torchrun, tmp_path):
             "--nnodes 2: --standalone is for one node; leave one of them out.",
         ),
         (["--redirects", 3], "No such option: --redirects"),
+        (["--max-steps", 0], "--max-steps 0: must be >= 1; leave it out for all steps."),
     ],
 )
 def test_flags_that_cannot_be_served_are_refused(torchrun, arguments, told):

@@ -21,9 +21,7 @@ from typer.core import TyperGroup
 
 import simdp
 from simdp.cli.commands import COMMANDS, epilog
-from simdp.cli.common import complain
-
-STOPPED = 130
+from simdp.cli.common import STOPPED, complain
 
 MAX_PROBLEMS = 50
 """Lines that say what is wrong; who has more of them begins with the first."""

@@ -185,6 +185,10 @@ def terminal_width() -> int:
     return max(WIDTH, get_terminal_size().columns) if is_known else WIDTH
 
 
+STOPPED = 130
+"""Exit status of a run that Ctrl-C ended."""
+
+
 def say(renderable: Any) -> None:
     """Print a Rich renderable."""
     from rich.console import Console

@@ -7,16 +7,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import say
+from simdp.cli.common import STOPPED, say
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where
+
+if TYPE_CHECKING:
+    from simdp.torch.ranks import Rank
+    from simdp.torch.steps import Counted, Steps
 
 OLDEST = 2, 14
 """The oldest torch that all scripts of the tests were tried with; before it hooks are missing."""
@@ -118,6 +122,10 @@ Compute = Annotated[
     Path | None,
     typer.Option(help="FILE.csv or .yaml: measured times of layers, in place of their kernels'."),
 ]
+MaxSteps = Annotated[
+    int | None,
+    _flag("--max-steps", help="End each rank after this number of optimizer steps [all]."),
+]
 NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
 
 
@@ -150,17 +158,19 @@ def torchrun(
     seed: Seed = 0,
     out: Out = None,
     record: Record = None,
+    max_steps: MaxSteps = None,
     compute: Compute = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
 ) -> int:
     """Run a torch script on every rank of a virtual cluster, with real tensors."""
-    refuse(no_python, node_rank, rdzv_backend, max_restarts, standalone, nnodes)
+    refuse(no_python, node_rank, rdzv_backend, max_restarts, standalone, nnodes, max_steps)
     torch_there()
     from simdp.torch import launch
     from simdp.torch.cuda.faking import faked
     from simdp.torch.isolation import keep_what_is_freed
+    from simdp.torch.steps import Steps
 
     keep_what_is_freed()
     size = cluster_size(cluster, nnodes, nproc_per_node)
@@ -171,12 +181,41 @@ def torchrun(
     given = code, size.where, arguments or [], seed, environ, marks, size.device_count
     watched = recording(record, size.where, cluster)
     told = redirect_stdout(sys.stderr) if as_json else nullcontext()
-    with computing(compute), watched, faked(fake), told:
+    steps = Steps(max_steps, None if quiet else _report)
+    with counting(steps), computing(compute), watched, faked(fake), told:
         result = launch.run(*given)
     folder = out or Path("runs") / code.name
     write_program(result, folder, not no_plots)
-    _tell(result, script, size.where.name, folder, as_json, quiet)
-    return 0
+    _tell(result, script, size.where.name, folder, as_json, quiet, steps)
+    return STOPPED if result.stopped else 0
+
+
+@contextmanager
+def counting(steps: Steps) -> Iterator[None]:
+    """Count the steps of ranks."""
+    from simdp.torch.ranks import PARTS
+
+    PARTS.append(steps)
+    try:
+        yield
+    finally:
+        PARTS.remove(steps)
+
+
+def _report(rank: Rank, counted: Counted) -> None:
+    """Print the table of a run that goes on."""
+    from simdp.reports import table as program_table
+    from simdp.reports.figures import seconds
+
+    played, num_steps = rank.runtime.output(), len(counted.instants)
+    each = seconds(counted.step_s)
+    lines = [
+        *program_table.lines(played.trace, played.clocks),
+        f"after {num_steps} steps of {each} each; the run goes on, and Ctrl-C ends it with its "
+        "table and files",
+    ]
+    stream = sys.__stderr__ or sys.stderr  # not a rank's, whose lines may be marked or hidden
+    stream.write("".join(f"{line}\n" for line in lines))
 
 
 def torch_there() -> None:
@@ -203,10 +242,18 @@ def torch_there() -> None:
 
 
 def _tell(
-    result: ProgramResult, script: str, where: str, folder: Path, as_json: bool, quiet: bool
+    result: ProgramResult,
+    script: str,
+    where: str,
+    folder: Path,
+    as_json: bool,
+    quiet: bool,
+    steps: Steps,
 ) -> None:
     """Print a summary of the ranks."""
     from simdp.reports import table as program_table
+
+    counted = steps.counted
 
     if as_json:
         told = {
@@ -215,6 +262,8 @@ def _tell(
             "world_size": result.world_size,
             "simulated_s": result.simulated_s,
             "rank_s": result.clocks.tolist(),
+            "steps": len(counted.instants),
+            "step_s": counted.step_s if len(counted.instants) > 1 else None,
             "ranks": program_table.rows(result.trace, result.clocks),
         }
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
@@ -225,6 +274,8 @@ def _tell(
         took = seconds(result.simulated_s) if result.simulated_s else "0 s"
         for line in program_table.lines(result.trace, result.clocks):
             say(line)
+        if len(counted.instants) > 1 and (steps.max_steps or result.stopped):
+            say(f"{len(counted.instants)} steps of {seconds(counted.step_s)} each")
         say(f"{count} on {where}: {took} simulated; files in {folder}")
 
 
@@ -253,6 +304,7 @@ def refuse(
     max_restarts: int,
     standalone: bool,
     nnodes: str,
+    max_steps: int | None,
 ) -> None:
     """Reject options that have no counterpart here.
 
@@ -274,6 +326,8 @@ def refuse(
         problems.append(f"--max-restarts {max_restarts}: must be >= 0.")
     if standalone and nnodes != "1":
         problems.append(f"--nnodes {nnodes}: --standalone is for one node; leave one of them out.")
+    if max_steps is not None and max_steps < 1:
+        problems.append(f"--max-steps {max_steps}: must be >= 1; leave it out for all steps.")
     if problems:
         raise ScenarioError(problems)
 

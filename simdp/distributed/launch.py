@@ -471,6 +471,8 @@ class ProgramResult:
         When each rank ended [s].
     trace : Trace
         Every span.
+    stopped : bool
+        Whether Ctrl-C ended it.
     """
 
     name: str
@@ -479,6 +481,7 @@ class ProgramResult:
     values: list[Any]
     clocks: Floats
     trace: Trace
+    stopped: bool = False
 
     @property
     def world_size(self) -> int:

@@ -34,8 +34,8 @@ from simdp.distributed.launch import (
     protected_streams,
     without_internals,
 )
-from simdp.engine.programs.runtime import Ended, Runtime
-from simdp.errors import ProgramError, ScenarioError, SimdpError
+from simdp.engine.programs.runtime import Ended, ProgramOutput, Runtime
+from simdp.errors import DeadlockError, ProgramError, ScenarioError, SimdpError
 from simdp.files import read_text
 from simdp.torch.cuda.part import Devices
 from simdp.torch.generators import Generators, Modules
@@ -43,6 +43,7 @@ from simdp.torch.isolation import Clocks, Loading, ProcessState, Stores, Worlds
 from simdp.torch.process_groups import Futures
 from simdp.torch.ranks import PARTS, Rank, RankLocal, become, current
 from simdp.torch.spawning import KEY, Spawning, together
+from simdp.torch.steps import DONE, StepsDone
 
 NAME = "torch._dynamo"
 
@@ -377,10 +378,23 @@ def play(
         if prepare is not None:
             prepare(ranks[-1])
     with _installed():
-        played = runtime.run(lambda number: _live(ranks[number], body))
-    result = ProgramResult(name, where, seed, played.values, played.clocks, played.trace)
+        played, stopped = _played(runtime, ranks, body)
+    values, clocks, trace = played
+    result = ProgramResult(name, where, seed, values, clocks, trace, stopped)
     spawned = [pair for rank in ranks for pair in rank.state.get(KEY, ())]
     return together(result, spawned) if spawned else result
+
+
+def _played(runtime: Runtime, ranks: list[Rank], body: Body) -> tuple[ProgramOutput, bool]:
+    """Run a program to its end, its last step, or Ctrl-C; return whether it was Ctrl-C."""
+    try:
+        return runtime.run(lambda number: _live(ranks[number], body)), runtime.stopped
+    except DeadlockError:
+        if not any(DONE in rank.state for rank in ranks):
+            raise
+        return runtime.output(), False  # what is left waits for ranks that are done
+    except KeyboardInterrupt:
+        return runtime.output(), True
 
 
 def _play_spawned(rank: Rank, name: str, count: int, body: Body) -> ProgramResult:
@@ -448,6 +462,9 @@ def _live(rank: Rank, body: Body) -> Any:
         return found
     except (Ended, KeyboardInterrupt):
         raise
+    except StepsDone:
+        rank.settle()
+        return None
     except RankError:  # of a rank that this one has started
         raise
     except ProgramError as error:

@@ -268,4 +268,5 @@ def together(result: ProgramResult, spawned: Sequence[tuple[float, ProgramResult
     values = largest.values
     where = largest.where._replace(name=result.where.name)
     trace = Trace(blocks, names)
-    return ProgramResult(result.name, where, result.seed, values, clocks, trace)
+    stopped = result.stopped
+    return ProgramResult(result.name, where, result.seed, values, clocks, trace, stopped)

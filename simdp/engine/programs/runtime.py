@@ -42,6 +42,9 @@ from simdp.results.trace import Trace
 PATIENCE = 1.0
 """Time for a thread to end [s]; after it, the thread is left to the process."""
 
+STOPPING = 10.0
+"""The same for a thread that computes, when a program is stopped [s]."""
+
 
 def _imported() -> str | None:
     """Name of the module that this thread is importing; Python locks it for other threads."""
@@ -57,11 +60,15 @@ class Ended(BaseException):
     """Ends a rank's thread; not an `Exception`, so that programs do not catch it."""
 
 
+_BATONS: list[Baton] = []
+"""Those of running programs; a rank of one may start the next."""
+
+
 class Baton:
     """Runs a function once per rank, in one thread each, one at a time.
 
     ``enter`` is called with a rank whenever it gets control; ``leave`` before another one gets
-    control, unless the rank has ended.
+    control, unless the rank has ended. Ctrl-C ends all threads: ``stopped`` is then true.
     """
 
     def __init__(
@@ -78,7 +85,8 @@ class Baton:
         self._alive = world_size
         self._body: Callable[[int], None] | None = None
         self._main = threading.Lock()
-        self._stopping = False
+        self._stopping = self.stopped = False
+        self._running = 0
         self._failure: BaseException | None = None
         for lock in (*self._locks, self._main):
             lock.acquire()
@@ -143,19 +151,37 @@ class Baton:
         self._body = body
         self._ready.extend(range(len(self._locks)))
         error: BaseException | None = None
+        _BATONS.append(self)
         try:
             following = self._next()
             assert following is not None
             self._hand(following)
             self._main.acquire()
+            if self.stopped:
+                return
             error = self._failure or (stuck() if self._alive else None)
+        except KeyboardInterrupt:
+            for started in reversed(_BATONS[_BATONS.index(self) :]):
+                started._stop()
+            raise
         finally:
+            _BATONS.remove(self)
             self._end_all()
         if error is not None:
             raise error
         self.loop.run()  # calls that no rank waited for
 
+    def _stop(self) -> None:
+        """End all threads, the running one first, from a thread that runs none of the ranks."""
+        self._stopping = self.stopped = True
+        running = self._threads[self._running]
+        if running is not None:
+            running.join(STOPPING)
+        self._end_all()
+        self._main.release()
+
     def _hand(self, rank: int) -> None:
+        self._running = rank
         if self._threads[rank] is not None:
             self._locks[rank].release()
             return
@@ -247,6 +273,7 @@ class Runtime:
         n = cluster.world_size
         self._stretching = Stretching(compute_slowdown, n) if compute_slowdown else None
         self.cluster, self.backends = cluster, backends
+        self._values: list[Any] = [None] * n
         self.clock = [0.0] * n
         self.blocked: dict[int, Handle] = {}
         self.ended: dict[int, None] = {}
@@ -273,14 +300,22 @@ class Runtime:
         BaseException
             The first one raised by the function.
         """
-        values: list[Any] = [None] * self.cluster.world_size
 
         def whole(rank: int) -> None:
-            values[rank] = body(rank)
+            self._values[rank] = body(rank)
             self.ended[rank] = None
 
         self._baton.run(whole, self._deadlock)
-        return ProgramOutput(values, np.array(self.clock), self._records.build())
+        return self.output()
+
+    def output(self) -> ProgramOutput:
+        """Return what has happened so far."""
+        return ProgramOutput(list(self._values), np.array(self.clock), self._records.build())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self._baton.stopped
 
     def check(self) -> None:
         """Raise `Ended` in the calling rank if another one has failed."""

@@ -12,7 +12,7 @@ operators are free, and the update is charged as in scenarios.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import PLAIN, block_of, inner_of
+from simdp.torch.ranks import Rank
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.step_costs import list_launches, update_seconds
@@ -158,6 +159,13 @@ def _end(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
             here.turns.updated(sum(seconds.values()))
         for place, each in seconds.items():
             charge(here, place, each)
+    if here is not None:
+        for call in AFTER:
+            call(here.rank, optimizer)
+
+
+AFTER: list[Callable[[Rank, Any], None]] = []
+"""Functions called after each step of an optimizer."""
 
 
 def charge(here: VirtualMachine, place: int, seconds: float) -> None:

@@ -32,6 +32,9 @@ FACTORIES = {
 }  # fmt: skip
 """Operators that create large tensors of real numbers."""
 
+COMPARISONS = {aten.lt, aten.gt, aten.le, aten.ge, aten.eq}
+"""Operators that give False for a number without a value, as for nan."""
+
 _CHOSEN = [False]
 
 
@@ -105,6 +108,8 @@ def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -
     if func is aten._local_scalar_dense.default and args[0].is_meta:
         if args[0].is_floating_point():
             return nan
+        if args[0].untyped_storage().compared:
+            return False
         raise ProgramError(_depends("what a script does next"))
     ready, named = prepared(func, args, kwargs)
     try:
@@ -112,6 +117,8 @@ def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -
             out = func(*ready, **named)
     except NotImplementedError:
         raise ProgramError(_depends(f"what {func._schema.name} gives")) from None
+    if func.overloadpacket in COMPARISONS and out.is_meta:
+        out.untyped_storage().compared = True
     changed = func._schema.is_mutable and isinstance(out, torch.Tensor)
     if changed and ready and out is ready[0]:
         return args[0]
@@ -185,6 +192,7 @@ def _depends(what: str) -> str:
 
 def patch(patches: Patches) -> None:
     """Replace or reject functions that read numbers in Python."""
+    patches.put(torch.UntypedStorage, "compared", False)
     for name in ("numpy", "__array__", "tolist"):
         patches.wrap(torch.Tensor, name, _refusing)
     patches.wrap(torch.Tensor, "__format__", _formatted)

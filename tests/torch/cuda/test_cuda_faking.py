@@ -85,4 +85,13 @@ def test_a_number_without_a_value_is_formatted_as_nan():
         loss = torch.randn(4, device="cuda").sum()
         assert f"{loss:.4f} {loss.item():8.2f}" == "nan      nan"
         with pytest.raises(ProgramError, match=r"what a script does next depends on numbers"):
-            f"{(loss > 0):d}"
+            f"{loss.long():d}"
+
+
+def test_a_comparison_with_a_number_without_a_value_is_false():
+    with virtual_rank(fake=True):
+        loss = torch.randn(4, device="cuda").mean()
+        zero = torch.tensor(0.0, device="cuda")
+        assert [bool(each) for each in (loss < 1e9, loss >= zero, loss == 0)] == [False] * 3
+        with pytest.raises(ProgramError, match=r"what a script does next depends on numbers"):
+            bool((loss < 1e9).logical_not())
