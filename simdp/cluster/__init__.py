@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -13,10 +13,12 @@ from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
 from simdp.cluster.failures import AnyFailures
 from simdp.cluster.hardware import (
+    LARGE_BUFFER,
     LEVELS,
     AnyDevice,
     AnyLink,
     AnyMachine,
+    Contention,
     Device,
     HostMemory,
     Link,
@@ -29,6 +31,7 @@ from simdp.cluster.numbering import InterNode, Numbering, link_name
 from simdp.cluster.stragglers import AnyStraggler, LinkFactors, factors
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.direct import SwitchTopology
+from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.metrics import Rates
 from simdp.spec import Int, Price, Spec, problem
 
@@ -156,7 +159,11 @@ class Cluster(Spec):
                     f"device: ranks {rank // k * k} and {rank} share a device, but the list gives "
                     "them different ones; give both the same."
                 )
-        for wrong in [*self._list_problems(), *self._power_problems()]:
+        for wrong in [
+            *self._list_problems(),
+            *self._power_problems(),
+            *self._contention_problems(),
+        ]:
             raise problem(wrong)
         for wrong in self._network_problems():
             raise problem(wrong)
@@ -201,6 +208,19 @@ class Cluster(Spec):
                 return [
                     f"power: {missing[0]} of {device.name or 'the device'} is given neither here "
                     f"nor in the catalogue; add {missing[0]}, for example {missing[0]}: 80 W."
+                ]
+        return []
+
+    def _contention_problems(self) -> list[str]:
+        """Reject contention on devices with an unknown number of multiprocessors."""
+        if not isinstance(self.overheads.compute_slowdown, Contention):
+            return []
+        for device, _ in self._kinds_of_devices():
+            if device.multiprocessors is None:
+                return [
+                    "overheads.compute_slowdown: contention needs the multiprocessors of "
+                    f"{device.name or 'the device'}; write device.multiprocessors: 108, for "
+                    "example, or one number for all collectives."
                 ]
         return []
 
@@ -249,6 +269,32 @@ class Cluster(Spec):
     def devices(self) -> list[Device]:
         """Return the device of each rank."""
         return self.device if isinstance(self.device, list) else [self.device] * self.world_size
+
+    def slowdown_beside(
+        self, collective: str, num_ranks: int, nbytes: float, seconds: Callable[[float], float]
+    ) -> float:
+        """Return the relative increase of compute time while a collective runs.
+
+        With `Contention` that of the device that it slows down most.
+
+        Parameters
+        ----------
+        collective : str
+            Its name.
+        num_ranks : int
+            Ranks that take part.
+        nbytes : float
+            The whole buffer [bytes].
+        seconds : callable
+            Returns the duration of the collective, alone, with a buffer of some bytes [s].
+        """
+        rule = self.overheads.compute_slowdown
+        if not isinstance(rule, Contention):
+            return rule
+        factor = bus_bandwidth_factor(collective, num_ranks) or 1.0
+        times = [(size, seconds(size)) for size in (nbytes, LARGE_BUFFER)]
+        bandwidth, full = (factor * size / time if time else 0.0 for size, time in times)
+        return max(rule.slowdown(device, bandwidth, full) for device, _ in self._kinds_of_devices())
 
     def sharers(self) -> Ints:
         """Return the number of ranks on each rank's device, shape `(world_size,)`."""

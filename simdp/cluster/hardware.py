@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,7 @@ from simdp.spec import (
     Float,
     FlopRate,
     Flops,
+    Int,
     PositiveBytes,
     Price,
     Seconds,
@@ -209,6 +211,8 @@ class Device(Spec):
         products of any size reach all.
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
+    multiprocessors : int or None
+        Streaming multiprocessors or compute units; None if unknown.
     peer_to_peer : bool
         Whether such devices can access each other over PCIe. GeForce cards cannot: without
         measurements, their collectives get less of PCIe (``python -m simdp list constants``).
@@ -235,6 +239,7 @@ class Device(Spec):
     stream_efficiency: Fraction | None = None
     half_work: Flops = 0.0
     launch: Seconds = 5e-6
+    multiprocessors: Int | None = Field(None, ge=2, le=10_000)
     peer_to_peer: Bool = True
     price: ListPrice | None = None
     power: Power | None = None
@@ -405,6 +410,63 @@ class HostMemory(Spec):
         return self.link.alpha + nbytes / self.link.bandwidth if nbytes else 0.0
 
 
+LARGE_BUFFER = 2.0**30
+"""A buffer that reaches the full bus bandwidth of a collective [bytes]."""
+
+MIN_CHANNELS, MAX_CHANNELS = 2, 32
+"""Channels of NCCL's communicators: two where there is only a network card or PCIe; at most 32."""
+
+
+class Contention(Spec):
+    """What the kernel of a collective takes from compute: multiprocessors, and memory traffic.
+
+    While a collective runs, compute takes ``1 + held / (all - held) + traffic`` times as long. The
+    kernel holds a multiprocessor for each channel, as long as it lasts: as many channels as the
+    largest buffers' bus bandwidth fills. Its ``traffic`` is the share of the memory bandwidth that
+    the bytes take which it moves on average.
+
+    Attributes
+    ----------
+    accesses : float
+        Bytes of a device's memory that are read and written per byte of bus bandwidth: a step of a
+        ring reads its own data and what has arrived, while the next data arrives.
+    channel : float
+        Bus bandwidth of a channel [bytes/s]: DGX-1 has 12 channels for 132 GB/s, DGX A100 24 for
+        240, a card of 100 Gbit/s two. (Those of a graph search are doubled at connect time: NCCL
+        2.x, src/graph/connect.cc.)
+
+    Notes
+    -----
+    Measured with blocks of NCCL's size on an H200 of 132 multiprocessors
+    (records/h200-1gpu/contention.yaml). Beside 4, 8, 16 and 32 that only wait, fused attention
+    takes 1.03, 1.05, 1.12 and 1.28 times as long, by the formula 1.03, 1.06, 1.14 and 1.32; whole
+    steps of GPT-2 1.08, 1.11, 1.19 and 1.31, since tiles of products come in waves. 450 GB/s of its
+    3.9 TB/s lengthen elementwise kernels by 11 to 13 %, steps by 6 to 12 %.
+    """
+
+    accesses: Float = Field(3.0, ge=0, le=100)
+    channel: Bandwidth = 12e9
+
+    def slowdown(self, device: Device, bandwidth: float, full: float) -> float:
+        """Return the relative increase of compute time on a device beside a collective.
+
+        Parameters
+        ----------
+        device : Device
+            Has a number of multiprocessors.
+        bandwidth, full : float
+            Bus bandwidth of the collective, and that of a large buffer [bytes/s].
+        """
+        assert device.multiprocessors is not None, "a cluster with contention checks this"
+        channels = min(max(ceil(full / self.channel), MIN_CHANNELS), MAX_CHANNELS)
+        held = min(channels, device.multiprocessors - 1)
+        traffic = self.accesses * bandwidth / device.memory_bandwidth
+        return held / (device.multiprocessors - held) + traffic
+
+
+Slowdown = Annotated[Float, Field(ge=0, le=10)]
+
+
 class Overheads(Spec):
     """Costs of hooks, launches and messages, and interference of compute and communication.
 
@@ -420,12 +482,13 @@ class Overheads(Spec):
     message_per_rank : float
         The same for each rank of the world [s]: for a coordinator that receives from all ranks, as
         in Horovod.
-    compute_slowdown : float
-        Relative increase of compute time during a collective: its kernels use multiprocessors and
-        memory bandwidth. About 0.6 on V100 with NVLink: torch's DDP benchmark (pytorch
+    compute_slowdown : float or Contention
+        Relative increase of compute time during a collective, whose kernels use multiprocessors and
+        memory bandwidth: one for all collectives, or `Contention`, by what each of them takes.
+        About 0.6 on V100 with NVLink: torch's DDP benchmark (pytorch
         benchmarks/distributed/ddp/README.md) finds steps 3 to 4 % longer, all within the few
-        milliseconds of collectives. Without NVLink, where copies leave no room for kernels, up to
-        10: one after the other.
+        milliseconds of collectives; `Contention` gives 0.6 there with eight GPUs. Without NVLink,
+        where copies leave no room for kernels, up to 10: one after the other.
     collective_slowdown : float
         Relative increase of a collective's time during compute.
     copies : bool
@@ -437,9 +500,15 @@ class Overheads(Spec):
     launch: Seconds = 0.0
     message: Seconds = 0.0
     message_per_rank: Seconds = 0.0
-    compute_slowdown: Float = Field(0.0, ge=0, le=10)
+    compute_slowdown: Slowdown | Contention = 0.0
     collective_slowdown: Float = Field(0.0, ge=0, le=10)
     copies: Bool = False
+
+    @field_validator("compute_slowdown", mode="wrap")
+    @classmethod
+    def _one_or_by_contention(cls, value: Any, handler: Any) -> Any:
+        by_contention = isinstance(value, dict | Contention)
+        return form_of(Contention if by_contention else Slowdown).validate_python(value)
 
     def before_collective(self, world_size: int) -> float:
         """Return the time before a collective of ``world_size`` ranks on its stream [s]."""

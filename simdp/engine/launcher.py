@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats
+from simdp.cluster.hardware import Contention
 from simdp.collectives import Collectives, Plan, SubPlan, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.network import NetworkRoutes
@@ -51,6 +52,7 @@ class Launcher:
             self._streams[several.name] = several.stream
         self._message = cluster.overheads.before_collective(cluster.world_size)
         self._num_recorded = 0
+        self._slowdowns: dict[tuple[str, float, Group, int], float] = {}
 
     def plan(self, collective: str, nbytes: float, root: int = 0, group: Group = None) -> Plan:
         """Plan a collective, by its key in ``collectives``, of all ranks or in process groups."""
@@ -88,7 +90,16 @@ class Launcher:
         """Start copies between devices of one process, which always take the time of the links."""
         number = self.num_calls
         self.num_calls += 1
-        return Launch(step, label, number, plan, nbytes, self._records(plan))
+        slowdown = self.planner.cluster.overheads.compute_slowdown
+        return Launch(
+            step,
+            label,
+            number,
+            plan,
+            nbytes,
+            self._records(plan),
+            slowdown=slowdown if isinstance(slowdown, float) else 0.0,  # by copy engines
+        )
 
     def launch(
         self,
@@ -126,7 +137,26 @@ class Launcher:
             after,
             self._planners[group].groups,
             copied,
+            self._slowdown(plan, nbytes, group, step),
         )
+
+    def _slowdown(self, plan: Plan, nbytes: float, group: Group, step: int) -> float:
+        """Relative increase of compute time beside a collective."""
+        cluster, collective = self.planner.cluster, plan.collective
+        if not isinstance(cluster.overheads.compute_slowdown, Contention):
+            return cluster.overheads.compute_slowdown
+        key = collective, nbytes, group, step
+        if key not in self._slowdowns:
+            planner, algorithm = self._planners[group], getattr(self.collectives, collective)
+            groups = planner.groups
+            n = cluster.world_size if groups is None else groups.shape[1]
+
+            def alone(size: float) -> float:
+                seconds = self._seconds(plan, size, group, step)
+                return planner.seconds(algorithm, size) if seconds is None else seconds
+
+            self._slowdowns[key] = cluster.slowdown_beside(collective, n, nbytes, alone)
+        return self._slowdowns[key]
 
     def _records(self, plan: Plan) -> bool:
         """Whether each transfer of a collective gets a span of its own; counts them."""

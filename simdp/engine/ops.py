@@ -137,6 +137,8 @@ class Launch(NamedTuple):
         Process groups that each run the collective separately; None: all ranks together.
     copied : float
         Bytes that are copied in device memory within ``wait``.
+    slowdown : float
+        Relative increase of compute time while it runs.
     """
 
     step: int
@@ -152,6 +154,7 @@ class Launch(NamedTuple):
     after: tuple[int, ...] = ()
     groups: Ints | None = None
     copied: float = 0.0
+    slowdown: float = 0.0
 
     def alone(self, num_ranks: int) -> bool:
         """Whether every rank is a group of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.cluster.stragglers import DegradedLink, Straggler
+from simdp.collectives import Wiring
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.compute import Times
 from simdp.engine.interpreters.costs import Costs
@@ -176,7 +177,7 @@ class Heard:
         def until(op: Launch, begin: Floats) -> Floats:
             return op.latest(begin) + charged.collective(op) if n > 1 else begin
 
-        streams = Streams(*charged.slowdowns, until, record, charged.message)
+        streams = Streams(charged.of_collective, until, record, charged.message, charged.slowdown)
         for op in self.ops:
             match op:
                 case Busy():
@@ -207,10 +208,7 @@ class _Charged:
         self._copies: dict[float, Floats] = {}
         n, old = first.cluster.world_size, first.cluster.overheads
         overheads = [other.cluster.overheads for other in others]
-        self.slowdowns = (
-            _column(each.compute_slowdown for each in overheads),
-            _column(each.collective_slowdown for each in overheads),
-        )
+        self.of_collective = _column(each.collective_slowdown for each in overheads)
         self._hook = _column(each.hook - old.hook for each in overheads)
         per_node = first.cluster.local_size
         hosts = [one.workload.host.before_step(per_node) for one in (first, *others)]
@@ -221,6 +219,7 @@ class _Charged:
         wired = {key: wiring_of(cluster) for key, cluster in wirings.items()}
         self._costs = [(other.collectives.cost, wired[id(other.cluster)]) for other in others]
         self._seconds: dict[tuple[str, float], Floats] = {}
+        self._beside: dict[tuple[str, float], Floats] = {}
         self._before, stragglers = Slowdown(first.cluster, first.seed), first.cluster.stragglers
         self._slowdowns = [
             None if other.cluster.stragglers == stragglers else Slowdown(other.cluster, other.seed)
@@ -266,6 +265,23 @@ class _Charged:
         if key not in self._seconds:
             self._seconds[key] = _column(cost.seconds(*key, at) for cost, at in self._costs)
         return self._seconds[key]
+
+    def slowdown(self, op: Launch) -> Floats:
+        """Relative increase of compute time while a collective runs, in each scenario."""
+        key = op.plan.collective, op.nbytes
+        if key not in self._beside:
+            self._beside[key] = _column(
+                other.cluster.slowdown_beside(
+                    key[0], other.cluster.world_size, key[1], partial(_alone, cost, key[0], at)
+                )
+                for other, (cost, at) in zip(self._others, self._costs, strict=True)
+            )
+        return self._beside[key]
+
+
+def _alone(cost: Any, collective: str, wiring: Wiring, nbytes: float) -> float:
+    seconds: float = cost.seconds(collective, nbytes, wiring)
+    return seconds
 
 
 def _longer(

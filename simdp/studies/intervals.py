@@ -25,6 +25,7 @@ from simdp.cluster import Cluster
 from simdp.cluster.hardware import (
     DEVICES,
     Calibration,
+    Contention,
     Device,
     FlashEfficiency,
     read_machine,
@@ -800,6 +801,18 @@ def is_scaled(scenario: Scenario) -> bool:
     )
 
 
+def _mean_slowdown(metrics: Mapping[str, Any], scenario: Scenario) -> float:
+    """Relative increase of compute time beside a step's collectives, at their mean bandwidth."""
+    rule = scenario.cluster.overheads.compute_slowdown
+    if not isinstance(rule, Contention):
+        return rule
+    steps = float(metrics["simulated_s"]) / float(metrics["step_time_s"])
+    seconds = float(metrics["comm_s"]) * steps
+    sent = max(metrics["bytes_sent_per_rank"], default=0.0)
+    bandwidth = sent / seconds if seconds else 0.0
+    return rule.slowdown(scenario.cluster.devices()[0], bandwidth, bandwidth)
+
+
 def exposed_part(metrics: Mapping[str, Any], scenario: Scenario) -> float:
     """Share of a step that communication adds to it, 0 to 1.
 
@@ -809,7 +822,7 @@ def exposed_part(metrics: Mapping[str, Any], scenario: Scenario) -> float:
     time = float(metrics["step_time_s"])
     if not time:
         return 0.0
-    slowdown = scenario.cluster.overheads.compute_slowdown
+    slowdown = _mean_slowdown(metrics, scenario)
     exposed, waited = float(metrics["exposed_comm_s"]), float(metrics["wait_s"])
     hidden = max(float(metrics["comm_s"]) - exposed, 0.0)
     stretched = hidden * slowdown / (1.0 + slowdown)

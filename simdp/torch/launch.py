@@ -368,8 +368,7 @@ def play(
         for part in reversed(PARTS):
             part.leave(ranks[rank])
 
-    slowdown = cluster.overheads.compute_slowdown
-    runtime = Runtime(cluster, backends, seed, enter, leave, slowdown)
+    runtime = Runtime(cluster, backends, seed, enter, leave, slows=True)
     count = device_count or int(cluster.local_size)
     for number in range(cluster.world_size):
         mine = {**os.environ, **_variables(number, cluster), **(environ or {})}

@@ -8,10 +8,12 @@ import pytest
 from for_each import for_each
 
 import simdp
+from simdp.cluster.hardware import AnyDevice, Contention
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.ops import Launch
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
+from simdp.spec import form_of
 
 DEVICE = {
     "peak": {"float32": "10 TFLOP/s"},
@@ -19,17 +21,19 @@ DEVICE = {
     "memory_bandwidth": "1 TB/s",
     "efficiency": 0.5,
     "launch": "3 us",
+    "multiprocessors": 40,
 }
+LINK = {"alpha": "2 us", "bandwidth": "10 GB/s"}
 LAYERS = 4
 
 
-def scenario(overheads=None, world_size=4, topology="ring", **more):
+def scenario(overheads=None, world_size=4, topology="ring", link=LINK, device=DEVICE, **more):
     raw = {
         "cluster": {
             "world_size": world_size,
-            "device": DEVICE,
+            "device": device,
             "topology": topology,
-            "link": {"alpha": "2 us", "bandwidth": "10 GB/s"},
+            "link": link,
             "overheads": overheads or {},
         },
         "workload": {
@@ -126,6 +130,52 @@ def test_slowdowns_are_charged_where_transfers_share_links_as_where_they_do_not(
     assert longer == pytest.approx(beside / 2, rel=1e-9)
 
 
+# Contention --------------------------------------------------------------------------------------
+
+
+@for_each("all_reduce", ["ring", "naive"])
+def test_contention_slows_by_the_channels_held_and_the_bytes_moved(all_reduce):
+    where = {"collectives": {"all_reduce": all_reduce}, "topology": "ring"}
+    plain, slowed = (
+        simdp.simulate(scenario(overheads, **where))
+        for overheads in ({}, {"compute_slowdown": {"accesses": 3}})
+    )
+    clock = simdp.simulate(scenario({"compute_slowdown": {"accesses": 3}}, **where), fabric="event")
+    assert clock.metrics["step_time_s"] == pytest.approx(slowed.metrics["step_time_s"], rel=1e-9)
+    assert slowed.metrics["compute_s"] > plain.metrics["compute_s"]
+
+
+def test_a_slow_wire_takes_little_from_compute_for_as_long_as_it_is_under_way():
+    """Beside the whole of backward: two channels of 40 multiprocessors, and hardly any bytes."""
+    wire = {"alpha": "1 us", "bandwidth": "1 MB/s"}
+    contention = {"compute_slowdown": {"accesses": 3}}
+    slowed, plain = (simdp.simulate(scenario(o, link=wire)) for o in (contention, {}))
+    spans = [s for s in plain.trace.spans if s.rank == 0 and s.step == 1]
+    first = min(s.start for s in spans if s.activity == "comm")
+    beside = max(s.end for s in spans if s.activity == "backward") - first
+    grown = slowed.metrics["compute_s"] - plain.metrics["compute_s"]
+    assert grown == pytest.approx(2 / 38 * beside, rel=0.01)
+
+
+def test_contention_is_that_of_blocks_measured_on_an_h200():
+    """records/h200-1gpu/contention.yaml: fused attention beside blocks that wait."""
+    device = form_of(AnyDevice).validate_python("h200-sxm5-141gb")
+    for blocks, measured in ((4, 1.027), (8, 1.0536), (16, 1.118), (32, 1.2833)):
+        found = 1 + Contention().slowdown(device, 0.0, blocks * 12e9)
+        assert found == pytest.approx(measured, abs=0.04)
+    traffic = Contention(accesses=1.0).slowdown(device, 450e9, 0.0)
+    waiting = Contention(accesses=1.0).slowdown(device, 0.0, 0.0)
+    assert 0.06 < traffic - waiting < 0.13  # measured: 0.062 for GPT-2 to 0.127
+
+
+def test_contention_needs_the_multiprocessors_of_the_device():
+    device = {key: value for key, value in DEVICE.items() if key != "multiprocessors"}
+    with pytest.raises(ScenarioError, match=r"compute_slowdown: contention needs the multipr.*108"):
+        scenario({"compute_slowdown": {}}, device=device)
+    with pytest.raises(ScenarioError, match=r"overheads\.compute_slowdown\.accesses: -1"):
+        scenario({"compute_slowdown": {"accesses": -1}})
+
+
 @pytest.mark.slow
 def test_numbers_do_not_depend_on_overheads():
     """Timing changes when, never what."""
@@ -166,9 +216,8 @@ class Played:
     """Streams of two ranks whose collectives take a second from when the last rank has come."""
 
     def __init__(self, of_compute=0.0, of_collective=0.0):
-        self.spans = []
+        self.spans, self.of_compute = [], of_compute
         self.streams = Streams(
-            of_compute,
             of_collective,
             lambda op, begin: np.full(2, begin.max() + 1.0),
             lambda op, ready, enter, end: self.spans.append((op.name, *end.tolist())),
@@ -177,6 +226,7 @@ class Played:
     def launch(self, number, at, stream=0, wait=0.0, message=0.0, after=()):
         plan = SimpleNamespace(num_transfers=0)
         op = Launch(0, str(number), number, plan, 1.0, False, stream, wait, message, None, after)
+        op = op._replace(slowdown=self.of_compute)
         self.streams.launch(op, np.array(at, dtype=float))
 
 

@@ -176,12 +176,12 @@ class EventFabric:
         self.loop.at(max(ready, free) + call.op.message, self._enter, job, call, rank)
 
     def _enter(self, job: FabricJob, call: CollectiveTimes, rank: int, now: float) -> None:
-        job.slow_down(rank, 1)
+        job.slow_down(rank, call, 1)
         self.transfers.come(call, rank, now)
 
     def _finish(self, job: FabricJob, call: CollectiveTimes, rank: int, now: float) -> None:
         """Take a rank out of a collective after its last transfer."""
-        job.slow_down(rank, -1)
+        job.slow_down(rank, call, -1)
         stream = call.op.stream
         queue = job.queue(rank, stream)
         queue.popleft()

@@ -1,9 +1,9 @@
 """Communication streams of all ranks, and the mutual slowdown of compute and communication.
 
-While a collective runs, compute takes ``1 + compute_slowdown`` times as long; while compute runs, a
-collective takes ``1 + collective_slowdown`` times as long. The end of compute is unknown before the
-ranks wait: until then a collective counts as slowed down to its end, and a wait subtracts the part
-that ran without compute.
+While a collective runs, compute takes ``1 + slowdown`` times as long, by the one that began first;
+while compute runs, a collective takes ``1 + collective_slowdown`` times as long. The end of compute
+is unknown before the ranks wait: until then a collective counts as slowed down to its end, and a
+wait subtracts the part that ran without compute.
 
 The last axis of instants is the ranks. An axis before it holds independent runs of one script.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,26 +49,34 @@ class Queued:
         return self.enter + self.message
 
 
+class Slowing(NamedTuple):
+    """A collective that slows compute down: its begin and end on each rank [s], and by how much."""
+
+    begin: Floats
+    end: Floats
+    slowdown: float | Floats
+
+
 class Streams:
     """The communication streams of ranks that run one script."""
 
     def __init__(
         self,
-        of_compute: float | Floats,
         of_collective: float | Floats,
         times: Times,
         record: Record,
         message: Callable[[Launch], float | Floats] = attrgetter("message"),
+        of_compute: Callable[[Launch], float | Floats] = attrgetter("slowdown"),
     ) -> None:
         self.of_compute, self.of_collective = of_compute, of_collective
-        self._slows_compute, self._slows_collectives = np.any(of_compute), np.any(of_collective)
+        self._slows_collectives = np.any(of_collective)
         self.times, self.record, self.message = times, record, message
         self._free: dict[int, Floats] = {}
         self._queues: dict[int, list[Queued]] = {}
         self._stream: dict[int, int] = {}
         self._calls: dict[int, Queued] = {}
         self._done: dict[int, Floats] = {}
-        self._under_way: list[tuple[Floats, Floats]] = []
+        self._under_way: list[Slowing] = []
 
     def launch(self, op: Launch, clock: Floats) -> None:
         """Queue a collective that every rank's compute stream launches at its clock [s]."""
@@ -79,13 +88,18 @@ class Streams:
         # A collective that was waited for has ended on the compute stream that launches this one.
         behind = [self._calls[call] for call in op.after if call in self._calls]
         queued = self._calls[op.call] = self._placed(op, ready, free, np.inf, behind)
-        if self._slows_compute:
-            self._under_way.append((queued.begin, queued.end))
+        self._note(queued)
         if self._slows_collectives:
             queue.append(queued)
             self._stream[op.call] = op.stream
         else:
             self._leave(queued)
+
+    def _note(self, queued: Queued) -> None:
+        """Note a collective that slows compute down."""
+        slowdown = self.of_compute(queued.op)
+        if np.any(slowdown):
+            self._under_way.append(Slowing(queued.begin, queued.end, slowdown))
 
     def wait(self, calls: Sequence[int], clock: Floats) -> Floats:
         """Instant at which each rank continues after a wait, shape `(world_size,)` [s]."""
@@ -99,7 +113,7 @@ class Streams:
 
     def are_free(self, clock: Floats) -> bool:
         """Whether no collective that slows compute down is running."""
-        self._under_way = [both for both in self._under_way if (both[1] > clock).any()]
+        self._under_way = [one for one in self._under_way if (one.end > clock).any()]
         return not self._under_way
 
     def stretched(self, clock: Floats, seconds: Floats) -> Floats:
@@ -109,8 +123,9 @@ class Streams:
         """
         if self.are_free(clock):
             return seconds
-        slow, now, left = 1 + self.of_compute, clock, seconds
-        for begin, end in self._in_order():
+        now, left = clock, seconds
+        for begin, end, slowdown in self._in_order():
+            slow = 1 + slowdown
             alone = np.minimum(np.maximum(begin - now, 0.0), left)
             now, left = now + alone, left - alone
             beside = np.minimum(np.maximum((end - now) / slow, 0.0), left)
@@ -118,14 +133,18 @@ class Streams:
         longer: Floats = now + left - clock
         return longer
 
-    def _in_order(self) -> Sequence[tuple[Floats, Floats]]:
+    def _in_order(self) -> Sequence[Slowing]:
         """Intervals of running collectives, sorted by their begin on every rank."""
         if len({*self._free, *self._queues}) < 2:  # those of one stream follow each other
             return self._under_way
-        begins, ends = (np.stack(column) for column in zip(*self._under_way, strict=True))
-        order = np.argsort(begins, axis=0, kind="stable")
-        sorts = (np.take_along_axis(column, order, axis=0) for column in (begins, ends))
-        return list(zip(*sorts, strict=True))
+        shape = self._under_way[0].begin.shape
+        columns = [
+            np.stack([np.broadcast_to(part, shape) for part in column])
+            for column in zip(*self._under_way, strict=True)
+        ]
+        order = np.argsort(columns[0], axis=0, kind="stable")
+        sorts = (np.take_along_axis(column, order, axis=0) for column in columns)
+        return [Slowing(*each) for each in zip(*sorts, strict=True)]
 
     def _placed(
         self,
@@ -174,9 +193,7 @@ class Streams:
             placed = self._placed(queued.op, queued.ready, free, np.inf, queued.behind)
             queued.enter, queued.end = placed.enter, placed.end
             left[place], free = queued, queued.end
-        if self._slows_compute:
-            self._under_way = [
-                (queued.begin, queued.end)
-                for several in self._queues.values()
-                for queued in several
-            ]
+        self._under_way = []
+        for several in self._queues.values():
+            for queued in several:
+                self._note(queued)

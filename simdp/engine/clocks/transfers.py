@@ -485,7 +485,8 @@ class FabricJob:
         self.world_size = slowdown.world_size
         self.plans, self.overheads = plans, overheads
         self.paces: list[SlowedClock] = []  # of the ranks' compute, if anything slows it down
-        self.under_way = [0] * self.world_size  # collectives, on each rank
+        # collectives that slow compute down on each rank, in the order of their begin
+        self.under_way: list[dict[int, float]] = [{} for _ in range(self.world_size)]
         self.launched: dict[
             int, list[CollectiveTimes]
         ] = {}  # by stream, if compute slows them down
@@ -502,12 +503,15 @@ class FabricJob:
         """Collectives queued on a rank's stream, the running one first."""
         return self._queues.setdefault((rank, stream), deque())
 
-    def slow_down(self, rank: int, change: int) -> None:
-        """Count a collective that begins or ends on a rank, and set the pace of its compute."""
-        if self.paces:
-            self.under_way[rank] += change
-            beside = self.under_way[rank] > 0
-            self.paces[rank].change(1.0 + self.overheads.compute_slowdown * beside)
+    def slow_down(self, rank: int, call: CollectiveTimes, change: int) -> None:
+        """Note a collective that begins or ends on a rank, and set the pace of its compute."""
+        if self.paces and call.op.slowdown:
+            under_way = self.under_way[rank]
+            if change > 0:
+                under_way[call.op.call] = call.op.slowdown
+            else:
+                del under_way[call.op.call]
+            self.paces[rank].change(1.0 + next(iter(under_way.values()), 0.0))
 
     def stand_still(self, rank: int, number: int) -> None:
         """Mark a rank as waiting for a collective, and so for all earlier ones of its stream.

@@ -408,7 +408,6 @@ class VectorFabric:
         ranks = np.arange(n)
         clock = np.zeros(n)
         streams = Streams(
-            self.overheads.compute_slowdown,
             self.overheads.collective_slowdown,
             self._ends,
             partial(record_collective, self.trace),

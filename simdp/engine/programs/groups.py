@@ -192,6 +192,7 @@ class Collective:
         self.missing = self.outside = self.unfinished = size
         self.waiting: list[int] = []  # places that enter once the call can be simulated
         self.course: Course | None = None
+        self.slowdown = 0.0  # of work beside it
         self.values: Values = []
 
 
@@ -300,6 +301,7 @@ class ProgramGroup:
             return
         call.waiting.append(place)
         course = call.course = call.course or self._course(call, place)
+        handle.slowdown = call.slowdown
         if course is None or (call.outside and course.served.seconds is not None):
             return
         if not call.outside:
@@ -317,6 +319,10 @@ class ProgramGroup:
                 return None
             nbytes = most_given(call.given)
         served = self._times.served(call.collective, nbytes, call.root)
+        if self._stretching is not None:
+            call.slowdown = self._times.slowdown(call.collective, nbytes, call.root)
+            for handle in filter(None, call.handles):
+                handle.slowdown = call.slowdown
         return Course(self, self._times, served, nbytes, partial(self._reached, call))
 
     def _values(self, call: Collective, plan: Plan) -> Values:

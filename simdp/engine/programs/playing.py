@@ -69,6 +69,26 @@ class GroupTimes:
         self._wiring = group_wiring(cluster, self.members)
         self._served: dict[tuple[str, float, int], Served] = {}
         self._meet: dict[tuple[Plan, Plan], bool] = {}
+        self._slowdowns: dict[tuple[str, float, int], float] = {}
+
+    def slowdown(self, collective: str, nbytes: float, root: int) -> float:
+        """Relative increase of work's duration beside a collective; ``root`` is a place."""
+        key = (collective, nbytes, root)
+        if key not in self._slowdowns:
+            cost, asked = (
+                self._collectives.cost_of(collective),
+                getattr(self._collectives, collective),
+            )
+            timed = cost.timed and cost.problem_with(collective, self._wiring) is None
+
+            def alone(size: float) -> float:
+                if timed:
+                    return cost.seconds(collective, size, self._wiring)
+                return self._planner.seconds(asked, size, root)
+
+            n = len(self.members)
+            self._slowdowns[key] = self._cluster.slowdown_beside(collective, n, nbytes, alone)
+        return self._slowdowns[key]
 
     def served(self, collective: str, nbytes: float, root: int) -> Served:
         """Algorithm and timing of a collective; ``root`` is a place.

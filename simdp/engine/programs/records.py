@@ -59,15 +59,26 @@ class Handle:
     """A rank's part of a call, to wait for; ``enter`` and ``end`` are instants [s].
 
     ``blockers`` describes the current reason of the wait, for reports of deadlocks; ``source`` is
-    the source rank of a message, -1 for all other calls.
+    the source rank of a message, -1 for all other calls; ``slowdown`` is the relative increase of
+    work's duration beside the call.
     """
 
-    __slots__ = ("asked", "blockers", "done", "end", "enter", "rank", "source", "waiting")
+    __slots__ = (
+        "asked",
+        "blockers",
+        "done",
+        "end",
+        "enter",
+        "rank",
+        "slowdown",
+        "source",
+        "waiting",
+    )
 
     def __init__(self, rank: int, asked: CallSignature, blockers: Callable[[], str]) -> None:
         self.rank, self.asked, self.blockers = rank, asked, blockers
         self.done = self.waiting = False
-        self.end, self.enter = 0.0, inf
+        self.end, self.enter, self.slowdown = 0.0, inf, 0.0
         self.source = -1
 
     def check_owner(self, call: str, rank: int) -> None:
@@ -212,12 +223,12 @@ class Stretching:
     """Slowdown of compute by concurrent collectives.
 
     While a collective runs on a rank, from its entry to its end, work takes ``1 + slowdown`` times
-    as long, as in scenarios. Later collectives are unknown when work starts; so a rank works at
-    full speed first, then adds the missing time, in ever smaller pieces.
+    as long, as in scenarios; the slowdown is that of its handle. Later collectives are unknown when
+    work starts; so a rank works at full speed first, then adds the missing time, in ever smaller
+    pieces.
     """
 
-    def __init__(self, slowdown: float, world_size: int) -> None:
-        self._share = slowdown / (1 + slowdown)
+    def __init__(self, world_size: int) -> None:
         self._calls: list[list[Handle]] = [[] for _ in range(world_size)]
         self._worked: list[list[tuple[float, float]]] = [[] for _ in range(world_size)]
 
@@ -235,16 +246,17 @@ class Stretching:
         worked, self._worked[rank] = self._worked[rank], []
         if not worked:
             return 0.0
-        beside, last = 0.0, worked[-1][1]
+        lacking, last = 0.0, worked[-1][1]
         calls = sorted(self._calls[rank], key=lambda call: call.enter)
         for start, end in worked:
             now = start
             for call in calls:
                 begin, until = max(call.enter, now), min(call.end, end) if call.done else end
                 if until > begin:
-                    beside, now = beside + until - begin, until
+                    lacking += (until - begin) * call.slowdown / (1 + call.slowdown)
+                    now = until
         self._calls[rank] = [call for call in calls if not call.done or call.end > last]
-        return beside * self._share
+        return lacking
 
     def is_beside(self, rank: int) -> bool:
         """Whether a rank has collectives that may slow its work down."""

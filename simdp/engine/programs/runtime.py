@@ -252,8 +252,8 @@ class Runtime:
         Called with a rank before its code continues.
     leave : callable, optional
         Called with a rank before another one continues, unless the rank has ended.
-    compute_slowdown : float
-        Relative slowdown of work while a collective runs.
+    slows : bool
+        Whether work takes longer while a collective runs, by the cluster's overheads.
 
     Attributes
     ----------
@@ -268,10 +268,10 @@ class Runtime:
         seed: int,
         enter: Callable[[int], None],
         leave: Callable[[int], None] | None = None,
-        compute_slowdown: float = 0.0,
+        slows: bool = False,
     ) -> None:
         n = cluster.world_size
-        self._stretching = Stretching(compute_slowdown, n) if compute_slowdown else None
+        self._stretching = Stretching(n) if slows and cluster.overheads.compute_slowdown else None
         self.cluster, self.backends = cluster, backends
         self._values: list[Any] = [None] * n
         self.clock = [0.0] * n

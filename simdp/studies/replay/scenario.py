@@ -15,7 +15,14 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.cluster import Link
-from simdp.cluster.hardware import catalogue_device, close_devices, device_option, read_machine
+from simdp.cluster.hardware import (
+    AnyDevice,
+    Overheads,
+    catalogue_device,
+    close_devices,
+    device_option,
+    read_machine,
+)
 from simdp.engine.simulate import simulate, times_alone
 from simdp.errors import ScenarioError, UnitError
 from simdp.files import format_yaml
@@ -24,6 +31,7 @@ from simdp.reports.figures import nbytes
 from simdp.results.result import Result
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
+from simdp.spec import form_of
 from simdp.studies.answers import timed_only
 from simdp.studies.replay.layers import are_labelled, layers_of, text_of, units_of
 from simdp.studies.replay.strategy import Recognised, Sharded, recognise
@@ -289,14 +297,18 @@ class _Replay:
         self.remarks = list[str]()
         self.overheads: Mapping[str, Any] = {}
         self.brought: list[Any] = []
+        device = None
         if request.machine is not None:
             cluster = read_machine(request.machine, Path()).cluster
+            device = cluster["device"]
+            device = device[0] if isinstance(device, list) else device
             self.overheads = cluster.get("overheads") or {}
             self.brought = list(cluster.get("stragglers") or [])
         self.has_sent = any(len(trace.collectives) for trace in traces)
         self.charges = ClusterCharges(
             copies=request.machine is not None and self.own,
-            slowdown=float(self.overheads.get("compute_slowdown", 0.0)),
+            slowdown=Overheads.model_validate(self.overheads).compute_slowdown,
+            device=None if device is None else form_of(AnyDevice).validate_python(device),
         )
         self.lines = [timeline(trace, place) for place, trace in enumerate(traces)]
         steps = [windows(line) for line in self.lines]

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
+from simdp.cluster.hardware import Contention, Device
 from simdp.errors import ScenarioError
+from simdp.results.collective import bus_bandwidth_factor
 from simdp.traces import ANNOTATION, COMMUNICATION, SYNC, RankTrace
 from simdp.traces.intervals import Instants, union
 from simdp.traces.timeline import OPTIMIZER, RankTimeline
@@ -226,7 +228,37 @@ class ClusterCharges(NamedTuple):
     """Costs that the replay's cluster charges, and that are removed from a trace."""
 
     copies: bool = False  # copies of gradients, as our own traces have them
-    slowdown: float = 0.0  # relative increase of compute time during a collective
+    slowdown: float | Contention = 0.0  # relative increase of compute time during a collective
+    device: Device | None = None  # that it slows down
+
+
+def _slowdowns(trace: RankTrace, charges: ClusterCharges) -> Floats:
+    """Relative increase of compute time beside each collective of a trace.
+
+    A collective takes the shortest time of all alike, the others wait besides; the full bandwidth
+    is the largest of any.
+    """
+    sent, rule = trace.collectives, charges.slowdown
+    if not isinstance(rule, Contention):
+        return np.full(len(sent), rule)
+    assert charges.device is not None, "a machine with contention has a device"
+    calls = [
+        (sent.names[name], size, sent.nbytes(place, size) or 0.0)
+        for place, (name, size) in enumerate(
+            zip(sent.name.tolist(), sent.group_size.tolist(), strict=True)
+        )
+    ]
+    shortest: dict[tuple[str, int, float], float] = {}
+    for call, seconds in zip(calls, (sent.end - sent.start).tolist(), strict=True):
+        shortest[call] = min(seconds, shortest.get(call, np.inf))
+    rates = {
+        (name, n, size): size * (bus_bandwidth_factor(name, max(n, 1)) or 1.0) / seconds
+        for (name, n, size), seconds in shortest.items()
+        if seconds > 0
+    }
+    full = max(rates.values(), default=0.0)
+    each = [rule.slowdown(charges.device, rates.get(call, 0.0), full) for call in calls]
+    return np.array(each)
 
 
 def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> StepWork:
@@ -259,10 +291,13 @@ def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> 
     if charges.copies:
         busy = np.where([name.startswith(COPIED) for name in names], 0.0, busy)
     if charges.slowdown:
-        during = Instants.of(trace.collectives.start, trace.collectives.end)
-        less = charges.slowdown / (1 + charges.slowdown)
-        busy = busy - less * np.minimum(during.within(start, end), busy)
-        hooks = hooks - less * np.minimum(during.within(free, until), hooks)
+        slowdowns = _slowdowns(trace, charges)
+        for slowdown in np.unique(slowdowns).tolist():
+            beside = slowdowns == slowdown
+            during = Instants.of(trace.collectives.start[beside], trace.collectives.end[beside])
+            less = slowdown / (1 + slowdown)
+            busy = busy - less * np.minimum(during.within(start, end), busy)
+            hooks = hooks - less * np.minimum(during.within(free, until), hooks)
     busy = busy + hooks
     idle = np.where(idle > TOLERANCE, idle, 0.0)
     stalled = np.minimum(_annotated(trace, free, until, (LOADER,)), idle)

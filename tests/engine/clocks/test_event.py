@@ -69,7 +69,8 @@ def mixes(draw):
                 )
                 stream = draw(st.integers(0, 1)) if seconds else 0  # played ones would share links
                 of = (step, f"call {number}", number, plan, nbytes, False, stream, wait, message)
-                script.append(Launch(*of, seconds))
+                slowdown = draw(SLOWDOWNS) if overheads.compute_slowdown else 0.0
+                script.append(Launch(*of, seconds, slowdown=slowdown))
                 open_calls.append(number)
                 number += 1
             elif kind == "wait" and open_calls:

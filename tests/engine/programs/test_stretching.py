@@ -8,9 +8,10 @@ from simdp.engine.programs.records import CallArguments, CallSignature, Handle, 
 from simdp.engine.programs.runtime import Runtime
 
 
-def call(rank, enter, end=None):
+def call(rank, enter, end=None, slowdown=0.6):
     handle = Handle(rank, CallSignature("all_reduce"), lambda: "")
     handle.enter, handle.done, handle.end = enter, end is not None, end or 0.0
+    handle.slowdown = slowdown
     return handle
 
 
@@ -26,7 +27,7 @@ def call(rank, enter, end=None):
     ],
 )
 def test_what_is_lacking_is_the_share_of_the_time_beside_collectives(calls, beside):
-    stretching = Stretching(0.6, 2)
+    stretching = Stretching(2)
     for enter, end in calls:
         stretching.issued(call(1, enter, end))
     stretching.worked(1, 0.0, 4.0)
@@ -42,10 +43,9 @@ def played(slowdown):
         topology="fully_connected",
         link={"bandwidth": "1 GB/s", "alpha": "0 s"},
         device="h100-sxm5-80gb",
+        overheads={"compute_slowdown": slowdown},
     )
-    runtime = Runtime(
-        cluster, {"nccl": Collectives()}, 0, lambda rank: None, compute_slowdown=slowdown
-    )
+    runtime = Runtime(cluster, {"nccl": Collectives()}, 0, lambda rank: None, slows=True)
 
     def body(rank):
         group = runtime.group("default", (0, 1), "nccl")
