@@ -159,11 +159,7 @@ class Cluster(Spec):
                     f"device: ranks {rank // k * k} and {rank} share a device, but the list gives "
                     "them different ones; give both the same."
                 )
-        for wrong in [
-            *self._list_problems(),
-            *self._power_problems(),
-            *self._contention_problems(),
-        ]:
+        for wrong in [*self._list_problems(), *self._power_problems()]:
             raise problem(wrong)
         for wrong in self._network_problems():
             raise problem(wrong)
@@ -208,19 +204,6 @@ class Cluster(Spec):
                 return [
                     f"power: {missing[0]} of {device.name or 'the device'} is given neither here "
                     f"nor in the catalogue; add {missing[0]}, for example {missing[0]}: 80 W."
-                ]
-        return []
-
-    def _contention_problems(self) -> list[str]:
-        """Reject contention on devices with an unknown number of multiprocessors."""
-        if not isinstance(self.overheads.compute_slowdown, Contention):
-            return []
-        for device, _ in self._kinds_of_devices():
-            if device.multiprocessors is None:
-                return [
-                    "overheads.compute_slowdown: contention needs the multiprocessors of "
-                    f"{device.name or 'the device'}; write device.multiprocessors: 108, for "
-                    "example, or one number for all collectives."
                 ]
         return []
 

@@ -211,8 +211,9 @@ class Device(Spec):
         products of any size reach all.
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
-    multiprocessors : int or None
-        Streaming multiprocessors or compute units; None if unknown.
+    multiprocessors : int
+        Streaming multiprocessors or compute units. The default is an A100's; V100 to B200 have 80
+        to 148.
     peer_to_peer : bool
         Whether such devices can access each other over PCIe. GeForce cards cannot: without
         measurements, their collectives get less of PCIe (``python -m simdp list constants``).
@@ -239,7 +240,7 @@ class Device(Spec):
     stream_efficiency: Fraction | None = None
     half_work: Flops = 0.0
     launch: Seconds = 5e-6
-    multiprocessors: Int | None = Field(None, ge=2, le=10_000)
+    multiprocessors: Int = Field(108, ge=2, le=10_000)
     peer_to_peer: Bool = True
     price: ListPrice | None = None
     power: Power | None = None
@@ -453,11 +454,10 @@ class Contention(Spec):
         Parameters
         ----------
         device : Device
-            Has a number of multiprocessors.
+            Whose compute it slows down.
         bandwidth, full : float
             Bus bandwidth of the collective, and that of a large buffer [bytes/s].
         """
-        assert device.multiprocessors is not None, "a cluster with contention checks this"
         channels = min(max(ceil(full / self.channel), MIN_CHANNELS), MAX_CHANNELS)
         held = min(channels, device.multiprocessors - 1)
         traffic = self.accesses * bandwidth / device.memory_bandwidth

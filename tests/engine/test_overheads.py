@@ -168,12 +168,11 @@ def test_contention_is_that_of_blocks_measured_on_an_h200():
     assert 0.06 < traffic - waiting < 0.13  # measured: 0.062 for GPT-2 to 0.127
 
 
-def test_contention_needs_the_multiprocessors_of_the_device():
-    device = {key: value for key, value in DEVICE.items() if key != "multiprocessors"}
-    with pytest.raises(ScenarioError, match=r"compute_slowdown: contention needs the multipr.*108"):
-        scenario({"compute_slowdown": {}}, device=device)
+def test_what_contention_reads_and_writes_is_a_number_of_0_or_more():
     with pytest.raises(ScenarioError, match=r"overheads\.compute_slowdown\.accesses: -1"):
         scenario({"compute_slowdown": {"accesses": -1}})
+    with pytest.raises(ScenarioError, match=r"device\.multiprocessors: 1 .*2"):
+        scenario(device={**DEVICE, "multiprocessors": 1})
 
 
 @pytest.mark.slow
