@@ -1,6 +1,6 @@
 """How well catalogue devices alone predict measured steps, and fits of an architecture's figures.
 
-python -m benchmarks.devices [--fit]
+python -m benchmarks.devices [--fit | --record]
 
 Each row of ``scenarios/validation`` is a time of one device: the steps of ``compute: measured``,
 and MPT's rows of 8 GPUs with samples of many lengths, whose communication is neglected. It is
@@ -8,6 +8,10 @@ predicted by the kernels of the model on the catalogue's device, without any row
 ``torch`` are the kernels that are charged (``compute.kernels``). ``--fit`` fits the figures of an
 architecture to its rows, then without one source or one kind of model, and predicts what was left
 out. Rows of one source, device, model and precision count as one.
+
+``--record`` predicts the eager steps of ``records/h200-1gpu``, which no figure was fitted to: by
+the catalogue's device alone, and with the machine's host, whose time per operator comes from the
+first step of ResNet-50.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -27,10 +31,15 @@ import simdp
 from benchmarks.table import machine
 from simdp.cluster.hardware import DEVICES, Device
 from simdp.engine.compute.call_times import CallTimes
+from simdp.engine.compute.profile_times import operators_of
 from simdp.engine.compute.roofline import Roofline
+from simdp.files import read_yaml
+from simdp.probes.zoo import scenario_precision
+from simdp.scenario import Scenario, checked
 from simdp.studies.validate.folds import items_of
+from simdp.units import parse
 from simdp.workload import Workload
-from simdp.workload.compute import FromMeasurements, FromRoofline
+from simdp.workload.compute import BACKWARD_OPERATORS, FromMeasurements, FromRoofline
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.step_costs import time_beside_compute
 
@@ -86,6 +95,9 @@ class MeasuredStep(NamedTuple):
 
 def main() -> int:
     """Print the tables; the exit status is 0."""
+    if "--record" in sys.argv:
+        show_record()
+        return 0
     for kernels in ("layers", "torch"):
         rows = list(measured_steps(kernels))
         show_catalogue(kernels, rows)
@@ -249,6 +261,98 @@ def show_fits(kernels: str, rows: Sequence[MeasuredStep]) -> None:
             each = [error for found in errors(tried, made).values() for error in found]
             figures = [f"{value:.2f}" for value in values.values()]
             table.add_row(name, part, *figures, f"{100 * np.mean(each):.1f} %")
+    Console(highlight=False, width=110).print(table)
+
+
+RECORD = Path(__file__).parents[1] / "records" / "h200-1gpu"
+RECORDED_ON = "h200-sxm5-141gb"
+OPTIMIZERS = {"mlp": "sgd", "resnet50": "sgd"}
+"""Of the recorded steps; AdamW for all other models."""
+
+
+class RecordedStep(NamedTuple):
+    """An eager step of a record; ``host`` is what its launches take on an idle device [s]."""
+
+    model: str
+    precision: str
+    microbatch: int
+    seconds: float
+    host: float
+    memory: float
+    settings: dict[str, Any]
+
+    def scenario(self, operator: float | None) -> Scenario:
+        """The step on the catalogue's device, with a host's time per operator [s]."""
+        high = "high" if self.precision == "tf32" else "highest"
+        compute = {"kind": "roofline", "kernels": "torch", "float32_matmul_precision": high}
+        workload: dict[str, Any] = {
+            "model": self.settings,
+            "optimizer": OPTIMIZERS.get(self.model, "adamw"),
+            "microbatch": self.microbatch,
+            "steps": 2,
+            "compute": compute,
+            "precision": scenario_precision(self.precision),
+        }
+        if "sequence_length" in self.settings:
+            workload["attention"] = "flash"
+        if operator is not None:
+            workload["host"] = {"operator": f"{operator * 1e6} us"}
+        cluster = {"world_size": 1, "device": RECORDED_ON}
+        raw = {"cluster": cluster, "workload": workload, "strategy": "single", "numerics": False}
+        return checked(raw, Path())
+
+
+def recorded_steps() -> Iterator[RecordedStep]:
+    """Eager steps of the record, a model after the other."""
+    for file in sorted(RECORD.glob("*/steps.yaml")):
+        for name, model in read_yaml(file)["models"].items():
+            for precision, found in model["precisions"].items():
+                for step in found["steps"]:
+                    times = (step["step_time"]["p50"], step["host"]["step"])
+                    yield RecordedStep(
+                        name,
+                        precision,
+                        step["microbatch"],
+                        *(parse(text, "time") for text in times),
+                        parse(step["memory"]["allocated"], "data size"),
+                        model["model"],
+                    )
+
+
+def show_record() -> None:
+    """Print the record's steps and what the catalogue's device predicts."""
+    rows = list(recorded_steps())
+    first = next(row for row in rows if row.model == "resnet50" and row.microbatch == 1)
+    kernels = operators_of(
+        first.scenario(None).workload, len(first.scenario(None).workload.graph.calls)
+    )
+    operator = first.host / ((1 + BACKWARD_OPERATORS) * float(kernels.sum()))
+    title = f"one H200, {operator * 1e6:.0f} us per operator of forward"
+    table = Table(title=title, caption=machine())
+    for column in (
+        "model",
+        "precision",
+        "batch",
+        "step",
+        "host",
+        "device alone",
+        "with host",
+        "memory",
+    ):
+        table.add_column(column, justify="left" if column in texts else "right")
+    for row in rows:
+        each = [simdp.simulate(row.scenario(one)).metrics for one in (None, operator)]
+        ratios = [metrics["step_time_s"] / row.seconds - 1 for metrics in each]
+        memory = max(each[0]["peak_memory_bytes"]) / row.memory - 1
+        table.add_row(
+            row.model,
+            row.precision,
+            str(row.microbatch),
+            f"{row.seconds * 1e3:.1f} ms",
+            f"{row.host * 1e3:.1f} ms",
+            *(f"{100 * ratio:+.0f} %" for ratio in ratios),
+            f"{100 * memory:+.0f} %",
+        )
     Console(highlight=False, width=110).print(table)
 
 
