@@ -329,16 +329,8 @@ def show_record() -> None:
     operator = first.host / ((1 + BACKWARD_OPERATORS) * float(kernels.sum()))
     title = f"one H200, {operator * 1e6:.0f} us per operator of forward"
     table = Table(title=title, caption=machine())
-    for column in (
-        "model",
-        "precision",
-        "batch",
-        "step",
-        "host",
-        "device alone",
-        "with host",
-        "memory",
-    ):
+    texts = ("model", "precision")
+    for column in (*texts, "batch", "step", "host", "device alone", "with host", "memory"):
         table.add_column(column, justify="left" if column in texts else "right")
     for row in rows:
         each = [simdp.simulate(row.scenario(one)).metrics for one in (None, operator)]

@@ -163,6 +163,9 @@ DEVICES = Catalogue(Path(__file__).parent / "devices")
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8")
 """Kinds of arithmetic with a peak: dtypes, TF32 products of float32, and 8-bit products."""
 
+TENSOR_CORES = ("tfloat32", "float16", "bfloat16", "float8")
+"""Kinds of arithmetic whose peaks are those of tensor cores."""
+
 ACCELERATES = {"tfloat32": "float32"}
 """Arithmetic that takes the place of a dtype's where a device has it."""
 
@@ -209,6 +212,9 @@ class Device(Spec):
         Work at which a product (of matrices, a convolution, attention) reaches half of the
         efficiency, since small products do not fill the device [FLOP]: Hockney's n_1/2. Default 0:
         products of any size reach all.
+    misaligned_efficiency : float
+        Fraction of ``efficiency`` that products of matrices reach on tensor cores if a row is no
+        multiple of 16 bytes, as with a vocabulary of 50,257.
     launch : float
         Time to launch one kernel [s]; charged once per kernel.
     multiprocessors : int
@@ -239,6 +245,7 @@ class Device(Spec):
     memory_efficiency: Fraction = 1.0
     stream_efficiency: Fraction | None = None
     half_work: Flops = 0.0
+    misaligned_efficiency: Fraction = 1.0
     launch: Seconds = 5e-6
     multiprocessors: Int = Field(108, ge=2, le=10_000)
     peer_to_peer: Bool = True

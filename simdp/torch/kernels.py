@@ -7,7 +7,7 @@ FLOPs per multiply-add, norms read their input more than once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ class Sizes(NamedTuple):
     flops: float = 0.0  # floating-point operations; a multiply-add counts as two
     elements: float = 0.0  # real numbers read and written
     nbytes: float = 0.0  # other bytes, such as indices and masks
+    width: int = 0  # greatest common divisor of the row lengths of a product; 0 for any other
 
 
 class OperatorKernels(NamedTuple):
@@ -129,6 +130,17 @@ def _recurrent_flops(args: Args, out: Any) -> float:
 
 def _product(count: Callable[[Args, Any], float]) -> Callable[[Args, Any], Kernels]:
     return lambda args, out: (moved(tensors_in([args, out]), count(args, out)),)
+
+
+def _product_of_rows(count: Callable[[Args, Any], float]) -> Callable[[Args, Any], Kernels]:
+    """Return a product of two matrices, the last ones of the arguments, with its row lengths."""
+
+    def kernels(args: Args, out: Any) -> Kernels:
+        matrices = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 2]
+        width = gcd(*(max(one.stride()) for one in (*matrices[-2:], out)))
+        return (moved(tensors_in([args, out]), count(args, out))._replace(width=width),)
+
+    return kernels
 
 
 def _convolution_backward(args: Args, out: Any) -> Kernels:
@@ -292,6 +304,7 @@ PRODUCTS: dict[str, tuple[str, Callable[[Args, Any], float]]] = {
 
 SPECIAL: dict[str, Callable[[Args, Any], Kernels]] = {
     **{name: _product(count) for name, (_, count) in PRODUCTS.items()},
+    **{name: _product_of_rows(PRODUCTS[name][1]) for name in ("mm", "addmm")},
     **dict.fromkeys(_ATTENTIONS, _attention),
     **{f"{name}_backward": _attention_backward for name in _ATTENTIONS},
     "convolution_backward": _convolution_backward,

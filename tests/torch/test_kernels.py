@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from simdp.torch.kernels import launched_by, mean_itemsize  # noqa: E402
+from simdp.torch.kernels import OperatorKernels, launched_by, mean_itemsize  # noqa: E402
 from simdp.workload.layers.conv import Conv2d  # noqa: E402
 from simdp.workload.layers.linear import Linear  # noqa: E402
 from simdp.workload.layers.normalization import LayerNorm  # noqa: E402
@@ -99,3 +99,26 @@ def test_a_cast_reads_one_dtype_and_writes_another():
     x = torch.ones(10)
     assert mean_itemsize(([x], {"out": x.half()})) == 3
     assert mean_itemsize((torch.ones(3, dtype=torch.int64), 2)) == 0
+
+
+@pytest.mark.parametrize(("features", "wide"), [((8, 16), False), ((8, 5), True), ((12, 16), True)])
+def test_products_whose_rows_are_not_aligned_are_slower_on_tensor_cores(features, wide):
+    """As the layers say: 16 bytes are eight numbers in 16 bits, and four of TF32."""
+    from simdp.cluster.hardware import Device
+    from simdp.torch.charging.speed import Speed
+
+    figures = {"memory": "10 GB", "memory_bandwidth": "1e20 GB/s", "efficiency": 1, "launch": "0 s"}
+    peak = {"float32": "1 FLOP/s", "bfloat16": "4 FLOP/s"}
+    device = Device(peak=peak, misaligned_efficiency=0.25, **figures)
+    layer, x = torch.nn.Linear(*features, bias=False), torch.ones(3, features[0])
+    with Noted() as mode:
+        layer(x.requires_grad_()).sum().backward()
+    kernels = [one for one in mode.found if one.width]
+    assert len(kernels) == 3
+    layers = Linear(name="l", in_features=features[0], out_features=features[1], bias=False)
+    assert layers.forward_cost([(features[0],)], 2)[0].misaligned == wide
+    for kernel in kernels:
+        product = OperatorKernels((kernel,), "product")
+        low = Speed(device).seconds(product, torch.bfloat16, 2)
+        assert low == kernel.flops / 4 * (4 if wide else 1)
+        assert Speed(device).seconds(product, torch.float32, 4) == kernel.flops

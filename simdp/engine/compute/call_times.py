@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from simdp.arrays import Floats, Ints
+from simdp.cluster.hardware import TENSOR_CORES
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.samples import BatchSamples
 from simdp.scenario import Scenario
@@ -101,6 +102,7 @@ class KernelColumns(NamedTuple):
     flops: Floats
     nbytes: Floats
     fixed: Floats
+    misaligned: Floats
 
 
 class CallColumns:
@@ -159,6 +161,7 @@ class CallTimes:
         self.tails = [False] * len(self.names)
         self._has_products, self._is_fused = calls.has_products, calls.is_fused
         self._attends = calls.attends
+        self._on_tensor_cores = np.isin(calls.dtypes, TENSOR_CORES)
         self._seconds: dict[Hashable, Columns] = {}
 
     def seconds(
@@ -295,6 +298,8 @@ class CallTimes:
                 for fused in ("", activity)
             ]
         )[self._is_fused[kernels.call].astype(int), kernels.dtype]
+        slow = (kernels.misaligned > 0) & self._on_tensor_cores[kernels.dtype]
+        flops = np.where(slow, flops * self.roofline.misaligned[rank], flops)
         products = self._has_products[kernels.call] & (kernels.flops > 0)
         half_work = self.roofline.half_work[rank] * products
         seconds: Floats = np.maximum(

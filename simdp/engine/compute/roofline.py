@@ -35,6 +35,8 @@ class Roofline:
     bandwidth, launch, half_work : ndarray, shape `(world_size,)`
         Memory bandwidth that kernels of layers reach [bytes/s]; time to start a kernel [s];
         additional work by which arithmetic is slower than at full speed [FLOP].
+    misaligned : ndarray, shape `(world_size,)`
+        Share of the arithmetic that misaligned products reach on tensor cores.
     alone : Roofline
         The same, if every rank had a whole device.
     """
@@ -61,6 +63,7 @@ class Roofline:
             self.device = np.broadcast_to(self.device, world_size)
         self.bandwidth = self._each([device.memory_rate for device in different])
         self.launch = self._each([device.launch for device in different])
+        self.misaligned = self._each([device.misaligned_efficiency for device in different])
         self.half_work = self._each([device.half_work for device in different])
         self._stream = self._each([device.stream_rate for device in different])
         self._flops: dict[tuple[str, str], Floats] = {}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from simdp.cluster.hardware import DTYPES, Device
+from simdp.cluster.hardware import DTYPES, TENSOR_CORES, Device
 from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
 from simdp.torch.kernels import OperatorKernels
+from simdp.workload.layers.base import ALIGNMENT
 
 PRODUCTS = ("product", "fused_attention")
 
@@ -45,11 +46,13 @@ class Speed:
         """
         if not launched.kernels:
             return 0.0
-        rate, half_work = self._rate(launched.policy, dtype, allow_tf32, activity)
+        name, rate, half_work = self._rate(launched.policy, dtype, allow_tf32, activity)
         total = 0.0
         for kernel in launched.kernels:
             moving = self.moving(kernel.elements * itemsize + kernel.nbytes)
             flops = kernel.flops + half_work if kernel.flops else 0.0
+            if kernel.width * itemsize % ALIGNMENT and name in TENSOR_CORES:
+                flops /= self._part.misaligned_efficiency
             total += max(flops / rate, moving) + self.launch
         return total
 
@@ -63,11 +66,12 @@ class Speed:
 
     def _rate(
         self, policy: str, dtype: torch.dtype, allow_tf32: bool, activity: Activity
-    ) -> tuple[float, float]:
-        """Return the arithmetic per second, and the extra work of a product [FLOP]."""
+    ) -> tuple[str, float, float]:
+        """Return the arithmetic, its FLOP/s, and the extra work of a product [FLOP]."""
         peak, name = self._part.peak, str(dtype).removeprefix("torch.")
         if policy not in PRODUCTS:
-            return self._part.rate(name if name in peak else next(iter(peak))), 0.0
+            name = name if name in peak else next(iter(peak))
+            return name, self._part.rate(name), 0.0
         if allow_tf32 and name == "float32" and "tfloat32" in peak:
             name = "tfloat32"
         if name not in peak:
@@ -77,4 +81,4 @@ class Speed:
                 f"dtype, only for {known}; choose one of these, or another --cluster."
             )
         fused = activity if policy == "fused_attention" else ""
-        return self._part.rate(name, fused), self._part.half_work
+        return name, self._part.rate(name, fused), self._part.half_work

@@ -265,11 +265,20 @@ class Kernel(NamedTuple):
         Bytes read and written in device memory per sample, each tensor once.
     fixed : float
         Bytes per launch that do not depend on the number of samples, such as weights.
+    misaligned : float
+        1 for a product of matrices whose rows are no multiple of `ALIGNMENT` bytes, else 0.
     """
 
     flops: float
     nbytes: float
     fixed: float = 0.0
+    misaligned: float = 0.0
+
+
+ALIGNMENT = 16
+"""Bytes that a thread reads at once: kernels on tensor cores need rows of matrices that are
+multiples of it (NVIDIA, "Matrix multiplication background", user's guide, section on tensor cores).
+"""
 
 
 class Kept(NamedTuple):

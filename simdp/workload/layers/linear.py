@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import gcd, prod, sqrt
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.activations import Activation, activation, logistic
 from simdp.workload.layers.base import (
+    ALIGNMENT,
     Kept,
     Kernel,
     Layer,
@@ -116,7 +117,10 @@ def affine_cost(shape: Shape, fan_in: int, fan_out: int, bias: bool, itemsize: i
     rows = float(prod(shape[:-1]))
     weights = fan_in * fan_out + fan_out * bias
     return Kernel(
-        rows * 2 * fan_in * fan_out, rows * (fan_in + fan_out) * itemsize, weights * itemsize
+        rows * 2 * fan_in * fan_out,
+        rows * (fan_in + fan_out) * itemsize,
+        weights * itemsize,
+        float(gcd(fan_in, fan_out) * itemsize % ALIGNMENT > 0),
     )
 
 
@@ -408,7 +412,10 @@ class Einsum(Layer):
         x, weight, output = self._parts()
         flops = 2.0 * self._num("".join(sorted(set(x[1:] + weight + output[1:]))))
         moved = self._num(x[1:]) + self._num(output[1:])
-        return Kernel(flops, float(moved * itemsize), float(self._num(weight) * itemsize))
+        rows = gcd(*(self.sizes[indices[-1]] for indices in (x, weight, output) if indices[1:]))
+        misaligned = float(rows * itemsize % ALIGNMENT > 0)
+        weights = float(self._num(weight) * itemsize)
+        return Kernel(flops, float(moved * itemsize), weights, misaligned)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [self._product(itemsize)]

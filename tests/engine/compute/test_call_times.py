@@ -151,7 +151,7 @@ def test_kernels_are_those_of_the_layers_and_of_the_loss():
     # The bias, the weight and, but for the first layer, the input.
     assert [len(kernels) for kernels in backward] == [2, 1, 3, 1]
     rows, itemsize = 3, 4
-    assert forward[0] == [Kernel(rows * 2 * 4 * 6, rows * 10 * itemsize, (24 + 6) * itemsize)]
+    assert forward[0] == [Kernel(rows * 2 * 4 * 6, rows * 10 * itemsize, (24 + 6) * itemsize, 1)]
     assert forward[3] == backward[3] == [Kernel(4 * 3 * 2, 2 * 3 * 2 * itemsize)]
 
 
@@ -232,7 +232,7 @@ def test_autocast_computes_products_at_the_16_bit_peak_and_casts_weights_first()
     listed = call_kernels(workload(precision="amp"), "forward", FULL_LENGTH[0])
     cast, product = listed[0]
     assert cast == Kernel(0, 0, (24 + 6) * (4 + 2))  # read in 32 bits, written in 16
-    assert product == Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2)
+    assert product == Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2, 1)
     assert [len(kernels) for kernels in listed] == [2, 1, 2, 1]
     found = times([FREE], precision="amp").seconds("forward", batch(1), FULL_LENGTH)
     flops = [sum(kernel.flops for kernel in kernels) for kernels in listed]
@@ -243,7 +243,18 @@ def test_autocast_computes_products_at_the_16_bit_peak_and_casts_weights_first()
 def test_sixteen_bit_weights_need_no_cast():
     listed = call_kernels(workload(precision="mixed"), "forward", FULL_LENGTH[0])
     assert [len(kernels) for kernels in listed] == [1, 1, 1, 1]
-    assert listed[0] == [Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2)]
+    assert listed[0] == [Kernel(3 * 2 * 4 * 6, 3 * 10 * 2, (24 + 6) * 2, 1)]
+
+
+def test_rows_that_are_not_aligned_slow_products_on_tensor_cores_alone():
+    slow = FREE.model_copy(update={"misaligned_efficiency": 0.25})
+    for precision, factor in (("full", 1), ("amp", 4)):
+        one, more = (
+            times([device], precision=precision).seconds("forward", batch(1), FULL_LENGTH)[:, 0]
+            for device in (FREE, slow)
+        )
+        np.testing.assert_allclose(more[[0, 2]], factor * one[[0, 2]], rtol=1e-12)  # both products
+        np.testing.assert_allclose(more[[1, 3]], one[[1, 3]], rtol=1e-12)
 
 
 def test_ever_new_batches_do_not_fill_the_memory(monkeypatch):

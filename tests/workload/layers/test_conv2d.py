@@ -283,8 +283,8 @@ def test_a_convolution_costs_its_products_and_moves_each_tensor_once():
 def test_a_convolution_of_one_pixel_costs_what_a_linear_layer_costs():
     from simdp.workload.layers.linear import Linear
 
-    conv = Conv2d(name="c", in_channels=8, out_channels=5, kernel_size=1)
-    linear = Linear(name="c", in_features=8, out_features=5)
+    conv = Conv2d(name="c", in_channels=8, out_channels=4, kernel_size=1)
+    linear = Linear(name="c", in_features=8, out_features=4)
     assert conv.forward_cost([(8, 1, 1)], 4) == linear.forward_cost([(8,)], 4)
     assert sorted(conv.backward_cost([(8, 1, 1)], 4, [True])) == sorted(
         linear.backward_cost([(8,)], 4, [True])

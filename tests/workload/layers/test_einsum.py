@@ -78,4 +78,4 @@ def test_it_costs_what_the_same_linear_layer_costs():
 def test_an_index_that_is_kept_multiplies_the_products():
     layer = Einsum(name="e", equation="bhd,hdf->bhf", sizes={"h": 2, "d": 4, "f": 3})
     (kernel,) = layer.forward_cost([(2, 4)], 4)
-    assert kernel == Kernel(2 * 2 * 4 * 3, 4 * (2 * 4 + 2 * 3), 4 * 2 * 4 * 3)
+    assert kernel[:3] == (2 * 2 * 4 * 3, 4 * (2 * 4 + 2 * 3), 4 * 2 * 4 * 3)

@@ -50,13 +50,30 @@ def test_it_costs_what_its_products_cost(bias, positions):
     flops, moved = positions * 2 * i * o, positions * (i + o) * itemsize
     weight = i * o * itemsize
     assert layer.forward_cost(shapes, itemsize) == [
-        Kernel(flops, moved, weight + o * bias * itemsize)
+        Kernel(flops, moved, weight + o * bias * itemsize, misaligned=1)
     ]
     for need_input_grad in (True, False):
         sums = [Kernel(positions * o, positions * o * itemsize, o * itemsize)] * bias
-        products = [Kernel(flops, moved, weight)] * (1 + need_input_grad)
+        products = [Kernel(flops, moved, weight, misaligned=1)] * (1 + need_input_grad)
         assert layer.backward_cost(shapes, itemsize, [need_input_grad]) == sums + products
     assert kept_nbytes(layer, shapes, itemsize) == positions * i * itemsize
+
+
+@for_each(
+    ("itemsize", "sizes", "misaligned"),
+    [
+        (2, (768, 50257), 1),
+        (2, (768, 50304), 0),
+        (2, (12, 8), 1),
+        (4, (12, 8), 0),
+        (4, (7, 8), 1),
+    ],
+)
+def test_rows_of_16_bytes_are_aligned(itemsize, sizes, misaligned):
+    layer = Linear(name="l", in_features=sizes[0], out_features=sizes[1], bias=False)
+    shapes = [(sizes[0],)]
+    kernels = layer.forward_cost(shapes, itemsize) + layer.backward_cost(shapes, itemsize, [True])
+    assert [kernel.misaligned for kernel in kernels] == [misaligned] * 3
 
 
 def test_positions_are_mapped_one_by_one():
