@@ -137,7 +137,7 @@ def _product_of_rows(count: Callable[[Args, Any], float]) -> Callable[[Args, Any
 
     def kernels(args: Args, out: Any) -> Kernels:
         matrices = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 2]
-        width = gcd(*(max(one.stride()) or one.shape[-1] for one in (*matrices[-2:], out)))
+        width = gcd(*(max(one.stride()) for one in (*matrices[-2:], out)))
         return (moved(tensors_in([args, out]), count(args, out))._replace(width=width),)
 
     return kernels

@@ -112,7 +112,7 @@ def test_products_whose_rows_are_not_aligned_are_slower_on_tensor_cores(features
     device = Device(peak=peak, misaligned_efficiency=0.25, **figures)
     layer, x = torch.nn.Linear(*features, bias=False), torch.ones(3, features[0])
     with Noted() as mode:
-        layer(x.requires_grad_()).sum().backward()
+        layer(x.requires_grad_()).square().sum().backward()
     kernels = [one for one in mode.found if one.width]
     assert len(kernels) == 3
     layers = Linear(name="l", in_features=features[0], out_features=features[1], bias=False)
