@@ -22,6 +22,7 @@ class Sizes(NamedTuple):
     elements: float = 0.0  # real numbers read and written
     nbytes: float = 0.0  # other bytes, such as indices and masks
     width: int = 0  # greatest common divisor of the row lengths of a product; 0 for any other
+    normalizes: bool = False  # a batch norm, which runs torch's own kernels in bfloat16
 
 
 class OperatorKernels(NamedTuple):
@@ -179,11 +180,16 @@ def _attention_backward(args: Args, out: Any) -> Kernels:
 
 def _batch_norm(args: Args, out: Any) -> Kernels:
     """Statistics; then the normalised input."""
-    return (_elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0))
+    both = _elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0)
+    return tuple(one._replace(normalizes=True) for one in both)
 
 
 def _batch_norm_backward(args: Args, out: Any) -> Kernels:
     """The sums that are the parameters' gradients; then the input's."""
+    return tuple(one._replace(normalizes=True) for one in _group_norm_backward(args, out))
+
+
+def _group_norm_backward(args: Args, out: Any) -> Kernels:
     sums = _elements(args[0], 2, 4.0)
     return (sums, _elements(args[0], 3, 5.0)) if out[0] is not None else (sums,)
 
@@ -313,7 +319,7 @@ SPECIAL: dict[str, Callable[[Args, Any], Kernels]] = {
     "batch_norm_backward": _batch_norm_backward,
     "cudnn_batch_norm_backward": _batch_norm_backward,
     "native_group_norm": _group_norm,
-    "native_group_norm_backward": _batch_norm_backward,
+    "native_group_norm_backward": _group_norm_backward,
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _norm_backward(11.0, 4.0),
     "_fused_rms_norm": _rms_norm,

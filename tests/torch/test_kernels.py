@@ -122,3 +122,20 @@ def test_products_whose_rows_are_not_aligned_are_slower_on_tensor_cores(features
         low = Speed(device).seconds(product, torch.bfloat16, 2)
         assert low == kernel.flops / 4 * (4 if wide else 1)
         assert Speed(device).seconds(product, torch.float32, 4) == kernel.flops
+
+
+def test_a_batch_norm_in_bfloat16_runs_torchs_own_kernels():
+    from simdp.cluster.hardware import Device
+    from simdp.torch.charging.speed import Speed
+
+    peak = dict.fromkeys(("float32", "bfloat16", "float16"), "1e30 FLOP/s")
+    device = Device(peak=peak, memory="10 GB", memory_bandwidth="1 B/s", launch="0 s")
+    norm, x = torch.nn.BatchNorm2d(3), torch.randn(2, 3, 4, 4, requires_grad=True)
+    with Noted() as mode:
+        norm(x).square().sum().backward()
+    kernels = [one for one in mode.found if one.normalizes]
+    assert [one.elements / x.numel() for one in kernels] == [1, 2, 2, 3]
+    whole = OperatorKernels(tuple(kernels))
+    for dtype, factor in ((torch.bfloat16, 1 / 0.29), (torch.float16, 1), (torch.float32, 1)):
+        seconds = Speed(device).seconds(whole, dtype, 2)
+        assert seconds == pytest.approx(8 * x.numel() * 2 * factor)

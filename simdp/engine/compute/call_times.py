@@ -16,7 +16,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster.hardware import TENSOR_CORES
-from simdp.engine.compute.roofline import Roofline, roofline_of
+from simdp.engine.compute.roofline import NATIVE_BATCH_NORM, Roofline, roofline_of
 from simdp.engine.samples import BatchSamples
 from simdp.scenario import Scenario
 from simdp.workload import Workload
@@ -77,6 +77,8 @@ V = TypeVar("V")
 LOSS = "loss"
 """Name of the work that follows the last call."""
 
+BATCH_NORMS = ("batch_norm1d", "batch_norm2d", "batch_norm3d")
+
 ATTENTION = ("attention", "t5_attention")
 """Kinds of layers that count as attention, fused or not."""
 
@@ -124,6 +126,8 @@ class CallColumns:
         self.is_fused = np.array([*fused, False])
         attends = [call.layer.kind in ATTENTION for call in graph.calls]
         self.attends = self.is_fused | np.array([*attends, False])
+        native = [call.layer.kind in BATCH_NORMS for call in graph.calls]
+        self.is_native_norm = np.array([*native, False]) & (not workload.compile)
         self.kernels: dict[tuple[str, Shapes], KernelColumns] = {}
 
 
@@ -162,6 +166,8 @@ class CallTimes:
         self._has_products, self._is_fused = calls.has_products, calls.is_fused
         self._attends = calls.attends
         self._on_tensor_cores = np.isin(calls.dtypes, TENSOR_CORES)
+        is_bfloat16 = np.array([name == "bfloat16" for name in calls.call_dtypes])
+        self._is_native_norm = calls.is_native_norm & is_bfloat16
         self._seconds: dict[Hashable, Columns] = {}
 
     def seconds(
@@ -302,9 +308,11 @@ class CallTimes:
         flops = np.where(slow, flops * self.roofline.misaligned[rank], flops)
         products = self._has_products[kernels.call] & (kernels.flops > 0)
         half_work = self.roofline.half_work[rank] * products
+        native = self._is_native_norm[kernels.call]
+        bandwidth = self.roofline.bandwidth[rank] * np.where(native, NATIVE_BATCH_NORM, 1.0)
         seconds: Floats = np.maximum(
             (batch * kernels.flops + half_work) / flops,
-            (batch * kernels.nbytes + kernels.fixed) / self.roofline.bandwidth[rank],
+            (batch * kernels.nbytes + kernels.fixed) / bandwidth,
         )
         return seconds
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from simdp.cluster.hardware import DTYPES, TENSOR_CORES, Device
+from simdp.engine.compute.roofline import NATIVE_BATCH_NORM
 from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
 from simdp.torch.kernels import OperatorKernels
@@ -50,6 +51,8 @@ class Speed:
         total = 0.0
         for kernel in launched.kernels:
             moving = self.moving(kernel.elements * itemsize + kernel.nbytes)
+            if kernel.normalizes and dtype is torch.bfloat16:
+                moving /= NATIVE_BATCH_NORM
             flops = kernel.flops + half_work if kernel.flops else 0.0
             if kernel.width * itemsize % ALIGNMENT and name in TENSOR_CORES:
                 flops /= self._part.misaligned_efficiency

@@ -257,6 +257,31 @@ def test_rows_that_are_not_aligned_slow_products_on_tensor_cores_alone():
         np.testing.assert_allclose(more[[1, 3]], one[[1, 3]], rtol=1e-12)
 
 
+@for_each(
+    ("precision", "compile", "factor"),
+    [
+        ("full", False, 1.0),
+        ("float16", False, 1.0),
+        ("bfloat16", True, 1.0),
+        ("bfloat16", False, 1 / 0.29),
+    ],
+)
+def test_batch_norm_in_bfloat16_runs_torchs_own_kernels(precision, compile, factor):
+    """On a device whose memory alone takes time, a second per byte."""
+    peak = dict.fromkeys(("float32", "float16", "bfloat16"), "1e30 FLOP/s")
+    device = Device(peak=peak, memory="10 GB", memory_bandwidth="1 B/s", launch="0 s")
+    norm = {"name": "n", "kind": "batch_norm2d", "num_features": 3}
+    linear = {"name": "l", "kind": "linear", "in_features": 48, "out_features": 8}
+    model = {"kind": "sequential", "layers": [norm, "flatten", linear], "input_shape": [3, 4, 4]}
+    lower = {"kind": "mixed", "dtype": precision}
+    made = workload(
+        model=model, precision=lower if precision != "full" else "full", compile=compile
+    )
+    call, _, busy = CallTimes(made, Roofline([device])).kernels("forward", 0, 2)
+    elements, itemsize = 2 * 3 * 4 * 4, 4 if precision == "full" else 2
+    assert busy[call == 0].sum() == pytest.approx(3 * elements * itemsize * factor)
+
+
 def test_ever_new_batches_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(call_times, "MAX_KEPT", 8)
     monkeypatch.setattr(call_times, "_KNOWN", deque(maxlen=1))

@@ -6,7 +6,7 @@ import pytest
 from for_each import for_each
 from layer_checks import kept_nbytes
 
-from simdp.workload.layers.base import Kernel, ShapeError
+from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.linear import Einsum, Linear, split_equation
 
 LAYER = Einsum(name="e", equation="bd,df->bf", sizes={"d": 4, "f": 3})
