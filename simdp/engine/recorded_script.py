@@ -408,8 +408,10 @@ class Stopwatch:
     @cached_property
     def _devices(self) -> WorkOnDevices:
         """Times of the recorded work on other devices."""
-        assert self._costs is not None, "a script without a run is not replayed on other devices"
-        return WorkOnDevices(self._heard.works, self.scenario, self._costs)
+        costs = self._costs
+        if costs is None:  # the script was recorded in a run that is gone
+            costs = play(self.scenario, TraceBuilder(keep=False)).run.costs
+        return WorkOnDevices(self._heard.works, self.scenario, costs)
 
     @cached_property
     def _shorter(self) -> list[Stopwatch]:

@@ -6,7 +6,7 @@ from for_each import for_each
 from simdp.engine import recorded_script as module
 from simdp.engine.choice import Planner
 from simdp.engine.recorded_script import Stopwatch
-from simdp.engine.simulate import plans_of, simulate
+from simdp.engine.simulate import plans_of, simulate, times_alone
 from simdp.studies.variants import with_numbers
 
 FEW = {"numerics": False, "workload.steps": 3}
@@ -257,3 +257,12 @@ def test_plans_of_one_process_are_those_of_other_devices_and_not_of_another_batc
     mine, its, other = (plans_of(one, Planner(one.cluster)) for one in (first, slower, fewer))
     assert its is mine
     assert other != mine
+
+
+def test_a_script_of_a_run_that_is_gone_is_timed_on_other_devices(load):
+    first = load(NCCL)
+    other = other_than(first, load, NCCL, OTHER_DEVICES[0])
+    heard = module.Heard()
+    metrics = times_alone(first, listen=heard.listen).metrics
+    found = Stopwatch(first, heard, metrics).step_times([other])[0]
+    assert found == pytest.approx(step_time(other), rel=1e-12, abs=0)

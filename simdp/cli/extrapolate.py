@@ -1,0 +1,253 @@
+"""``extrapolate``: one recorded step to any number of GPUs, machines and strategies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simdp.cli.common import (
+    GoOn,
+    NoPlots,
+    Overrides,
+    Scheduler,
+    Shared,
+    StorePath,
+    Workers,
+    add_page,
+    overrides_of,
+    progress_bar,
+    put,
+    say,
+)
+from simdp.cli.completion import DEVICES, MACHINES, STRATEGIES
+
+if TYPE_CHECKING:
+    from simdp.studies.extrapolate import Extrapolated, Recording
+
+SCRIPT, SCENARIO = (".py",), (".yaml", ".yml")
+"""Endings of sources; all others are traces."""
+
+
+def extrapolate(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCRIPT.py|TRACE|SCENARIO",
+            help="A torch script and its arguments; traces or their folder; or a scenario.",
+        ),
+    ],
+    gpus: Annotated[
+        str, typer.Option(metavar="8:512", help="Numbers of GPUs: by doubling, or as 8,16,32.")
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MACHINE,...",
+            help="See `list machines` [the recording's, or the usual one of its device].",
+            autocompletion=MACHINES,
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND,...", help="As ddp,fsdp [the recorded one].", autocompletion=STRATEGIES
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device of the recording [read from it].", autocompletion=DEVICES),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.yaml", help="Machine of the traces.", autocompletion=MACHINES
+        ),
+    ] = None,
+    microbatch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a micro-step, which traces lack [1].")
+    ] = None,
+    gradients: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Size of all gradients, for traces without them."),
+    ] = None,
+    step_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar='"93 ms"', help="Measured step of a script or scenario on one GPU [simulated]."
+        ),
+    ] = None,
+    settings: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME].")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print extrapolation.json, only.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+    no_plots: NoPlots = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    go_on: GoOn = False,
+    store: StorePath = None,
+) -> int:
+    """Predict a recorded step of one GPU on any number of them: time, memory, and what limits."""
+    from simdp.studies.executor import executor_for
+    from simdp.studies.extrapolate import (
+        ExtrapolationRequest,
+        parse_gpus,
+        parse_machines,
+        parse_strategies,
+    )
+    from simdp.studies.extrapolate import extrapolate as study
+
+    request = ExtrapolationRequest(
+        parse_gpus(gpus),
+        [] if on is None else parse_machines(on),
+        [] if strategy is None else parse_strategies(strategy),
+    )
+    folder = out or Path("runs") / f"{Path(sources[0]).stem}-extrapolate"
+    shared = Shared(workers, scheduler, go_on, store)
+    given = {
+        "--device": device,
+        "--machine": machine,
+        "--microbatch": microbatch,
+        "--gradients": gradients,
+        "--step-time": step_time,
+        "--set": settings,
+    }
+    with (
+        _recording(sources, request.machines, given) as recording,
+        shared.store(out, quiet) as kept,
+        progress_bar("extrapolate", quiet) as progress,
+        executor_for(workers or 1, scheduler) as executor,
+    ):
+        made = study(recording, request, executor=executor, store=kept, progress=progress)
+        _write(made, recording, folder, None if no_plots else _command(sources, gpus, on, strategy))
+    if as_json:
+        sys.stdout.write(made.found.to_json())
+    elif not quiet:
+        from simdp.reports import sweep_table
+
+        say(sweep_table.extrapolation_table(made.found))
+        say(f"files in {folder}: a scenario of each machine")
+    return 0
+
+
+def _command(sources: list[str], gpus: str, on: str | None, strategy: str | None) -> list[str]:
+    """The command line, reduced to the points."""
+    told = ["extrapolate", *sources, "--gpus", gpus]
+    for option, value in {"--on": on, "--strategy": strategy}.items():
+        told += [] if value is None else [option, value]
+    return told
+
+
+@contextmanager
+def _recording(sources: list[str], machines: Any, given: dict[str, Any]) -> Iterator[Recording]:
+    """Make the recording of a script, a scenario or traces, in a temporary folder."""
+    from simdp.studies.extrapolate import (
+        parse_step_time,
+        recording_of_scenario,
+        recording_of_traces,
+    )
+    from simdp.studies.replay import size_of
+
+    first = Path(sources[0])
+    is_traces = first.suffix not in SCRIPT + SCENARIO and _is_traces(first)
+    _refuse_unsuited(sources, is_traces, given)
+    with TemporaryDirectory() as folder:
+        if is_traces:
+            size = given["--gradients"]
+            yield recording_of_traces(
+                [Path(path) for path in sources],
+                Path(folder),
+                machine=given["--machine"],
+                device=given["--device"],
+                microbatch=given["--microbatch"] or 1,
+                gradients=None if size is None else size_of(size),
+            )
+            return
+        time = given["--step-time"]
+        several: dict[str, Any] = {
+            "step_time": None if time is None else parse_step_time(time),
+            "device": given["--device"],
+        }
+        if first.suffix in SCRIPT:
+            from simdp.cli.torchrun import record_script
+
+            file = Path(folder) / "recording.yaml"
+            record_script(sources[0], sources[1:], file, _cluster(machines, given["--device"]))
+            several |= {"kind": "script", "source": sources[0]}
+            first = file
+        yield recording_of_scenario(first, overrides_of(given["--set"]), **several)
+
+
+def _is_traces(path: Path) -> bool:
+    """Whether a source without the ending of a script or scenario is no shipped scenario."""
+    from simdp.scenario.shipped import names
+
+    return path.exists() or str(path) not in names()
+
+
+def _cluster(machines: Any, device: str | None) -> Path:
+    """Machine of the one GPU that a script is recorded on."""
+    from simdp.cluster.hardware import device_option
+    from simdp.errors import ScenarioError
+    from simdp.studies.methods import machine_with
+
+    if device is not None:
+        return Path(machine_with(device_option(device) or ""))
+    if not machines:
+        raise ScenarioError(["--on: a script names no machine; write for example --on dgx-h100."])
+    return Path(machines[0])
+
+
+def _refuse_unsuited(sources: list[str], is_traces: bool, given: dict[str, Any]) -> None:
+    """Refuse options of another kind of source."""
+    from simdp.errors import ScenarioError
+
+    of_traces = ("--machine", "--microbatch", "--gradients")
+    wrong = ("--step-time", "--set") if is_traces else of_traces
+    what = "traces" if is_traces else "a script or scenario"
+    of = "scripts and scenarios" if is_traces else "traces"
+    found = [
+        f"{option}: is of {of}, and {sources[0]} is {what}; leave it out."
+        for option in wrong
+        if given[option]
+    ]
+    if Path(sources[0]).suffix in SCENARIO and len(sources) > 1:
+        found.append(f"{sources[1]}: one scenario is extrapolated at a time; leave the others out.")
+    if found:
+        raise ScenarioError(found)
+
+
+def _write(
+    made: Extrapolated, recording: Recording, folder: Path, command: list[str] | None
+) -> None:
+    """Write the document, the page, and a scenario of each machine with the files it names."""
+    from simdp.files import format_yaml, whole_files
+    from simdp.scenario.overrides import move_paths, named_files
+
+    base, inside = recording.base.resolve(), recording.step.kind != "scenario"
+    with whole_files(folder) as add:
+        add("extrapolation.json", lambda stream: put(stream, made.found.to_json()))
+        if command is not None:
+            add_page(add, made.study, command=command)
+        for name, raw in made.scenarios.items():
+            moved = raw if inside else move_paths(raw, base, folder.resolve())
+            add(name, partial(_put_yaml, text=format_yaml(moved)))
+        if inside:  # files of a temporary folder
+            for path in dict.fromkeys(named_files(next(iter(made.scenarios.values())), base)):
+                add(path.name, partial(_put_bytes, content=path.read_bytes()))
+
+
+def _put_yaml(stream: Any, text: str) -> None:
+    put(stream, text)
+
+
+def _put_bytes(stream: Any, content: bytes) -> None:
+    stream.write(content)
