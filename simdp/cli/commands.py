@@ -138,6 +138,15 @@ COMMANDS = {
             "replay rank0.pt.trace.json.gz --machine dgx-a100 --microbatch 32",
         ),
     ),
+    "extrapolate": Command(
+        "extrapolate:extrapolate",
+        "Predict a recorded step of one GPU on any number of them: time, memory, and what limits.",
+        (
+            "extrapolate traces/ --on dgx-h100,aws-p4d --gpus 8:512",
+            "extrapolate train.py --on dgx-h100 --gpus 8:64 --strategy ddp,fsdp",
+            'extrapolate job.yaml --gpus 8,16,32 --step-time "93 ms" --json',
+        ),
+    ),
     "exec": Command(
         "exec:execute",
         "Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does.",

@@ -29,60 +29,69 @@ from simdp.cli.common import (
 from simdp.cli.completion import DEVICES, MACHINES, STRATEGIES
 
 if TYPE_CHECKING:
-    from simdp.studies.extrapolate import Extrapolated, Recording
+    from simdp.studies.extrapolate import Extrapolated, ExtrapolationRequest, Recording
 
 SCRIPT, SCENARIO = (".py",), (".yaml", ".yml")
 """Endings of sources; all others are traces."""
 
 
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCRIPT.py|TRACE|SCENARIO",
+        help="A torch script and its arguments; traces or their folder; or a scenario.",
+    ),
+]
+Gpus = Annotated[
+    str, typer.Option(metavar="8:512", help="Numbers of GPUs: by doubling, or as 8,16,32.")
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MACHINE,...",
+        help="See `list machines` [the recording's, or the usual one of its device].",
+        autocompletion=MACHINES,
+    ),
+]
+StrategyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND,...", help="As ddp,fsdp [the recorded one].", autocompletion=STRATEGIES
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Device of the recording [read from it].", autocompletion=DEVICES),
+]
+MachineOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|FILE.yaml", help="Machine of the traces.", autocompletion=MACHINES),
+]
+Microbatch = Annotated[
+    int | None, typer.Option(min=1, help="Samples of a micro-step, which traces lack [1].")
+]
+Gradients = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="Size of all gradients, for traces without them."),
+]
+StepTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar='"93 ms"', help="Measured step of a script or scenario on one GPU [simulated]."
+    ),
+]
+
+
 def extrapolate(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SCRIPT.py|TRACE|SCENARIO",
-            help="A torch script and its arguments; traces or their folder; or a scenario.",
-        ),
-    ],
-    gpus: Annotated[
-        str, typer.Option(metavar="8:512", help="Numbers of GPUs: by doubling, or as 8,16,32.")
-    ],
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MACHINE,...",
-            help="See `list machines` [the recording's, or the usual one of its device].",
-            autocompletion=MACHINES,
-        ),
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND,...", help="As ddp,fsdp [the recorded one].", autocompletion=STRATEGIES
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="Device of the recording [read from it].", autocompletion=DEVICES),
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE.yaml", help="Machine of the traces.", autocompletion=MACHINES
-        ),
-    ] = None,
-    microbatch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a micro-step, which traces lack [1].")
-    ] = None,
-    gradients: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="Size of all gradients, for traces without them."),
-    ] = None,
-    step_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar='"93 ms"', help="Measured step of a script or scenario on one GPU [simulated]."
-        ),
-    ] = None,
+    sources: Sources,
+    gpus: Gpus,
+    on: On = None,
+    strategy: StrategyOption = None,
+    device: Device = None,
+    machine: MachineOption = None,
+    microbatch: Microbatch = None,
+    gradients: Gradients = None,
+    step_time: StepTime = None,
     settings: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME].")] = None,
     as_json: Annotated[
@@ -97,19 +106,9 @@ def extrapolate(
 ) -> int:
     """Predict a recorded step of one GPU on any number of them: time, memory, and what limits."""
     from simdp.studies.executor import executor_for
-    from simdp.studies.extrapolate import (
-        ExtrapolationRequest,
-        parse_gpus,
-        parse_machines,
-        parse_strategies,
-    )
     from simdp.studies.extrapolate import extrapolate as study
 
-    request = ExtrapolationRequest(
-        parse_gpus(gpus),
-        [] if on is None else parse_machines(on),
-        [] if strategy is None else parse_strategies(strategy),
-    )
+    request = _request(gpus, on, strategy)
     folder = out or Path("runs") / f"{Path(sources[0]).stem}-extrapolate"
     shared = Shared(workers, scheduler, go_on, store)
     given = {
@@ -136,6 +135,22 @@ def extrapolate(
         say(sweep_table.extrapolation_table(made.found))
         say(f"files in {folder}: a scenario of each machine")
     return 0
+
+
+def _request(gpus: str, on: str | None, strategy: str | None) -> ExtrapolationRequest:
+    """Parse the options that choose points."""
+    from simdp.studies.extrapolate import (
+        ExtrapolationRequest,
+        parse_gpus,
+        parse_machines,
+        parse_strategies,
+    )
+
+    return ExtrapolationRequest(
+        parse_gpus(gpus),
+        [] if on is None else parse_machines(on),
+        [] if strategy is None else parse_strategies(strategy),
+    )
 
 
 def _command(sources: list[str], gpus: str, on: str | None, strategy: str | None) -> list[str]:

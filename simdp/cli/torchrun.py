@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -218,8 +218,8 @@ def _report(rank: Rank, counted: Counted) -> None:
     stream.write("".join(f"{line}\n" for line in lines))
 
 
-def torch_there() -> None:
-    """Refuse to run without torch, or with one that is too old.
+def torch_there(command: str = "torchrun") -> None:
+    """Refuse to run a command without torch, or with one that is too old.
 
     Raises
     ------
@@ -233,11 +233,11 @@ def torch_there() -> None:
     try:
         found = version("torch")
     except PackageNotFoundError:
-        problem = "torchrun: needs torch, which is not installed; pip install 'simdp[torch]'."
+        problem = f"{command}: needs torch, which is not installed; pip install 'simdp[torch]'."
         raise ScenarioError([problem]) from None
     if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
-        problem = f"torchrun: torch {found} is installed; needs {wanted} or later: "
+        problem = f"{command}: torch {found} is installed; needs {wanted} or later: "
         raise ScenarioError([f"{problem}pip install 'torch>={wanted}'."])
 
 
@@ -277,6 +277,45 @@ def _tell(
         if len(counted.instants) > 1 and (steps.max_steps or result.stopped):
             say(f"{len(counted.instants)} steps of {seconds(counted.step_s)} each")
         say(f"{count} on {where}: {took} simulated; files in {folder}")
+
+
+def record_script(script: str, arguments: Sequence[str], record: Path, cluster: Path) -> None:
+    """Write the training of a script on one virtual GPU as a scenario; prints go to stderr.
+
+    Parameters
+    ----------
+    script : str
+        A torch script.
+    arguments : sequence of str
+        Its arguments.
+    record : Path
+        The scenario, with a file of its operators next to it.
+    cluster : Path
+        A machine.
+
+    Raises
+    ------
+    SimdpError
+        If torch is missing, or the script's training cannot be recorded.
+    """
+    torch_there("extrapolate")
+    from simdp.torch import launch
+    from simdp.torch.isolation import keep_what_is_freed
+
+    keep_what_is_freed()
+    size = cluster_size(cluster, "1", "1")
+    environ = environment("127.0.0.1", 29500, "", "none", "default")
+    marks = output_prefixes("0", "", "default", size.where)
+    with recording(record, size.where, cluster), redirect_stdout(sys.stderr):
+        launch.run(
+            launch.script(Path(script)),
+            size.where,
+            list(arguments),
+            0,
+            environ,
+            marks,
+            size.device_count,
+        )
 
 
 # Torchrun flags -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tables of `run` on a sweep, of fits and compare."""
+"""Tables of `run` on a sweep, of fits, extrapolate and compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simdp.results.comparison import (
     ties_of,
     written,
 )
-from simdp.results.plan import Fitting, FittingRow
+from simdp.results.plan import ExtrapolatedPoint, Extrapolation, Fitting, FittingRow
 from simdp.results.result import FailedPoint, Result, Study
 
 LEAST_SHARE = 1e-3  # least share of a step that a column needs
@@ -365,6 +365,87 @@ def _inside(row: FittingRow) -> str:
     unit, scale = figures.unit_of([row.high_s])
     low, high = row.low_s / scale, row.high_s / scale
     return f"; 90 % interval of its step: {low:.3g} to {high:.3g} {unit}, others' alike"
+
+
+# Extrapolate table --------------------------------------------------------------------------------
+
+EXTRAPOLATED_FOOT = (
+    "samples/s of all GPUs; per GPU: over the recording's; memory: of the fullest GPU in GB; * the "
+    "fastest of a machine that fits"
+)
+
+
+def extrapolation_table(found: Extrapolation) -> RenderableType:
+    """Write a row per point, the best of each machine, and remarks."""
+    unit, scale = figures.unit_of(point.step_time_s or 0.0 for point in found.points)
+    columns = list(_extrapolated_columns(found, scale))
+    heads = [(head, is_number) for head, is_number, _ in columns]
+    rows = [[write(point) for *_, write in columns] for point in found.points]
+    one = found.recording
+    gpus = f"{one.gpus} GPU{'s' * (one.gpus > 1)}"
+    title = f"{one.source} on {gpus}: {figures.seconds(one.step_time_s)} per step; below in {unit}"
+    lines = [EXTRAPOLATED_FOOT, *best_lines(found), *(f"- {line}" for line in found.remarks)]
+    lines += [f"- {line}" for line in _impossible(found.points)]
+    return Group(wide_table(table_of(title, heads, rows), padding=0), filled(lines))
+
+
+def _extrapolated_columns(
+    found: Extrapolation, scale: float
+) -> Iterator[tuple[str, bool, Callable[[ExtrapolatedPoint], str]]]:
+    """Yield the columns that have values."""
+    best = [found.points[number] for number in found.best.values()]
+    is_trace = found.recording.kind == "trace"
+
+    def memory(point: ExtrapolatedPoint) -> str:
+        if point.peak_memory_bytes is None:
+            return "-"
+        much = number(point.peak_memory_bytes / 1e9, ".3g")
+        return f">{much}" if is_trace else f"{much}{'!' if point.fits is False else ''}"
+
+    def ends(point: ExtrapolatedPoint) -> str:
+        known = point.low_s is not None and point.high_s is not None
+        return figures.interval([point.low_s or 0.0, point.high_s or 0.0] if known else None, scale)
+
+    yield "machine", False, lambda point: point.machine
+    if len({point.strategy for point in found.points}) > 1:
+        yield "strategy", False, lambda point: point.strategy
+    yield "GPUs", True, lambda point: f"{point.gpus}{'*' if point in best else ''}"
+    yield "step", True, lambda point: number(point.step_time_s and point.step_time_s / scale)
+    yield INTERVAL, True, ends
+    yield "samples/s", True, lambda point: number(point.throughput_samples_per_s, ",.0f")
+    yield (
+        "per GPU",
+        True,
+        lambda point: "-" if point.efficiency is None else f"{100 * point.efficiency:.0f} %",
+    )
+    yield "memory", True, memory
+    yield "limit", False, lambda point: point.limit or "impossible"
+
+
+def best_lines(found: Extrapolation) -> Iterator[str]:
+    """Yield a sentence on the best point of each machine."""
+    for machine, place in found.best.items():
+        point = found.points[place]
+        said = f"{machine}: {point.gpus} GPUs, {point.strategy}"
+        if point.speedup is not None and point.efficiency is not None:
+            said += f", train {point.speedup:.3g} times the recording's samples/s"
+            said += f" ({figures.percent(point.efficiency)} per GPU)"
+        said += f"; a step takes {figures.seconds(point.step_time_s or 0.0)}"
+        if point.low_s is not None and point.high_s is not None:
+            low, high = figures.seconds(point.low_s), figures.seconds(point.high_s)
+            said += f" (90 %: {low} to {high})"
+        yield f"{said}; limited by {point.limit}"
+
+
+def _impossible(points: Sequence[ExtrapolatedPoint]) -> Iterator[str]:
+    """Yield why points cannot run, with the numbers of GPUs that share a reason."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for point in points:
+        if point.problem is not None:
+            key = point.machine, point.strategy, point.problem
+            reasons.setdefault(key, []).append(str(point.gpus))
+    for (machine, strategy, problem), gpus in reasons.items():
+        yield f"{', '.join(gpus)} GPUs of {machine}, {strategy}: {problem}"
 
 
 # Compare table ------------------------------------------------------------------------------------

@@ -545,6 +545,25 @@ WAITING = ("exposed_comm_s", "wait_s")
 REST = ("other_s",)
 """The parts of a step's time in which a device is busy, waits, and rests."""
 
+FULL = 0.9
+"""Share of its memory from which a device counts as full."""
+
+
+def limit_of(metrics: Mapping[str, Any], memory_share: float) -> str:
+    """Return the largest part of a step, or ``memory`` if the fullest device is full.
+
+    ``memory_share`` is its peak over its capacity.
+    """
+    if memory_share >= FULL:
+        return "memory"
+    parts = {
+        "compute": sum(metrics[key] for key in BUSY),
+        "communication": metrics["exposed_comm_s"],
+        "waiting": metrics["wait_s"],
+        "other": metrics["other_s"],
+    }
+    return max(parts, key=lambda name: parts[name])
+
 
 class Rates(NamedTuple):
     """Price and power of a whole running cluster."""

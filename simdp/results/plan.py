@@ -1,4 +1,4 @@
-"""Typed results of plan and fits."""
+"""Typed results of plan, fits and extrapolate."""
 
 from __future__ import annotations
 
@@ -269,3 +269,71 @@ class Fitting:
         """Return one JSON document; the same input, the same bytes."""
         document: dict[str, Any] = asdict(self)
         return as_json(document)
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """The step that an extrapolation starts from."""
+
+    source: str  # file or folder of the recording
+    kind: str  # ``trace``, ``script`` or ``scenario``
+    # device of measured compute times; None if they are computed from each device's figures
+    device: str | None
+    gpus: int  # ranks of the recording
+    # step_time_s, throughput_samples_per_s: of all ranks; measured in traces, else simulated
+    step_time_s: float
+    throughput_samples_per_s: float
+
+
+@dataclass(frozen=True)
+class ExtrapolatedPoint:
+    """A machine, a number of GPUs and a strategy; figures are None if it cannot run."""
+
+    machine: str
+    gpus: int
+    strategy: str
+    problem: str | None = None  # why it cannot run
+    step_time_s: float | None = None
+    # low_s, high_s: the 90 % interval of a step [s]; None where no uncertainty is known
+    low_s: float | None = None
+    high_s: float | None = None
+    throughput_samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    # samples per second over the recording's, in total and per GPU
+    speedup: float | None = None
+    efficiency: float | None = None
+    # of the fullest rank, and of a device [bytes]; traces do not contain activations
+    peak_memory_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    # whether that is enough; None for traces, unless weights and states alone are too large
+    fits: bool | None = None
+    # largest part of the step or, if nearly full, ``memory``: ``compute``, ``communication``,
+    # ``waiting``, ``other``
+    limit: str | None = None
+    # parts of the step [s]: ``compute``, ``update``, ``exposed_comm``, ``wait``, ``other``
+    shares: dict[str, float] = field(default_factory=dict)
+    scaled: bool = False  # whether compute was measured on another device
+
+
+@dataclass
+class Extrapolation(Inline):
+    """Predicted steps of one recording on machines, numbers of GPUs and strategies."""
+
+    version: str  # of simdp
+    recording: RecordedStep
+    # in the order of machines, strategies and numbers of GPUs
+    points: list[ExtrapolatedPoint] = field(default_factory=list)
+    # by machine, the number of the point with the most samples per second that fits, from 0
+    best: dict[str, int] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)  # assumptions, and points that do not fit
+
+    def to_json(self) -> str:
+        """Return one JSON document; the same input, the same bytes."""
+        document = {
+            "simdp": self.version,
+            "recording": asdict(self.recording),
+            "points": [asdict(point) for point in self.points],
+            "best": self.best,
+            "remarks": self.remarks,
+        }
+        return as_json(document) + "\n"

@@ -41,7 +41,7 @@ from simdp.scenario.overrides import set_key
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.remarks import replaced_parts
 from simdp.studies.variants import value_at, with_values
-from simdp.workload.compute import FromProfile
+from simdp.workload.compute import FromMeasurements, FromProfile
 from simdp.workload.layers.attention import BACKWARD_PRODUCTS
 from simdp.workload.layers.base import Family
 
@@ -795,10 +795,11 @@ def by_scaling(metrics: Mapping[str, Any], scenario: Scenario) -> float:
 
 def is_scaled(scenario: Scenario) -> bool:
     """Whether compute was measured, but on another device."""
-    spec = scenario.workload.compute
-    return isinstance(spec, FromProfile) and not all(
-        is_measured_on(spec, each) for each in scenario.cluster.devices()
-    )
+    spec, devices = scenario.workload.compute, scenario.cluster.devices()
+    if isinstance(spec, FromMeasurements):
+        points = [point for each in devices for point in spec.of_device(each.name)]
+        return any(point.measured_on not in (None, point.device) for point in points)
+    return isinstance(spec, FromProfile) and not all(is_measured_on(spec, one) for one in devices)
 
 
 def _mean_slowdown(metrics: Mapping[str, Any], scenario: Scenario) -> float:

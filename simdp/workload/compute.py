@@ -154,11 +154,15 @@ class MeasuredStepTime(Spec):
         Of the whole step on one device, without communication [s].
     device : str or None
         Name of the device; by default for all devices without points of their own.
+    measured_on : str or None
+        Device of the measurement, if its time was scaled to ``device``: intervals of steps include
+        the uncertainty of this.
     """
 
     microbatch: Int = Field(ge=1, le=10**9)
     step_time: PositiveSeconds
     device: str | None = None
+    measured_on: str | None = None
 
 
 class FromMeasurements(Compute):

@@ -24,7 +24,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats, Ints
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
-from simdp.results.metrics import BUSY, REST, WAITING, lasting
+from simdp.results.metrics import BUSY, REST, WAITING, lasting, limit_of
 from simdp.results.plan import GOALS, WAYS, Option
 from simdp.results.result import Result
 from simdp.scenario import Scenario
@@ -445,9 +445,6 @@ HOUR = 3600.0
 Changes = Callable[[Scenario, int], list[str]]
 """Lists a scenario's changes to the file's training, at a global batch."""
 
-FULL = 0.9
-"""Share of its memory from which a device counts as full."""
-
 PARTS = BUSY + WAITING + REST
 
 
@@ -601,7 +598,7 @@ class Player:
             cost_usd=cost,
             energy_kwh=energy,
             peak_memory_bytes=found.peak,
-            limit=_limit(metrics, share),
+            limit=limit_of(metrics, share),
             shares={key.removesuffix("_s"): metrics[key] for key in PARTS},
             world_size=point.world_size,
             global_batch=batch,
@@ -648,16 +645,3 @@ def step_interval_of(scenario: Scenario) -> tuple[float, float] | None:
     """The 90 % interval of a step relative to its time; None for uncalibrated machines."""
     ends = interval_of(scenario, 1.0)
     return None if ends is None else (ends[0], ends[1])
-
-
-def _limit(metrics: Mapping[str, float], memory_share: float) -> str:
-    """The largest part of a step, or ``memory`` if that is full."""
-    if memory_share >= FULL:
-        return "memory"
-    of = {
-        "compute": sum(metrics[key] for key in BUSY),
-        "communication": metrics["exposed_comm_s"],
-        "waiting": metrics["wait_s"],
-        "other": metrics["other_s"],
-    }
-    return max(of, key=lambda name: of[name])
