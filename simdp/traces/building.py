@@ -247,6 +247,9 @@ def _trace(
     groups = groups_of(info.get("pg_config"), fields)
     without = is_without_device(device)
     kernels, found = (_on_host if without else _on_device)(file, steps, groups, origin)
+    if len(steps) > 1 and kernels.step.max(initial=-1) == len(steps) - 2:
+        remarks = [*remarks, f"Step {steps.number[-1]}, its last, is empty, and left out."]
+        steps = TraceSteps(steps.number[:-1], steps.start[:-1], steps.end[:-1])
     rank = whole(info.get("rank")) if rank is None else rank
     world_size = whole(info.get("world_size"))
     noticed = Noticed(

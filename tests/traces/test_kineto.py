@@ -270,3 +270,10 @@ def test_messages_say_who_is_on_the_other_side(tmp_path):
     found = trace_of(tmp_path, events, world_size=4).collectives
     assert names(found) == ["send", "recv", "send", "all_reduce"]
     assert found.peer.tolist() == [1, 3, 2, -1]
+
+
+def test_a_last_step_in_which_nothing_was_launched_is_left_out(tmp_path):
+    events = [*one_step(), *one_step(100, 2), step(3, 200, 1)]
+    trace = read_trace(put(tmp_path / "t.json", document(events)))
+    assert trace.steps.number.tolist() == [1, 2]
+    assert "Step 3, its last, is empty, and left out." in trace.remarks
