@@ -65,7 +65,7 @@ UNEXPLAINED = 1e-3
 PROFILED = 3.8e-6
 """Time that the profiler takes from the host for each event that it records there [s].
 
-Four eager jobs on an H200 with a Xeon host, with shapes: steps took 3.6 to 4.1 us more per event
+Three eager jobs on an H200 with a Xeon host, with shapes: steps took 3.6 to 4.1 us more per event
 than without the profiler (``records/h200-1gpu``).
 """
 

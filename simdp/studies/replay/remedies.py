@@ -23,6 +23,12 @@ FACTORS = (2, 4)
 
 FASTER_LINK = 4
 
+COMPILED = "CompiledFxGraph"
+"""Part of the annotation of a graph that torch.compile made."""
+
+REDUCE_OVERHEAD = 'CUDA graphs (torch.compile with mode="reduce-overhead")'
+"""Change that leaves a compiled job without launches."""
+
 ALGORITHMS = ("ring", "tree", "halving_doubling")
 """Of an all_reduce, where its transfers are played."""
 
@@ -67,6 +73,7 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
         return []
     found = replay_of(traces, machine=machine)
     base = step_time(found)
+    is_compiled = any(COMPILED in name for trace in traces for name in trace.host.names)
     helpful = []
     for kind in kinds:
         tried = []
@@ -75,11 +82,18 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
                 seconds = step_time(found, change.settings) / change.times
             except ScenarioError:  # which this cluster or strategy cannot have
                 continue
-            tried.append(Remedy(change.text, seconds))
+            tried.append(Remedy(_for_compiled(change.text, is_compiled), seconds))
         best = min(tried, key=lambda one: one.step_time_s, default=None)
         if best is not None and best.step_time_s < (1 - LEAST_GAIN) * base:
             helpful.append(best)
     return sorted(helpful, key=lambda one: one.step_time_s)
+
+
+def _for_compiled(text: str, is_compiled: bool) -> str:
+    """The text of a change to a job that torch.compile has compiled already, or not."""
+    if not is_compiled:
+        return text
+    return text.replace("CUDA graphs or torch.compile", REDUCE_OVERHEAD)
 
 
 def step_time(found: Replayed, settings: Raw | None = None) -> float:

@@ -220,3 +220,18 @@ def test_a_remedy_saves_no_more_than_its_cause_costs():
     helped = with_remedies([finding], job([[0, 0.2, 0, 0]] * 5), None)
     (best, *_) = helped.verdict[0].remedies
     assert best.step_time_s == pytest.approx(0.9 * helped.replayed_s)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_compiled_job_is_not_told_to_compile(is_compiled):
+    def events(maker, t):
+        for i in range(10):
+            maker.kernel(t + 0.1 * i, t + 0.1 * i + 0.03, launched=t + 0.1 * i - 1e-5)
+        if is_compiled:
+            maker.note("## Call CompiledFxGraph fswe35vs ##", t, t + 0.9)
+
+    first = simdp.diagnose(single(events)).verdict[0]
+    texts = [one.change for one in first.remedies]
+    assert any('mode="reduce-overhead"' in text for text in texts) == is_compiled
+    assert any("or torch.compile" in text for text in texts) != is_compiled
+    assert ("(host: compiled graph 900 ms)" in first.evidence) == is_compiled
