@@ -11,6 +11,7 @@ from for_each import for_each
 
 from benchmarks import (
     answers,
+    extrapolate,
     fabrics,
     growth,
     layers,
@@ -272,3 +273,16 @@ def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
     (copy / "tests/test_units.py").write_text(reads)
     assert mutants.killer(copy, mutant) == "tests/test_units.py::test_equal"
     assert (copy / "simdp/units.py").read_text() == (ROOT / "simdp/units.py").read_text()
+
+
+def test_predictions_from_one_gpu_are_counted_by_network_and_target():
+    made = extrapolate.Prediction("a", "a_resnet50", 8, "RDMA", -0.04, True, None)
+    points = [made, made._replace(gpus=16, error=0.08, inside=False, entry=0.02)]
+    drawn, missed = extrapolate.table("by network", points, lambda one: one.kind)
+    assert (drawn.row_count, missed) == (1, 1)
+    assert extrapolate.row("RDMA", points, 0.05) == [
+        *("RDMA", "2", "8-16", "6.0%", "+8.0%", "50%", "2.0%", "1", "5% NO")
+    ]
+    assert extrapolate.table("by network", points[:1], lambda one: one.kind)[1] == 0
+    pairs = extrapolate.single_gpus("*a6000_bert*.yaml")
+    assert [one.machine for one in pairs] == ["lambda-a6000"]
