@@ -412,7 +412,7 @@ def _extrapolated_columns(
     yield "GPUs", True, lambda point: f"{point.gpus}{'*' if point in best else ''}"
     yield "step", True, lambda point: number(point.step_time_s and point.step_time_s / scale)
     yield INTERVAL, True, ends
-    yield "samples/s", True, lambda point: number(point.throughput_samples_per_s, ",.0f")
+    yield "samples/s", True, lambda point: figures.large_number(point.throughput_samples_per_s)
     yield (
         "per GPU",
         True,

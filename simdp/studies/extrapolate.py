@@ -46,6 +46,9 @@ HELD = {"hook": "0 s", "launch": "0 s"}
 
 PARTS = BUSY + WAITING + REST
 
+PLAIN_KEYS = ("machine", "world_size", "devices_per_node")
+"""Keys of a cluster that are not remarked on."""
+
 MAX_UNFIT = 8
 """Points that do not fit whose remarks are listed."""
 
@@ -559,6 +562,11 @@ def _remarks(
     old = recording.step.device
     if old is None:
         yield "compute: by each device's figures; --step-time takes one that was measured"
+    own = [key for key in recording.raw["cluster"] if key not in PLAIN_KEYS]
+    is_scenario = recording.machine is not None and recording.step.kind != "trace"
+    if is_scenario and own and any(one.machine != recording.machine for one, _ in played):
+        keys = ", ".join(f"cluster.{key}" for key in own)
+        yield f"{keys}: of {recording.machine} alone; other machines have their own"
     for machine in dict.fromkeys(point.machine for point in points if point.scaled):
         scenario = next(
             one.scenario for one, _ in played if one.scenario and Path(one.machine).stem == machine

@@ -68,6 +68,8 @@ def test_another_device_scales_measured_steps_and_widens_the_interval(job):
     assert other.high_s / other.low_s > 1.5 * same.high_s / same.low_s
     assert any("scaled from a100-sxm4-80gb to h100-sxm5-80gb" in one for one in made.found.remarks)
     assert made.found.best == {"dgx-a100": 0, "dgx-h100": 1}
+    alone = "cluster.stragglers: of dgx-a100 alone; other machines have their own"
+    assert alone in made.found.remarks
     point = made.scenarios["dgx-h100.yaml"]["workload"]["compute"]["points"][0]
     assert (point["device"], point["measured_on"]) == ("h100-sxm5-80gb", "a100-sxm4-80gb")
 
