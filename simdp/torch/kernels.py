@@ -181,12 +181,18 @@ def _attention_backward(args: Args, out: Any) -> Kernels:
 def _batch_norm(args: Args, out: Any) -> Kernels:
     """Statistics; then the normalised input."""
     both = _elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0)
-    return tuple(one._replace(normalizes=True) for one in both)
+    return tuple(one._replace(normalizes=_is_contiguous(args[0])) for one in both)
+
+
+def _is_contiguous(images: torch.Tensor) -> bool:
+    """Return whether the channels of images are not last in memory."""
+    return images.dim() < 3 or images.stride(1) != 1 or images.shape[1] == 1
 
 
 def _batch_norm_backward(args: Args, out: Any) -> Kernels:
     """The sums that are the parameters' gradients; then the input's."""
-    return tuple(one._replace(normalizes=True) for one in _group_norm_backward(args, out))
+    contiguous = _is_contiguous(args[1])  # the input
+    return tuple(one._replace(normalizes=contiguous) for one in _group_norm_backward(args, out))
 
 
 def _group_norm_backward(args: Args, out: Any) -> Kernels:

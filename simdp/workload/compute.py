@@ -108,6 +108,9 @@ class FromRoofline(Compute):
     cudnn_allow_tf32 : bool
         As ``torch.backends.cudnn.allow_tf32``, which is on by default: the same for convolutions
         and recurrent layers.
+    memory_format : {"contiguous", "channels_last"}
+        As ``torch.contiguous_format`` (NCHW) and ``torch.channels_last``, of images: batch norms in
+        bfloat16 are slow in the former.
     float8 : Float8 or None
         Linear layers in 16 bits multiply in 8 bits.
     """
@@ -116,6 +119,7 @@ class FromRoofline(Compute):
     kernels: Literal["layers", "torch"] = "layers"
     float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
     cudnn_allow_tf32: Bool = True
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     float8: Float8 | None = None
 
     @property

@@ -131,6 +131,10 @@ def test_a_batch_norm_in_bfloat16_runs_torchs_own_kernels():
     peak = dict.fromkeys(("float32", "bfloat16", "float16"), "1e30 FLOP/s")
     device = Device(peak=peak, memory="10 GB", memory_bandwidth="1 B/s", launch="0 s")
     norm, x = torch.nn.BatchNorm2d(3), torch.randn(2, 3, 4, 4, requires_grad=True)
+    last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    with Noted() as mode:
+        norm(last).square().sum().backward()
+    assert not any(one.normalizes for one in mode.found)
     with Noted() as mode:
         norm(x).square().sum().backward()
     kernels = [one for one in mode.found if one.normalizes]

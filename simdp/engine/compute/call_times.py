@@ -127,7 +127,8 @@ class CallColumns:
         attends = [call.layer.kind in ATTENTION for call in graph.calls]
         self.attends = self.is_fused | np.array([*attends, False])
         native = [call.layer.kind in BATCH_NORMS for call in graph.calls]
-        self.is_native_norm = np.array([*native, False]) & (not workload.compile)
+        contiguous = getattr(workload.compute, "memory_format", "contiguous") == "contiguous"
+        self.is_native_norm = np.array([*native, False]) & (contiguous and not workload.compile)
         self.kernels: dict[tuple[str, Shapes], KernelColumns] = {}
 
 

@@ -19,9 +19,9 @@ from simdp.workload.step_costs import matrix_dtype
 NATIVE_BATCH_NORM = 0.29
 """Share of the memory bandwidth of other kernels that torch's own batch norm reaches in bfloat16.
 
-In other dtypes cuDNN's runs (ATen/native/Normalization.cpp); torch's has a block for each channel,
-too few for the device in the first layers. On an H200 (records/h200-1gpu) ResNet-50's take 31 ms of
-a step of 128 images, in place of 9."""
+In other dtypes cuDNN's runs (ATen/native/Normalization.cpp); torch's has a block for each channel
+of contiguous images, too few for the device in the first layers; with channels last it has more. On
+an H200 (records/h200-1gpu) ResNet-50's take 31 ms of a step of 128 images, in place of 9."""
 
 
 class Roofline:

@@ -13,6 +13,7 @@ from simdp.engine.compute import call_times
 from simdp.engine.compute.call_times import CallTimes, call_kernels
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
+from simdp.workload.compute import FromRoofline
 from simdp.workload.layers import Kernel
 
 FAST = Device(
@@ -278,6 +279,9 @@ def test_batch_norm_in_bfloat16_runs_torchs_own_kernels(precision, compile, fact
         model=model, precision=lower if precision != "full" else "full", compile=compile
     )
     call, _, busy = CallTimes(made, Roofline([device])).kernels("forward", 0, 2)
+    last = made.model_copy(update={"compute": FromRoofline(memory_format="channels_last")})
+    _, _, fast = CallTimes(last, Roofline([device])).kernels("forward", 0, 2)
+    assert fast[call == 0].sum() == pytest.approx(busy[call == 0].sum() / factor)
     elements, itemsize = 2 * 3 * 4 * 4, 4 if precision == "full" else 2
     assert busy[call == 0].sum() == pytest.approx(3 * elements * itemsize * factor)
 
