@@ -31,7 +31,6 @@ from simdp.cluster.numbering import InterNode, Numbering, link_name
 from simdp.cluster.stragglers import AnyStraggler, LinkFactors, factors
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.direct import SwitchTopology
-from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.metrics import Rates
 from simdp.spec import Int, Price, Spec, problem
 
@@ -274,6 +273,8 @@ class Cluster(Spec):
         rule = self.overheads.compute_slowdown
         if not isinstance(rule, Contention):
             return rule
+        from simdp.results.collective import bus_bandwidth_factor  # few runs need it
+
         factor = bus_bandwidth_factor(collective, num_ranks) or 1.0
         times = [(size, seconds(size)) for size in (nbytes, LARGE_BUFFER)]
         bandwidth, full = (factor * size / time if time else 0.0 for size, time in times)

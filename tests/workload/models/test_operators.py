@@ -9,6 +9,7 @@ from small_scenario import MINIMAL
 import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
+from simdp.workload.layers import Kernel
 
 RECORDING = {
     "format": 1,
@@ -82,7 +83,7 @@ def test_times_follow_the_roofline_of_the_device(tmp_path):
 def test_mixed_precision_halves_the_real_numbers_alone(tmp_path):
     for precision, itemsize in (("full", 4), ({"kind": "mixed", "dtype": "bfloat16"}, 2)):
         layer = scenario(tmp_path, precision=precision).workload.graph.calls[1].layer
-        assert layer.forward_cost([], itemsize) == [(200, 25 * itemsize, 100 * itemsize)]
+        assert layer.forward_cost([], itemsize) == [Kernel(200, 25 * itemsize, 100 * itemsize)]
         assert layer.kept([], itemsize) == ((0,), False, 3, 0)
 
 
