@@ -35,6 +35,9 @@ FACTORIES = {
 COMPARISONS = {aten.lt, aten.gt, aten.le, aten.ge, aten.eq}
 """Operators that give False for a number without a value, as for nan."""
 
+PLACES = {aten.argmax, aten.argmin}
+"""Operators that give the first place for numbers without values, as for nan."""
+
 _CHOSEN = [False]
 
 
@@ -117,6 +120,8 @@ def run(here: VirtualMachine, func: Any, args: Any, kwargs: Mapping[str, Any]) -
             out = func(*ready, **named)
     except NotImplementedError:
         raise ProgramError(_depends(f"what {func._schema.name} gives")) from None
+    if func.overloadpacket in PLACES and out.is_meta:
+        return torch.zeros(out.shape, dtype=out.dtype)
     if func.overloadpacket in COMPARISONS and out.is_meta:
         out.untyped_storage().compared = True
     changed = func._schema.is_mutable and isinstance(out, torch.Tensor)

@@ -88,6 +88,14 @@ def test_a_number_without_a_value_is_formatted_as_nan():
             f"{loss.long():d}"
 
 
+def test_the_largest_of_numbers_without_values_is_the_first_one():
+    with virtual_rank(fake=True):
+        guessed = torch.randn(4, 9, device="cuda").argmax(dim=-1)
+        assert guessed.is_cuda
+        assert guessed.tolist() == [0, 0, 0, 0]
+        assert torch.randn(9, device="cuda").argmin().item() == 0
+
+
 def test_a_comparison_with_a_number_without_a_value_is_false():
     with virtual_rank(fake=True):
         loss = torch.randn(4, device="cuda").mean()
