@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -134,6 +135,9 @@ class Charging(TorchDispatchMode):
                 if issubclass(kind, FakeTensor):  # torch infers an operator's output
                     return func(*args, **(kwargs or {}))
                 return NotImplemented  # a wrapper's own operators come here again, one by one
+        if torch.is_inference_mode_enabled() and is_composite(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         seen = self._seen.get(func)
         if seen is None:
             seen = self._seen[func] = launches_nothing(func)
@@ -243,6 +247,12 @@ def _dtype(values: Any) -> torch.dtype:
             if found is not torch.int64:
                 return found
     return torch.int64
+
+
+@cache
+def is_composite(func: Any) -> bool:
+    """Return whether torch makes an operator of others; only in inference mode it comes here."""
+    return bool(func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd))
 
 
 def launches_nothing(func: Any) -> bool:

@@ -85,3 +85,20 @@ def test_ranks_without_numbers_take_as_long(virtually, tmp_path):
     with faked(True):
         fake = virtually(DDP, 2, tmp_path, "cuda")
     assert fake.clocks == pytest.approx(real.clocks, rel=1e-9)
+
+
+def test_inference_mode_takes_as_long_as_no_grad_and_stays_on_the_device():
+    from virtual_rank import virtual_rank
+
+    seconds = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with virtual_rank() as here:
+            net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
+            with mode():
+                images = torch.ones(64, 256, dtype=torch.uint8).cuda()
+                begin = here.rank.clock
+                out = net(images.to(torch.float32).reshape(32, 2, 256)).flatten(1)
+                assert out.is_cuda
+            seconds.append(here.rank.clock - begin)
+    assert seconds[0] == pytest.approx(seconds[1], rel=1e-12)
+    assert seconds[0] > 0
