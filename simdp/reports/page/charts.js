@@ -88,10 +88,13 @@ page.charts = (() => {
   /* The band around a line: its upper ends, and back along the lower ones. */
   const bandOf = (one, number) => {
     const color = one.color ? page.line(one.color) : page.series(number);
+    const ends = [...one.low, ...one.high].filter((value) => value !== null);
+    const data = [Math.min(...ends), Math.max(...ends)].map((value) => [one.x[0], value]); // the axis reaches both
     return {
-      name: one.name, type: "custom", silent: true, animation: false, z: 1, data: [[one.x[0], one.y[0]]],
+      name: one.name, type: "custom", silent: true, animation: false, z: 1, data,
       itemStyle: { color },
       renderItem: (params, api) => {
+        if (params.dataIndex > 0) return null;
         const there = one.x.map((_, at) => at).filter((at) => one.low[at] !== null && one.high[at] !== null);
         const up = there.map((at) => api.coord([one.x[at], one.high[at]]));
         const down = there.map((at) => api.coord([one.x[at], one.low[at]])).reverse();

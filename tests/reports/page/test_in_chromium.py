@@ -54,6 +54,31 @@ def zoom(tab):
     )
 
 
+def test_an_axis_reaches_to_the_ends_of_every_band(browser, tmp_path):
+    """By data sheets alone: an interval of a third, on both machines of a sweep."""
+    sizes = {"cluster.machine": ["dgx-a100", "dgx-h100"], "cluster.world_size": [8, 16, 32]}
+    scenario = simdp.load_scenario("scenarios/four_nodes.yaml", {"sweep": sizes})
+    file = written(simdp.sweep(scenario), tmp_path / "report.html")
+    with opened(browser, file) as tab:
+        tab.locator("#step-time-by-world-size").scroll_into_view_if_needed()
+        tab.wait_for_function(
+            """() => echarts.getInstanceByDom(
+              document.querySelector('#step-time-by-world-size .chart'))"""
+        )
+        reached, asked = tab.evaluate(
+            """() => {
+              const box = document.querySelector('#step-time-by-world-size .chart');
+              const made = echarts.getInstanceByDom(box);
+              const bands = made.getOption().series.filter((one) => one.type === 'custom');
+              const ends = bands.flatMap((one) => one.data.map((row) => row[1]));
+              return [made.getModel().getComponent('yAxis').axis.scale.getExtent(),
+                [Math.min(...ends), Math.max(...ends)]];
+            }"""
+        )
+        assert reached[0] <= asked[0] < asked[1] <= reached[1]
+        assert asked[1] > 1.2 * asked[0]
+
+
 def test_figures_on_the_page_are_those_of_result_json(browser, run, file):
     metrics = json.loads(run.to_json())["points"][0]["metrics"]
     with opened(browser, file) as tab:
