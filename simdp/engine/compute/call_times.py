@@ -16,7 +16,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.cluster.hardware import TENSOR_CORES
-from simdp.engine.compute.roofline import NATIVE_BATCH_NORM, Roofline, roofline_of
+from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.samples import BatchSamples
 from simdp.scenario import Scenario
 from simdp.workload import Workload
@@ -310,7 +310,8 @@ class CallTimes:
         products = self._has_products[kernels.call] & (kernels.flops > 0)
         half_work = self.roofline.half_work[rank] * products
         native = self._is_native_norm[kernels.call]
-        bandwidth = self.roofline.bandwidth[rank] * np.where(native, NATIVE_BATCH_NORM, 1.0)
+        roofline = self.roofline
+        bandwidth = np.where(native, roofline.batch_norm[rank], roofline.bandwidth[rank])
         seconds: Floats = np.maximum(
             (batch * kernels.flops + half_work) / flops,
             (batch * kernels.nbytes + kernels.fixed) / bandwidth,

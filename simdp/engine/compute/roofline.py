@@ -16,12 +16,18 @@ from simdp.cluster import Cluster, Device
 from simdp.workload import Workload
 from simdp.workload.step_costs import matrix_dtype
 
-NATIVE_BATCH_NORM = 0.29
-"""Share of the memory bandwidth of other kernels that torch's own batch norm reaches in bfloat16.
+NATIVE_BATCH_NORM = 5.3e9
+"""Memory traffic of a multiprocessor in torch's own batch norm [bytes/s], which runs in bfloat16.
 
 In other dtypes cuDNN's runs (ATen/native/Normalization.cpp); torch's has a block for each channel
-of contiguous images, too few for the device in the first layers; with channels last it has more. On
-an H200 (records/h200-1gpu) ResNet-50's take 31 ms of a step of 128 images, in place of 9."""
+of contiguous images, too few to keep memory busy; with channels last it has more. On an H200
+(records/h200-1gpu) ResNet-50's take 31 ms of a step of 128 images, in place of 9; no other device
+was measured."""
+
+
+def native_batch_norm(device: Device) -> float:
+    """Memory traffic that torch's own batch norm reaches on a device [bytes/s]."""
+    return min(NATIVE_BATCH_NORM * device.multiprocessors, device.memory_rate)
 
 
 class Roofline:
@@ -42,6 +48,8 @@ class Roofline:
     bandwidth, launch, half_work : ndarray, shape `(world_size,)`
         Memory bandwidth that kernels of layers reach [bytes/s]; time to start a kernel [s];
         additional work by which arithmetic is slower than at full speed [FLOP].
+    batch_norm : ndarray, shape `(world_size,)`
+        Memory traffic that torch's own batch norm reaches [bytes/s].
     misaligned : ndarray, shape `(world_size,)`
         Share of the arithmetic that misaligned products reach on tensor cores.
     alone : Roofline
@@ -70,6 +78,7 @@ class Roofline:
             self.device = np.broadcast_to(self.device, world_size)
         self.bandwidth = self._each([device.memory_rate for device in different])
         self.launch = self._each([device.launch for device in different])
+        self.batch_norm = self._each([native_batch_norm(device) for device in different])
         self.misaligned = self._each([device.misaligned_efficiency for device in different])
         self.half_work = self._each([device.half_work for device in different])
         self._stream = self._each([device.stream_rate for device in different])

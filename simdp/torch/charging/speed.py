@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from simdp.cluster.hardware import DTYPES, TENSOR_CORES, Device
-from simdp.engine.compute.roofline import NATIVE_BATCH_NORM
+from simdp.engine.compute.roofline import native_batch_norm
 from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
 from simdp.torch.kernels import OperatorKernels
@@ -50,9 +50,10 @@ class Speed:
         name, rate, half_work = self._rate(launched.policy, dtype, allow_tf32, activity)
         total = 0.0
         for kernel in launched.kernels:
-            moving = self.moving(kernel.elements * itemsize + kernel.nbytes)
+            nbytes = kernel.elements * itemsize + kernel.nbytes
+            moving = self.moving(nbytes)
             if kernel.normalizes and dtype is torch.bfloat16:
-                moving /= NATIVE_BATCH_NORM
+                moving = nbytes / native_batch_norm(self._part)
             flops = kernel.flops + half_work if kernel.flops else 0.0
             if kernel.width * itemsize % ALIGNMENT and name in TENSOR_CORES:
                 flops /= self._part.misaligned_efficiency
