@@ -15,6 +15,7 @@ waits for a key lets other ranks run, and only their time passes.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import os
 import random
@@ -171,7 +172,7 @@ def keep_what_is_freed() -> None:
 
 
 class ProcessState(RankLocal):
-    """Each rank's ``os.environ``, ``sys.argv``, ``__main__`` and ``sys.excepthook``.
+    """Each rank's ``os.environ``, ``sys.argv``, ``__main__``, ``sys.excepthook`` and ``print``.
 
     ``os.environ`` stays the same object with changing contents, so that all references see those of
     the running rank.
@@ -196,7 +197,8 @@ class ProcessState(RankLocal):
 
     def begin(self, rank: Rank) -> None:
         data = {_bytes(key): _bytes(value) for key, value in rank.environ.items()}
-        rank.state["process"] = data, rank.arguments, rank.state.pop("main", None), sys.excepthook
+        main, own = rank.state.pop("main", None), (sys.excepthook, builtins.print)
+        rank.state["process"] = data, rank.arguments, main, *own
         self.enter(rank)
 
     def enter(self, rank: Rank) -> None:
@@ -242,11 +244,12 @@ def _bytes(text: str) -> Any:
 
 
 def _seen() -> tuple[Any, ...]:
-    return cast(Any, os.environ)._data, sys.argv, sys.modules["__main__"], sys.excepthook
+    data, main = cast(Any, os.environ)._data, sys.modules["__main__"]
+    return data, sys.argv, main, sys.excepthook, builtins.print
 
 
 def _show(seen: tuple[Any, ...]) -> None:
-    cast(Any, os.environ)._data, sys.argv, main, sys.excepthook = seen
+    cast(Any, os.environ)._data, sys.argv, main, sys.excepthook, builtins.print = seen
     if main is not None:
         sys.modules["__main__"] = main
 

@@ -395,6 +395,22 @@ def test_each_rank_sets_its_own_handlers_of_signals(virtually, capsys):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_each_rank_replaces_its_own_print(virtually, capsys):
+    text = """
+        import builtins
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        write, rank = builtins.print, dist.get_rank()
+        builtins.print = lambda *given: write(*given) if rank == 0 else None
+        dist.barrier()
+        print("rank", rank)
+        """
+    before = print
+    virtually(text)
+    assert capsys.readouterr().out.splitlines() == ["rank 0"]
+    assert print is before
+
+
 def test_packages_with_settings_of_a_process_are_imported_by_each_rank(
     virtually, capsys, tmp_path, monkeypatch
 ):
