@@ -266,7 +266,10 @@ class VirtualMachine:
     place : int
         The current one.
     home : int
-        The one with the rank's clock as its default stream: the first used by the script.
+        The one with the rank's clock as its default stream: the first that the script sets, or
+        uses for a tensor or a kernel; until then the first it asks about.
+    settled : bool
+        Whether ``home`` can no longer change.
     used : bool
         Whether the script has used any; until then CPU operators are charged to the rank's device.
     speed : Speed
@@ -301,7 +304,7 @@ class VirtualMachine:
         ]
         self.place = 0
         self.home = min(rank.local_rank, max(len(self.devices) - 1, 0))
-        self.used = False
+        self.used = self.settled = False
         self.requested: Any = NOT_REQUESTED
         self.quiet = 0
         self.update: dict[int, float] | None = None
@@ -338,6 +341,12 @@ class VirtualMachine:
             self.follow()
         return self.devices[place]
 
+    def settle(self, place: int) -> None:
+        """Keep the rank's clock on a device, unless it already is on one."""
+        if not self.settled:
+            self.settled, self.home = True, place
+            self.follow()
+
     def device_of(self, asked: Any) -> torch.device:
         """Return the device that a script requests, with its number; None is the current one."""
         if asked is None:
@@ -352,6 +361,7 @@ class VirtualMachine:
     def hold(self, storage: Any, place: int) -> None:
         """Allocate a storage on a device."""
         found = self.use(place)
+        self.settle(place)
         storage.block = Block(found.ledger, found.device, storage.nbytes())
 
     # Time ---------------------------------------------------------------------------------------
@@ -385,6 +395,7 @@ class VirtualMachine:
         """Run a kernel on the current stream of a device [s]."""
         if self.quiet or self.update is not None:
             return
+        self.settle(place)
         lane = self.devices[place].lane
         if lane is self.devices[self.home].default:
             self.rank.charge(seconds, activity, activity)

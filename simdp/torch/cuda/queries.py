@@ -118,6 +118,7 @@ def set_device(device: Any) -> None:
     if index >= 0:
         found = here("set_device")
         found.place = found.use(index).index
+        found.settle(index)
         found.follow()
 
 

@@ -102,3 +102,24 @@ def test_inference_mode_takes_as_long_as_no_grad_and_stays_on_the_device():
             seconds.append(here.rank.clock - begin)
     assert seconds[0] == pytest.approx(seconds[1], rel=1e-12)
     assert seconds[0] > 0
+
+
+ASKING = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+if sys.argv[1:]:
+    torch.cuda.get_device_capability()  # of device 0, on all ranks
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+net = nn.parallel.DistributedDataParallel(nn.Linear(32, 64).cuda())
+net(torch.ones(4, 32, device="cuda")).sum().backward()
+"""
+
+
+def test_a_query_of_another_device_moves_no_compute(virtually):
+    spans = [list(virtually(ASKING, 2, *given).trace.spans) for given in ((), ("first",))]
+    assert spans[0] == spans[1]
+    assert {span.rank for span in spans[0] if span.activity == "backward"} == {0, 1}
