@@ -135,7 +135,7 @@ class Charging(TorchDispatchMode):
                 if issubclass(kind, FakeTensor):  # torch infers an operator's output
                     return func(*args, **(kwargs or {}))
                 return NotImplemented  # a wrapper's own operators come here again, one by one
-        if torch.is_inference_mode_enabled() and is_composite(func):
+        if is_composite(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         seen = self._seen.get(func)
@@ -251,8 +251,12 @@ def _dtype(values: Any) -> torch.dtype:
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Return whether torch makes an operator of others; only in inference mode it comes here."""
-    return bool(func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd))
+    """Return whether torch only makes an operator of others.
+
+    Autograd does so before it comes here; inference mode and flex attention do not.
+    """
+    has = func.has_kernel_for_dispatch_key
+    return has(DispatchKey.CompositeImplicitAutograd) and not has(DispatchKey.CPU)
 
 
 def launches_nothing(func: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from simdp.errors import ProgramError
 from simdp.torch.cuda import autocast
@@ -201,8 +201,9 @@ def patch(patches: Patches) -> None:
     for name in ("numpy", "__array__", "tolist"):
         patches.wrap(torch.Tensor, name, _refusing)
     patches.wrap(torch.Tensor, "__format__", _formatted)
-    for owner, name in ((FakeTensorMode, "__torch_dispatch__"), (FakeTensorMode, "from_tensor")):
-        patches.wrap(owner, name, _seeing)
+    for name in ("__torch_dispatch__", "from_tensor"):
+        patches.wrap(FakeTensorMode, name, _seeing)
+    patches.wrap(FakeTensor, "__new__", _seeing)
     patches.wrap(torch.nn.functional, "scaled_dot_product_attention", _attention)
 
 

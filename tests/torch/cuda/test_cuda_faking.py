@@ -103,3 +103,21 @@ def test_a_comparison_with_a_number_without_a_value_is_false():
         assert [bool(each) for each in (loss < 1e9, loss >= zero, loss == 0)] == [False] * 3
         with pytest.raises(ProgramError, match=r"what a script does next depends on numbers"):
             bool((loss < 1e9).logical_not())
+
+
+def attended(here):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = torch.randn(3, 1, 2, 128, 16, device="cuda", dtype=torch.bfloat16)
+    mask = create_block_mask(lambda b, h, at, of: at >= of, 1, None, 128, 128, device="cuda")
+    out = flex_attention(q.requires_grad_(), k, v, block_mask=mask)
+    out.float().sum().backward()
+    return here.rank.clock, torch.cuda.max_memory_allocated(), q.grad.shape
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flex_attention_takes_the_same_time_without_numbers():
+    with virtual_rank() as here:
+        real = attended(here)
+    with virtual_rank(fake=True) as here:
+        assert attended(here) == real

@@ -228,3 +228,25 @@ def test_attention_is_split_by_heads_and_collectives_outputs_are_on_the_device(v
         *(f"(Shard(dim=1),) cuda:{rank}" for rank in range(2)),
         *(f"cuda:{rank}" for rank in range(2)),
     ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flex_attention_stays_on_the_device_in_bfloat16(here):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = torch.randn(3, 1, 2, 128, 16, device="cuda", dtype=torch.bfloat16)
+    first = torch.zeros(128, dtype=torch.int32, device="cuda")  # of each document
+
+    def causal(b, h, at, of):
+        return (of >= first[at]) & (at >= of)
+
+    mask = create_block_mask(causal, 1, None, 128, 128, device="cuda")
+    before = here.rank.clock
+    out = flex_attention(q.requires_grad_(), k, v, block_mask=mask)
+    out.float().sum().backward()
+    assert out.device == q.grad.device == torch.device("cuda", 0)
+    assert here.rank.clock > before
+    plain = torch.nn.functional.scaled_dot_product_attention(
+        *(x.float() for x in (q, k, v)), is_causal=True
+    )
+    assert torch.allclose(out.float(), plain, atol=0.02)
