@@ -29,7 +29,7 @@ from simdp.cli.common import (
 from simdp.cli.completion import DEVICES, MACHINES, STRATEGIES
 
 if TYPE_CHECKING:
-    from simdp.studies.extrapolate import Extrapolated, ExtrapolationRequest, Recording
+    from simdp.studies.extrapolate import Extrapolated, ExtrapolationRequest, SourceRecording
 
 SCRIPT, SCENARIO = (".py",), (".yaml", ".yml")
 """Endings of sources; all others are traces."""
@@ -162,7 +162,9 @@ def _command(sources: list[str], gpus: str, on: str | None, strategy: str | None
 
 
 @contextmanager
-def _recording(sources: list[str], machines: Any, given: dict[str, Any]) -> Iterator[Recording]:
+def _recording(
+    sources: list[str], machines: Any, given: dict[str, Any]
+) -> Iterator[SourceRecording]:
     """Make the recording of a script, a scenario or traces, in a temporary folder."""
     from simdp.studies.extrapolate import (
         parse_step_time,
@@ -241,7 +243,7 @@ def _refuse_unsuited(sources: list[str], is_traces: bool, given: dict[str, Any])
 
 
 def _write(
-    made: Extrapolated, recording: Recording, folder: Path, command: list[str] | None
+    made: Extrapolated, recording: SourceRecording, folder: Path, command: list[str] | None
 ) -> None:
     """Write the document, the page, and a scenario of each machine with the files it names."""
     from simdp.files import format_yaml, whole_files

@@ -15,7 +15,7 @@ from simdp.probes.zoo import MODELS
 if TYPE_CHECKING:
     from simdp.probes.findings import Findings
     from simdp.probes.plan import ProbePart
-    from simdp.probes.report import Prediction
+    from simdp.probes.report import SimulatedStep
 
 DeviceName = Annotated[
     str | None,
@@ -137,7 +137,7 @@ def _run(parts: list[ProbePart], steps: int) -> tuple[Findings, float]:
                 end = f"{seconds:.0f} s" if reason is None else f"not measured: {reason}"
                 _print(f"{title}: {end}")
 
-        found = plan.run_parts(parts, steps, plan.Progress(move, finish))
+        found = plan.run_parts(parts, steps, plan.PartProgress(move, finish))
     return found, sum(taken)
 
 
@@ -159,9 +159,9 @@ def _finish(found: Findings, seconds: float, out: Path) -> int:
     return INVALID if found.failures else 0
 
 
-def _predictions(paths: list[Path]) -> list[Prediction]:
+def _predictions(paths: list[Path]) -> list[SimulatedStep]:
     """Simulate the measured steps of the scenarios; wrong points are messages."""
-    from simdp.probes.report import Prediction
+    from simdp.probes.report import SimulatedStep
     from simdp.studies.validate import validate
 
     if not paths:
@@ -170,7 +170,7 @@ def _predictions(paths: list[Path]) -> list[Prediction]:
     for one in found.not_compared:
         complain(one.line)
     return [
-        Prediction(
+        SimulatedStep(
             point.scenario,
             ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.set.items()),
             point.measured,

@@ -52,7 +52,7 @@ class Launcher:
             self._streams[several.name] = several.stream
         self._message = cluster.overheads.before_collective(cluster.world_size)
         self._num_recorded = 0
-        self._slowdowns: dict[tuple[str, float, Group, int], float] = {}
+        self._slowdowns: dict[tuple[str, float, Group, NetworkRoutes], float] = {}
 
     def plan(self, collective: str, nbytes: float, root: int = 0, group: Group = None) -> Plan:
         """Plan a collective, by its key in ``collectives``, of all ranks or in process groups."""
@@ -91,6 +91,8 @@ class Launcher:
         number = self.num_calls
         self.num_calls += 1
         slowdown = self.planner.cluster.overheads.compute_slowdown
+        if isinstance(slowdown, Contention):
+            slowdown = 0.0  # copy engines hold no multiprocessor
         return Launch(
             step,
             label,
@@ -98,7 +100,7 @@ class Launcher:
             plan,
             nbytes,
             self._records(plan),
-            slowdown=slowdown if isinstance(slowdown, float) else 0.0,  # by copy engines
+            slowdown=slowdown,
         )
 
     def launch(
@@ -145,7 +147,7 @@ class Launcher:
         cluster, collective = self.planner.cluster, plan.collective
         if not isinstance(cluster.overheads.compute_slowdown, Contention):
             return cluster.overheads.compute_slowdown
-        key = collective, nbytes, group, step
+        key = collective, nbytes, group, self.planner.network.at(step)
         if key not in self._slowdowns:
             planner, algorithm = self._planners[group], getattr(self.collectives, collective)
             groups = planner.groups

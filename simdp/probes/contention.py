@@ -126,7 +126,7 @@ def _compile(nvcc: str, folder: Path) -> Any:
     return ctypes.CDLL(str(path))
 
 
-class Held(NamedTuple):
+class BesideBlocks(NamedTuple):
     """What the blocks did beside some work."""
 
     seconds: float  # of the work [s]
@@ -158,7 +158,7 @@ class Holder:
         self.moved = torch.zeros(2 * blocks, dtype=torch.int64, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in range(3)]
 
-    def time(self, work: Callable[[], Any], blocks: int, bandwidth: float) -> Held:
+    def time(self, work: Callable[[], Any], blocks: int, bandwidth: float) -> BesideBlocks:
         """Time some work beside ``blocks`` that move ``bandwidth`` bytes/s; 0 blocks: alone."""
         import torch
 
@@ -180,7 +180,7 @@ class Holder:
         torch.cuda.synchronize()
         moved = self.moved.view(-1, 2)[:blocks].tolist()
         speed = sum(nbytes / nanoseconds * 1e9 for nbytes, nanoseconds in moved)
-        return Held(begin.elapsed_time(end) / 1e3, speed)
+        return BesideBlocks(begin.elapsed_time(end) / 1e3, speed)
 
     def _launch(self, blocks: int, bandwidth: float, stream: Any) -> None:
         period = int(2e9 * self.piece * blocks / bandwidth) if bandwidth else 0
@@ -245,7 +245,7 @@ def _measure(holder: Holder, name: str, work: Callable[[], Any], args: Any) -> l
     for _ in range(2):
         holder.time(work, 0, 0.0)
     cases = [(0, 0.0), *((b, r) for b in args.blocks for r in args.rates)]
-    found: dict[tuple[int, float], list[Held]] = {case: [] for case in cases}
+    found: dict[tuple[int, float], list[BesideBlocks]] = {case: [] for case in cases}
     for _ in range(REPEATS):  # in turn, so that a change of the clock affects all alike
         for case in cases:
             found[case].append(holder.time(work, *case))

@@ -489,14 +489,14 @@ def affordable_steps(request: ProbeRequest, found: Sequence[ProbePart]) -> int:
     return min(steps, request.steps)
 
 
-class Progress(NamedTuple):
+class PartProgress(NamedTuple):
     """Functions that are called during the parts."""
 
     move: Callable[[float], None]  # with the seconds of the estimate that are done
     finish: Callable[[str, float, str | None], None]  # a part's title, seconds, and its failure
 
 
-def run_parts(found: Sequence[ProbePart], steps: int, progress: Progress) -> Findings:
+def run_parts(found: Sequence[ProbePart], steps: int, progress: PartProgress) -> Findings:
     """Run all parts; those that fail leave a line in the findings."""
     findings, before = Findings(), 0.0
     for part in found:
@@ -509,7 +509,7 @@ def run_parts(found: Sequence[ProbePart], steps: int, progress: Progress) -> Fin
 
 
 def _run_part(
-    part: ProbePart, steps: int, findings: Findings, before: float, progress: Progress
+    part: ProbePart, steps: int, findings: Findings, before: float, progress: PartProgress
 ) -> str | None:
     """Run a part, ``before`` seconds after the estimated start; return the reason of a failure."""
     lines = count(1)

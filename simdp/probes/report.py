@@ -27,7 +27,7 @@ SIMILAR = 0.05
 Plain = dict[str, Any]
 
 
-class Prediction(NamedTuple):
+class SimulatedStep(NamedTuple):
     """A measured step and the simulated one."""
 
     scenario: str  # its name
@@ -37,7 +37,7 @@ class Prediction(NamedTuple):
     is_predicted: bool  # whether nothing was calibrated on it
 
 
-class StepRow(NamedTuple):
+class ReportedStep(NamedTuple):
     """The parts of a step without DDP; times in seconds, memory in bytes, None where there is none.
 
     Attributes
@@ -77,7 +77,7 @@ class StepRow(NamedTuple):
         return "host" if share >= HOST_BOUND else "both" if share > DEVICE_BOUND else "device"
 
 
-def step_rows(found: Findings) -> list[StepRow]:
+def step_rows(found: Findings) -> list[ReportedStep]:
     """Return the steps of all models, precisions and micro-batches that fit into memory."""
     return [
         _row(model, precision, step)
@@ -93,9 +93,9 @@ def _steps(found: Findings) -> Iterator[tuple[str, str, Plain]]:
                 yield name, precision, step
 
 
-def _row(model: str, precision: str, step: Plain) -> StepRow:
+def _row(model: str, precision: str, step: Plain) -> ReportedStep:
     memory, host = step.get("memory", {}), step.get("host", {})
-    return StepRow(
+    return ReportedStep(
         model,
         precision,
         step["microbatch"],
@@ -116,7 +116,7 @@ def _parsed(text: str | None, dimension: str) -> float | None:
 # Report ------------------------------------------------------------------------------------------
 
 
-def report(found: Findings, predictions: Sequence[Prediction], seconds: float) -> str:
+def report(found: Findings, predictions: Sequence[SimulatedStep], seconds: float) -> str:
     """Format the report of some findings, which took ``seconds``."""
     sections = [
         _machine(found, seconds),
@@ -189,7 +189,7 @@ def _of_steps(found: Findings) -> list[str]:
     return lines + (_wrapped(f"did not fit into memory: {'; '.join(full)}") if full else [])
 
 
-def _of_profiles(rows: Sequence[StepRow]) -> list[str]:
+def _of_profiles(rows: Sequence[ReportedStep]) -> list[str]:
     """Format what of each step is in no layer's profile, and what a profile has too much."""
     rows = [row for row in rows if row.layers is not None]
     if not rows:
@@ -222,7 +222,7 @@ def _of_profiles(rows: Sequence[StepRow]) -> list[str]:
     return lines
 
 
-def _named(rows: Sequence[StepRow]) -> str:
+def _named(rows: Sequence[ReportedStep]) -> str:
     return "; ".join(f"{row.model}, {row.precision}, {row.microbatch}" for row in rows)
 
 
@@ -274,7 +274,7 @@ def _of_ddp(found: Findings) -> list[str]:
     )
 
 
-def _of_predictions(predictions: Sequence[Prediction]) -> list[str]:
+def _of_predictions(predictions: Sequence[SimulatedStep]) -> list[str]:
     """Format simulated beside measured steps."""
     if not predictions:
         return []

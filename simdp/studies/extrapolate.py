@@ -96,7 +96,7 @@ class ExtrapolationRequest:
 
 
 @dataclass(frozen=True)
-class Recording:
+class SourceRecording:
     """A recorded step: its scenario as plain data, and its times."""
 
     step: RecordedStep
@@ -127,7 +127,7 @@ def recording_of_traces(
     device: str | None = None,
     microbatch: int = 1,
     gradients: float | None = None,
-) -> Recording:
+) -> SourceRecording:
     """Make a recording of profiler traces; its profile is written to ``folder``.
 
     Parameters
@@ -176,7 +176,7 @@ def recording_of_traces(
     )
     has_hooks = any(len(trace.collectives) for trace in traces)
     remarks = tuple(_trace_remarks(found, microbatch))
-    return Recording(step, raw, folder, machine, remarks, has_hooks)
+    return SourceRecording(step, raw, folder, machine, remarks, has_hooks)
 
 
 LEAST_GRADIENTS = 8.0
@@ -207,7 +207,7 @@ def recording_of_scenario(
     source: str | None = None,
     step_time: float | None = None,
     device: str | None = None,
-) -> Recording:
+) -> SourceRecording:
     """Make a recording of a scenario, on its own number of GPUs.
 
     Parameters
@@ -258,7 +258,7 @@ def recording_of_scenario(
         metrics["throughput_samples_per_s"],
     )
     machine = raw["cluster"].get("machine")
-    return Recording(step, raw, file.parent, machine if isinstance(machine, str) else None)
+    return SourceRecording(step, raw, file.parent, machine if isinstance(machine, str) else None)
 
 
 def _alone(scenario: Scenario, raw: Raw, base: Path) -> Scenario:
@@ -325,7 +325,7 @@ class PlannedPoint:
 class Points:
     """Makes the scenarios of all points."""
 
-    def __init__(self, recording: Recording, request: ExtrapolationRequest) -> None:
+    def __init__(self, recording: SourceRecording, request: ExtrapolationRequest) -> None:
         self.recording, self.request = recording, request
         self.machines = list(request.machines) or [recording.default_machine]
         self.remarks = list[str]()
@@ -453,7 +453,7 @@ class Extrapolated:
 
 
 def extrapolate(
-    recording: Recording,
+    recording: SourceRecording,
     request: ExtrapolationRequest,
     *,
     executor: PointExecutor,
@@ -464,7 +464,7 @@ def extrapolate(
 
     Parameters
     ----------
-    recording : Recording
+    recording : SourceRecording
         From traces, a script or a scenario.
     request : ExtrapolationRequest
         Machines, numbers of GPUs and strategies.
@@ -502,7 +502,7 @@ Played = Sequence[tuple[PlannedPoint, Result | Failed | None]]
 
 
 def _point(
-    recording: Recording, planned: PlannedPoint, result: Result | Failed | None
+    recording: SourceRecording, planned: PlannedPoint, result: Result | Failed | None
 ) -> ExtrapolatedPoint:
     kind = str(kind_of({"strategy": planned.strategy}))
     point = ExtrapolatedPoint(Path(planned.machine).stem, planned.gpus, kind)
@@ -535,7 +535,7 @@ def _point(
     )
 
 
-def _is_scaled(recording: Recording, scenario: Scenario) -> bool:
+def _is_scaled(recording: SourceRecording, scenario: Scenario) -> bool:
     """Whether a point's compute was measured on another device."""
     device = recording.step.device
     return device is not None and any(one.name != device for one in scenario.cluster.devices())
@@ -556,7 +556,7 @@ def _best(points: Sequence[ExtrapolatedPoint]) -> dict[str, int]:
 
 
 def _remarks(
-    recording: Recording, played: Played, points: Sequence[ExtrapolatedPoint]
+    recording: SourceRecording, played: Played, points: Sequence[ExtrapolatedPoint]
 ) -> Iterator[str]:
     """Yield scaled devices, and points that do not fit."""
     old = recording.step.device

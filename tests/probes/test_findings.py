@@ -12,7 +12,7 @@ from simdp.cli import run_command_line
 from simdp.files import read_yaml
 from simdp.probes import collectives, findings, report
 from simdp.probes.findings import Failure, Findings
-from simdp.probes.report import Prediction
+from simdp.probes.report import SimulatedStep
 from simdp.scenario import load_scenario
 from simdp.units import parse
 
@@ -286,9 +286,9 @@ def collectives_of(found):
 
 def test_predictions_are_beside_the_measured_steps(of_cpu):
     points = [
-        Prediction("a", "world_size 1", 10e-3, 10e-3, False),
-        Prediction("a", "world_size 2", 10e-3, 11e-3, True),
-        Prediction("b", "world_size 2", 10e-3, 7e-3, True),
+        SimulatedStep("a", "world_size 1", 10e-3, 10e-3, False),
+        SimulatedStep("a", "world_size 2", 10e-3, 11e-3, True),
+        SimulatedStep("b", "world_size 2", 10e-3, 7e-3, True),
     ]
     text = shown(of_cpu, points)
     assert row(text, "b", "world_size", "2") == ["predicted", "10", "7", "-30.0", "%"]

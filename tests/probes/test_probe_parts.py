@@ -281,7 +281,7 @@ def test_ddp_takes_the_largest_microbatch_that_fits_beside_its_replicas():
 
 def test_parts_run_in_order_and_one_that_fails_leaves_the_others():
     moved, finished = [], []
-    progress = plan.Progress(moved.append, lambda *given: finished.append(given))
+    progress = plan.PartProgress(moved.append, lambda *given: finished.append(given))
 
     def good(steps, found):
         arguments.progress("half")
@@ -317,7 +317,7 @@ def test_a_defect_of_the_probe_is_not_hidden():
     def run(steps, found):
         raise KeyError("defect")
 
-    progress = plan.Progress(lambda done: None, lambda *given: None)
+    progress = plan.PartProgress(lambda done: None, lambda *given: None)
     with pytest.raises(KeyError):
         plan.run_parts([ProbePart("a", 1.0, 0.0, 1, run)], 4, progress)
 

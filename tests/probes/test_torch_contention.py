@@ -10,7 +10,7 @@ import pytest
 from simdp.files import read_yaml
 from simdp.probes import contention, zoo
 from simdp.probes.arguments import ProbeError
-from simdp.probes.contention import Held, Holder
+from simdp.probes.contention import BesideBlocks, Holder
 
 torch = pytest.importorskip("torch")
 
@@ -127,7 +127,7 @@ def test_work_is_timed_beside_blocks_at_a_rate(holder, monkeypatch):
     monkeypatch.setattr(Event, "instants", iter([1.0, 3.5]))
     held = holder.time(lambda: done.append("work"), 2, 50e9)
     assert done == ["work"]
-    assert held == Held(2.5e-3, 2 * 3 * 64 * 2 / 1e-6)
+    assert held == BesideBlocks(2.5e-3, 2 * 3 * 64 * 2 / 1e-6)
     # 64 bytes read and 64 written by each of two blocks at every tick make up 50 GB/s
     assert holder.library.launches == [(2, 4, int(2e9 * 64 * 2 / 50e9), 5_000_000_000)]
     assert holder.stop.item() == 1
@@ -136,7 +136,7 @@ def test_work_is_timed_beside_blocks_at_a_rate(holder, monkeypatch):
 
 def test_blocks_may_wait_only_and_work_may_be_alone(holder, monkeypatch):
     monkeypatch.setattr(Event, "instants", iter([0.0, 1.0, 0.0, 1.0]))
-    assert holder.time(lambda: None, 0, 0.0) == Held(1e-3, 0)
+    assert holder.time(lambda: None, 0, 0.0) == BesideBlocks(1e-3, 0)
     assert holder.library.launches == []
     holder.time(lambda: None, 4, 0.0)
     assert holder.library.launches[0][2] == 0
@@ -170,7 +170,7 @@ def test_every_kind_of_work_runs_and_models_come_last(monkeypatch):
 def test_rows_compare_the_median_beside_blocks_with_that_alone(capsys):
     times = {0: iter([9, 9, 2.0, 1.0, 3.0]), 4: iter([3.0, 4.0, 3.0])}
     holder = SimpleNamespace(
-        time=lambda work, blocks, rate: Held(next(times[blocks]) / 1e3, blocks * 10e9)
+        time=lambda work, blocks, rate: BesideBlocks(next(times[blocks]) / 1e3, blocks * 10e9)
     )
     args = SimpleNamespace(blocks=[4], rates=[50e9])
     assert contention._measure(holder, "product", None, args) == [
@@ -190,7 +190,9 @@ def test_the_record_has_the_machine_its_figures_and_a_row_for_each_case(
     freed = []
     monkeypatch.setattr(shutil, "which", lambda name: name if name != "nvcc" else None)
     monkeypatch.setattr(contention, "_compile", lambda nvcc, folder: nvcc)
-    holder = SimpleNamespace(time=lambda work, blocks, rate: Held(work() * (1 + blocks), rate))
+    holder = SimpleNamespace(
+        time=lambda work, blocks, rate: BesideBlocks(work() * (1 + blocks), rate)
+    )
     monkeypatch.setattr(contention, "Holder", lambda library, blocks, device: holder)
     monkeypatch.setattr(contention, "_works", lambda *given: iter([("sleep", lambda: 1e-3)]))
     monkeypatch.setattr(devices, "machine", lambda device, threads: {"gpu": "A GPU"})

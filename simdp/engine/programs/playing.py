@@ -75,10 +75,8 @@ class GroupTimes:
         """Relative increase of work's duration beside a collective; ``root`` is a place."""
         key = (collective, nbytes, root)
         if key not in self._slowdowns:
-            cost, asked = (
-                self._collectives.cost_of(collective),
-                getattr(self._collectives, collective),
-            )
+            cost = self._collectives.cost_of(collective)
+            asked = getattr(self._collectives, collective)
             timed = cost.timed and cost.problem_with(collective, self._wiring) is None
 
             def alone(size: float) -> float:
