@@ -130,6 +130,16 @@ COMMANDS = {
             "diagnose --step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb --model bert-large",
         ),
     ),
+    "audit": Command(
+        "audit:command",
+        "Compare training on several ranks with one device, and find the cause of a difference.",
+        (
+            "audit uneven_shards",
+            "audit --set workload.sync_batchnorm=true --exact sync_batchnorm",
+            "audit --allow loss_mean_of_rank_means --json scenario.yaml",
+            "audit --ranks 1,2,4 train.py",
+        ),
+    ),
     "replay": Command(
         "replay:replay",
         "Write a scenario from profiler traces: the same step, for any number of ranks.",

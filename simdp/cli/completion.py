@@ -59,12 +59,18 @@ def _left_out() -> Iterable[str]:
     return BY
 
 
+def _causes() -> Iterable[str]:
+    from simdp.results.audit import CAUSES
+
+    return CAUSES
+
+
 SCENARIOS: Complete = _scenarios
 MACHINES = _from(_stems("cluster/machines"))
 DEVICES = _from(_stems("cluster/devices"))
 MODELS = _from(_stems("workload/models/presets"))
-STRATEGIES, PRECISIONS, FAMILIES, LEFT_OUT = map(
-    _from, (_strategies, _precisions, _families, _left_out)
+STRATEGIES, PRECISIONS, FAMILIES, LEFT_OUT, CAUSES = map(
+    _from, (_strategies, _precisions, _families, _left_out, _causes)
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from simdp.results.result import as_json
 
@@ -40,6 +40,38 @@ LegitimateCause = Literal[
 ]
 """Causes of a difference that data parallelism has by design; the last four are of scenarios."""
 
+CAUSES: dict[str, str] = {
+    "collectives_differ": "ranks call other collectives, or in another order",
+    "unused_parameters": "the loss of a rank does not depend on some parameters",
+    "different_seed_split": "ranks split the data by different seeds",
+    "same_data_on_every_rank": "every rank reads the same samples",
+    "set_epoch_missing": "set_epoch is never called, so that all epochs have one order",
+    "unsynchronised_parameters": "ranks have different parameters or buffers",
+    "bypassed_ddp": "gradients are not reduced over the ranks",
+    "loss_mean_of_rank_means": "the loss is a mean of each rank's mean",
+    "loss_sum_not_averaged": "gradients are divided as means, or not, but the loss is no mean",
+    "accumulation_not_divided": "micro-batches are added, not averaged",
+    "clip_before_average": "each rank clips its own gradients",
+    "schedule_steps_with_world_size": "the schedule counts other steps with more ranks",
+    "resume_sampler_position": "after resuming, the sampler starts elsewhere",
+    "resume_optimizer_state": "after resuming, optimizer, schedule, scaler or generators differ",
+    "metric_averaged_wrongly": "a metric is not the mean over all samples",
+    "unexplained": "no experiment explains the difference",
+    "batchnorm_local_statistics": "batch norm normalises each rank's samples alone",
+    "dropout_streams": "dropout draws by rank, not by sample",
+    "sampler_padding_duplicates": "the sampler repeats samples, to give every rank as many",
+    "last_batch_smaller": "the last batch of an epoch is smaller, or of fewer ranks",
+    "rounding": "rounding, which vanishes in float64",
+    "compressed_gradients": "gradients are compressed",
+    "stale_gradients": "gradients are of older weights",
+    "local_updates": "ranks update their own weights, and average them later",
+    "dropped_ranks": "gradients of late ranks are dropped",
+}
+"""Every cause, in a sentence."""
+
+LEGITIMATE: frozenset[str] = frozenset(get_args(LegitimateCause))
+"""Causes that are legitimate without `--allow`."""
+
 Status = Literal["ok", "differ", "allowed", "not checked"]
 """Outcome of a check; allowed: it differs by legitimate or allowed causes only."""
 
@@ -58,6 +90,9 @@ class Finding:
     proof: str  # the experiment: what was changed, and the difference that was left
     remedy: str = ""
     allowed: bool = False  # by --allow
+    text: str = ""  # the cause in a sentence with figures; empty: that of `CAUSES`
+    topic: str = ""  # of the check that shows it; empty: by the cause
+    point: str = ""  # of a scenario's sweep
 
     @property
     def wrong(self) -> bool:
@@ -72,6 +107,7 @@ class Check:
     topic: str  # samples, initial weights, forward, gradients, clipping, update, ...
     status: Status
     text: str  # a sentence with figures
+    point: str = ""  # of a scenario's sweep
 
 
 @dataclass(frozen=True)
@@ -84,6 +120,7 @@ class Experiment:
     after: float  # relative difference with the change
     bound: float  # that rounding explains
     seconds: float | None = None  # CPU; None where not measured
+    point: str = ""  # of a scenario's sweep
 
     @property
     def explains(self) -> bool:
@@ -101,6 +138,7 @@ class TensorRow:
     ranks: tuple[int, int]  # numbers of ranks that are compared
     size: float  # relative difference in the 2-norm
     bound: float  # that rounding explains
+    point: str = ""  # of a scenario's sweep
 
 
 @dataclass(frozen=True)
@@ -112,6 +150,7 @@ class SampleRow:
     step: int
     epoch: int
     samples: tuple[int, ...]  # indices into the data set; numbers by content where it has none
+    point: str = ""  # of a scenario's sweep
 
 
 @dataclass(frozen=True)
@@ -131,6 +170,8 @@ class AuditReport:
     tensors: tuple[TensorRow, ...] = ()
     ledger: tuple[SampleRow, ...] = ()
     notes: tuple[str, ...] = field(default=())  # how the batch was given, what ran eager
+    batch: int | None = None  # samples of a step; None where steps or points differ
+    samples: int | None = None  # of the data set; None where it has no length
 
     @property
     def same(self) -> bool:
@@ -144,8 +185,13 @@ class AuditReport:
             "same": self.same,
             "ranks": list(self.ranks),
             "steps": self.steps,
+            "batch": self.batch,
             "findings": [asdict(finding) for finding in self.findings],
-            "samples": {"seen_twice": self.seen_twice, "missed": self.missed},
+            "samples": {
+                "seen_twice": self.seen_twice,
+                "missed": self.missed,
+                "of": self.samples,
+            },
             "resume": {"same": self.resume_same, "step": self.resume_step},
             "checks": [asdict(check) for check in self.checks],
             "experiments": [asdict(one) | {"explains": one.explains} for one in self.experiments],

@@ -1,0 +1,252 @@
+"""``audit``: training of a script or a scenario, held against one device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from simdp.cli.commands import COMMANDS
+from simdp.cli.common import CHECK_FAILED, overrides_of, say, terminal_width
+from simdp.cli.completion import CAUSES, SCENARIOS
+
+if TYPE_CHECKING:
+    from simdp.results.audit import AuditReport
+
+WIDEST = 100
+"""Most columns of the table."""
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCRIPT.py|SCENARIO",
+        help="A torch script; or a YAML file, a saved result.json, or a name of `list scenarios`.",
+        autocompletion=SCENARIOS,
+    ),
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments of the script.")
+]
+Ranks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="1,2,4",
+        help="Numbers of ranks that share a global batch; 4:2 of a script resumes on another "
+        "number [1,2,4; of a scenario 1 and its own].",
+    ),
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Compute in float64, so that rounding hides nothing.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CAUSE", help="A cause that is intended; may be repeated.", autocompletion=CAUSES
+    ),
+]
+BatchArg = Annotated[
+    str | None,
+    typer.Option(
+        metavar='"--batch-size {per_rank}"',
+        help="Script: argument that sets the samples of a rank, or {global_batch} of all.",
+    ),
+]
+SaveArg = Annotated[
+    str | None,
+    typer.Option(
+        metavar='"--save {checkpoint}"', help="Script: argument that writes a checkpoint."
+    ),
+]
+ResumeArg = Annotated[
+    str | None,
+    typer.Option(metavar='"--resume {checkpoint}"', help="Script: argument that resumes from one."),
+]
+AtStep = Annotated[
+    int | None, typer.Option(min=1, help="Script: step after which it stops and resumes.")
+]
+Module = Annotated[
+    bool, typer.Option("--module", "-m", help="SCRIPT is a module, as of python -m.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Scenario: set a dotted key first."),
+]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option(min=1, help="Optimizer steps to compare [8 of a script; of a scenario by size]."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, only.")]
+
+command = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Given(NamedTuple):
+    """Options of the command line."""
+
+    ranks: str | None
+    exact: bool
+    allow: list[str]
+    max_steps: int | None
+
+
+@command.command(
+    name="audit",
+    epilog=COMMANDS["audit"].epilog,
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+)
+def audit(
+    target: Target,
+    arguments: Arguments = None,
+    ranks: Ranks = None,
+    exact: Exact = False,
+    allow: Allow = None,
+    batch_arg: BatchArg = None,
+    save_arg: SaveArg = None,
+    resume_arg: ResumeArg = None,
+    at_step: AtStep = None,
+    module: Module = False,
+    settings: Settings = None,
+    max_steps: MaxSteps = None,
+    as_json: AsJson = False,
+) -> int:
+    """Compare training on several ranks with one device, and find the cause of a difference."""
+    given = Given(ranks, exact, check_causes(allow or []), max_steps)
+    of_script = {
+        "--batch-arg": batch_arg,
+        "--save-arg": save_arg,
+        "--resume-arg": resume_arg,
+        "--at-step": at_step,
+    }
+    if module or target.endswith(".py"):
+        refuse_settings(settings)
+        found = _script(target, arguments or [], module, given, of_script)
+    else:
+        refuse_script_options(target, arguments or [], of_script)
+        found = _scenario(target, given, settings)
+    if as_json:
+        sys.stdout.write(found.to_json())
+    else:
+        from simdp.reports import audit_table
+
+        say(audit_table.page(found, min(terminal_width(), WIDEST)))
+    return 0 if found.same else CHECK_FAILED
+
+
+def check_causes(allow: list[str]) -> list[str]:
+    """Refuse names that are no cause.
+
+    Raises
+    ------
+    ScenarioError
+        With the known causes.
+    """
+    from simdp.errors import ScenarioError, unknown_name
+    from simdp.results.audit import CAUSES
+
+    wrong = [cause for cause in allow if cause not in CAUSES]
+    if wrong:
+        raise ScenarioError([f"--allow: {unknown_name('cause', one, [*CAUSES])}" for one in wrong])
+    return allow
+
+
+def refuse_settings(settings: list[str] | None) -> None:
+    """Refuse ``--set`` with a script.
+
+    Raises
+    ------
+    ScenarioError
+        If it is given.
+    """
+    from simdp.errors import ScenarioError
+
+    if settings:
+        raise ScenarioError(
+            [f"--set {settings[0]}: is for scenarios; give a script its own arguments behind it."]
+        )
+
+
+def refuse_script_options(
+    target: str, arguments: list[str], of_script: dict[str, str | int | None]
+) -> None:
+    """Refuse options and arguments that only scripts have.
+
+    Raises
+    ------
+    ScenarioError
+        With a line for each.
+    """
+    from simdp.errors import ScenarioError
+
+    wrong = [
+        f"{option}: is for scripts, but {target} is a scenario; leave it out."
+        for option, value in of_script.items()
+        if value is not None
+    ]
+    if arguments:
+        wrong.append(
+            f"{' '.join(arguments)}: arguments are for scripts, but {target} is a scenario; "
+            "options stand before it, keys are set by --set."
+        )
+    if wrong:
+        raise ScenarioError(wrong)
+
+
+def _scenario(target: str, given: Given, settings: list[str] | None) -> AuditReport:
+    """Audit a scenario."""
+    from simdp.studies.audit import audit_scenario
+
+    return audit_scenario(
+        Path(target),
+        overrides_of(settings),
+        ranks=None if given.ranks is None else numbers_of_ranks(given.ranks),
+        exact=given.exact,
+        allow=given.allow,
+        max_steps=given.max_steps,
+    )
+
+
+def numbers_of_ranks(said: str) -> list[int]:
+    """Read numbers of ranks, as 1,2,4.
+
+    Raises
+    ------
+    ScenarioError
+        If one is not a number of at least 1.
+    """
+    from simdp.errors import ScenarioError
+
+    parts = [part.strip() for part in said.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ScenarioError(
+            [f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4."]
+        )
+    return sorted({int(part) for part in parts})
+
+
+def _script(
+    script: str,
+    arguments: list[str],
+    module: bool,
+    given: Given,
+    of_script: dict[str, str | int | None],
+) -> AuditReport:
+    """Audit a torch script."""
+    from simdp.cli.torchrun import torch_there
+
+    torch_there("audit")
+    return audit_script(script, arguments, module, given, of_script)
+
+
+def audit_script(
+    script: str,
+    arguments: list[str],
+    module: bool,
+    given: Given,
+    of_script: dict[str, str | int | None],
+) -> AuditReport:
+    """Run a script on virtual ranks and compare the runs."""
+    from simdp.errors import ScenarioError
+
+    raise ScenarioError([f"{script}: audit of scripts is not there yet; give a scenario."])
