@@ -64,6 +64,7 @@ HOMES = {
         "cli",
         "reports.batch_table",
         "reports.collective_table",
+        "reports.audit_table",
         "reports.diagnosis_table",
         "reports.difference_table",
         "reports.job_table",
