@@ -38,7 +38,10 @@ from simdp.studies.validate.leave_out import leave_out
 
 FOLDER = Path(__file__).parents[1] / "scenarios" / "validation"
 
-SERIES = ("pytorch-ddp-2026", "torch-ddp", "nvidia", "torchtitan", "lambda", "dlperf", "hkbu")
+SERIES = (
+    *("pytorch-ddp-2026", "marenostrum", "torch-ddp", "nvidia", "torchtitan", "lambda", "dlperf"),
+    "hkbu",
+)
 
 FIRST = {"torchtitan": 8}
 """GPUs of the first row, where it is not one."""

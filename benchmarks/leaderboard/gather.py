@@ -37,7 +37,7 @@ SCENARIOS = Path(__file__).parents[2] / "scenarios" / "validation"
 Record = dict[str, Any]
 
 
-LATER = ("dataparallel", "memory", "pytorch-ddp-2026", "sia/sia-quad_bert.yaml")
+LATER = ("dataparallel", "marenostrum", "memory", "pytorch-ddp-2026", "sia/sia-quad_bert.yaml")
 """Folders and files of scenarios that are not among the points yet, or have no times."""
 
 
