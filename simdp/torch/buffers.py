@@ -10,8 +10,10 @@ go from all inputs to all outputs at once.
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,11 +81,40 @@ def _array(tensor: Any, call: str) -> Array:
                 raise ValueError(f"{call}: Tensors must be contiguous")
             memory = memory.as_strided((memory.numel(),), (1,), memory.storage_offset())
         memory = memory.view(-1)
-        try:
-            found: Array = _NUMPY(memory)
-        except TypeError:
-            found = _NUMPY(memory.view(_BYTES[memory.element_size()]))
-        return found
+        dtype = _dtype(memory.dtype)
+        if memory.is_conj() or memory.is_neg() or not memory.numel():
+            return _NUMPY(memory) if memory.numel() else np.empty(0, dtype)
+        return _view(memory, dtype)
+
+
+@cache
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    """Return NumPy's dtype of a torch dtype; that of integers of its size, if there is none."""
+    empty = torch.empty(0, dtype=dtype)
+    try:
+        return _NUMPY(empty).dtype
+    except TypeError:
+        return _NUMPY(empty.view(_BYTES[empty.element_size()])).dtype
+
+
+def _view(memory: Any, dtype: np.dtype[Any]) -> Array:
+    """Return the memory of a flat tensor as an array.
+
+    torch's own ``numpy()`` forbids to resize the storage from then on, which FSDP does to free it.
+    """
+    nbytes = memory.numel() * memory.element_size()
+    raw: Any = (ctypes.c_char * nbytes).from_address(memory.data_ptr())
+    raw.owner = memory
+    found = np.frombuffer(raw, dtype)
+    storage = memory.untyped_storage()
+    storage.views = [view for view in getattr(storage, "views", ()) if view() is not None]
+    storage.views.append(weakref.ref(found))
+    return found
+
+
+def in_use(storage: Any) -> bool:
+    """Return whether a pending call reads or writes a storage's memory."""
+    return any(view() is not None for view in getattr(storage, "views", ()))
 
 
 def of(tensors: Sequence[Any], call: str) -> list[Buffer]:

@@ -329,6 +329,7 @@ class ProgramGroup:
         """Compute every place's outputs from the present inputs."""
         if call.exchange is not None:
             call.exchange(call.given)
+            call.given = [NOTHING] * len(self.ranks)  # it is not used any more
         if call.exchange is not None or call.collective is None:
             return [()] * len(self.ranks)
         given: Sequence[CallArguments] = call.given

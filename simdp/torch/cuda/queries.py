@@ -222,10 +222,14 @@ def _refused(name: str, instead: str) -> Any:
     return type(name.rpartition(".")[2], (), {"__new__": refuse})
 
 
+GRAPHS = (
+    "leave the graph out (torchtitan: --training.disable_cuda_graphs), and set "
+    "workload.cuda_graphs in a scenario to price one"
+)
+
 REFUSED = {
-    "CUDAGraph": "leave the graph out, and set workload.cuda_graphs in a scenario to price one",
-    "graph": "leave the graph out, and set workload.cuda_graphs in a scenario to price one",
-    "make_graphed_callables": "leave the graphs out",
+    "CUDAGraph": GRAPHS,
+    "graph": GRAPHS,
     "ExternalStream": "take torch.cuda.Stream()",
     "CUDAPluggableAllocator": "leave torch's own allocator",
     "change_current_allocator": "leave torch's own allocator",
@@ -263,6 +267,7 @@ def patch(patches: Patches) -> None:
     patches.put(cuda, "is_current_stream_capturing", lambda: False)
     patches.put(cuda.nccl, "version", lambda: NCCL_VERSION)
     patches.put(cuda.nccl, "is_available", lambda tensors: True)
+    patches.wrap(cuda, "make_graphed_callables", _ungraphed)
     patches.put(torch.version, "cuda", torch.version.cuda or "12.8")
     for name, instead in REFUSED.items():
         patches.put(cuda, name, _refused(f"torch.cuda.{re.sub('^_', '', name)}", instead))
@@ -320,12 +325,35 @@ def _without_rpc(original: Callable[..., Any]) -> Callable[..., Any]:
     return init_rpc
 
 
-def _remark() -> None:
-    warnings.warn(
-        "torch.compile: operators run one by one here, with the times and memory of eager mode; "
-        "workload.compile in a scenario prices fused kernels.",
-        stacklevel=3,
-    )
+def _remark(text: str) -> None:
+    """Warn once in each rank."""
+    said = here("compile").rank.state.setdefault("remarks", set())
+    if text not in said:
+        said.add(text)
+        warnings.warn(text, stacklevel=3)
+
+
+COMPILED = (
+    "torch.compile: operators run one by one here, with the times and memory of eager mode; "
+    "workload.compile in a scenario prices fused kernels."
+)
+
+GRAPHED = (
+    "torch.cuda.make_graphed_callables: operators are launched one by one here, with the times of "
+    "eager mode; workload.cuda_graphs in a scenario prices graphs."
+)
+
+
+def _ungraphed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the callables as they are: the same numbers, at the times of eager mode."""
+
+    def make_graphed_callables(callables: Any, *args: Any, **options: Any) -> Any:
+        if machine() is None:
+            return original(callables, *args, **options)
+        _remark(GRAPHED)
+        return callables
+
+    return make_graphed_callables
 
 
 def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -334,7 +362,7 @@ def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile(model: Any = None, **options: Any) -> Any:
         if machine() is None:
             return original(model, **options)
-        _remark()
+        _remark(COMPILED)
         return (lambda function: function) if model is None else model
 
     return compile
@@ -345,6 +373,6 @@ def _left(original: Callable[..., Any]) -> Callable[..., Any]:
         if machine() is None:
             original(self, *args, **options)
         else:
-            _remark()
+            _remark(COMPILED)
 
     return compile

@@ -9,6 +9,8 @@ import torch
 from torch import serialization
 from torch.utils import _device
 
+from simdp.errors import ProgramError
+from simdp.torch.buffers import in_use
 from simdp.torch.cuda.machine import NOT_REQUESTED, Patches, VirtualMachine, machine
 from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, inner_of, moved, place_of
 
@@ -585,6 +587,11 @@ def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _resized(original: Callable[..., Any]) -> Callable[..., Any]:
     def resize_(self: Any, size: int) -> Any:
+        if size != self.nbytes() and in_use(self):
+            raise ProgramError(
+                "UntypedStorage.resize_: a pending collective or message uses this memory; wait "
+                "for its work first."
+            )
         if self.block is not None:
             self.block.resize(size)
         return original(self, size)

@@ -103,6 +103,14 @@ def test_streams_run_beside_each_other_and_wait_for_each_other(here):
     assert not side.is_capturing()
 
 
+def test_callables_to_graph_run_as_they_are(here):
+    model = torch.nn.Linear(3, 2).cuda()
+    x = torch.ones(4, 3, device="cuda")
+    with pytest.warns(UserWarning, match=r"make_graphed_callables: operators are launched one by"):
+        graphed = torch.cuda.make_graphed_callables((model, torch.relu), ((x,), (x,)))
+    assert graphed == (model, torch.relu)
+
+
 def test_what_no_virtual_device_has_is_refused(here):
     with pytest.raises(ProgramError, match=r"torch.cuda.CUDAGraph: virtual devices run no such"):
         torch.cuda.CUDAGraph()
