@@ -176,6 +176,23 @@ def test_what_scenarios_have_no_words_for_is_refused(recorded, how, told):
     assert "\n" not in str(caught.value)
 
 
+def test_flat_parameters_are_not_recorded(virtually, tmp_path):
+    text = """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    model = FullyShardedDataParallel(torch.nn.Linear(8, 8).cuda())
+    model(torch.ones(4, 8, device="cuda")).sum().backward()
+    """
+    with (
+        pytest.raises(SimdpError, match=r"^--record: FullyShardedDataParallel joins parameters"),
+        recording(tmp_path / "job.yaml", find("dgx-h100", 2, 2), Path("dgx-h100")),
+    ):
+        virtually(text)
+
+
 def test_autocast_to_float32_is_no_precision_of_a_scenario(virtually, tmp_path):
     path = tmp_path / "job.yaml"
     with recording(path, find("dgx-h100", 1, 1), Path("dgx-h100")):

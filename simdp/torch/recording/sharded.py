@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from simdp.errors import SimdpError
@@ -237,6 +237,12 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
         return {"kind": "data_parallel"}
     if is_cut(module):
         return strategy_of_units(module)
+    if any(isinstance(one, FullyShardedDataParallel) for one in module.modules()):
+        raise SimdpError(
+            "--record: FullyShardedDataParallel joins parameters into flat ones, which a recording "
+            "cannot tell apart; record the model under DDP, and set strategy: fsdp1 in the "
+            "scenario."
+        )
     if not isinstance(module, nn.parallel.DistributedDataParallel):
         return {"kind": "single"}
     found: dict[str, Any] = {"kind": "ddp"}
