@@ -6,7 +6,7 @@ inf, clip, step unless there was inf, update the scale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, isnan, nan, sqrt
 from typing import NamedTuple
 
@@ -56,7 +56,11 @@ class Trainer:
         Weights of forward; with master weights their rounded copies.
     stored : str
         Dtype in which weights are kept; their arrays have the workload's.
+    look : callable or None
+        Called with every rank's gradients before they are unscaled and clipped.
     """
+
+    look: Callable[[Sequence[Arrays]], None] | None = None
 
     def __init__(self, scenario: Scenario, drawn: list[Arrays]) -> None:
         self.workload, self.world_size = scenario.workload, scenario.cluster.world_size
@@ -227,6 +231,16 @@ class Trainer:
                 found[self._places[rank][name]] = pieces[rank][name].reshape(-1)
         return found
 
+    def whole_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
+        """Join copies of the gradients of rank 0's group, without the loss scale."""
+        ranks, found, scale = self._groups[0], dict[str, Array](), self.loss_scale(0)
+        for name, size in self._sizes.items():
+            first = next((gradients[rank][name] for rank in ranks if name in gradients[rank]), None)
+            if first is not None:
+                whole = first if first.size == size else self._whole(name, ranks, gradients)
+                found[name] = whole.reshape(self._shapes[name]) / first.dtype.type(scale)
+        return found
+
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
         """Load a state: each rank its own, or its piece of it.
 
@@ -270,6 +284,8 @@ class Trainer:
     ) -> list[UpdateResult | None]:
         """Run the optimizer of every active rank; unscaling and clipping change the gradients."""
         num_elements = self.workload.model.num_parameters()
+        if self.look is not None:
+            self.look(gradients)
 
         def measure(rank: int) -> tuple[float, bool]:
             return self._measured(rank, gradients[rank]) if active[rank] else (0.0, False)

@@ -352,6 +352,11 @@ class Learning(RecordsInterpreter):
         gradient_dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
         self._wire = numpy_dtype(gradient_dtype)
 
+    @property
+    def trainer(self) -> Trainer:
+        """The server's weights and its optimizer."""
+        return self._trainer
+
     def read(self, op: Op) -> None:
         """Ignore all operations: the server starts the workers' computation itself."""
         _LEARNING[type(op)]
