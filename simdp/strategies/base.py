@@ -22,6 +22,7 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.moved import advise
+from simdp.results.audit import Cause, LegitimateCause
 from simdp.spec import Spec
 from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
 from simdp.steps.ops import (
@@ -69,6 +70,33 @@ class ServerOptions(NamedTuple):
     updates: Literal["synchronous", "asynchronous"]
     backup: int
     max_staleness: int | None
+
+
+class Departure(NamedTuple):
+    """An option by which training differs from that of one device on the same batches.
+
+    Attributes
+    ----------
+    cause : Cause or LegitimateCause
+        Its name in an audit.
+    key : str
+        Dotted key of the option in a scenario.
+    text : str
+        A sentence: what the option does to gradients or weights.
+    without : dict of str to value
+        Dotted keys, with the values that train as one device does.
+    """
+
+    cause: Cause | LegitimateCause
+    key: str
+    text: str
+    without: dict[str, Any]
+
+
+WEIGHTED: dict[str, Any] = {"strategy.weight_by_shard": True}
+
+AVERAGED: dict[str, Any] = {"strategy": {"kind": "ddp", "weight_by_shard": True}}
+"""Gradients of all samples, averaged in every step."""
 
 
 class Strategy(Spec):
@@ -156,6 +184,15 @@ class Strategy(Spec):
     def server_options(self) -> ServerOptions | None:
         """Options of the parameter server; None without one."""
         return None
+
+    def departures(self, workload: Workload) -> list[Departure]:
+        """List the options by which this strategy trains differently from one device.
+
+        An option is listed where it may act; whether it does depends on the batches.
+        """
+        if self.weighs_by_shard is not False:
+            return []
+        return [of_weights(workload, WEIGHTED)]
 
     @property
     def precision_options(self) -> dict[str, Any]:
@@ -264,6 +301,16 @@ class Strategy(Spec):
     def num_updates(self, world_size: int, num_steps: int) -> int:
         """Return the optimizer's updates in these steps, which the learning rate follows."""
         return num_steps
+
+
+def of_weights(workload: Workload, without: dict[str, Any]) -> Departure:
+    """Return the departure of losses that are not weighted by the samples of each rank."""
+    key = "strategy.weight_by_shard"
+    if workload.loss.adds:
+        text = "each rank's loss is a sum, and the average over the ranks divides it by their number"
+        return Departure("loss_sum_not_averaged", key, text, without)
+    text = "the loss is a mean of each rank's mean, and ranks have different numbers of items"
+    return Departure("loss_mean_of_rank_means", key, text, without)
 
 
 def infers(strategy: Strategy | type[Strategy]) -> bool:

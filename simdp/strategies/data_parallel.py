@@ -29,6 +29,8 @@ from simdp.steps.ops import (
 from simdp.steps.partition import MiB
 from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
 from simdp.strategies.base import (
+    Departure,
+    of_weights,
     Execution,
     Strategy,
     fill_up,
@@ -102,6 +104,15 @@ class DataParallel(Strategy):
     @property
     def interpreter_lock(self) -> float:
         return self.gil
+
+    def departures(self, workload: Workload) -> list[Departure]:
+        if not self.loss_in_forward:
+            return []
+        return [
+            of_weights(workload, {"strategy.loss_in_forward": False})._replace(
+                key="strategy.loss_in_forward"
+            )
+        ]
 
     def host_of(self, workload: Workload, world_size: int) -> Host:
         return workload.host.of_one_process() if world_size > 1 else workload.host

@@ -26,6 +26,7 @@ from simdp.steps.ops import AllReduce, Copy, FillBucket, Hold, ScaleLoss, Take, 
 from simdp.steps.partition import Bucket, assign, limits, rules
 from simdp.steps.passes import Tags, backward, forward, send, send_buffers
 from simdp.strategies.base import (
+    Departure,
     Low,
     Strategy,
     broadcast_model,
@@ -438,6 +439,22 @@ class DDP(Strategy):
     def first_alike(self) -> int:
         return self.comm_hook.first_alike
 
+    def departures(self, workload: Workload) -> list[Departure]:
+        found = super().departures(workload)
+        if self.comm_hook.kind != "none":
+            key = "strategy.comm_hook"
+            text = f"gradients are sent {self.sent_as()}"
+            found.append(Departure(self.comm_hook.departure, key, text, {key: "none"}))
+        if self.backup_ranks:
+            text = f"gradients of the {self.backup_ranks} slowest ranks are dropped in every step"
+            without = {"strategy.backup_ranks": 0}
+            found.append(Departure("dropped_ranks", "strategy.backup_ranks", text, without))
+        if self.join and self.divide_by_initial_world_size:
+            text = "gradients are divided by all ranks, also where some have no samples any more"
+            key = "strategy.divide_by_initial_world_size"
+            found.append(Departure("last_batch_smaller", key, text, {key: False}))
+        return found
+
     def sent_as(self) -> str:
         hook = self.comm_hook
         if hook.kind == "none":
@@ -732,6 +749,13 @@ class Apex(Strategy):
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)
+
+    def departures(self, workload: Workload) -> list[Departure]:
+        found = super().departures(workload)
+        if not self.gradient_average:
+            key, text = "strategy.gradient_average", "gradients are summed over the ranks"
+            found.append(Departure("loss_sum_not_averaged", key, text, {key: True}))
+        return found
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], iteration: int

@@ -21,7 +21,7 @@ from simdp.steps.facts import Facts, Ops, StateTensor, StepContext, num_trainabl
 from simdp.steps.ops import Reserve, ScaleLoss, Update
 from simdp.steps.partition import MiB
 from simdp.steps.passes import backward, forward, send
-from simdp.strategies.base import Strategy, copies_charged, uneven
+from simdp.strategies.base import Departure, Strategy, copies_charged, uneven
 from simdp.strategies.ddp import Message, Reducer
 from simdp.workload import Workload
 
@@ -203,6 +203,13 @@ class Horovod(Strategy):
         if self.alpha is not None and self.estimate is not None:
             raise problem("estimate: alpha and bandwidth are given already; leave one of them out.")
         return self
+
+    def departures(self, workload: Workload) -> list[Departure]:
+        found = super().departures(workload)
+        if self.compression != "none":
+            key, text = "strategy.compression", f"gradients are sent as {self.compression}"
+            found.append(Departure("compressed_gradients", key, text, {key: "none"}))
+        return found
 
     def sent_as(self) -> str:
         return super().sent_as() if self.compression == "none" else f"as {self.compression}"

@@ -27,6 +27,7 @@ from simdp.steps.ops import (
 from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags
 from simdp.strategies.base import (
+    Departure,
     Strategy,
     copies_charged,
     divisors_of,
@@ -276,6 +277,12 @@ class LocalSGD(Strategy):
     def with_period(self, steps: int) -> Self:
         return self.model_copy(update={"local_steps": steps})
 
+    def departures(self, workload: Workload) -> list[Departure]:
+        text = f"ranks update their own weights before the average: {self.averaging()}"
+        weighs = {"kind": "ddp", "weight_by_shard": self.weight_by_shard}
+        local = Departure("local_updates", "strategy", text, {"strategy": weighs})
+        return [local, *super().departures(workload)]
+
     def averaging(self) -> str:
         periods = self.period_group_size_dict or {self.local_steps: "world"}
         words = {"node": " within a node", "world": ""}
@@ -410,6 +417,10 @@ class DiLoCo(Strategy):
 
     def with_period(self, steps: int) -> Self:
         return self.model_copy(update={"local_steps": steps})
+
+    def departures(self, workload: Workload) -> list[Departure]:
+        text = f"ranks update their own weights before the average: {self.averaging()}"
+        return [Departure("local_updates", "strategy", text, {"strategy": "ddp"})]
 
     def averaging(self) -> str:
         outer = self.outer_optimizer.model_dump(mode="json", exclude_defaults=True)

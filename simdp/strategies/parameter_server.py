@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from simdp.spec import Int, problem
 from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.strategies.base import (
+    AVERAGED,
+    Departure,
+    of_weights,
     Execution,
     ServerOptions,
     Strategy,
@@ -107,6 +110,18 @@ class ParameterServer(Strategy):
     @property
     def server_options(self) -> ServerOptions:
         return ServerOptions(self.server, self.updates, self.backup, self.max_staleness)
+
+    def departures(self, workload: Workload) -> list[Departure]:
+        found = list[Departure]()
+        if self.updates == "asynchronous":
+            text = "a gradient is applied when it arrives, to weights that others have changed"
+            key = "strategy.updates"
+            without = {key: "synchronous", "strategy.max_staleness": None}
+            found.append(Departure("stale_gradients", key, text, without))
+        if self.backup:
+            key, text = "strategy.backup", f"the {self.backup} slowest gradients are dropped"
+            found.append(Departure("dropped_ranks", key, text, {key: 0}))
+        return found or [of_weights(workload, AVERAGED)]
 
     def averaging(self) -> str:
         if self.updates == "asynchronous":

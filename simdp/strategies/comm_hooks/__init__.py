@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from simdp.family import Family
+from simdp.results.audit import Cause, LegitimateCause
 from simdp.spec import Spec, one_of
 from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import AllReduce, Hold, Op, Rounding
@@ -38,6 +39,9 @@ class CommHook(Spec):
     """
 
     kind: str
+
+    departure: ClassVar[Cause | LegitimateCause] = "compressed_gradients"
+    """Name in an audit of the difference from gradients that are averaged as they are."""
 
     def settled(self, base: Path) -> Self:
         """Return the same hook with its file read, if it has one.
@@ -144,6 +148,8 @@ class Noop(CommHook):
 
     Measures DDP without communication. Gradients are not averaged, nor divided.
     """
+
+    departure: ClassVar[Cause | LegitimateCause] = "bypassed_ddp"
 
     kind: Literal["noop"] = "noop"
 

@@ -1,0 +1,330 @@
+"""Runs a scenario and one device on the same samples, and compares every step.
+
+The bound of a difference comes from a second run of the one device, whose first weights are changed
+by up to one unit in the last place of the dtype that it computes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from simdp.arrays import Array
+from simdp.cluster import Cluster
+from simdp.engine.samples import BatchSamples
+from simdp.engine.stepwise import Arrays, Nudge, StepNumbers, batches_of, follow, steps_of
+from simdp.results.audit import SampleRow, TensorRow
+from simdp.rng import stream
+from simdp.scenario import Scenario
+from simdp.strategies import AnyStrategy
+from simdp.workload.precision import numpy_dtype
+from simdp.workload.sampling import SampleParts, StepBatches
+from simdp.workload.step_costs import forward_flops
+
+SAFETY = 8.0
+"""Rounding explains this many times the effect of a nudge."""
+
+FLOOR = 16.0
+"""Units in the last place that rounding always explains."""
+
+STAGES = ("forward", "gradient", "update", "buffer")
+"""What is compared, in order of cause; ``update``: the change of the weights since the start."""
+
+LOW = ("float16", "bfloat16")
+
+MAX_STEPS, LEAST_STEPS, MAX_FLOPS = 32, 4, 4e10
+"""Steps that are compared: at most, at least, and FLOPs of them on one device."""
+
+FAR = 64
+"""A step of another size, or the end of a period, is reached if it is among so many."""
+
+
+# One device ---------------------------------------------------------------------------------------
+
+
+def one_device(scenario: Scenario, num_samples: int) -> Scenario:
+    """Return the counterpart on one device, with micro-batches of all samples of a step.
+
+    Faults of any rank are injected there too.
+    """
+    workload = scenario.workload
+    faults = {fault.step: fault.model_copy(update={"rank": 0}) for fault in workload.inject}
+    changes: dict[str, Any] = {
+        "microbatch": num_samples,
+        "global_batch": None,
+        "grad_accum": 1,
+        "samples_per_rank": None,
+        "rebalance": None,
+        "gradient_noise": False,
+        "unused": {},
+        "inject": tuple(faults.values()),
+    }
+    if workload.sync_batchnorm:
+        changes["sync_batchnorm"] = False
+    device = scenario.cluster.device
+    cluster = {"world_size": 1, "device": device[0] if isinstance(device, list) else device}
+    return scenario.model_copy(
+        update={
+            "cluster": Cluster.model_validate(cluster),
+            "workload": workload.model_copy(update=changes),
+            "strategy": TypeAdapter(AnyStrategy).validate_python("single"),
+            "neighbours": [],
+            "target": None,
+        }
+    )
+
+
+def joined(batches: StepBatches) -> StepBatches:
+    """Return the samples of all ranks in a step as one micro-batch of one rank."""
+    parts = [part for parts in batches.micro for part in parts if len(part)]
+    order = np.concatenate(parts)
+    whole = SampleParts(order, np.zeros(1, dtype=np.int64), np.array([len(order)]))
+    return StepBatches([whole], np.array([[len(order)]]), batches.closes_epoch, batches.epoch)
+
+
+def unit(scenario: Scenario) -> float:
+    """Unit in the last place, relative to 1, of the lowest dtype of the compute."""
+    found = [scenario.workload.dtype, scenario.workload.precision.low]
+    found += _names(scenario.strategy.precision_options)
+    units = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+    return max(
+        units.get(name) or float(np.finfo(numpy_dtype(name)).eps) for name in found if name
+    )
+
+
+def _names(value: Any) -> list[str]:
+    """List the 16-bit dtypes in options."""
+    if isinstance(value, Mapping):
+        return [name for inner in value.values() for name in _names(inner)]
+    if hasattr(value, "model_dump"):
+        return _names(value.model_dump(mode="json"))
+    return [value] if value in LOW else []
+
+
+def nudge_by(eps: float, seed: int) -> Nudge:
+    """Return a nudge that changes every weight by a share of up to ``eps``, at random."""
+
+    def nudge(name: str, weight: Array) -> Array:
+        share = stream(seed, "audit", name).uniform(-eps, eps, weight.shape)
+        return (weight * (1.0 + share)).astype(weight.dtype)
+
+    return nudge
+
+
+def num_compared(scenario: Scenario, asked: int | None) -> int:
+    """Number of steps to compare.
+
+    At least one of each size that comes early, one behind each fault, and a whole period of the
+    strategy; more where a step needs few FLOPs.
+    """
+    n, workload, strategy = scenario.cluster.world_size, scenario.workload, scenario.strategy
+    num_steps = workload.num_steps(n, scenario.base)
+    if asked is not None:
+        return min(asked, num_steps)
+    shapes = workload.model.known_shapes()
+    flops = 3 * forward_flops(workload.graph, shapes).total * workload.samples_per_step(n)
+    affordable = min(int(MAX_FLOPS / max(flops, 1.0)), MAX_STEPS)
+    faults = [fault.step + 1 for fault in workload.inject]
+    period = strategy.first_alike + strategy.steps_together + 1
+    wanted = [LEAST_STEPS, affordable, *(step for step in (*faults, period) if step <= FAR)]
+    first: bytes | None = None
+    for number, batches in enumerate(islice(batches_of(scenario), FAR), 1):
+        first = first or batches.sizes.tobytes()
+        if batches.sizes.tobytes() != first:
+            wanted.append(number)
+            break
+    return min(max(wanted), num_steps)
+
+
+# Comparing ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Differences:
+    """Differences of a scenario from one device.
+
+    Attributes
+    ----------
+    world_size, steps : int
+        Ranks of the scenario, and compared steps.
+    rows : list of TensorRow
+        The first step of each value at which it differs by more than rounding, in order.
+    largest : dict of str to TensorRow
+        Of each stage the row whose size is largest relative to its bound.
+    replicas_differ : int or None
+        First step after which ranks have different weights.
+    diverged : int or None
+        First step whose loss is finite on neither side.
+    batch : int
+        Samples of the first step.
+    items : (int, int)
+        Least and most items that a rank's loss averages in a step.
+    is_uneven : bool
+        Whether a mean over ranks and micro-steps is not the mean over items.
+    ledger : list of SampleRow
+    """
+
+    world_size: int
+    steps: int = 0
+    rows: list[TensorRow] = field(default_factory=list)
+    largest: dict[str, TensorRow] = field(default_factory=dict)
+    replicas_differ: int | None = None
+    diverged: int | None = None
+    batch: int = 0
+    items: tuple[int, int] = (0, 0)
+    is_uneven: bool = False
+    ledger: list[SampleRow] = field(default_factory=list)
+
+    @property
+    def first(self) -> TensorRow | None:
+        """The first difference: of the first step, there the first stage, there the largest."""
+        key = (lambda row: (row.step, STAGES.index(row.stage), -row.size))
+        return min(self.rows, key=key, default=None)
+
+    @property
+    def worst(self) -> TensorRow | None:
+        """The value whose difference is largest relative to its bound."""
+        return max(self.largest.values(), key=lambda row: row.size / row.bound, default=None)
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether rounding explains all differences."""
+        return not self.rows and self.replicas_differ is None
+
+
+class Sides:
+    """Both sides of a comparison, step by step."""
+
+    def __init__(self, scenario: Scenario, num_steps: int) -> None:
+        self.scenario, n = scenario, scenario.cluster.world_size
+        self.found = Differences(n)
+        batches = list(islice(batches_of(scenario), num_steps))
+        self._look_at(batches)
+        alone = one_device(scenario, max(int(each.sizes.sum()) for each in batches))
+        whole = [joined(each) for each in batches]
+        self.unit = unit(scenario)
+        nudge = nudge_by(self.unit, scenario.seed)
+        self._one = steps_of(alone, whole, scaled_by=n)
+        self._nudged = steps_of(alone, whole, nudge, scaled_by=n)
+        start = scenario.workload.initial_weights(scenario.seed, 0, scenario.base)
+        self._start = {name: start[name].astype(np.float64) for name in start}
+        self._bounds: dict[tuple[str, str], float] = {}
+        self._seen: set[tuple[str, str]] = set()
+
+    def _look_at(self, batches: list[StepBatches]) -> None:
+        """Record the samples, and the numbers of items that losses average."""
+        found, samples = self.found, BatchSamples(self.scenario)
+        count, low, high = self.scenario.workload.loss.count, None, 0
+        for number, each in enumerate(batches, 1):
+            sizes = each.sizes.astype(float)
+            items = np.array(
+                [[float(count(samples.target(part))) for part in parts] for parts in each.micro]
+            )
+            equal = sizes / np.maximum(sizes.sum(axis=0), 1.0)
+            fair = items * found.world_size / (items.sum() or 1.0)
+            found.is_uneven = found.is_uneven or not np.allclose(equal, fair, rtol=1e-9)
+            per_rank = items.sum(axis=0)
+            low = int(per_rank.min() if low is None else min(low, per_rank.min()))
+            high = max(high, int(per_rank.max()))
+            for rank in range(found.world_size):
+                mine = [parts[rank] for parts in each.micro]
+                listed = tuple(int(one) for part in mine for one in part)
+                found.ledger.append(
+                    SampleRow(found.world_size, rank, number, each.epoch + 1, listed)
+                )
+        found.items, found.batch = (low or 0, high), int(batches[0].sizes.sum())
+
+    def look(self, many: StepNumbers) -> None:
+        """Compare a step of the scenario."""
+        one, nudged, found = next(self._one), next(self._nudged), self.found
+        found.steps = many.number
+        if found.diverged is not None:
+            return
+        if not many.replicas_identical and found.replicas_differ is None:
+            found.replicas_differ = many.number
+        finite = [side.loss is not None and np.isfinite(side.loss) for side in (many, one)]
+        if not any(finite):
+            found.diverged = many.number
+            return
+        for stage in STAGES:
+            self._compare(stage, many, one, nudged)
+
+    def _compare(self, stage: str, many: StepNumbers, one: StepNumbers, nudged: StepNumbers) -> None:
+        averages = self.scenario.strategy.averages_parameters
+        if stage == "gradient" and averages:  # they are each rank's own
+            return
+        sides = [self._values(stage, side) for side in (many, one, nudged)]
+        names = [name for name in sides[1] if name in sides[0]]
+        for name in names:
+            key, size = (stage, name), _size(sides[2][name], sides[1][name])
+            self._bounds[key] = max(self._bounds.get(key, 0.0), size)
+        usual = [self._bounds[stage, name] for name in names]
+        usual = [value for value in usual if np.isfinite(value)]
+        typical = median(usual) if usual else 0.0
+        for name in names:
+            bound = SAFETY * max(self._bounds[stage, name], typical) + FLOOR * self.unit
+            size = _size(sides[0][name], sides[1][name])
+            n, step = self.found.world_size, many.number
+            row = TensorRow(stage, name, step, (1, n), size, bound)
+            known = self.found.largest.get(stage)
+            if known is None or size / bound > known.size / known.bound:
+                self.found.largest[stage] = row
+            if size > bound and (stage, name) not in self._seen:
+                self._seen.add((stage, name))
+                self.found.rows.append(row)
+
+    def _values(self, stage: str, side: StepNumbers) -> Arrays:
+        match stage:
+            case "forward":
+                return {} if side.loss is None else {"loss": np.array(side.loss)}
+            case "gradient":
+                return side.gradients
+            case "update":
+                start = self._start
+                return {name: weight - start[name] for name, weight in side.weights.items()}
+        return {name: kept for name, kept in side.buffers.items() if kept.dtype.kind == "f"}
+
+
+def _size(value: Array, reference: Array) -> float:
+    """Relative difference in the 2-norm; 0 where both are equal, not finite ones too."""
+    apart = np.asarray(value, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
+    same = np.asarray(value) == np.asarray(reference)
+    both = ~np.isfinite(value) & ~np.isfinite(reference)
+    apart = np.where(same | both, 0.0, apart)
+    top = float(np.linalg.norm(apart.ravel()))
+    if top == 0.0:
+        return 0.0
+    kept = np.where(both, 0.0, np.asarray(reference, dtype=np.float64))
+    below = float(np.linalg.norm(kept.ravel()))
+    return top / below if below and np.isfinite(top) else float("inf")
+
+
+def compare(scenario: Scenario, num_steps: int) -> Differences:
+    """Run a scenario and one device on the same samples, and compare them step by step.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With numerics, several ranks and without a sweep.
+    num_steps : int
+        Number of steps.
+    """
+    with np.errstate(all="ignore"):
+        sides = Sides(scenario, num_steps)
+        follow(scenario, num_steps, sides.look)
+    return sides.found
+
+
+def epoch_samples(scenario: Scenario) -> Iterator[int]:
+    """Yield the samples of all ranks in the first epoch, as often as ranks see them."""
+    whole = scenario.workload.model_copy(update={"steps": None, "epochs": 1})
+    for batches in batches_of(scenario.model_copy(update={"workload": whole})):
+        for parts in batches.micro:
+            for part in parts:
+                yield from part.tolist()
