@@ -8,6 +8,7 @@ the file. Only regular files are read; every reader opens them with `open_file`.
 from simdp.files.documents import (
     Catalogue,
     format_yaml,
+    key_lines,
     open_file,
     parse_yaml,
     read_csv,
@@ -35,6 +36,7 @@ __all__ = [
     "XmlElement",
     "fingerprint",
     "format_yaml",
+    "key_lines",
     "open_file",
     "parse_xml",
     "parse_yaml",

@@ -158,6 +158,28 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(read_text(path, limit=MAX_YAML_BYTES), str(path))
 
 
+def key_lines(path: Path) -> dict[str, int]:
+    """Find the line of every key of a YAML document, by dotted key; positions of lists count too.
+
+    The file must be valid; see `read_yaml`.
+    """
+    loader = _loader(False)(read_text(path, limit=MAX_YAML_BYTES))
+    found: dict[str, int] = {}
+    try:
+        waiting = [("", loader.get_single_node())]
+    finally:
+        loader.dispose()
+    while waiting:
+        place, node = waiting.pop()
+        for number, item in enumerate(node.value if isinstance(node.value, list) else ()):
+            key, inner = item if isinstance(item, tuple) else (item, item)
+            name = str(key.value) if isinstance(item, tuple) else str(number)
+            dotted = f"{place}.{name}" if place else name
+            found.setdefault(dotted, key.start_mark.line + 1)
+            waiting.append((dotted, inner))
+    return found
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Read one YAML document from a text, as `read_yaml` does; ``where`` leads its errors."""
     return copy.deepcopy(_parsed(text, where))

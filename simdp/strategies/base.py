@@ -307,7 +307,9 @@ def of_weights(workload: Workload, without: dict[str, Any]) -> Departure:
     """Return the departure of losses that are not weighted by the samples of each rank."""
     key = "strategy.weight_by_shard"
     if workload.loss.adds:
-        text = "each rank's loss is a sum, and the average over the ranks divides it by their number"
+        text = (
+            "each rank's loss is a sum, and the average over the ranks divides it by their number"
+        )
         return Departure("loss_sum_not_averaged", key, text, without)
     text = "the loss is a mean of each rank's mean, and ranks have different numbers of items"
     return Departure("loss_mean_of_rank_means", key, text, without)

@@ -30,11 +30,11 @@ from simdp.steps.partition import MiB
 from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
 from simdp.strategies.base import (
     Departure,
-    of_weights,
     Execution,
     Strategy,
     fill_up,
     infer_in_processes,
+    of_weights,
     own_gradients,
 )
 from simdp.workload import Workload

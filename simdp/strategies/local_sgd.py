@@ -280,7 +280,7 @@ class LocalSGD(Strategy):
     def departures(self, workload: Workload) -> list[Departure]:
         text = f"ranks update their own weights before the average: {self.averaging()}"
         weighs = {"kind": "ddp", "weight_by_shard": self.weight_by_shard}
-        local = Departure("local_updates", "strategy", text, {"strategy": weighs})
+        local = Departure("local_updates", "strategy.local_steps", text, {"strategy": weighs})
         return [local, *super().departures(workload)]
 
     def averaging(self) -> str:
@@ -420,7 +420,7 @@ class DiLoCo(Strategy):
 
     def departures(self, workload: Workload) -> list[Departure]:
         text = f"ranks update their own weights before the average: {self.averaging()}"
-        return [Departure("local_updates", "strategy", text, {"strategy": "ddp"})]
+        return [Departure("local_updates", "strategy.local_steps", text, {"strategy": "ddp"})]
 
     def averaging(self) -> str:
         outer = self.outer_optimizer.model_dump(mode="json", exclude_defaults=True)

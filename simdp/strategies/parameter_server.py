@@ -11,10 +11,10 @@ from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.strategies.base import (
     AVERAGED,
     Departure,
-    of_weights,
     Execution,
     ServerOptions,
     Strategy,
+    of_weights,
     own_gradients,
     uneven,
 )

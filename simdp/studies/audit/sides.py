@@ -90,12 +90,10 @@ def joined(batches: StepBatches) -> StepBatches:
 
 def unit(scenario: Scenario) -> float:
     """Unit in the last place, relative to 1, of the lowest dtype of the compute."""
-    found = [scenario.workload.dtype, scenario.workload.precision.low]
+    found: list[str | None] = [scenario.workload.dtype, scenario.workload.precision.low]
     found += _names(scenario.strategy.precision_options)
     units = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-    return max(
-        units.get(name) or float(np.finfo(numpy_dtype(name)).eps) for name in found if name
-    )
+    return max(units.get(name) or float(np.finfo(numpy_dtype(name)).eps) for name in found if name)
 
 
 def _names(value: Any) -> list[str]:
@@ -184,8 +182,10 @@ class Differences:
     @property
     def first(self) -> TensorRow | None:
         """The first difference: of the first step, there the first stage, there the largest."""
-        key = (lambda row: (row.step, STAGES.index(row.stage), -row.size))
-        return min(self.rows, key=key, default=None)
+        order = {stage: number for number, stage in enumerate(STAGES)}
+        return min(
+            self.rows, key=lambda row: (row.step, order[row.stage], -row.size), default=None
+        )
 
     @property
     def worst(self) -> TensorRow | None:
@@ -255,7 +255,9 @@ class Sides:
         for stage in STAGES:
             self._compare(stage, many, one, nudged)
 
-    def _compare(self, stage: str, many: StepNumbers, one: StepNumbers, nudged: StepNumbers) -> None:
+    def _compare(
+        self, stage: str, many: StepNumbers, one: StepNumbers, nudged: StepNumbers
+    ) -> None:
         averages = self.scenario.strategy.averages_parameters
         if stage == "gradient" and averages:  # they are each rank's own
             return

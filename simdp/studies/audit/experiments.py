@@ -1,0 +1,421 @@
+"""Audits one point of a scenario: checks, and experiments that explain differences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from simdp.results.audit import (
+    LEGITIMATE,
+    Check,
+    Experiment,
+    Finding,
+    SampleRow,
+    Status,
+    TensorRow,
+)
+from simdp.scenario import Scenario
+from simdp.scenario.overrides import Raw
+from simdp.studies.audit.sides import Differences, compare, epoch_samples, num_compared, unit
+from simdp.studies.audit.suspects import Suspect, changed, exact_changes, plain, suspects_of, valid
+
+COARSE = 1e-4
+"""Unit in the last place from which on a run in float64 is compared in any case."""
+
+PLAUSIBLE = 4.0
+"""Rounding may cause differences up to this many square roots of the unit in the last place."""
+
+TOPICS = {
+    "forward": "losses",
+    "gradient": "gradients",
+    "update": "weights",
+    "buffer": "buffers",
+}
+"""Checks by stage."""
+
+
+@dataclass
+class PointAudit:
+    """The audit of a point; fields as of `AuditReport`."""
+
+    world_size: int
+    steps: int
+    batch: int
+    num_samples: int
+    seen_twice: int
+    missed: int
+    findings: list[Finding] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    experiments: list[Experiment] = field(default_factory=list)
+    tensors: list[TensorRow] = field(default_factory=list)
+    ledger: list[SampleRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Laboratory:
+    """Runs experiments on a point, each once.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario as plain data.
+    base : Path
+        Folder that relative paths start from.
+    num_steps : int
+        Steps to compare.
+    before : Differences
+        Without changes.
+    """
+
+    def __init__(self, raw: Raw, base: Path, num_steps: int, before: Differences) -> None:
+        self._raw, self._base, self._num_steps = raw, base, num_steps
+        self.before = before
+        self.tried: list[Experiment] = []
+        self._known: dict[frozenset[str], Differences | None] = {}
+
+    def run(self, suspects: Sequence[Suspect]) -> Differences | None:
+        """Compare without some options; None where the scenario would be invalid."""
+        key = frozenset(one.words for one in suspects)
+        if key in self._known:
+            return self._known[key]
+        scenario, found = self.scenario(suspects), None
+        if scenario is not None:
+            num_steps = min(self._num_steps, _steps_of(scenario))
+            found = compare(scenario, num_steps)
+            self._note(suspects, found)
+        self._known[key] = found
+        return found
+
+    def scenario(self, suspects: Sequence[Suspect]) -> Scenario | None:
+        """Return the scenario without some options; None if it would be invalid."""
+        return valid(self._raw, [one.without for one in suspects], self._base)
+
+    def _note(self, suspects: Sequence[Suspect], found: Differences) -> None:
+        worst, first = found.worst, self.before.first
+        self.tried.append(
+            Experiment(
+                suspect=", ".join(dict.fromkeys(one.cause for one in suspects)),
+                change=_words(suspects),
+                before=first.size if first else 0.0,
+                after=worst.size if worst else 0.0,
+                bound=worst.bound if worst else 0.0,
+            )
+        )
+
+    def explain(self, scenario: Scenario) -> list[tuple[Suspect, str]]:
+        """Find the options without which the difference vanishes, each with its proof.
+
+        First each alone; then all together, from which those are taken out that are not needed.
+        Empty if nothing explains it.
+        """
+        listed = suspects_of(scenario, self.before)
+        suspects = [one for one in listed if not one.is_last]
+        for one in suspects:
+            found = self.run([one])
+            if found is not None and found.vanishes:
+                return [(one, _agreed([one], found))]
+        for group in (suspects, [*suspects, *self._more(suspects, listed)]):
+            group = self._fitting(group)
+            found = self.run(group) if group else None
+            if found is not None and found.vanishes:
+                return self._smallest(group)
+        return []
+
+    def _more(self, suspects: Sequence[Suspect], listed: Sequence[Suspect]) -> list[Suspect]:
+        """List options that act once others are undone, and those that are tried last."""
+        without = self.scenario(suspects)
+        known = {one.cause for one in suspects}
+        found = [one for one in listed if one.is_last and one.cause not in known]
+        found += [one for one in listed if one.is_last and self.run([_twin(one, listed)]) is None]
+        if without is not None:
+            again = [one for one in suspects_of(without, self.before) if not one.is_last]
+            found += [one for one in again if one.cause not in known]
+        return list({id(one): one for one in found}.values())
+
+    def _fitting(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Leave out options whose changes make the scenario invalid."""
+        kept: list[Suspect] = []
+        for one in suspects:
+            if self.scenario([*kept, one]) is not None:
+                kept.append(one)
+        return kept
+
+    def _smallest(self, suspects: list[Suspect]) -> list[tuple[Suspect, str]]:
+        """Take out options that are not needed; the rest has its proofs."""
+        kept = list(suspects)
+        needed: dict[str, str] = {}
+        for one in suspects:
+            others = [other for other in kept if other is not one]
+            found = self.run(others) if others else self.before
+            if found is not None and found.vanishes:
+                kept = others
+                continue
+            left = found.worst if found is not None else None
+            if left is not None:
+                needed[one.cause] = f"; with {one.words} left out, {short(left.size)} is left"
+        found = self.run(kept)
+        assert found is not None, "the smallest set explains the difference"
+        return [(one, _agreed(kept, found) + needed.get(one.cause, "")) for one in kept]
+
+
+def _twin(one: Suspect, listed: Sequence[Suspect]) -> Suspect:
+    """The suspect of the same cause that is not tried last; itself without one."""
+    return next((other for other in listed if other.cause == one.cause and other != one), one)
+
+
+def _words(suspects: Sequence[Suspect]) -> str:
+    return ", ".join(one.words for one in suspects)
+
+
+def _steps_of(scenario: Scenario) -> int:
+    return scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
+
+
+def _agreed(suspects: Sequence[Suspect], found: Differences) -> str:
+    worst = found.worst
+    to = "bit for bit" if worst is None or worst.size == 0 else f"to {short(worst.size)}"
+    return f"with {_words(suspects)}, 1 and {found.world_size} ranks agree {to}"
+
+
+def short(value: float) -> str:
+    """Write a size with one digit, as 4e-3."""
+    if value == 0.0 or not np.isfinite(value):
+        return "0" if value == 0.0 else "inf"
+    digits, exponent = f"{value:.0e}".split("e")
+    return f"{value:.2g}" if -2 <= int(exponent) <= 1 else f"{digits}e{int(exponent)}"
+
+
+# A point ------------------------------------------------------------------------------------------
+
+
+def audit_point(
+    label: str,
+    scenario: Scenario,
+    file: str,
+    places: Mapping[str, int],
+    exact: bool,
+    allow: Collection[str],
+    max_steps: int | None,
+) -> PointAudit:
+    """Compare a point with one device, and explain the difference.
+
+    Parameters
+    ----------
+    label : str
+        The point's settings; empty without a sweep.
+    scenario : Scenario
+        The point, with several ranks and numerics.
+    file : str
+        The scenario's file.
+    places : mapping of str to int
+        Lines of its keys.
+    exact, allow, max_steps
+        As of `simdp.studies.audit.audit_scenario`.
+    """
+    raw = plain(scenario)
+    if exact and (changes := exact_changes(scenario)):
+        scenario = changed(raw, [changes], scenario.base)
+        raw = plain(scenario)
+    num_steps = num_compared(scenario, max_steps)
+    seen = compare(scenario, num_steps)
+    twice, missed = _epoch(scenario)
+    audit = PointAudit(
+        world_size=seen.world_size,
+        steps=seen.steps,
+        batch=seen.batch,
+        num_samples=scenario.workload.num_samples(scenario.base),
+        seen_twice=twice,
+        missed=missed,
+        ledger=[replace(row, point=label) for row in seen.ledger],
+        tensors=[replace(row, point=label) for row in seen.rows],
+    )
+    _note(audit, scenario, seen, max_steps)
+    judge = _Judge(audit, label, file, places, allow)
+    shown = judge.explain(raw, scenario, seen, num_steps)
+    judge.samples(scenario)
+    judge.checks(shown, seen)
+    return audit
+
+
+def _note(audit: PointAudit, scenario: Scenario, seen: Differences, max_steps: int | None) -> None:
+    total = _steps_of(scenario)
+    if seen.steps < total and max_steps is None:
+        audit.notes.append(f"the first {seen.steps} of {total} steps are compared; --max-steps")
+    if scenario.workload.lr_scaling != "none":
+        audit.notes.append(
+            f"one device has the learning rate that lr_scaling gives {seen.world_size} ranks"
+        )
+    if seen.diverged is not None:
+        audit.notes.append(f"from step {seen.diverged} on the loss of both sides is not finite")
+
+
+def _epoch(scenario: Scenario) -> tuple[int, int]:
+    """Samples of the first epoch that are seen twice, and that are missed."""
+    total = scenario.workload.num_samples(scenario.base)
+    if not scenario.workload.dataset.has_samples:
+        return 0, 0
+    counts = np.bincount(np.fromiter(epoch_samples(scenario), dtype=np.int64), minlength=total)
+    return int((counts > 1).sum()), int((counts == 0).sum())
+
+
+class _Judge:
+    """Collects the findings and checks of a point."""
+
+    def __init__(
+        self,
+        audit: PointAudit,
+        label: str,
+        file: str,
+        places: Mapping[str, int],
+        allow: Collection[str],
+    ) -> None:
+        self._audit, self._label, self._allow = audit, label, allow
+        self._file, self._places = file, places
+
+    def explain(
+        self, raw: Raw, scenario: Scenario, seen: Differences, num_steps: int
+    ) -> Differences:
+        """Add the findings of a difference; return the comparison that shows it."""
+        changes, base = exact_changes(scenario), scenario.base
+        may_round = seen.first is not None and seen.first.size < PLAUSIBLE * unit(scenario) ** 0.5
+        if changes and (unit(scenario) > COARSE or (may_round and not seen.vanishes)):
+            exact = changed(raw, [changes], base)
+            found = compare(exact, min(num_steps, _steps_of(exact)))
+            if not seen.vanishes and found.vanishes:
+                self._rounding(scenario, seen, found, changes)
+                return seen
+            if unit(scenario) > COARSE and not found.vanishes:  # rounding would hide it
+                raw, scenario, seen = plain(exact), exact, found
+                self._audit.notes.append("differences and experiments are in float64")
+                self._audit.tensors = [replace(row, point=self._label) for row in seen.rows]
+        if seen.vanishes:
+            return seen
+        laboratory = Laboratory(raw, base, num_steps, seen)
+        proofs = laboratory.explain(scenario)
+        self._audit.experiments += [replace(e, point=self._label) for e in laboratory.tried]
+        for suspect, proof in proofs:
+            self._add(suspect, seen, proof)
+        if not proofs:
+            tried = "; ".join(
+                f"{one.change}: {short(one.after)} is left" for one in laboratory.tried
+            )
+            text = "no option of the scenario explains the difference"
+            unknown = Suspect("unexplained", "", text, {})
+            self._add(unknown, seen, f"tried: {tried}" if tried else "nothing to be undone")
+        return seen
+
+    def _rounding(
+        self, scenario: Scenario, seen: Differences, found: Differences, changes: Raw
+    ) -> None:
+        workload = scenario.workload
+        key = "workload.precision" if "workload.precision" in changes else "workload.dtype"
+        low = workload.precision.low or workload.dtype
+        suspect = Suspect("rounding", key, f"rounding of {low}", changes)
+        first, worst = seen.first, found.worst
+        if first is not None and worst is not None:
+            self._audit.experiments.append(
+                Experiment(
+                    "rounding",
+                    suspect.words,
+                    first.size,
+                    worst.size,
+                    worst.bound,
+                    None,
+                    self._label,
+                )
+            )
+        self._add(suspect, seen, _agreed([suspect], found))
+
+    def _add(self, suspect: Suspect, seen: Differences, proof: str) -> None:
+        first = seen.first
+        topic = TOPICS[first.stage] if first is not None else "replicas"
+        legitimate = suspect.cause in LEGITIMATE
+        self._audit.findings.append(
+            Finding(
+                cause=suspect.cause,
+                legitimate=legitimate,
+                file=self._file if suspect.key else None,
+                line=self._line(suspect.key),
+                step=first.step if first is not None else seen.replicas_differ,
+                tensor=first.name if first is not None else None,
+                size=first.size if first is not None else None,
+                proof=proof,
+                remedy=f"set {suspect.words}" if suspect.words and not legitimate else "",
+                allowed=suspect.cause in self._allow,
+                text=suspect.text,
+                topic=topic,
+                point=self._label,
+            )
+        )
+
+    def _line(self, key: str) -> int | None:
+        """Line of a key: in the sweep, or of the nearest key around it."""
+        parts = key.split(".")
+        for prefix in ("sweep.", ""):
+            for length in range(len(parts), 0, -1):
+                found = self._places.get(prefix + ".".join(parts[:length]))
+                if found is not None:
+                    return found
+        return None
+
+    def samples(self, scenario: Scenario) -> None:
+        """Add the check of the samples, and the finding of repeated ones."""
+        audit = self._audit
+        if not scenario.workload.dataset.has_samples:
+            return
+        text = f"{audit.seen_twice:,} of {audit.num_samples:,} seen twice in an epoch, "
+        text += f"{audit.missed:,} missed"
+        if not (audit.seen_twice or audit.missed):
+            text = f"each of {audit.num_samples:,} once in an epoch"
+        elif audit.missed and scenario.workload.drop_last:
+            text += " (drop_last)"
+        status: Status = "ok"
+        if audit.seen_twice:
+            status = "allowed"
+            audit.findings.append(
+                Finding(
+                    cause="sampler_padding_duplicates",
+                    legitimate=True,
+                    file=self._file,
+                    line=self._line("workload.microbatch"),
+                    step=None,
+                    tensor=None,
+                    size=None,
+                    proof=f"counted over the first epoch: {audit.seen_twice} samples",
+                    remedy="set workload.drop_last: true",
+                    allowed="sampler_padding_duplicates" in self._allow,
+                    text="the sampler repeats samples, to give every rank as many",
+                    topic="samples",
+                    point=self._label,
+                )
+            )
+        audit.checks.append(Check("samples", status, text, self._label))
+
+    def checks(self, shown: Differences, written: Differences) -> None:
+        """Add a check for each stage, and for the replicas."""
+        findings = [one for one in self._audit.findings if one.topic != "samples"]
+        worse: Status = "differ" if any(one.wrong for one in findings) else "allowed"
+        for stage, topic in TOPICS.items():
+            largest = shown.largest.get(stage)
+            if largest is None:
+                continue
+            rows = [row for row in shown.rows if row.stage == stage]
+            if rows:
+                first = min(rows, key=lambda row: (row.step, -row.size))
+                text = (
+                    f"first at step {first.step}, {first.name}: {short(first.size)} relative "
+                    f"(rounding explains {short(first.bound)})"
+                )
+                self._audit.checks.append(Check(topic, worse, text, self._label))
+            else:
+                text = f"equal to {short(largest.size)} (rounding explains {short(largest.bound)})"
+                self._audit.checks.append(Check(topic, "ok", text, self._label))
+        if written.replicas_differ is None:
+            replicas = Check("replicas", "ok", "identical after every step", self._label)
+        else:
+            text = f"differ after step {written.replicas_differ}"
+            replicas = Check("replicas", worse, text, self._label)
+        self._audit.checks.append(replicas)
