@@ -24,7 +24,7 @@ from simdp.engine.trainer import Trainer
 from simdp.results.trace import SETUP, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.workload.precision import rounded
-from simdp.workload.sampling import StepBatches
+from simdp.workload.sampling import Participants, StepBatches
 
 Arrays = dict[str, Array]
 Nudge = Callable[[str, Array], Array]
@@ -43,9 +43,11 @@ class StepNumbers(NamedTuple):
     gradients : dict of str to ndarray
         Rank 0's after the reduction, before clipping, without the loss scale.
     weights, buffers : dict of str to ndarray
-        Rank 0's after the step, or the server's weights; not copied.
+        Rank 0's after the step, or the server's weights; not copied. With ``samples_per_rank``
+        those of the rank that has the most samples.
     replicas_identical : bool
-        Whether all ranks have the same weights, bit for bit; True with a server.
+        Whether all ranks that still have samples have the same weights, bit for bit; True with a
+        server.
     skipped : bool or None
         Whether inf or nan prevented the update.
     """
@@ -116,7 +118,9 @@ def steps_of(
     assert isinstance(numbers, Numbers), "a scenario with numerics has numbers"
     replicas = numbers.replicas
     trainer, seen = replicas.trainer, list[Arrays]()
-    trainer.look = lambda gradients: seen.append(trainer.whole_gradients(gradients))
+    given = scenario.workload.samples_per_rank
+    shown = 0 if given is None else given.index(max(given))
+    trainer.look = lambda gradients: seen.append(trainer.whole_gradients(gradients, shown))
     trainer.world_size = scaled_by or cluster.world_size
     if nudge is not None:
         _nudge(replicas, nudge)
@@ -130,15 +134,24 @@ def steps_of(
             number=step + 1,
             loss=record.loss,
             gradients=seen.pop() if seen else {},
-            weights=whole_weights(replicas)[0],
-            buffers=replicas.buffers[0],
-            replicas_identical=_is_one(scenario) or identical(replicas),
+            weights=whole_weights(replicas)[shown],
+            buffers=replicas.buffers[shown],
+            replicas_identical=_is_one(scenario)
+            or identical(replicas, _training(scenario, of_step)),
             skipped=record.skipped,
         )
 
 
 def _is_one(scenario: Scenario) -> bool:
     return scenario.cluster.world_size == 1 or scenario.strategy.execution == "single_process"
+
+
+def _training(scenario: Scenario, batches: StepBatches) -> Participants | None:
+    """Ranks that still train in a step; None for all."""
+    if scenario.workload.samples_per_rank is None:
+        return None
+    gone = np.flatnonzero(batches.sizes.sum(axis=0) == 0).tolist()
+    return Participants.without(scenario.cluster.world_size, "absent", gone)
 
 
 def _nudge(replicas: Replicas, nudge: Nudge) -> None:

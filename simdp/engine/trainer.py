@@ -231,9 +231,10 @@ class Trainer:
                 found[self._places[rank][name]] = pieces[rank][name].reshape(-1)
         return found
 
-    def whole_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
-        """Join copies of the gradients of rank 0's group, without the loss scale."""
-        ranks, found, scale = self._groups[0], dict[str, Array](), self.loss_scale(0)
+    def whole_gradients(self, gradients: Sequence[Arrays], rank: int = 0) -> Arrays:
+        """Join copies of the gradients of a rank's group, without the loss scale."""
+        ranks = next(group for group in self._groups if rank in group)
+        found, scale = dict[str, Array](), self.loss_scale(rank)
         for name, size in self._sizes.items():
             first = next((gradients[rank][name] for rank in ranks if name in gradients[rank]), None)
             if first is not None:

@@ -452,7 +452,7 @@ class DDP(Strategy):
         if self.join and self.divide_by_initial_world_size:
             text = "gradients are divided by all ranks, also where some have no samples any more"
             key = "strategy.divide_by_initial_world_size"
-            found.append(Departure("last_batch_smaller", key, text, {key: False}))
+            found.insert(0, Departure("last_batch_smaller", key, text, {key: False}))
         return found
 
     def sent_as(self) -> str:

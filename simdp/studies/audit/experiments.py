@@ -25,9 +25,6 @@ from simdp.studies.audit.suspects import Suspect, changed, exact_changes, plain,
 COARSE = 1e-4
 """Unit in the last place from which on a run in float64 is compared in any case."""
 
-PLAUSIBLE = 4.0
-"""Rounding may cause differences up to this many square roots of the unit in the last place."""
-
 TOPICS = {
     "forward": "losses",
     "gradient": "gradients",
@@ -94,14 +91,17 @@ class Laboratory:
         return valid(self._raw, [one.without for one in suspects], self._base)
 
     def _note(self, suspects: Sequence[Suspect], found: Differences) -> None:
-        worst, first = found.worst, self.before.first
+        first = self.before.first
+        row = found.worst
+        if found.vanishes and first is not None:
+            row = found.largest.get((first.stage, first.name), row)
         self.tried.append(
             Experiment(
                 suspect=", ".join(dict.fromkeys(one.cause for one in suspects)),
                 change=_words(suspects),
                 before=first.size if first else 0.0,
-                after=worst.size if worst else 0.0,
-                bound=worst.bound if worst else 0.0,
+                after=row.size if row else 0.0,
+                bound=row.bound if row else 0.0,
             )
         )
 
@@ -149,6 +149,8 @@ class Laboratory:
         needed: dict[str, str] = {}
         for one in suspects:
             others = [other for other in kept if other is not one]
+            if any(other.hides(one) for other in others):  # they undo it as well
+                continue
             found = self.run(others) if others else self.before
             if found is not None and found.vanishes:
                 kept = others
@@ -175,8 +177,9 @@ def _steps_of(scenario: Scenario) -> int:
 
 
 def _agreed(suspects: Sequence[Suspect], found: Differences) -> str:
-    worst = found.worst
-    to = "bit for bit" if worst is None or worst.size == 0 else f"to {short(worst.size)}"
+    stages = ("gradient", "update", "forward")
+    sizes = [found.whole[stage].size for stage in stages if stage in found.whole]
+    to = f"to {short(sizes[0])}" if sizes and sizes[0] else "bit for bit"
     return f"with {_words(suspects)}, 1 and {found.world_size} ranks agree {to}"
 
 
@@ -280,17 +283,16 @@ class _Judge:
     ) -> Differences:
         """Add the findings of a difference; return the comparison that shows it."""
         changes, base = exact_changes(scenario), scenario.base
-        may_round = seen.first is not None and seen.first.size < PLAUSIBLE * unit(scenario) ** 0.5
-        if changes and (unit(scenario) > COARSE or (may_round and not seen.vanishes)):
+        if changes and (unit(scenario) > COARSE or not seen.vanishes):
             exact = changed(raw, [changes], base)
             found = compare(exact, min(num_steps, _steps_of(exact)))
-            if not seen.vanishes and found.vanishes:
-                self._rounding(scenario, seen, found, changes)
+            if found.vanishes:
+                if not seen.vanishes:
+                    self._rounding(scenario, seen, found, changes)
                 return seen
-            if unit(scenario) > COARSE and not found.vanishes:  # rounding would hide it
-                raw, scenario, seen = plain(exact), exact, found
-                self._audit.notes.append("differences and experiments are in float64")
-                self._audit.tensors = [replace(row, point=self._label) for row in seen.rows]
+            raw, scenario, seen = plain(exact), exact, found  # without rounding
+            self._audit.notes.append("differences and experiments are in float64")
+            self._audit.tensors = [replace(row, point=self._label) for row in seen.rows]
         if seen.vanishes:
             return seen
         laboratory = Laboratory(raw, base, num_steps, seen)
@@ -314,19 +316,11 @@ class _Judge:
         key = "workload.precision" if "workload.precision" in changes else "workload.dtype"
         low = workload.precision.low or workload.dtype
         suspect = Suspect("rounding", key, f"rounding of {low}", changes)
-        first, worst = seen.first, found.worst
-        if first is not None and worst is not None:
-            self._audit.experiments.append(
-                Experiment(
-                    "rounding",
-                    suspect.words,
-                    first.size,
-                    worst.size,
-                    worst.bound,
-                    None,
-                    self._label,
-                )
-            )
+        first = seen.first
+        if first is not None and (row := found.largest.get((first.stage, first.name))):
+            sizes = first.size, row.size, row.bound
+            made = Experiment("rounding", suspect.words, *sizes, None, self._label)
+            self._audit.experiments.append(made)
         self._add(suspect, seen, _agreed([suspect], found))
 
     def _add(self, suspect: Suspect, seen: Differences, proof: str) -> None:
@@ -399,7 +393,7 @@ class _Judge:
         findings = [one for one in self._audit.findings if one.topic != "samples"]
         worse: Status = "differ" if any(one.wrong for one in findings) else "allowed"
         for stage, topic in TOPICS.items():
-            largest = shown.largest.get(stage)
+            largest = shown.whole.get(stage)
             if largest is None:
                 continue
             rows = [row for row in shown.rows if row.stage == stage]

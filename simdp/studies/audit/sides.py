@@ -6,11 +6,11 @@ by up to one unit in the last place of the dtype that it computes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -153,8 +153,10 @@ class Differences:
         Ranks of the scenario, and compared steps.
     rows : list of TensorRow
         The first step of each value at which it differs by more than rounding, in order.
-    largest : dict of str to TensorRow
-        Of each stage the row whose size is largest relative to its bound.
+    largest : dict of (str, str) to TensorRow
+        Of each stage and value the row whose size is largest relative to its bound.
+    whole : dict of str to TensorRow
+        Of each stage the largest difference of all values together.
     replicas_differ : int or None
         First step after which ranks have different weights.
     diverged : int or None
@@ -171,7 +173,8 @@ class Differences:
     world_size: int
     steps: int = 0
     rows: list[TensorRow] = field(default_factory=list)
-    largest: dict[str, TensorRow] = field(default_factory=dict)
+    largest: dict[tuple[str, str], TensorRow] = field(default_factory=dict)
+    whole: dict[str, TensorRow] = field(default_factory=dict)
     replicas_differ: int | None = None
     diverged: int | None = None
     batch: int = 0
@@ -183,9 +186,7 @@ class Differences:
     def first(self) -> TensorRow | None:
         """The first difference: of the first step, there the first stage, there the largest."""
         order = {stage: number for number, stage in enumerate(STAGES)}
-        return min(
-            self.rows, key=lambda row: (row.step, order[row.stage], -row.size), default=None
-        )
+        return min(self.rows, key=lambda row: (row.step, order[row.stage], -row.size), default=None)
 
     @property
     def worst(self) -> TensorRow | None:
@@ -261,25 +262,34 @@ class Sides:
         averages = self.scenario.strategy.averages_parameters
         if stage == "gradient" and averages:  # they are each rank's own
             return
-        sides = [self._values(stage, side) for side in (many, one, nudged)]
-        names = [name for name in sides[1] if name in sides[0]]
+        found = self.found
+        values, reference, bent = (self._values(stage, side) for side in (many, one, nudged))
+        names = [name for name in reference if name in values]
+        apart = {name: _apart(values[name], reference[name]) for name in names}
+        moved = {name: _apart(bent[name], reference[name]) for name in names}
         for name in names:
-            key, size = (stage, name), _size(sides[2][name], sides[1][name])
-            self._bounds[key] = max(self._bounds.get(key, 0.0), size)
+            key = (stage, name)
+            self._bounds[key] = max(self._bounds.get(key, 0.0), moved[name].size)
         usual = [self._bounds[stage, name] for name in names]
         usual = [value for value in usual if np.isfinite(value)]
         typical = median(usual) if usual else 0.0
+
+        def row(name: str, size: float, nudge: float) -> TensorRow:
+            bound = SAFETY * max(nudge, typical) + FLOOR * self.unit
+            return TensorRow(stage, name, many.number, (1, found.world_size), size, bound)
+
         for name in names:
-            bound = SAFETY * max(self._bounds[stage, name], typical) + FLOOR * self.unit
-            size = _size(sides[0][name], sides[1][name])
-            n, step = self.found.world_size, many.number
-            row = TensorRow(stage, name, step, (1, n), size, bound)
-            known = self.found.largest.get(stage)
-            if known is None or size / bound > known.size / known.bound:
-                self.found.largest[stage] = row
-            if size > bound and (stage, name) not in self._seen:
-                self._seen.add((stage, name))
-                self.found.rows.append(row)
+            key, here = (stage, name), row(name, apart[name].size, self._bounds[stage, name])
+            known = found.largest.get(key)
+            if known is None or here.size / here.bound > known.size / known.bound:
+                found.largest[key] = here
+            if here.size > here.bound and key not in self._seen:
+                self._seen.add(key)
+                found.rows.append(here)
+        if names:
+            here = row("", Apart.of(apart.values()).size, Apart.of(moved.values()).size)
+            if stage not in found.whole or here.size > found.whole[stage].size:
+                found.whole[stage] = here
 
     def _values(self, stage: str, side: StepNumbers) -> Arrays:
         match stage:
@@ -293,18 +303,33 @@ class Sides:
         return {name: kept for name, kept in side.buffers.items() if kept.dtype.kind == "f"}
 
 
-def _size(value: Array, reference: Array) -> float:
-    """Relative difference in the 2-norm; 0 where both are equal, not finite ones too."""
-    apart = np.asarray(value, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
-    same = np.asarray(value) == np.asarray(reference)
+class Apart(NamedTuple):
+    """Norms of a difference, and of the reference."""
+
+    difference: float
+    reference: float
+
+    @classmethod
+    def of(cls, parts: Collection[Apart]) -> Apart:
+        """Join the norms of several tensors."""
+        return cls(*(float(np.linalg.norm(one)) for one in zip(*parts, strict=True)))
+
+    @property
+    def size(self) -> float:
+        """The relative difference."""
+        top, below = self
+        if top == 0.0:
+            return 0.0
+        return top / below if below and np.isfinite(top) else float("inf")
+
+
+def _apart(value: Array, reference: Array) -> Apart:
+    """Norms in float64; values that are finite on neither side are equal."""
+    value, reference = np.asarray(value, np.float64), np.asarray(reference, np.float64)
     both = ~np.isfinite(value) & ~np.isfinite(reference)
-    apart = np.where(same | both, 0.0, apart)
-    top = float(np.linalg.norm(apart.ravel()))
-    if top == 0.0:
-        return 0.0
-    kept = np.where(both, 0.0, np.asarray(reference, dtype=np.float64))
-    below = float(np.linalg.norm(kept.ravel()))
-    return top / below if below and np.isfinite(top) else float("inf")
+    difference = np.where((value == reference) | both, 0.0, value - reference)
+    kept = np.where(both, 0.0, reference)
+    return Apart(*(float(np.linalg.norm(one.ravel())) for one in (difference, kept)))
 
 
 def compare(scenario: Scenario, num_steps: int) -> Differences:

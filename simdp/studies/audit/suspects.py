@@ -13,6 +13,7 @@ from simdp.results.audit import Cause, LegitimateCause
 from simdp.results.comparison import written
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import Raw, set_key
+from simdp.strategies import strategy_class
 from simdp.strategies.base import AVERAGED
 from simdp.studies.audit.sides import Differences
 from simdp.workload.layers.batchnorm import BatchNorm
@@ -49,6 +50,13 @@ class Suspect(NamedTuple):
     without: Changes
     is_last: bool = False
 
+    def hides(self, other: Suspect) -> bool:
+        """Whether it replaces the strategy by one without the other's options."""
+        options = _options(self.without.get("strategy"))
+        of_strategy = all(key.startswith("strategy.") for key in other.without)
+        kept = {key.removeprefix("strategy.") for key in other.without} & (options or set())
+        return options is not None and of_strategy and not kept
+
     @property
     def words(self) -> str:
         """Its changes as settings."""
@@ -65,8 +73,9 @@ def plain(scenario: Scenario) -> Raw:
 def exact_changes(scenario: Scenario) -> Changes:
     """Return the changes by which a scenario computes in float64; empty if it does already."""
     changes: Changes = {}
+    written_as = scenario.strategy.model_dump(mode="json", exclude_none=True)
     options = scenario.strategy.precision_options
-    changes |= {f"strategy.{key}": None for key in options}
+    changes |= {f"strategy.{key}": None for key in options if key in written_as}
     if scenario.workload.precision.kind != "full":
         changes["workload.precision"] = "full"
     if scenario.workload.dtype != "float64":
@@ -85,11 +94,20 @@ def changed(raw: Raw, changes: Sequence[Changes], base: Path) -> Scenario:
     made = copy.deepcopy(raw)
     items = [item for one in changes for item in one.items()]
     items.sort(key=lambda item: item[0] != "strategy")  # options follow a new strategy
+    options = _options(next((value for key, value in items if key == "strategy"), None))
     for key, value in items:
-        set_key(made, key, value)
+        option = key.removeprefix("strategy.")
+        if options is None or option == key or option in options:  # not of the old strategy
+            set_key(made, key, value)
     if made["workload"].get("dtype") == "float64":
         _give_float64(made["cluster"])
     return checked(made, base)
+
+
+def _options(strategy: Any) -> set[str] | None:
+    """Options of a strategy as plain data; None without one."""
+    kind = strategy["kind"] if isinstance(strategy, dict) else strategy
+    return None if kind is None else set(strategy_class(kind).model_fields)
 
 
 def _give_float64(cluster: Raw) -> None:
