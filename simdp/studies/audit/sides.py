@@ -6,6 +6,8 @@ by up to one unit in the last place of the dtype that it computes in.
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -332,6 +334,10 @@ def _apart(value: Array, reference: Array) -> Apart:
     return Apart(*(float(np.linalg.norm(one.ravel())) for one in (difference, kept)))
 
 
+_KNOWN: deque[tuple[str, Differences]] = deque(maxlen=16)
+"""The last comparisons, which points of a sweep share."""
+
+
 def compare(scenario: Scenario, num_steps: int) -> Differences:
     """Run a scenario and one device on the same samples, and compare them step by step.
 
@@ -342,9 +348,14 @@ def compare(scenario: Scenario, num_steps: int) -> Differences:
     num_steps : int
         Number of steps.
     """
+    key = json.dumps([scenario.resolved(), str(scenario.base.resolve()), num_steps])
+    for known, found in _KNOWN:
+        if known == key:
+            return found
     with np.errstate(all="ignore"):
         sides = Sides(scenario, num_steps)
         follow(scenario, num_steps, sides.look)
+    _KNOWN.append((key, sides.found))
     return sides.found
 
 
