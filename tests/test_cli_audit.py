@@ -1,5 +1,7 @@
 """``python -m simdp audit``: the table, the document, the exit status, and what it refuses."""
 
+import json
+
 import pytest
 from for_each import for_each
 
@@ -59,3 +61,72 @@ def test_keys_are_set_in_scenarios_only(command):
 
 def test_causes_are_completed():
     assert CAUSES("resume") == ["resume_optimizer_state", "resume_sampler_position"]
+
+
+JOB = """
+cluster: {world_size: 4, device: t4-16gb, link: pcie3-x16, topology: ring}
+workload:
+  model: {kind: mlp, widths: [6, 8, 3]}
+  dataset: {kind: regression, num_samples: 60}
+  global_batch: 10
+  dtype: float64
+  steps: 3
+strategy: {kind: ddp, bucket_cap: 1 MiB}
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    return "job.yaml"
+
+
+def test_a_wrong_scenario_has_a_table_and_exit_status_3(command, job):
+    status, out, err = command(job)
+    assert (status, err) == (3, "")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "audit of job: 1 and 4 ranks, 3 steps of 10 samples"
+    assert any(line.startswith("gradients   differ       first at step 1") for line in lines)
+    cause = next(line for line in lines if line.startswith("  cause"))
+    assert "loss_mean_of_rank_means: the loss is a mean" in cause
+    assert cause.endswith("job.yaml:9")
+    assert "  proof     with strategy.weight_by_shard: true, 1 and 4 ranks agree to 1e-15" in lines
+    assert lines[-1] == "wrong: loss_mean_of_rank_means"
+
+
+def test_what_is_allowed_or_repaired_has_exit_status_0(command, job):
+    status, out, _ = command("--allow", "loss_mean_of_rank_means", job)
+    assert status == 0
+    assert "nothing is wrong; it differs by loss_mean_of_rank_means" in out
+    status, out, _ = command("--set", "strategy.weight_by_shard=true", "--exact", job)
+    assert status == 0
+    assert out.splitlines()[-1] == "nothing is wrong"
+
+
+def test_json_is_one_document(command, job):
+    status, out, err = command("--json", "--ranks", "2,5", "--max-steps", 2, job)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert (found["same"], found["ranks"], found["steps"]) == (True, [1, 2, 5], 2)
+    status, out, _ = command("--json", job)
+    (finding,) = json.loads(out)["findings"]
+    assert status == 3
+    assert finding["cause"] == "loss_mean_of_rank_means"
+    assert set(finding) >= {"legitimate", "file", "line", "step", "tensor", "size", "proof"}
+
+
+def test_a_table_is_as_wide_as_the_terminal_up_to_100_columns(command, job, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = command(job)[1]
+    assert 80 < max(map(len, out.splitlines())) <= 100
+
+
+def test_a_scenario_without_numbers_is_refused_in_one_line(command):
+    status, out, err = command("straggler")
+    assert (status, out) == (2, "")
+    assert err.endswith(
+        "straggler.yaml: numerics: false: without numbers there is nothing to compare; "
+        "--set numerics=true computes them, if the model is small enough.\n"
+    )
+    assert "has times only; use a model with layers" in command("profile_step")[2]

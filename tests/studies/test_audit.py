@@ -16,7 +16,7 @@ from simdp.errors import ScenarioError
 from simdp.files import format_yaml
 from simdp.results.audit import CAUSES, LEGITIMATE
 from simdp.studies.audit import audit_scenario
-from simdp.studies.audit.experiments import audit_point, short
+from simdp.studies.audit.experiments import audit_point, short, within
 from simdp.studies.audit.sides import joined, num_compared, one_device
 
 ROOT = Path(__file__).parents[2]
@@ -440,6 +440,12 @@ def test_one_device_learns_what_a_run_of_single_learns():
     assert [step.loss for step in steps] == result.metrics["loss"]
     for name, weight in result.replicas[0].items():
         np.testing.assert_array_equal(steps[-1].weights[name], weight)
+
+
+def test_rounding_is_written_as_the_power_of_ten_above_it():
+    assert [within(value) for value in (0.0, 3e-16, 1e-7, 0.2, 13.0)] == [
+        *("0", "1e-15", "1e-7", "1e0", "1e2")
+    ]
 
 
 @for_each("value", [(4.2e-3, "4e-3"), (0.0, "0"), (0.56, "0.56"), (2.4, "2.4"), (np.inf, "inf")])

@@ -179,7 +179,7 @@ def _steps_of(scenario: Scenario) -> int:
 def _agreed(suspects: Sequence[Suspect], found: Differences) -> str:
     stages = ("gradient", "update", "forward")
     sizes = [found.whole[stage].size for stage in stages if stage in found.whole]
-    to = f"to {short(sizes[0])}" if sizes and sizes[0] else "bit for bit"
+    to = f"to {within(sizes[0])}" if sizes and sizes[0] else "bit for bit"
     return f"with {_words(suspects)}, 1 and {found.world_size} ranks agree {to}"
 
 
@@ -189,6 +189,13 @@ def short(value: float) -> str:
         return "0" if value == 0.0 else "inf"
     digits, exponent = f"{value:.0e}".split("e")
     return f"{value:.2g}" if -2 <= int(exponent) <= 1 else f"{digits}e{int(exponent)}"
+
+
+def within(value: float) -> str:
+    """Write the power of ten that a size of rounding stays below, which other machines share."""
+    if value == 0.0 or not np.isfinite(value):
+        return short(value)
+    return f"1e{int(np.ceil(np.log10(value)))}"
 
 
 # A point ------------------------------------------------------------------------------------------
@@ -246,7 +253,7 @@ def audit_point(
 def _note(audit: PointAudit, scenario: Scenario, seen: Differences, max_steps: int | None) -> None:
     total = _steps_of(scenario)
     if seen.steps < total and max_steps is None:
-        audit.notes.append(f"the first {seen.steps} of {total} steps are compared; --max-steps")
+        audit.notes.append(f"the first {seen.steps} of {total} steps are compared (--max-steps)")
     if scenario.workload.lr_scaling != "none":
         audit.notes.append(
             f"one device has the learning rate that lr_scaling gives {seen.world_size} ranks"
@@ -401,11 +408,12 @@ class _Judge:
                 first = min(rows, key=lambda row: (row.step, -row.size))
                 text = (
                     f"first at step {first.step}, {first.name}: {short(first.size)} relative "
-                    f"(rounding explains {short(first.bound)})"
+                    f"(rounding explains {within(first.bound)})"
                 )
                 self._audit.checks.append(Check(topic, worse, text, self._label))
             else:
-                text = f"equal to {short(largest.size)} (rounding explains {short(largest.bound)})"
+                text = f"equal to {within(largest.size)}"
+                text += f" (rounding explains {within(largest.bound)})" if largest.size else ""
                 self._audit.checks.append(Check(topic, "ok", text, self._label))
         if written.replicas_differ is None:
             replicas = Check("replicas", "ok", "identical after every step", self._label)
