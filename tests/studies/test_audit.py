@@ -219,7 +219,7 @@ def test_the_steps_that_are_compared_hold_faults_periods_and_smaller_batches():
         made = scenario({"kind": "ddp"}, numerics=True, **{"steps": 99, **workload})
         return num_compared(made, None)
 
-    assert steps() == 32
+    assert steps() == 16
     assert steps(inject=[{"kind": "nan", "rank": 0, "step": 40}]) == 41
     wide = {"kind": "mlp", "widths": [6, 4096, 4096, 3]}
     assert steps(model=wide, microbatch=16) == 6

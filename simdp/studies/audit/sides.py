@@ -40,7 +40,7 @@ STAGES = ("forward", "gradient", "update", "buffer")
 
 LOW = ("float16", "bfloat16")
 
-MAX_STEPS, LEAST_STEPS, MAX_FLOPS = 32, 4, 4e10
+MAX_STEPS, LEAST_STEPS, MAX_FLOPS = 16, 4, 4e10
 """Steps that are compared: at most, at least, and FLOPs of them on one device."""
 
 FAR = 64
