@@ -214,6 +214,33 @@ def test_every_strategy_is_audited(strategy):
     assert set(causes(audited(strategy, steps=4))) == wanted_of(strategy)
 
 
+ACTING = {
+    "batchnorm_local_statistics": {"model": BATCH_NORM},
+    "loss_mean_of_rank_means": UNEVEN,
+    "loss_sum_not_averaged": {"loss": {"kind": "mse", "reduction": "sum"}},
+    None: {
+        "clip_grad_norm": 0.1,
+        "optimizer": {"kind": "adamw", "lr": 0.01},
+        "grad_accum": 2,
+    },
+}
+"""Workloads by the cause that they add to a strategy's own."""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("cause", ACTING)
+def test_causes_of_the_workload_and_of_the_strategy_are_found_together(cause):
+    for strategy in EVERY:
+        rounds = cause == "loss_mean_of_rank_means" and strategy.get("mixed_precision")
+        if strategy["kind"] == "single" or rounds:  # which is in float64
+            continue
+        gathers = strategy["kind"] == "data_parallel" and not strategy.get("loss_in_forward")
+        added = set() if gathers and cause != "batchnorm_local_statistics" else {cause}
+        wanted = wanted_of(strategy) | (added - {None})
+        assert set(causes(audited(strategy, **ACTING[cause]))) == wanted, strategy
+
+
 def test_the_steps_that_are_compared_hold_faults_periods_and_smaller_batches():
     def steps(**workload):
         made = scenario({"kind": "ddp"}, numerics=True, **{"steps": 99, **workload})

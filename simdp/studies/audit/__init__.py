@@ -85,13 +85,15 @@ def _points(
     if not points:
         raise ScenarioError([f"{file}: numerics: {_no_numbers(scenario)}"])
     if ranks is not None:
-        points = [
-            ({**chosen, "cluster.world_size": n} if len(ranks) > 1 else chosen, made)
-            for chosen, point in points
-            for n in ranks
-            if n > 1
-            for made in [_on_ranks(point, n, file)]
-        ]
+        several = [n for n in ranks if n > 1]
+        found: dict[str, tuple[Raw, Scenario]] = {}  # a sweep may be over the ranks
+        for chosen, point in points:
+            for n in several:
+                named = len(several) > 1 or "cluster.world_size" in chosen
+                here = {**chosen, "cluster.world_size": n} if named else chosen
+                if said_of(here) not in found:
+                    found[said_of(here)] = here, _on_ranks(point, n, file)
+        points = list(found.values())
     points = [(chosen, point) for chosen, point in points if point.cluster.world_size > 1]
     if not points:
         raise ScenarioError(
@@ -138,9 +140,8 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
     per_node = scenario.cluster.devices_per_node
     if per_node is not None and n % per_node and n > per_node:
         changes["cluster.devices_per_node"] = n
-    raw["cluster"]["stragglers"] = [
-        one for one in raw["cluster"].get("stragglers") or [] if _exists(one, n)
-    ]
+    for part, key in ((raw["cluster"], "stragglers"), (raw["workload"], "inject")):
+        part[key] = [one for one in part.get(key) or [] if _exists(one, n)]
     try:
         return changed(raw, [changes], scenario.base)
     except ScenarioError as error:
@@ -148,9 +149,9 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
         raise ScenarioError(said) from None
 
 
-def _exists(straggler: Raw, n: int) -> bool:
-    """Return whether a straggler's rank exists among ``n``."""
-    rank = straggler.get("rank")
+def _exists(one: Raw, n: int) -> bool:
+    """Return whether the rank of a straggler or a fault exists among ``n``."""
+    rank = one.get("rank")
     return not isinstance(rank, int) or rank < n
 
 
