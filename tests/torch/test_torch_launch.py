@@ -100,6 +100,19 @@ def test_each_rank_has_flags_of_a_fresh_process(virtually, capsys):
         torch.set_default_dtype(torch.float32)
 
 
+def test_ranks_compute_on_as_many_threads_as_under_torchrun(virtually, monkeypatch, capsys):
+    before = torch.get_num_threads()
+    try:
+        for given, threads in ((None, 1), ("2", 2)):
+            monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+            if given is not None:
+                monkeypatch.setenv("OMP_NUM_THREADS", given)
+            virtually("import torch; print(torch.get_num_threads())")
+            assert capsys.readouterr().out.split() == [str(threads)] * 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_time_is_virtual(virtually, capsys):
     result = virtually(
         """
