@@ -31,8 +31,20 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
     return accelerator
 
 
+def _asked(original: Callable[..., None]) -> Callable[..., None]:
+    """Ask where devices are used only: Adam looks at the current stream, which would use one."""
+
+    def check(*args: Any) -> None:
+        here = machine()
+        if here is None or here.used:
+            original(*args)
+
+    return check
+
+
 def patch(patches: Patches) -> None:
     """Install the functions."""
+    patches.wrap(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", _asked)
     accelerator = torch.accelerator
     patches.wrap(torch._C, "_get_accelerator", _found)
     for name, value in {

@@ -65,6 +65,16 @@ def test_autocast_of_the_cpu_is_refused_where_devices_are_used(here):
         pass
 
 
+def test_adam_leaves_a_script_without_devices_to_the_cpu(here):
+    net = torch.nn.Linear(4, 4)
+    adam = torch.optim.AdamW(net.parameters())
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert net(torch.ones(2, 4)).dtype is torch.bfloat16
+        net(torch.ones(2, 4)).sum().backward()
+        adam.step()
+
+
 def test_a_scaler_skips_steps_and_lowers_its_scale(here):
     torch.manual_seed(0)
     net, x = torch.nn.Linear(8, 8).cuda(), torch.randn(4, 8, device="cuda")
