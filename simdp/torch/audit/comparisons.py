@@ -1,0 +1,332 @@
+"""Differences between runs, step by step, against what rounding explains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from simdp.arrays import Floats
+from simdp.results.audit import TensorRow
+from simdp.torch.audit.records import BackwardRecord, RankRecord, RunRecord, StepRecord
+from simdp.torch.audit.sketches import norm
+
+STAGES = ("initial weights", "local gradient", "gradient", "learning rate", "weights")
+"""In the order of cause."""
+
+ULPS = 32
+"""Units in the last place that rounding explains at least, in the 2-norm of a tensor."""
+
+NUDGES = 30
+"""Times the difference of a run whose weights were moved by one unit in the last place."""
+
+SMALLEST = 1e-4
+"""Part of the largest tensor's norm below which a tensor is compared with that norm."""
+
+
+class RunView:
+    """A run, aligned by the steps of rank 0."""
+
+    def __init__(self, record: RunRecord, skip: int = 0) -> None:
+        self.record, self.skip = record, skip
+        self.world_size = record.world_size
+
+    @property
+    def first(self) -> RankRecord:
+        """Rank 0."""
+        return self.record.ranks[0]
+
+    @cached_property
+    def keys(self) -> list[tuple[int, int]]:
+        """Optimizer and number of each step, in the order of rank 0."""
+        return [(step.optimizer, step.number + self.skip) for step in self.first.steps]
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[int, int], int]:
+        return {key: place for place, key in enumerate(self.keys)}
+
+    def place(self, key: tuple[int, int]) -> int | None:
+        """Return the place of a step in the list of steps of rank 0."""
+        return self._by_key.get(key)
+
+    @cached_property
+    def count(self) -> int:
+        """Steps of the optimizer with the most."""
+        return max((number + 1 for _, number in self.keys), default=0)
+
+    def global_step(self, rank: RankRecord, own: int) -> int | None:
+        """Return the step of rank 0, from 0, during which a rank's own step happens.
+
+        Ranks that skip steps, as under Join, are aligned by their number of collectives.
+        """
+        steps = _of_first_optimizer(rank)
+        leading = _of_first_optimizer(self.first)
+        if len(steps) == len(leading) or rank is self.first:
+            return own
+        if own >= len(steps):
+            return None
+        calls = steps[own].calls
+        for place, step in enumerate(leading):
+            if step.calls >= calls:
+                return place
+        return None
+
+    def backwards(self, step: int) -> list[list[tuple[int, BackwardRecord]]]:
+        """Return the backward passes of a step, by rank, with their numbers."""
+        return self._backwards.get(step, [[] for _ in self.record.ranks])
+
+    @cached_property
+    def _backwards(self) -> dict[int, list[list[tuple[int, BackwardRecord]]]]:
+        found: dict[int, list[list[tuple[int, BackwardRecord]]]] = {}
+        for place, rank in enumerate(self.record.ranks):
+            for number, backward in enumerate(rank.backwards):
+                step = self.global_step(rank, backward.step)
+                if step is None or step >= self.count - self.skip:
+                    continue
+                rows = found.setdefault(step + self.skip, [[] for _ in self.record.ranks])
+                rows[place].append((number, backward))
+        return found
+
+    def samples(self, step: int) -> Counter[int]:
+        """Return how often each sample counts in a step."""
+        return Counter(
+            sample
+            for passes in self.backwards(step)
+            for _, backward in passes
+            for sample in backward.samples
+        )
+
+    def micro_steps(self, step: int) -> list[int]:
+        """Return the backward passes of each rank in a step."""
+        return [len(passes) for passes in self.backwards(step)]
+
+    def local(self, step: int, weights: dict[tuple[int, int], float] | None = None) -> Tensors:
+        """Return the mean over ranks of the local gradients of a step, weighted if given.
+
+        Ranks without a backward pass in the step, which have joined, do not count.
+        """
+        found: Tensors = {}
+        active = [passes for passes in self.backwards(step) if passes]
+        for place, passes in enumerate(self.backwards(step)):
+            for number, backward in passes:
+                factor = 1.0 if weights is None else weights.get((place, number), 1.0)
+                for name, local in backward.local.items():
+                    part = local * (factor / len(active))
+                    found[name] = found[name] + part if name in found else part
+        return found
+
+    def whole(self, stage: str, place: int) -> Tensors:
+        """Return the gradients or weights of a step of rank 0, with shards of all ranks added."""
+        step = self.first.steps[place]
+        found = {name: value for name, value in _of(step, stage).items() if value is not None}
+        for rank in self.record.ranks[1:]:
+            if place >= len(rank.steps):
+                continue
+            other = rank.steps[place]
+            for name in other.shards:
+                part = _of(other, stage).get(name)
+                if part is not None:
+                    found[name] = found[name] + part if name in found else part
+        return found
+
+
+Tensors = dict[str, Floats]
+"""Sketches by name."""
+
+
+def _of(step: StepRecord, stage: str) -> dict[str, Floats | None]:
+    return step.grads if stage == "gradient" else step.after
+
+
+def _of_first_optimizer(rank: RankRecord) -> list[StepRecord]:
+    return [step for step in rank.steps if step.optimizer == 0]
+
+
+class Difference(NamedTuple):
+    """Differences of two runs.
+
+    Attributes
+    ----------
+    rows : list of TensorRow
+        All compared tensors with a difference above rounding, in the order of steps and stages.
+    size : float
+        Largest relative difference of a tensor, anywhere.
+    excess : float
+        Largest ratio of a difference to what rounding explains.
+    """
+
+    rows: list[TensorRow]
+    size: float
+    excess: float
+    bound: float  # of the first row; else the largest
+
+    @property
+    def same(self) -> bool:
+        """Whether rounding explains all differences."""
+        return not self.rows
+
+    @property
+    def first(self) -> TensorRow | None:
+        """The first tensor that differs."""
+        return self.rows[0] if self.rows else None
+
+    def of(self, row: TensorRow) -> float:
+        """Return the size of the difference of the same tensor, stage and step; 0 without one."""
+        for other in self.rows:
+            if (other.step, other.stage, other.name) == (row.step, row.stage, row.name):
+                return other.size
+        return 0.0
+
+
+def relative(given: Tensors, reference: Tensors) -> dict[str, float]:
+    """Return the relative difference of each tensor in the 2-norm."""
+    largest = max((norm(value) for value in reference.values()), default=0.0)
+    found = {}
+    for name in reference.keys() | given.keys():
+        one, other = given.get(name), reference.get(name)
+        if one is None or other is None or one.shape != other.shape:
+            present = one if one is not None else other
+            found[name] = 0.0 if present is None or not norm(present) else 1.0
+            continue
+        scale = max(norm(other), SMALLEST * largest)
+        difference = norm(one - other)
+        if not np.isfinite(difference):
+            same = bool(np.array_equal(one, other, equal_nan=True))
+            found[name] = 0.0 if same else float("inf")
+        else:
+            found[name] = difference / scale if scale else float(difference > 0)
+    return found
+
+
+def compare(
+    one: RunView, other: RunView, nudged: RunView | None = None, epsilon: float = 1.2e-7
+) -> Difference:
+    """Compare two runs; ``nudged`` is a run like ``one`` with weights moved by rounding."""
+    rows: list[TensorRow] = []
+    largest = excess = 0.0
+    bound_of_largest = ULPS * epsilon
+    for key in one.keys:
+        mine, theirs = one.place(key), other.place(key)
+        if mine is None or theirs is None:
+            continue
+        moved = None if nudged is None else nudged.place(key)
+        for stage in STAGES[1:]:
+            pairs = _stage(one, other, nudged, stage, key, (mine, theirs, moved))
+            for name, size, nudge in pairs:
+                bound = max(ULPS * epsilon, NUDGES * nudge)
+                largest = max(largest, size)
+                excess = max(excess, size / bound)
+                if size > bound:
+                    sizes = one.world_size, other.world_size
+                    rows.append(TensorRow(stage, name, key[1] + 1, sizes, size, bound))
+                else:
+                    bound_of_largest = max(bound_of_largest, bound)
+    first = rows[0].bound if rows else bound_of_largest
+    return Difference(rows, largest, excess, first)
+
+
+def _stage(
+    one: RunView,
+    other: RunView,
+    nudged: RunView | None,
+    stage: str,
+    key: tuple[int, int],
+    places: tuple[int, int, int | None],
+) -> list[tuple[str, float, float]]:
+    """Return names, relative differences, and those of the nudged run."""
+    mine, theirs, moved = places
+    if stage == "learning rate":
+        rates = [view.first.steps[place].lr for view, place in ((one, mine), (other, theirs))]
+        found = {"lr": np.array(rates[1])}, {"lr": np.array(rates[0])}
+        return [("learning rate", size, 0.0) for size in relative(*found).values()]
+    if stage == "local gradient":
+        if key[0]:
+            return []
+        step = key[1]
+        reference, given = one.local(step), other.local(step)
+        if not reference or not given:
+            return []
+        by_nudge = {} if nudged is None else relative(nudged.local(step), reference)
+    else:
+        reference, given = one.whole(stage, mine), other.whole(stage, theirs)
+        if nudged is None or moved is None:
+            by_nudge = {}
+        else:
+            by_nudge = relative(nudged.whole(stage, moved), reference)
+    order = {name: place for place, name in enumerate(reference)}
+    sizes = relative(given, reference)
+    # a model's tensors share their rounding: take the median where one tensor's was small by chance
+    typical = float(np.median(list(by_nudge.values()))) if by_nudge else 0.0
+    names = sorted(sizes, key=lambda name: order.get(name, len(order)))
+    return [(name, sizes[name], max(by_nudge.get(name, 0.0), typical)) for name in names]
+
+
+def replicas(view: RunView) -> tuple[str, str, int, float] | None:
+    """Return the first difference between ranks: stage, name, step, and relative size."""
+    ranks = view.record.ranks
+    initial = _between(ranks, 0, lambda step: step.before)
+    if initial is not None:
+        return "initial weights", initial[0], 1, initial[1]
+    for place in range(len(view.first.steps)):
+        if any(len(rank.steps) != len(view.first.steps) for rank in ranks):
+            return None
+        number = view.first.steps[place].number + 1
+        found = _between(ranks, place, lambda step: step.grad_probes)
+        if found is not None:
+            return "gradient", found[0], number, found[1]
+        found = _between(ranks, place, lambda step: step.after_probes)
+        if found is not None:
+            return "weights", found[0], number, found[1]
+        found = _between(ranks, place, lambda step: step.buffers)
+        if found is not None:
+            return "buffers", found[0], number, found[1]
+    return None
+
+
+def differing(view: RunView, place: int, stage: str) -> list[str]:
+    """Return the names of tensors that differ between ranks in a step."""
+    ranks = view.record.ranks
+    if any(place >= len(rank.steps) for rank in ranks):
+        return []
+    steps = [rank.steps[place] for rank in ranks]
+    pick = {
+        "initial weights": [step.before for step in steps],
+        "gradient": [step.grad_probes for step in steps],
+        "buffers": [step.buffers for step in steps],
+    }[stage]
+    found = []
+    for name, value in pick[0].items():
+        for other in pick[1:]:
+            theirs = other.get(name)
+            if _unequal(value, theirs):
+                found.append(name)
+                break
+    return found
+
+
+def _unequal(one: Floats | None, other: Floats | None) -> bool:
+    if one is None or other is None:
+        return (one is None) != (other is None) and bool(
+            np.any(one if one is not None else other)  # type: ignore[arg-type]
+        )
+    return not np.array_equal(one, other, equal_nan=True)
+
+
+def _between(
+    ranks: Sequence[RankRecord], place: int, pick: object
+) -> tuple[str, float] | None:
+    if any(place >= len(rank.steps) for rank in ranks):
+        return None
+    found = [pick(rank.steps[place]) for rank in ranks]  # type: ignore[operator]
+    for name, value in found[0].items():
+        for other in found[1:]:
+            theirs = other.get(name)
+            if not _unequal(value, theirs):
+                continue
+            if value is None or theirs is None or value.shape != theirs.shape:
+                return name, 1.0
+            return name, norm(value - theirs) / (max(norm(value), norm(theirs)) or 1.0)
+    return None

@@ -1,0 +1,942 @@
+"""Records a script's run: a part of the launcher whose patches record and change nothing."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, dataloader
+from torch.utils.data._utils import fetch as fetching
+
+from simdp.arrays import Floats
+from simdp.torch.audit.lines import Line, calling, running
+from simdp.torch.audit.records import (
+    BackwardRecord,
+    BatchRecord,
+    CallRecord,
+    ClipRecord,
+    LoaderRecord,
+    LossCount,
+    RankRecord,
+    StepRecord,
+)
+from simdp.torch.audit.sketches import is_shard, probe, sketch, values
+from simdp.torch.cuda.machine import Patches
+from simdp.torch.process_groups import Virtual
+from simdp.torch.ranks import Rank, RankLocal, current
+from simdp.torch.steps import DONE, StepsDone
+
+KEY = "audit"
+"""Key of a rank's observation."""
+
+SMALL = 16
+"""Elements of a collective whose values are recorded."""
+
+LOSSES = (
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss"),
+    *("gaussian_nll_loss", "soft_margin_loss", "cosine_embedding_loss", "margin_ranking_loss"),
+)
+"""Losses of torch.nn.functional with a reduction."""
+
+
+class Observation:
+    """What is recorded of a rank, and what the patches need between two calls."""
+
+    def __init__(self) -> None:
+        self.record = RankRecord()
+        self.loaders: dict[int, int] = {}  # by id
+        self.kept: list[Any] = []  # objects whose ids are used
+        self.iterations: dict[int, int] = {}  # of a loader
+        self.loaded: dict[int, int] = {}  # batches of a loader
+        self.optimizers: dict[int, int] = {}
+        self.parameters: dict[int, Any] = {}  # by id
+        self.names: dict[int, str] = {}
+        self.roots: list[Any] = []
+        self.root_ids: set[int] = set()
+        self.inside_ddp: set[int] = set()
+        self.wrapped: set[int] = set()
+        self.batch: int | None = None  # the last one
+        self.rows: tuple[int, ...] = ()  # hashes of the last model input
+        self.num_rows = 0
+        self.counts: list[LossCount] = []
+        self.backward: BackwardRecord | None = None
+        self.since = 0  # backward passes since the last step
+        self.depth = 0  # of nested modules
+        self.stepping = 0  # of nested optimizers
+        self.scheduled = 0
+        self.building = 0  # of nested schedulers
+        self.states: Any = None  # of the generators
+        self.fetched: tuple[int, ...] | None = None
+        self.loading: tuple[int, int] | None = None  # loader and batch that are loaded now
+        self.creators: dict[int, Line | None] = {}
+        self.callers: dict[int, Line | None] = {}
+        self.buffers: dict[str, Any] = {}
+        self.outer: Any = None  # the module that the script calls
+
+    @property
+    def step(self) -> int:
+        """Steps of the optimizer with the most."""
+        return max((one.number + 1 for one in self.record.steps), default=0)
+
+
+def mine() -> Observation | None:
+    """Return the observation of the running rank; None outside of ranks."""
+    rank = current()
+    return None if rank is None else rank.state.get(KEY)
+
+
+_LOCAL = threading.local()
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Record nothing of the calls inside."""
+    before, _LOCAL.off = getattr(_LOCAL, "off", False), True
+    try:
+        yield
+    finally:
+        _LOCAL.off = before
+
+
+def seen() -> Observation | None:
+    """Return the observation of the running rank, unless its calls are not to be recorded."""
+    return None if getattr(_LOCAL, "off", False) else mine()
+
+
+class Observer(RankLocal):
+    """Observes every rank.
+
+    Parameters
+    ----------
+    max_steps : int
+        A rank ends when it begins a step after this number.
+    stop : callable, optional
+        Called with rank 0's number of steps whenever it begins another one; True ends it.
+    state_at : int, optional
+        Step of which each optimizer's whole state is kept, before it.
+    local : bool
+        Whether gradients are recorded before a reduction.
+    """
+
+    def __init__(
+        self,
+        max_steps: int,
+        stop: Callable[[int], bool] | None = None,
+        state_at: int | None = None,
+        local: bool = True,
+    ) -> None:
+        self.max_steps, self.stop, self.state_at, self.local = max_steps, stop, state_at, local
+        self.records: dict[int, RankRecord] = {}
+        self.states: dict[tuple[int, int], Any] = {}  # by rank and optimizer
+        self.stopped_at: int | None = None
+
+    def begin(self, rank: Rank) -> None:
+        rank.state[KEY] = Observation()
+        self.records[rank.rank] = rank.state[KEY].record
+
+    def end(self, rank: Rank) -> None:
+        observation: Observation | None = rank.state.get(KEY)
+        if observation is not None:
+            with unobserved():
+                self._finish(rank, observation)
+
+    def _finish(self, rank: Rank, here: Observation) -> None:
+        """Record the last values of modules that no optimizer has, such as averaged copies."""
+        known = set(here.parameters)
+        for number, root in enumerate(here.roots):
+            tensors = [*root.named_parameters(), *root.named_buffers()]
+            if any(id(tensor) in known for _, tensor in tensors):
+                continue
+            for name, tensor in tensors:
+                found = probe(tensor) if tensor.is_floating_point() else None
+                if found is not None:
+                    here.record.states[f"module {number}.{clean(name)}"] = found
+        for root in here.roots:
+            if isinstance(root, DistributedDataParallel):
+                for parameter in root.parameters():
+                    if id(parameter) not in here.wrapped and id(parameter) in here.names:
+                        here.record.late.append(here.names[id(parameter)])
+        for key, name in here.names.items():
+            here.record.creators[name] = here.creators.get(key)
+            here.record.callers[name] = here.callers.get(key)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            patches = Patches(stack)
+            self._patch_data(patches)
+            self._patch_model(patches)
+            self._patch_optimizer(patches)
+            self._patch_calls(patches)
+            patches.wrap(torch, "manual_seed", _seeding)
+            patches.wrap(torch.Generator, "manual_seed", _seeding)
+            yield
+
+    # Data -----------------------------------------------------------------------------------------
+
+    def _patch_data(self, patches: Patches) -> None:
+        patches.wrap(DataLoader, "__init__", _after(_created))
+        patches.wrap(DataLoader, "__iter__", _iterating)
+        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", _returning)
+        patches.wrap(fetching._MapDatasetFetcher, "fetch", _fetching)
+
+    # Model ----------------------------------------------------------------------------------------
+
+    def _patch_model(self, patches: Patches) -> None:
+        called = nn.Module.__call__
+        observer = self
+
+        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            here = seen()
+            if here is None:
+                return called(self, *args, **kwargs)
+            if here.depth == 0:
+                here.outer = self
+                observer._called(here, self, args, kwargs)
+            wraps = isinstance(here.outer, DistributedDataParallel)
+            if here.depth == wraps and not here.buffers and torch.is_grad_enabled():
+                _record_buffers(here, self)
+            here.depth += 1
+            try:
+                return called(self, *args, **kwargs)
+            finally:
+                here.depth -= 1
+
+        patches.put(nn.Module, "__call__", __call__)
+        patches.wrap(nn.Module, "register_parameter", _registering)
+        patches.wrap(DistributedDataParallel, "__init__", _after(_wrapped))
+        patches.wrap(nn.Module, "load_state_dict", _loading("model"))
+        patches.wrap(functional, "batch_norm", _normalising)
+        patches.wrap(functional, "dropout", _dropping)
+        patches.wrap(functional, "scaled_dot_product_attention", _attending)
+        for name in ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal"):
+            patches.wrap(torch, name, _drawing)
+        for name in LOSSES:
+            patches.wrap(functional, name, functools.partial(_counting, name))
+        patches.wrap(torch.autograd, "backward", self._backward)
+        patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", _casting)
+        patches.wrap(torch, "compile", _compiling)
+
+    def _called(self, here: Observation, module: Any, args: Any, kwargs: Any) -> None:
+        """Observe a call of a module by the script, not by another module."""
+        if id(module) not in here.root_ids:
+            here.root_ids.add(id(module))
+            here.roots.append(module)
+            if not here.record.steps:
+                here.names.clear()
+        trains = torch.is_grad_enabled() and any(
+            one.requires_grad for one in module.parameters(recurse=True)
+        )
+        if not trains:
+            if here.batch is not None:
+                here.record.eval_batches.append(here.batch)
+            return
+        self.check(here)
+        if here.states is None:
+            here.states = generator_states()
+        if not isinstance(module, DistributedDataParallel):
+            if id(module) in here.inside_ddp and module.training:
+                skipped = here.inside_ddp
+                line = calling(lambda owner: id(owner) in skipped)
+                if line not in here.record.bypasses:
+                    here.record.bypasses.append(line)
+            for parameter in module.parameters():
+                if id(parameter) not in here.callers:
+                    here.callers[id(parameter)] = running()
+        found = first_tensor((args, kwargs))
+        if found is not None:
+            here.num_rows = int(found.shape[0])
+            if here.batch is None:
+                here.rows = row_hashes(found)
+
+    def check(self, here: Observation) -> None:
+        """End the rank if its steps are done."""
+        rank = current()
+        if rank is None:
+            return
+        done = here.step
+        over = done >= self.max_steps
+        if rank.rank == 0 and self.stop is not None and done and not over:
+            over = self.stop(done)
+        if over:
+            if rank.rank == 0:
+                self.stopped_at = done
+            rank.state[DONE] = True
+            raise StepsDone
+
+    def _backward(self, original: Any) -> Any:
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            here = seen()
+            if here is None or here.backward is not None:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            self.check(here)
+            given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            record = self._begin_backward(here, given[0])
+            here.backward = record
+            try:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            finally:
+                here.backward = None
+                here.since += 1
+
+        return backward
+
+    def _begin_backward(self, here: Observation, loss: Any) -> BackwardRecord:
+        batch = None if here.batch is None else here.record.batches[here.batch]
+        samples = here.rows if batch is None else batch.samples
+        number = float(values(loss)[0]) if loss.numel() == 1 and not loss.is_meta else float("nan")
+        rows = len(samples) if samples else here.num_rows
+        record = BackwardRecord(
+            here.batch, samples, number, running(), here.step, rows, list(here.counts)
+        )
+        if batch is not None:
+            loader = here.record.loaders[batch.loader]
+            loader.iterated = batch.line
+        here.record.backwards.append(record)
+        here.counts = []
+        return record
+
+    # Optimizer ------------------------------------------------------------------------------------
+
+    def _patch_optimizer(self, patches: Patches) -> None:
+        patches.wrap(Optimizer, "add_param_group", self._adding)
+        patches.undo(register_optimizer_step_pre_hook(self._before).remove)
+        patches.undo(register_optimizer_step_post_hook(self._after).remove)
+        for owner in (nn.utils, nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                patches.wrap(owner, name, _clipping)
+        patches.wrap(LRScheduler, "__init__", _scheduler_made)
+        patches.wrap(LRScheduler, "step", _scheduling)
+        patches.wrap(Optimizer, "load_state_dict", _loading("optimizer"))
+        patches.wrap(LRScheduler, "load_state_dict", _loading("scheduler"))
+        patches.wrap(torch.amp.grad_scaler.GradScaler, "load_state_dict", _loading("scaler"))
+        patches.wrap(torch.Tensor, "register_hook", _hooking)
+
+    def _adding(self, original: Any) -> Any:
+        observer = self
+
+        def add_param_group(self: Any, group: Any) -> Any:
+            found = original(self, group)
+            here = seen()
+            if here is not None:
+                for parameter in self.param_groups[-1]["params"]:
+                    observer._watch(here, parameter)
+            return found
+
+        return add_param_group
+
+    def _watch(self, here: Observation, parameter: Any) -> None:
+        """Record the gradients of a parameter before they are reduced."""
+        key = id(parameter)
+        if key in here.parameters:
+            return
+        here.parameters[key] = parameter
+        if not self.local or not parameter.requires_grad or hasattr(parameter, "_local_tensor"):
+            return
+
+        def hook(grad: Any) -> None:
+            backward = here.backward
+            if backward is None or grad is None or grad.is_meta:
+                return
+            found = sketch(grad)
+            name = _name(here, key)
+            if found is not None:
+                before = backward.local.get(name)
+                backward.local[name] = found if before is None else before + found
+
+        with unobserved():
+            parameter.register_hook(hook)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        here = seen()
+        if here is None:
+            return
+        here.stepping += 1
+        if here.stepping > 1:
+            return
+        rank = current()
+        assert rank is not None
+        number = here.optimizers.setdefault(id(optimizer), len(here.optimizers))
+        if len(here.kept) < len(here.optimizers):
+            here.kept.append(optimizer)
+        count = sum(one.optimizer == number for one in here.record.steps)
+        if count >= self.max_steps:
+            self.check(here)
+        record = StepRecord(
+            number,
+            count,
+            running(),
+            len(here.record.calls),
+            tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group),
+        )
+        record.generators, record.buffers = hash_of(here.states), here.buffers
+        here.buffers = {}
+        record.scheduled = here.scheduled
+        if self.state_at == count:
+            self._keep(rank, number, optimizer, here)
+        with unobserved():
+            self._gradients(rank, here, optimizer, record)
+        here.record.steps.append(record)
+        here.states, here.since = None, 0
+
+    def _keep(self, rank: Rank, number: int, optimizer: Any, here: Observation) -> None:
+        import copy
+
+        with torch._C._DisableTorchDispatch():
+            state = copy.deepcopy(optimizer.state_dict())
+        self.states[rank.rank, number] = state, here.states
+
+    def _gradients(self, rank: Rank, here: Observation, optimizer: Any, record: StepRecord) -> None:
+        whole = rank.rank == 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._watch(here, parameter)
+                name, grad = _name(here, id(parameter)), parameter.grad
+                shard = is_shard(parameter)
+                if shard:
+                    record.shards.add(name)
+                known = grad is not None and not grad.is_meta
+                record.grad_probes[name] = probe(grad) if known else None
+                if whole or shard:
+                    record.grads[name] = sketch(grad) if known else None
+                if record.number == 0:
+                    record.before[name] = probe(parameter)
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor) and not value.is_meta:
+                        found = probe(value)
+                        if found is not None:
+                            record.state[f"{name}: {key}"] = found
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        here = seen()
+        if here is None:
+            return
+        here.stepping -= 1
+        if here.stepping or not here.record.steps:
+            return
+        rank = current()
+        assert rank is not None
+        record = here.record.steps[-1]
+        with unobserved():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    name = _name(here, id(parameter))
+                    if parameter.is_meta:
+                        continue
+                    record.after_probes[name] = probe(parameter)
+                    if rank.rank == 0 or name in record.shards:
+                        record.after[name] = sketch(parameter)
+
+    # Collectives ----------------------------------------------------------------------------------
+
+    def _patch_calls(self, patches: Patches) -> None:
+        call, barrier = Virtual._call, Virtual.barrier
+
+        def _call(
+            self: Any, name: str, collective: str, inputs: Any, outputs: Any, *rest: Any, **more: Any
+        ) -> Any:
+            here = seen()
+            if here is not None:
+                _record_call(here, self, name, inputs or outputs, more.get("more", ""))
+            return call(self, name, collective, inputs, outputs, *rest, **more)
+
+        def _barrier(self: Any, opts: Any = None) -> Any:
+            here = seen()
+            if here is not None:
+                record = CallRecord(
+                    "barrier", (), "", running(), here.step, False, "", None, len(here.record.batches)
+                )
+                here.record.calls.append(record)
+            return barrier(self, opts)
+
+        patches.put(Virtual, "_call", _call)
+        patches.put(Virtual, "barrier", _barrier)
+
+
+# Names ----------------------------------------------------------------------------------------------
+
+PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
+
+
+def clean(name: str) -> str:
+    """Return a parameter's name without the prefixes of wrappers."""
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix).replace(f".{prefix}", ".")
+    return name
+
+
+def _tops(here: Observation) -> list[Any]:
+    """Return the modules that are part of no other one."""
+    inner = {
+        id(child) for root in here.roots for child in root.modules() if child is not root
+    }
+    return [root for root in here.roots if id(root) not in inner]
+
+
+def _name(here: Observation, key: int) -> str:
+    """Return the name of a parameter."""
+    if key not in here.names:
+        taken = set(here.names.values())
+        for root in _tops(here):
+            for name, parameter in root.named_parameters():
+                if id(parameter) in here.names:
+                    continue
+                short, unique, number = clean(name), clean(name), 2
+                while unique in taken:
+                    unique, number = f"{short} ({number})", number + 1
+                here.names[id(parameter)] = unique
+                taken.add(unique)
+        if key not in here.names:
+            place = list(here.parameters).index(key) if key in here.parameters else 0
+            here.names[key] = f"parameter {place}"
+    return here.names[key]
+
+
+# Data -----------------------------------------------------------------------------------------------
+
+
+def _after(observe: Callable[..., None]) -> Callable[[Any], Any]:
+    def around(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(self, *args, **kwargs)
+            here = seen()
+            if here is not None:
+                observe(here, self)
+            return found
+
+        return wrapped
+
+    return around
+
+
+def samplers(loader: Any) -> list[Any]:
+    """Return all samplers of a loader, the outer ones first."""
+    found: list[Any] = []
+    todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
+    while todo:
+        one = todo.pop(0)
+        if one is None or any(one is known for known in found):
+            continue
+        found.append(one)
+        todo += [getattr(one, "batch_sampler", None), getattr(one, "sampler", None)]
+    return found
+
+
+def whole_indices(dataset: Any, indices: Any) -> tuple[int, ...]:
+    """Return indices into the data set behind all subsets."""
+    found = list(indices)
+    while isinstance(dataset, Subset):
+        inner: Any = dataset.indices
+        found = [inner[index] for index in found]
+        dataset = dataset.dataset
+    try:
+        return tuple(int(index) for index in found)
+    except (TypeError, ValueError):
+        return tuple(int.from_bytes(_digest(repr(index).encode()), "big") for index in found)
+
+
+def _created(here: Observation, loader: Any) -> None:
+    if id(loader) in here.loaders:
+        return
+    here.loaders[id(loader)] = len(here.record.loaders)
+    here.kept.insert(0, loader)
+    dataset, inner = loader.dataset, samplers(loader)
+    iterable = isinstance(dataset, IterableDataset)
+    setting = [one for one in (*inner, dataset) if hasattr(one, "set_epoch")]
+    shuffles = any(getattr(one, "shuffle", isinstance(one, RandomSampler)) for one in inner)
+    if setting and not any(hasattr(one, "shuffle") for one in inner):
+        shuffles = True
+    subset = None
+    if isinstance(dataset, Subset):
+        subset = whole_indices(dataset, range(len(dataset)))
+    base = dataset
+    while isinstance(base, Subset):
+        base = base.dataset
+    size = None if iterable or not hasattr(base, "__len__") else len(base)  # type: ignore[arg-type]
+    kind = next((type(one).__name__ for one in setting), "")
+    kind = kind or next((type(one).__name__ for one in inner if hasattr(one, "data_source")), "")
+    here.record.loaders.append(
+        LoaderRecord(
+            running(),
+            loader.batch_size,
+            bool(loader.drop_last),
+            kind,
+            shuffles,
+            bool(setting),
+            size,
+            subset,
+            iterable,
+        )
+    )
+
+
+def _iterating(original: Any) -> Any:
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        found, here = original(self), seen()
+        if here is not None:
+            if id(self) not in here.loaders:
+                _created(here, self)
+            number = here.loaders[id(self)]
+            epoch = here.iterations.get(number, 0)
+            here.iterations[number] = epoch + 1
+            found._audited = [number, epoch, running(), 0]
+            for one in (*samplers(self), self.dataset):
+                if hasattr(one, "set_epoch") and isinstance(getattr(one, "epoch", None), int):
+                    here.record.loaders[number].set_epochs.append(one.epoch)
+                    break
+        return found
+
+    return __iter__
+
+
+def _returning(original: Any) -> Any:
+    def __next__(self: Any) -> Any:  # noqa: N807
+        here = seen()
+        if here is None or not hasattr(self, "_audited"):
+            return original(self)
+        number, epoch, line, place = self._audited
+        here.fetched, here.loading = None, (number, here.loaded.get(number, 0))
+        here.loaded[number] = here.loaded.get(number, 0) + 1
+        found = original(self)
+        self._audited[3] += 1
+        samples = here.fetched
+        if samples is None:
+            tensor = first_tensor(found)
+            samples = () if tensor is None else row_hashes(tensor)
+        here.batch = len(here.record.batches)
+        here.record.batches.append(BatchRecord(number, epoch, samples, line, here.step, place))
+        return found
+
+    return __next__
+
+
+def _fetching(original: Any) -> Any:
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        here = seen()
+        if here is not None:
+            given = possibly_batched_index
+            listed = given if isinstance(given, list | tuple) else [given]
+            here.fetched = whole_indices(self.dataset, listed)
+        return original(self, possibly_batched_index)
+
+    return fetch
+
+
+def first_tensor(value: Any) -> Any:
+    """Return the first tensor with a batch dimension in nested values; None without one."""
+    if isinstance(value, torch.Tensor):
+        return value if value.ndim else None
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
+        value = list(value.data.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            found = first_tensor(one)
+            if found is not None:
+                return found
+    return None
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=6).digest()
+
+
+def row_hashes(tensor: Any) -> tuple[int, ...]:
+    """Return a number for the content of each row of a tensor."""
+    if tensor.is_meta or hasattr(tensor, "_local_tensor"):
+        return ()
+    flat = values(tensor).reshape(tensor.shape[0], -1) if tensor.numel() else np.zeros((0, 1))
+    return tuple(int.from_bytes(_digest(row.tobytes()), "big") for row in flat)
+
+
+# Model ----------------------------------------------------------------------------------------------
+
+
+def _registering(original: Any) -> Any:
+    def register_parameter(self: Any, name: str, param: Any) -> None:
+        original(self, name, param)
+        here = seen()
+        if here is not None and param is not None and id(param) not in here.creators:
+            here.creators[id(param)] = running()
+
+    return register_parameter
+
+
+def _wrapped(here: Observation, module: Any) -> None:
+    here.record.wrappers.append(running())
+    here.inside_ddp |= {id(inner) for inner in module.modules() if inner is not module}
+    here.wrapped |= {id(parameter) for parameter in module.parameters()}
+    here.record.broadcasts_buffers &= bool(module.broadcast_buffers)
+    if id(module) not in here.root_ids:
+        here.root_ids.add(id(module))
+        here.roots.insert(0, module)
+        here.names.clear()
+
+
+def _record_buffers(here: Observation, module: Any) -> None:
+    with unobserved():
+        for name, buffer in module.named_buffers():
+            if buffer.is_floating_point() and not buffer.is_meta:
+                found = probe(buffer)
+                if found is not None:
+                    here.buffers[clean(name)] = found
+
+
+def _add(lines: list[Line | None], line: Line | None) -> None:
+    if line not in lines:
+        lines.append(line)
+
+
+def _normalising(original: Any) -> Any:
+    @functools.wraps(original)
+    def batch_norm(
+        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+        training: bool = False, *args: Any, **kwargs: Any,
+    ) -> Any:
+        here = seen()
+        if here is not None and training and torch.is_grad_enabled():
+            key = None if weight is None else id(weight)
+            _add(here.record.norms, here.creators.get(key, running()) if key else running())
+        return original(input, running_mean, running_var, weight, bias, training, *args, **kwargs)
+
+    return batch_norm
+
+
+def _dropping(original: Any) -> Any:
+    @functools.wraps(original)
+    def dropout(
+        input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Any:
+        here = seen()
+        if here is not None and training and p and torch.is_grad_enabled():
+            _add(here.record.dropouts, running())
+        return original(input, p, training, inplace)
+
+    return dropout
+
+
+def _attending(original: Any) -> Any:
+    @functools.wraps(original)
+    def scaled_dot_product_attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        *args: Any, **kwargs: Any,
+    ) -> Any:
+        here = seen()
+        if here is not None and dropout_p and torch.is_grad_enabled():
+            _add(here.record.dropouts, running())
+        return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+
+    return scaled_dot_product_attention
+
+
+def _drawing(original: Any) -> Any:
+    @functools.wraps(original)
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None and here.batch is not None and kwargs.get("generator") is None:
+            line = running()
+            if torch.is_grad_enabled() and (here.states is not None or here.record.steps):
+                _add(here.record.draws, line)
+        return original(*args, **kwargs)
+
+    return draw
+
+
+def _counting(name: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None and torch.is_grad_enabled() and getattr(input, "requires_grad", False):
+            with unobserved():
+                count = _terms(name, input, target, kwargs)
+            reduction = str(kwargs.get("reduction", "mean"))
+            rows = int(input.shape[0]) if input.ndim else 1
+            here.counts.append(LossCount(name, reduction, count, rows, running()))
+        return original(input, target, *args, **kwargs)
+
+    return loss
+
+
+def _terms(name: str, input: Any, target: Any, kwargs: Any) -> float:
+    """Return the number that a mean divides by."""
+    if name not in ("cross_entropy", "nll_loss"):
+        return float(input.shape[0] if kwargs.get("reduction") == "batchmean" else input.numel())
+    if target.is_floating_point():
+        return float(target.shape[0]) if target.ndim > 0 else 1.0
+    labels = values(target)
+    kept = labels != kwargs.get("ignore_index", -100)
+    weight = kwargs.get("weight")
+    if weight is None:
+        return float(kept.sum())
+    return float(values(weight)[labels[kept].astype(int)].sum())
+
+
+def _casting(original: Any) -> Any:
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        here = seen()
+        if here is not None and self._enabled:
+            here.record.autocast = True
+        return original(self)
+
+    return __enter__
+
+
+def _compiling(original: Any) -> Any:
+    def compiling(*args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None:
+            here.record.compiled = True
+        return original(*args, **kwargs)
+
+    return compiling
+
+
+# Optimizer ------------------------------------------------------------------------------------------
+
+
+def _clipping(original: Any) -> Any:
+    @functools.wraps(original)
+    def clip(parameters: Any, limit: float, *args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is None:
+            return original(parameters, limit, *args, **kwargs)
+        line = running()
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        with unobserved():
+            found = original(listed, limit, *args, **kwargs)
+        norm = None
+        if isinstance(found, torch.Tensor) and not hasattr(found, "_local_tensor"):
+            norm = None if found.is_meta else float(values(found)[0])
+        here.record.clips.append(ClipRecord(line, here.step, float(limit), norm, here.since))
+        return found
+
+    return clip
+
+
+def _hooking(original: Any) -> Any:
+    @functools.wraps(original)
+    def register_hook(self: Any, hook: Any) -> Any:
+        here = seen()
+        line = running()
+        if here is not None and isinstance(self, nn.Parameter) and line is not None:
+            _add(here.record.hooks, line)
+        return original(self, hook)
+
+    return register_hook
+
+
+def _scheduler_made(original: Any) -> Any:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        here = seen()
+        if here is None:
+            original(self, *args, **kwargs)
+            return
+        here.building += 1
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            here.building -= 1
+        _add(here.record.schedulers, running())
+
+    return __init__
+
+
+def _scheduling(original: Any) -> Any:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None and not here.building:
+            here.scheduled += 1
+            here.record.scheduler_steps.append((here.step, running()))
+        return original(self, *args, **kwargs)
+
+    return step
+
+
+def _loading(kind: str) -> Callable[[Any], Any]:
+    def around(original: Any) -> Any:
+        @functools.wraps(original)
+        def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+            here = seen()
+            if here is not None:
+                here.record.loads.append((kind, running()))
+            return original(self, *args, **kwargs)
+
+        return load_state_dict
+
+    return around
+
+
+# Collectives ----------------------------------------------------------------------------------------
+
+
+def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: str) -> None:
+    first = buffers[0]
+    size = sum(each.size for each in buffers)
+    found: Floats | None = None
+    if size <= SMALL and first.real and first.array.dtype.kind in "fiu":
+        found = np.concatenate([each.array.astype(float) for each in buffers])
+    inside = here.backward is not None or torch._C._current_graph_task_id() != -1
+    dtype = str(first.dtype).removeprefix("torch.")
+    record = CallRecord(
+        name, (first.size,), dtype, running(), here.step, inside, more, found,
+        len(here.record.batches),
+    )
+    here.record.calls.append(record)
+
+
+def _seeding(original: Any) -> Any:
+    @functools.wraps(original)
+    def manual_seed(*args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None and running() is not None:
+            here.record.seeds.append(int(args[-1] if args else kwargs["seed"]))
+        return original(*args, **kwargs)
+
+    return manual_seed
+
+
+# Generators -----------------------------------------------------------------------------------------
+
+
+def generator_states() -> tuple[Any, ...]:
+    """Return the states of the generators of torch, Python and NumPy."""
+    return (
+        torch.default_generator.get_state(),
+        random.getstate(),
+        np.random.get_state(),  # noqa: NPY002
+    )
+
+
+def hash_of(states: Any) -> int:
+    """Return a number for the states of generators."""
+    if states is None:
+        return 0
+    text = bytes(values(states[0]).astype(np.uint8)) + repr(states[1]).encode()
+    return int.from_bytes(_digest(text + states[2][1].tobytes()), "big")
+
+
+def exists(path: Path) -> bool:
+    """Return whether a checkpoint was written: a file, or a folder with one."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))

@@ -1,0 +1,160 @@
+"""Records of a run of a script: its samples, gradients, weights and calls, rank by rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simdp.arrays import Floats
+from simdp.torch.audit.lines import Line
+
+
+@dataclass
+class LoaderRecord:
+    """A DataLoader."""
+
+    line: Line | None  # that creates it
+    batch_size: int | None
+    drop_last: bool
+    sampler: str  # class of its sampler
+    shuffles: bool  # the sampler draws an order
+    sets_epoch: bool  # the sampler has ``set_epoch``
+    size: int | None  # of the data set, without its subsets
+    subset: tuple[int, ...] | None  # indices of a Subset into the whole data set
+    iterable: bool
+    set_epochs: list[int] = field(default_factory=list)  # values given to ``set_epoch``
+    iterated: Line | None = None  # line of its latest iteration that trained
+
+
+@dataclass
+class BatchRecord:
+    """A batch that a loader returned."""
+
+    loader: int
+    epoch: int  # iterations of the loader before this one
+    samples: tuple[int, ...]  # indices into the whole data set; hashes where there is none
+    line: Line | None  # of the loop
+    step: int  # optimizer steps before it
+    place: int  # batches of this iteration before it
+
+
+@dataclass
+class LossCount:
+    """A loss of torch.nn.functional: what it reduces over."""
+
+    name: str
+    reduction: str
+    count: float  # terms, without the ignored ones
+    rows: int
+    line: Line | None
+
+
+@dataclass
+class BackwardRecord:
+    """A backward pass."""
+
+    batch: int | None  # number of its batch; None without a loader
+    samples: tuple[int, ...]  # of the batch, or hashes of the rows of the model's input
+    loss: float
+    line: Line | None
+    step: int  # optimizer steps before it
+    rows: int
+    counts: list[LossCount] = field(default_factory=list)
+    scalars: dict[Line, float] = field(default_factory=dict)  # numbers computed for the loss
+    local: dict[str, Floats] = field(default_factory=dict)  # gradients before a reduction
+    scale: float = 1.0  # of a GradScaler
+
+
+@dataclass
+class ClipRecord:
+    """A call that clips gradients."""
+
+    line: Line | None
+    step: int
+    limit: float
+    norm: float | None
+    backwards: int  # backward passes since the last step
+
+
+@dataclass
+class StepRecord:
+    """An optimizer step."""
+
+    optimizer: int
+    number: int  # of this optimizer, from 0
+    line: Line | None
+    calls: int  # collectives of the rank before it
+    lr: tuple[float, ...]
+    rows: int = 0
+    # sketches, of rank 0 and of shards; probes, of all ranks
+    grads: dict[str, Floats | None] = field(default_factory=dict)
+    grad_probes: dict[str, Floats | None] = field(default_factory=dict)
+    shards: set[str] = field(default_factory=set)  # names whose sketches are of a shard
+    before: dict[str, Floats | None] = field(default_factory=dict)  # probes, of the first step
+    after: dict[str, Floats | None] = field(default_factory=dict)
+    after_probes: dict[str, Floats | None] = field(default_factory=dict)
+    state: dict[str, Floats] = field(default_factory=dict)  # of the optimizer, before the step
+    buffers: dict[str, Floats] = field(default_factory=dict)  # in its first forward pass
+    generators: int = 0  # hash of the states of the random generators before the forward pass
+    scheduled: int = 0  # steps of schedulers so far
+    grad_scale: float | None = None
+
+
+@dataclass
+class CallRecord:
+    """A collective."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    line: Line | None
+    step: int
+    backward: bool  # inside a backward pass
+    op: str
+    values: Floats | None  # of at most 16 elements, before the call
+    batches: int  # of loaders so far
+
+
+@dataclass
+class RankRecord:
+    """All records of a rank."""
+
+    loaders: list[LoaderRecord] = field(default_factory=list)
+    batches: list[BatchRecord] = field(default_factory=list)
+    backwards: list[BackwardRecord] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    clips: list[ClipRecord] = field(default_factory=list)
+    calls: list[CallRecord] = field(default_factory=list)
+    schedulers: list[Line | None] = field(default_factory=list)
+    scheduler_steps: list[tuple[int, Line | None]] = field(default_factory=list)
+    hooks: list[Line | None] = field(default_factory=list)  # of the script, on parameters
+    norms: list[Line | None] = field(default_factory=list)  # batch norms that train
+    dropouts: list[Line | None] = field(default_factory=list)
+    draws: list[Line | None] = field(default_factory=list)  # of random numbers in a step
+    wrappers: list[Line | None] = field(default_factory=list)  # DDP
+    late: list[str] = field(default_factory=list)  # parameters of modules wrapped before
+    seeds: list[int] = field(default_factory=list)  # given to generators
+    broadcasts_buffers: bool = True
+    bypasses: list[Line | None] = field(default_factory=list)
+    callers: dict[str, Line | None] = field(default_factory=dict)  # by parameter: its call
+    creators: dict[str, Line | None] = field(default_factory=dict)  # by parameter
+    loads: list[tuple[str, Line | None]] = field(default_factory=list)  # load_state_dict
+    states: dict[str, Floats] = field(default_factory=dict)  # modules outside optimizers, at last
+    autocast: bool = False
+    compiled: bool = False
+    eval_batches: list[int] = field(default_factory=list)  # of calls without gradients
+
+
+@dataclass
+class RunRecord:
+    """A run of a script."""
+
+    world_size: int
+    ranks: list[RankRecord]
+    error: str = ""
+    kind: str = ""  # deadlock, mismatch, or rank
+    waiting: tuple[str, ...] = ()
+    seconds: float = 0.0  # CPU
+    output: str = ""
+    stopped_at: int | None = None  # optimizer steps of rank 0 when it was stopped
+    extra: dict[str, Any] = field(default_factory=dict)
