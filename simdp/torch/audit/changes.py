@@ -6,6 +6,7 @@ records what the change has left.
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,11 @@ class Change(RankLocal):
         with ExitStack() as stack:
             self.patch(Patches(stack))
             yield
+
+
+def fresh(change: Change) -> Change:
+    """Return a change as it was before a run."""
+    return copy.copy(change)
 
 
 def _rank() -> Rank:

@@ -300,6 +300,8 @@ def differing(view: RunView, place: int, stage: str) -> list[str]:
     found = []
     for name, value in pick[0].items():
         for other in pick[1:]:
+            if name not in other:
+                continue
             theirs = other.get(name)
             if _unequal(value, theirs):
                 found.append(name)
@@ -323,6 +325,8 @@ def _between(
     found = [pick(rank.steps[place]) for rank in ranks]  # type: ignore[operator]
     for name, value in found[0].items():
         for other in found[1:]:
+            if name not in other:
+                continue
             theirs = other.get(name)
             if not _unequal(value, theirs):
                 continue

@@ -1,0 +1,562 @@
+"""Finds the causes of differences between runs of a script, each by an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simdp.errors import ScenarioError
+from simdp.results.audit import Experiment, Finding, TensorRow
+from simdp.torch.audit import changes as ch
+from simdp.torch.audit import comparisons, samples, suspects
+from simdp.torch.audit.comparisons import Difference, RunView, compare
+from simdp.torch.audit.lines import Line, assigned
+from simdp.torch.audit.records import CallRecord, RunRecord
+from simdp.torch.audit.runs import Run, Runner
+from simdp.torch.audit.suspects import Pair, Suspect
+
+EPSILON, EPSILON64 = 1.2e-7, 2.3e-16
+"""Units in the last place of float32 and float64."""
+
+UNUSED = "Expected to have finished reduction in the prior iteration"
+"""Part of the message of DistributedDataParallel."""
+
+
+@dataclass
+class Investigation:
+    """Runs of a program, and what was found.
+
+    Parameters
+    ----------
+    runner : Runner
+        Runs the program.
+    runs : dict of int to Run
+        The run at each number of ranks, as the script is written.
+    exact : bool
+        Whether runs compute in float64.
+    """
+
+    runner: Runner
+    runs: dict[int, Run]
+    exact: bool = False
+    views: dict[int, RunView] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    experiments: list[Experiment] = field(default_factory=list)
+    rows: list[TensorRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    differences: dict[int, Difference] = field(default_factory=dict)
+    checks: dict[int, samples.SampleCheck] = field(default_factory=dict)
+    nudged: RunView | None = None
+    always: list[ch.Change] = field(default_factory=list)
+
+    @property
+    def epsilon(self) -> float:
+        """A unit in the last place."""
+        return EPSILON64 if self.exact else EPSILON
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of ranks, the smallest first, with which the others are compared."""
+        return sorted(self.views)
+
+    def base(self) -> RunView:
+        """Return the run on the fewest ranks."""
+        return self.views[self.sizes[0]]
+
+    # Runs -----------------------------------------------------------------------------------------
+
+    def changed(self, size: int, changes: Sequence[ch.Change], **more: Any) -> Run:
+        """Return a run with changes."""
+        run = self.runs[size]
+        listed = [*(ch.fresh(change) for change in (*self.always, *changes))]
+        fields = {
+            "arguments": run.arguments,
+            "environ": run.environ,
+            "max_steps": run.max_steps,
+            **more,
+        }
+        lifted = [ch.Float64()] if self.exact else []
+        return Run(size, changes=[*lifted, *listed], **fields)
+
+    def start(self) -> None:
+        """Run the script as it is, and with weights moved by rounding."""
+        sizes = sorted(self.runs)
+        runs = [self.changed(size, []) for size in sizes]
+        runs.append(self.changed(sizes[0], [ch.NudgedWeights()]))
+        *records, nudged = self.runner.run(runs)
+        failed = [record for record in records if record.error]
+        if failed:
+            self._failed(records, failed)
+            sizes = [record.world_size for record in records if not record.error]
+            if len(sizes) < 2:
+                self.views = {
+                    record.world_size: RunView(record) for record in records if not record.error
+                }
+                return
+            records = [record for record in records if not record.error]
+        self.views = {record.world_size: RunView(record) for record in records}
+        self.nudged = RunView(nudged)
+        if self.base().first.autocast and not self.exact:
+            (plain,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
+            self.nudged = RunView(plain)
+
+    def _failed(self, records: list[RunRecord], failed: list[RunRecord]) -> None:
+        first = failed[0]
+        unused = UNUSED in first.error or (
+            first.kind == "deadlock" and first.ranks and first.ranks[0].wrappers
+        )
+        if unused:
+            change = ch.FindUnused()
+            sizes = [record.world_size for record in records]
+            again = self.runner.run([self.changed(size, [change]) for size in sizes])
+            if not any(record.error for record in again):
+                self.always.append(change)
+                view = RunView(again[-1])
+                line = view.first.wrappers[0] if view.first.wrappers else None
+                self.findings.append(
+                    _finding(
+                        "unused_parameters",
+                        line,
+                        1,
+                        None,
+                        None,
+                        f"with find_unused_parameters=True, {_listed(sizes)} ranks end; as written, "
+                        f"{first.world_size} rank{'s' * (first.world_size > 1)} "
+                        f"{'wait for gradients that never come' if first.kind == 'deadlock' else 'raise in step 2'}",
+                        "find_unused_parameters=True, or use every parameter in each forward pass",
+                    )
+                )
+                records[:] = again
+                return
+        if first.world_size == 1 or first.kind == "rank":
+            last = first.error.strip().splitlines()
+            text = next(
+                (line for line in reversed(last[:-1]) if line.strip(": ")), last[-1]
+            ).split("]: ")[-1]
+            raise ScenarioError(
+                [
+                    f"audit: the script fails on {first.world_size} "
+                    f"rank{'s' * (first.world_size > 1)}: {text}; run it with simdp torchrun "
+                    f"--nproc-per-node {first.world_size} first."
+                ]
+            )
+        self.findings.append(_collectives(first))
+
+    # Differences ----------------------------------------------------------------------------------
+
+    def pair(self, base: RunView, view: RunView) -> Pair:
+        """Compare two runs."""
+        return Pair(base, view, compare(base, view, self.nudged, self.epsilon))
+
+    def compare(self) -> None:
+        """Compare all runs with that on the fewest ranks, and explain what differs."""
+        base = self.base()
+        for size in self.sizes[1:]:
+            view = self.views[size]
+            self.checks[size] = samples.check(base, view)
+            self.differences[size] = compare(base, view, self.nudged, self.epsilon)
+            self.rows += self.differences[size].rows[:20]
+        unequal = [
+            size
+            for size in self.sizes[1:]
+            if not self.differences[size].same
+            or self.checks[size].differing
+            or comparisons.replicas(self.views[size]) is not None
+        ]
+        if unequal:
+            self.explain(unequal[0], unequal)
+
+    def explain(self, size: int, unequal: Sequence[int]) -> None:
+        """Find the causes by which a run differs, and hold them against the other runs."""
+        pair = Pair(self.base(), self.views[size], self.differences[size])
+        check = self.checks[size]
+        chosen: list[Suspect] = []
+        tie = suspects.order_of_samples(pair, check)
+        if tie is not None:
+            chosen.append(tie)
+        traced = False
+        legitimate = suspects.layers(pair)
+        current = self.tried(pair, chosen) if chosen else pair
+        for _ in range(6):
+            if self._agrees(current):
+                break
+            wrong = [
+                *suspects.weights_of_ranks(current),
+                *suspects.reduction(current),
+                *suspects.losses(current),
+                *suspects.schedule(current),
+            ]
+            known = {(one.cause, one.change) for one in chosen}
+            options = [
+                one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known
+            ]
+            best = self._best(pair, chosen, options, current)
+            if best is None and not traced:
+                traced = True
+                current = self._traced(pair, chosen)
+                options = [
+                    one
+                    for one in suspects.losses(current)
+                    if (one.cause, one.change) not in known
+                ]
+                best = self._best(pair, chosen, options, current)
+            if best is None:
+                break
+            chosen, current = [*chosen, best[0]], best[1]
+        if not self._agrees(current):
+            self._unexplained(pair, current)
+            if not chosen:
+                return
+        self._attribute(pair, chosen, current)
+
+    def _agrees(self, pair: Pair) -> bool:
+        return pair.difference.same and comparisons.replicas(pair.view) is None
+
+    def _best(
+        self, pair: Pair, chosen: list[Suspect], options: Sequence[Suspect], current: Pair
+    ) -> tuple[Suspect, Pair] | None:
+        """Return the first suspect without which the runs agree, or else the most helpful one."""
+        best: tuple[float, Suspect, Pair] | None = None
+        for option in options:
+            found = self.tried(pair, [*chosen, option])
+            self._record(option, current, found)
+            if self._agrees(found):
+                return option, found
+            gain = _gain(current, found)
+            if gain > 3 and (best is None or gain > best[0]):
+                best = gain, option, found
+        return None if best is None else best[1:]
+
+    def _record(self, option: Suspect, before: Pair, after: Pair) -> None:
+        row = before.difference.first
+        size = before.difference.size if row is None else row.size
+        left = after.difference.size if row is None else after.difference.of(row)
+        if after.difference.same:
+            left = min(after.difference.size, after.difference.bound)
+        bound = after.difference.bound if row is None else row.bound
+        self.experiments.append(
+            Experiment(option.cause, option.change, size, left, max(bound, after.difference.bound))
+        )
+
+    def tried(self, pair: Pair, chosen: Sequence[Suspect], size: int | None = None) -> Pair:
+        """Run both sides again with changes, and compare."""
+        n = pair.view.world_size if size is None else size
+        sides: tuple[list[ch.Change], list[ch.Change]] = ([], [])
+        for suspect in chosen:
+            for side, changes in zip(sides, suspect.changes(), strict=True):
+                side.extend(changes)
+        runs = [self.changed(pair.base.world_size, sides[0]), self.changed(n, sides[1])]
+        if not sides[0]:
+            (record,) = self.runner.run(runs[1:])
+            return self._pair(pair.base, record, pair)
+        one, other = self.runner.run(runs)
+        if one.error:
+            return pair
+        return self._pair(RunView(one), other, pair)
+
+    def _pair(self, base: RunView, record: RunRecord, before: Pair) -> Pair:
+        return before if record.error else self.pair(base, RunView(record))
+
+    def _traced(self, pair: Pair, chosen: Sequence[Suspect]) -> Pair:
+        """Run both sides again, and record the numbers that the loss is computed from."""
+        trace = Suspect("unexplained", False, "", lambda: ([ch.ScalarTrace()], [ch.ScalarTrace()]), None)
+        return self.tried(pair, [*chosen, trace])
+
+    def _attribute(self, pair: Pair, chosen: list[Suspect], final: Pair) -> None:
+        """Name the suspects without whose change the runs differ again."""
+        for suspect in chosen:
+            others = [one for one in chosen if one is not suspect]
+            without = pair if not others else None
+            if without is None:
+                without = self.tried(pair, others)
+                if self._agrees(without):
+                    continue  # the others explain all of it
+            if not suspect.findings:
+                self.notes.append(
+                    f"{pair.base.world_size} and {pair.view.world_size} ranks take samples in another "
+                    "order; they were compared with the same samples"
+                )
+                continue
+            self.findings.append(self._named(suspect, without, final))
+
+    def _named(self, suspect: Suspect, before: Pair, after: Pair) -> Finding:
+        row = before.difference.first
+        n, m = before.view.world_size, before.base.world_size
+        unequal = comparisons.replicas(before.view)
+        left = after.difference.size
+        if row is None and unequal is not None:
+            stage, name, step, size = unequal
+            proof = f"{suspect.change}, all ranks have the same {stage}"
+            tensor: str | None = name
+        else:
+            step = 1 if row is None else row.step
+            tensor = None if row is None else row.name
+            size = before.difference.size if row is None else row.size
+            proof = f"{suspect.change}, {m} and {n} ranks agree to {left:.0e}"
+        if row is None and unequal is None:
+            step = (self.checks[n].first or 0) + 1 if n in self.checks else 1
+        text = f"{suspect.evidence}; {proof}" if suspect.evidence else proof
+        return _finding(
+            suspect.cause, suspect.line, step, tensor, size, text, suspect.remedy, suspect.legitimate
+        )
+
+    def _unexplained(self, pair: Pair, current: Pair) -> None:
+        row = current.difference.first or pair.difference.first
+        unequal = comparisons.replicas(current.view)
+        n, m = pair.view.world_size, pair.base.world_size
+        if row is not None:
+            text = (
+                f"{row.stage} of {row.name} differs by {row.size:.0e} between {m} and {n} ranks "
+                f"(rounding explains {row.bound:.0e}); no experiment removed it"
+            )
+            line = pair.view.first.backwards[0].line if pair.view.first.backwards else None
+            finding = _finding("unexplained", line, row.step, row.name, row.size, text)
+        elif unequal is not None:
+            stage, name, step, size = unequal
+            text = f"{stage} of {name} differs between ranks by {size:.0e}; no experiment removed it"
+            finding = _finding("unexplained", None, step, name, size, text)
+        else:
+            return
+        self.findings.append(finding)
+
+    # Epochs ---------------------------------------------------------------------------------------
+
+    def epochs(self) -> None:
+        """Check that shuffling samplers draw another order in each epoch."""
+        size = self.sizes[-1]
+        view = self.views[size]
+        found = samples.repeated_order(view)
+        if found is None:
+            return
+        loader, epoch, count = found
+        (record,) = self.runner.run([self.changed(size, [ch.EpochsSet()])])
+        again = None if record.error else samples.repeated_order(RunView(record))
+        if again is not None or record.error:
+            return
+        line = samples.line_of_loop(view, loader)
+        step = next(
+            (
+                backward.step + 1
+                for backward in view.first.backwards
+                if backward.batch is not None and view.first.batches[backward.batch].epoch == epoch
+            ),
+            None,
+        )
+        self.findings.append(
+            _finding(
+                "set_epoch_missing",
+                line,
+                step,
+                None,
+                None,
+                f"epoch {epoch + 1} has the order of epoch {epoch}, batch for batch ({count} compared); "
+                "with set_epoch called, it has another one",
+                "call sampler.set_epoch(epoch) before each epoch",
+            )
+        )
+        self.experiments.append(Experiment("set_epoch_missing", "set_epoch called", 1.0, 0.0, 0.5))
+
+    # Metrics --------------------------------------------------------------------------------------
+
+    def metrics(self) -> None:
+        """Check numbers that ranks reduce outside of training."""
+        base = self.base()
+        for size in self.sizes[1:]:
+            line = _metric_that_differs(base, self.views[size])
+            if line is not None and self._metric(size, line):
+                return
+
+    def _metric(self, size: int, line: Line) -> bool:
+        view, base = self.views[size], self.base()
+        given: dict[int, set[int]] = {}
+        for rank in (*view.record.ranks, *base.record.ranks):
+            for number in samples.evaluation_loaders(rank):
+                if not rank.loaders[number].iterable:
+                    for batch in rank.batches:
+                        if batch.loader == number:
+                            given.setdefault(number, set()).update(batch.samples)
+        if not given:
+            return False
+        listed = {number: sorted(found) for number, found in given.items()}
+        runs = [
+            self.changed(one, [ch.WholeEvaluation(listed)]) for one in (base.world_size, size)
+        ]
+        records = self.runner.run(runs)
+        if any(record.error for record in records):
+            return False
+        one, other = (RunView(record) for record in records)
+        before = _metric_values(base, view, line)
+        after = _metric_values(one, other, line)
+        if before is None or after is None or after[2] > 1e-5:
+            return False
+        self.experiments.append(
+            Experiment("metric_averaged_wrongly", "all samples in batches of one", before[2], after[2], 1e-5)
+        )
+        self.findings.append(
+            _finding(
+                "metric_averaged_wrongly",
+                assigned(line),
+                None,
+                None,
+                before[2],
+                f"{before[0]:.6g} on {base.world_size} and {before[1]:.6g} on {size} ranks; with all "
+                f"samples in batches of one on every rank, both give {after[1]:.6g}",
+                "reduce sums and counts, and divide once",
+            )
+        )
+        return True
+
+
+def _gain(before: Pair, after: Pair) -> float:
+    """Return how much later or smaller a difference is."""
+    one, other = before.difference.first, after.difference.first
+    if other is None:
+        replicas = comparisons.replicas(after.view) is not None
+        return 1.0 if replicas and before.difference.same else float("inf")
+    if one is None:
+        return 0.0
+    stages = comparisons.STAGES
+    mine, theirs = (one.step, stages.index(one.stage)), (other.step, stages.index(other.stage))
+    if theirs > mine:
+        return 1e6 + 1e3 * theirs[0] + theirs[1]
+    if theirs < mine:
+        return 0.0
+    return one.size / max(other.size, 1e-300)
+
+
+def _finding(
+    cause: Any,
+    line: Line | None,
+    step: int | None,
+    tensor: str | None,
+    size: float | None,
+    proof: str,
+    remedy: str = "",
+    legitimate: bool = False,
+) -> Finding:
+    file = None if line is None else line.file
+    number = None if line is None else line.line
+    return Finding(cause, legitimate, file, number, step, tensor, size, proof, remedy)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    texts = [str(number) for number in numbers]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+# Collectives ----------------------------------------------------------------------------------------
+
+
+def _collectives(record: RunRecord) -> Finding:
+    """Return the first collective that ranks do not share, with each rank's next call."""
+    calls = [rank.calls for rank in record.ranks]
+    shortest = min(len(listed) for listed in calls)
+    longest = max(len(listed) for listed in calls)
+    at = next(
+        (
+            place
+            for place in range(shortest)
+            if len({_signature(listed[place]) for listed in calls}) > 1
+        ),
+        shortest if longest > shortest else max(shortest - 1, 0),
+    )
+    by_call: dict[str, list[int]] = {}
+    for rank, listed in enumerate(calls):
+        text = "ends" if at >= len(listed) else _shown(listed[at])
+        by_call.setdefault(text, []).append(rank)
+    parts = [
+        f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}: {text}" for text, ranks in by_call.items()
+    ]
+    fewest = min(by_call.values(), key=lambda ranks: (len(ranks), ranks[0] != 0))
+    odd = calls[fewest[0]]
+    line = odd[at].line if at < len(odd) else (odd[-1].line if odd else None)
+    if at >= len(odd):  # what the others call is what this rank leaves out
+        other = next((listed[at] for listed in calls if at < len(listed)), None)
+        line = line if other is None or other.line is None else other.line
+    step = max((rank.steps[-1].number + 1 for rank in record.ranks if rank.steps), default=0)
+    return _finding(
+        "collectives_differ",
+        line,
+        step + 1,
+        None,
+        None,
+        f"collective {at + 1} would hang on real ranks: {'; '.join(parts)}",
+        "let every rank of the group make the same collectives in the same order",
+    )
+
+
+def _signature(call: CallRecord) -> tuple[Any, ...]:
+    shape = () if call.name in ("all_to_all", "all_to_all_single") else call.shape
+    return call.name, shape, call.dtype, call.op
+
+
+def _shown(call: CallRecord) -> str:
+    shape = "x".join(map(str, call.shape))
+    kind = f"{call.name}({shape} {call.dtype})" if call.dtype else call.name
+    return kind if call.line is None else f"{kind} at line {call.line.line}"
+
+
+# Metrics ----------------------------------------------------------------------------------------------
+
+
+def _small_calls(view: RunView) -> dict[Line, list[list[CallRecord]]]:
+    """Return reductions of a few numbers outside of backward passes, by line and call, by rank."""
+    found: dict[Line, list[list[CallRecord]]] = {}
+    for number, call in enumerate(view.first.calls):
+        if call.backward or call.values is None or call.line is None:
+            continue
+        if call.name not in ("all_reduce", "reduce") or not call.dtype.startswith(("float", "bf")):
+            continue
+        listed = [
+            rank.calls[number] for rank in view.record.ranks if number < len(rank.calls)
+        ]
+        if len(listed) == view.world_size and all(one.values is not None for one in listed):
+            found.setdefault(call.line, []).append(listed)
+    return found
+
+
+def _reduced(calls: Sequence[CallRecord]) -> np.ndarray:
+    values = [call.values for call in calls if call.values is not None]
+    return np.sum(values, axis=0)
+
+
+def _metric_values(
+    base: RunView, view: RunView, line: Line
+) -> tuple[float, float, float] | None:
+    """Return a metric's means over ranks in two runs, the last that differs, and by how much."""
+    mine, theirs = _small_calls(base).get(line, []), _small_calls(view).get(line, [])
+    found: tuple[float, float, float] | None = None
+    for one, other in zip(mine, theirs, strict=False):
+        first, second = _reduced(one), _reduced(other)
+        if first.shape != second.shape:
+            continue
+        summed = _apart(first, second)
+        meant = _apart(first / base.world_size, second / view.world_size)
+        size = min(summed, meant)
+        if summed <= meant:
+            shown = float(first.reshape(-1)[0]), float(second.reshape(-1)[0])
+        else:
+            shown = (
+                float(first.reshape(-1)[0] / base.world_size),
+                float(second.reshape(-1)[0] / view.world_size),
+            )
+        if found is None or size > found[2]:
+            found = (*shown, size)
+    return found
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    scale = float(np.max(np.abs(one))) or 1.0
+    return float(np.max(np.abs(one - other)) / scale)
+
+
+def _metric_that_differs(base: RunView, view: RunView) -> Line | None:
+    evaluated = samples.evaluation_loaders(view.first)
+    for line in _small_calls(view):
+        found = _metric_values(base, view, line)
+        if found is not None and found[2] > 1e-4 and evaluated:
+            return line
+    return None

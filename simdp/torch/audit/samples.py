@@ -1,0 +1,209 @@
+"""Which samples each rank gets: repeated, missed, or in the same order in each epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from simdp.torch.audit.comparisons import RunView
+from simdp.torch.audit.lines import Line
+from simdp.torch.audit.records import BatchRecord, LoaderRecord, RankRecord
+
+
+@dataclass
+class SampleCheck:
+    """Samples of a run, against those of the run that it is compared with."""
+
+    seen_twice: int = 0  # in an epoch, beyond those of the other run
+    missed: int = 0
+    total: int = 0  # drawn
+    differing: int = 0  # steps with other samples
+    first: int | None = None  # the first of them
+    identical: int = 0  # steps in which all ranks have the same samples
+    steps: int = 0
+    uneven: tuple[int, ...] = ()  # rows of each rank in the first uneven step
+    uneven_step: int | None = None
+
+
+def training_loaders(rank: RankRecord) -> list[int]:
+    """Return the numbers of loaders whose batches reached a backward pass."""
+    used = {
+        rank.batches[backward.batch].loader
+        for backward in rank.backwards
+        if backward.batch is not None
+    }
+    return sorted(used)
+
+
+def evaluation_loaders(rank: RankRecord) -> list[int]:
+    """Return the numbers of loaders whose batches reached none."""
+    used = set(training_loaders(rank))
+    return sorted({batch.loader for batch in rank.batches} - used)
+
+
+def check(base: RunView, view: RunView) -> SampleCheck:
+    """Compare the samples of two runs step by step, and over epochs."""
+    found = SampleCheck()
+    for step in range(min(base.count, view.count)):
+        mine, theirs = base.samples(step), view.samples(step)
+        if not mine and not theirs:
+            continue
+        found.steps += 1
+        found.total += sum(theirs.values())
+        if mine != theirs:
+            found.differing += 1
+            if found.first is None:
+                found.first = step
+        by_rank = [
+            Counter(sample for _, backward in passes for sample in backward.samples)
+            for passes in view.backwards(step)
+        ]
+        if len(by_rank) > 1 and by_rank[0] and all(one == by_rank[0] for one in by_rank):
+            found.identical += 1
+        rows = tuple(sum(one.values()) for one in by_rank)
+        if len(set(rows)) > 1 and found.uneven_step is None:
+            found.uneven, found.uneven_step = rows, step
+    _over_epochs(base, view, found)
+    return found
+
+
+def _over_epochs(base: RunView, view: RunView, found: SampleCheck) -> None:
+    for loader in training_loaders(view.first):
+        mine, theirs = _epochs(base, loader), _epochs(view, loader)
+        for epoch, (drawn, complete) in theirs.items():
+            reference = mine.get(epoch)
+            before = Counter[int]() if reference is None else reference[0]
+            found.seen_twice += sum(
+                max(count - max(before[sample], 1), 0) for sample, count in drawn.items()
+            )
+            if complete and reference is not None and reference[1]:
+                found.missed += len(before.keys() - drawn.keys())
+
+
+def _epochs(view: RunView, loader: int) -> dict[int, tuple[Counter[int], bool]]:
+    """Return the samples drawn in each epoch of a loader, and whether it is complete."""
+    found: dict[int, tuple[Counter[int], bool]] = {}
+    for rank in view.record.ranks:
+        last = max((batch.epoch for batch in rank.batches if batch.loader == loader), default=-1)
+        for batch in _used(rank, loader):
+            counted = found.setdefault(batch.epoch, (Counter(), batch.epoch < last))
+            counted[0].update(batch.samples)
+    return found
+
+
+def _used(rank: RankRecord, loader: int) -> list[BatchRecord]:
+    numbers = {backward.batch for backward in rank.backwards if backward.batch is not None}
+    return [rank.batches[number] for number in sorted(numbers) if rank.batches[number].loader == loader]
+
+
+def repeated_order(view: RunView) -> tuple[LoaderRecord, int, int] | None:
+    """Return a loader that shuffles, but has the order of the epoch before; its epochs.
+
+    The epochs are those, from 1, and batches compared. Two batches at least must differ.
+    """
+    rank = view.first
+    for number in training_loaders(rank):
+        loader = rank.loaders[number]
+        if not (loader.shuffles and loader.sets_epoch):
+            continue
+        by_epoch: dict[int, list[tuple[int, ...]]] = {}
+        for batch in rank.batches:
+            if batch.loader == number:
+                by_epoch.setdefault(batch.epoch, []).append(batch.samples)
+        for epoch, batches in by_epoch.items():
+            before = by_epoch.get(epoch - 1)
+            if before is None:
+                continue
+            count = min(len(before), len(batches))
+            if count > 1 and before[:count] == batches[:count] and len(set(batches)) > 1:
+                return loader, epoch, count
+    return None
+
+
+def overlapping_subsets(view: RunView) -> tuple[LoaderRecord, int] | None:
+    """Return a loader whose subsets on two ranks overlap without being equal; common samples."""
+    first = view.first
+    for number, loader in enumerate(first.loaders):
+        mine = set(loader.subset or ())
+        for other in view.record.ranks[1:]:
+            if number >= len(other.loaders) or not mine:
+                continue
+            theirs = set(other.loaders[number].subset or ())
+            common = len(mine & theirs)
+            if common and mine != theirs:
+                return loader, common
+    return None
+
+
+def leaked(view: RunView) -> int:
+    """Return how many samples some rank trains on and another one evaluates."""
+    trained: set[int] = set()
+    evaluated: set[int] = set()
+    for rank in view.record.ranks:
+        training = training_loaders(rank)
+        if not training or rank.loaders[training[0]].size is None:
+            return 0
+        size = rank.loaders[training[0]].size
+        for batch in rank.batches:
+            loader = rank.loaders[batch.loader]
+            if batch.loader in training:
+                trained |= set(batch.samples)
+            elif loader.size == size and loader.subset is not None:
+                evaluated |= set(batch.samples)
+    return len(trained & evaluated)
+
+
+def line_of_loop(view: RunView, loader: LoaderRecord | None = None) -> Line | None:
+    """Return the line of the loop over a training loader."""
+    if loader is not None and loader.iterated is not None:
+        return loader.iterated
+    for number in training_loaders(view.first):
+        if view.first.loaders[number].iterated is not None:
+            return view.first.loaders[number].iterated
+    return None
+
+
+def tied(source: RunView, target: RunView) -> dict[str, Any] | None:
+    """Return the samples that give one run those of another, step by step.
+
+    Each batch of the target, of fewer ranks, gets those that the source's ranks have in the same
+    place, or one of them where the target accumulates as many more batches. None without indices,
+    or where the numbers of batches do not fit.
+    """
+    indices: dict[tuple[int, int, int], list[int]] = {}
+    for step in range(min(source.count, target.count)):
+        given = [
+            [(backward.batch, backward.samples) for _, backward in passes]
+            for passes in source.backwards(step)
+        ]
+        for rank, passes in enumerate(target.backwards(step)):
+            share = given[rank :: target.world_size]
+            flat = _arranged(share, len(passes))
+            if flat is None:
+                return None
+            for (_, backward), samples in zip(passes, flat, strict=True):
+                if backward.batch is None:
+                    return None
+                batch = target.record.ranks[rank].batches[backward.batch]
+                place = _number_of(target.record.ranks[rank], backward.batch)
+                indices[rank, batch.loader, place] = samples
+    return {"indices": indices}
+
+
+def _arranged(share: list[list[tuple[int | None, Any]]], count: int) -> list[list[int]] | None:
+    """Return the samples of each of ``count`` passes, from those of several ranks."""
+    longest = max((len(one) for one in share), default=0)
+    if longest == count:  # passes of several ranks become one
+        return [
+            [sample for one in share if place < len(one) for sample in one[place][1]]
+            for place in range(count)
+        ]
+    flat = [list(one[place][1]) for place in range(longest) for one in share if place < len(one)]
+    return flat if len(flat) == count else None
+
+
+def _number_of(rank: RankRecord, batch: int) -> int:
+    """Return the number of a batch among those of its loader."""
+    loader = rank.batches[batch].loader
+    return sum(one.loader == loader for one in rank.batches[:batch])

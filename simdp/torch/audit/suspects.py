@@ -1,0 +1,642 @@
+"""Suspects of a difference: when one applies, and the changes that neutralise it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simdp.results.audit import Cause, LegitimateCause
+from simdp.torch.audit import changes as ch
+from simdp.torch.audit import comparisons, samples
+from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
+from simdp.torch.audit.lines import Line, assigned
+from simdp.torch.audit.sketches import norm
+
+Changes = Sequence[ch.Change]
+
+PREDICTED = 1e-3
+"""Relative difference of predicted gradients up to which an experiment is worth a run."""
+
+
+@dataclass
+class Suspect:
+    """One possible cause, and how to neutralise it.
+
+    ``changes`` returns the changes of the run that is compared with, and those of a run on more
+    ranks; it is called before each experiment.
+    """
+
+    cause: Cause | LegitimateCause
+    legitimate: bool
+    change: str  # what the experiment does, as "weighted by tokens"
+    changes: Callable[[], tuple[Changes, Changes]]
+    line: Line | None
+    evidence: str = ""
+    remedy: str = ""
+    ties: bool = False  # the reference run depends on the other one
+    findings: bool = True  # whether it is a cause; else only makes runs comparable
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Pair:
+    """Two runs that are compared, and their difference."""
+
+    base: RunView
+    view: RunView
+    difference: Difference
+
+
+# Legitimate -----------------------------------------------------------------------------------------
+
+
+def order_of_samples(pair: Pair, check: samples.SampleCheck) -> Suspect | None:
+    """Give the run on fewer ranks the samples of the other one."""
+    if not check.differing:
+        return None
+    found = samples.tied(pair.view, pair.base)
+    if found is None:
+        return None
+    cause, legitimate, evidence, remedy, line = _sample_cause(pair, check)
+    return Suspect(
+        cause or "rounding",
+        legitimate,
+        f"given the samples of {pair.view.world_size} ranks",
+        lambda: ([ch.GivenIndices(found["indices"])], []),
+        line,
+        evidence,
+        remedy,
+        ties=True,
+        findings=cause is not None,
+    )
+
+
+def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, str, str, Line | None]:
+    view, n = pair.view, pair.view.world_size
+    training = samples.training_loaders(view.first)
+    loader = view.first.loaders[training[0]] if training else None
+    created = None if loader is None else loader.line
+    if check.identical and check.identical >= 0.5 * check.steps:
+        evidence = f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
+        remedy = "give each rank its own samples, as DistributedSampler does"
+        return "same_data_on_every_rank", False, evidence, remedy, created
+    split = samples.overlapping_subsets(view)
+    if split is not None:
+        evidence = f"subsets of ranks share {split[1]} samples, and are not equal"
+        remedy = "draw the split with a generator whose seed is the same on every rank"
+        return "different_seed_split", False, evidence, remedy, created
+    if check.seen_twice:
+        padded = _padded(pair)
+        if padded is not None and check.seen_twice <= padded:
+            evidence = f"DistributedSampler repeats {check.seen_twice} samples to fill the last batch"
+            remedy = "drop_last=True, or weight them"
+            return "sampler_padding_duplicates", True, evidence, remedy, created
+        evidence = f"{check.seen_twice} samples of an epoch are seen twice, {check.missed} missed"
+        remedy = "draw the order with the same seed on every rank, then take every n-th"
+        return "different_seed_split", False, evidence, remedy, created
+    return None, True, "", "", None
+
+
+def _padded(pair: Pair) -> int | None:
+    """Return how many samples a sampler may repeat in all epochs; None if it does not pad."""
+    found = 0
+    for number in samples.training_loaders(pair.view.first):
+        loader = pair.view.first.loaders[number]
+        epochs = {batch.epoch for batch in pair.view.first.batches if batch.loader == number}
+        size = len(loader.subset) if loader.subset is not None else loader.size
+        if size is None or not loader.sets_epoch:
+            return None
+        found += (-size % pair.view.world_size) * len(epochs)
+    return found
+
+
+def layers(pair: Pair) -> list[Suspect]:
+    """Return the suspects among layers: batch norm, dropout, and other random draws."""
+    found = []
+    first = pair.view.first
+    if first.norms:
+        micro = {
+            count
+            for view in (pair.base, pair.view)
+            for step in range(view.count)
+            for count in view.micro_steps(step)
+        }
+        synced = micro == {1}
+        change = "statistics of all ranks" if synced else "statistics frozen"
+        kind = ch.SyncedBatchNorm if synced else ch.FrozenBatchNorm
+        found.append(
+            Suspect(
+                "batchnorm_local_statistics",
+                True,
+                f"with batch norm's {change}",
+                lambda: ([kind()], [kind()]),
+                first.norms[0],
+                "batch norm uses the statistics of each rank's batch",
+                "nn.SyncBatchNorm.convert_sync_batchnorm, where batches per rank are small",
+            )
+        )
+    if first.dropouts:
+        found.append(
+            Suspect(
+                "dropout_streams",
+                True,
+                "with dropout drawn by sample",
+                lambda: ([ch.TiedDropout()], [ch.TiedDropout()]),
+                first.dropouts[0],
+                "each rank draws its own dropout",
+            )
+        )
+        found.append(
+            Suspect(
+                "dropout_streams",
+                True,
+                "without dropout",
+                lambda: ([ch.NoDropout()], [ch.NoDropout()]),
+                first.dropouts[0],
+                "each rank draws its own dropout",
+            )
+        )
+    if first.draws:
+        found.append(
+            Suspect(
+                "dropout_streams",
+                True,
+                "with random numbers drawn by sample",
+                lambda: ([ch.TiedDraws()], [ch.TiedDraws()]),
+                first.draws[0],
+                "each rank draws its own random numbers",
+            )
+        )
+    return found
+
+
+# Wrong ----------------------------------------------------------------------------------------------
+
+
+def weights_of_ranks(pair: Pair) -> list[Suspect]:
+    """Return suspects whose ranks begin with, or keep, other weights or buffers."""
+    view = pair.view
+    found = []
+    names = comparisons.differing(view, 0, "initial weights")
+    if names:
+        creator = view.first.creators.get(names[0])
+        late = [name for name in names if name in view.first.late]
+        line = view.first.creators.get(late[0]) if late else creator
+        found.append(
+            Suspect(
+                "unsynchronised_parameters",
+                False,
+                "with the first weights of rank 0 on every rank, and gradients averaged",
+                lambda: (
+                    [],
+                    [ch.BroadcastWeights(), ch.AveragedAtStep(late or None)]
+                    if late or not view.first.wrappers
+                    else [ch.BroadcastWeights()],
+                ),
+                line,
+                f"{_some(names)} begin{'s' if len(names) == 1 else ''} with other values on each rank",
+                "create it before DistributedDataParallel, or broadcast it from rank 0",
+            )
+        )
+    buffers = [
+        name
+        for place in range(1, min(4, len(view.first.steps)))
+        for name in comparisons.differing(view, place, "buffers")
+    ]
+    if buffers and not view.first.broadcasts_buffers:
+        found.append(
+            Suspect(
+                "unsynchronised_parameters",
+                False,
+                "with the buffers of rank 0 on every rank",
+                lambda: ([], [ch.BroadcastBuffers()]),
+                view.first.wrappers[0] if view.first.wrappers else None,
+                f"{_some(list(dict.fromkeys(buffers)))} differs between ranks",
+                "broadcast_buffers=True, or reduce it yourself",
+            )
+        )
+    return found
+
+
+def reduction(pair: Pair) -> list[Suspect]:
+    """Return suspects of gradients that are not averaged, or otherwise changed after backward."""
+    view, base, found = pair.view, pair.base, []
+    unequal: list[str] = []
+    for place in range(len(view.first.steps)):
+        unequal = comparisons.differing(view, place, "gradient")
+        if unequal:
+            break
+    clips = [clip for clip in view.first.clips] or view.first.hooks
+    if unequal:
+        late = [name for name in unequal if name in view.first.late]
+        everything = len(unequal) >= len(view.first.steps[0].grad_probes)
+        line = view.first.bypasses[0] if view.first.bypasses else None
+        if late:
+            line = view.first.creators.get(late[0])
+        elif line is None:
+            line = view.first.callers.get(unequal[0])
+        if line is None and view.first.backwards:
+            line = view.first.backwards[0].line
+        what = "gradients" if everything else f"gradients of {_some(unequal)}"
+        how = "module" if view.first.bypasses else "parameters"
+        if view.first.bypasses:
+            evidence = f"{what} are not averaged: the forward pass goes around DDP's"
+            remedy = "call the wrapped model itself, and give it a forward for each use"
+        elif late:
+            evidence = f"{what} are not averaged: made after DistributedDataParallel"
+            remedy = "create all parameters before wrapping the model"
+        else:
+            evidence = f"{what} are not averaged over ranks"
+            remedy = f"wrap these {how} in DistributedDataParallel as well"
+        found.append(
+            Suspect(
+                "unsynchronised_parameters" if late else "bypassed_ddp",
+                False,
+                "with gradients averaged before each step",
+                lambda: ([], [ch.AveragedAtStep(None if everything else unequal)]),
+                line,
+                evidence,
+                remedy,
+            )
+        )
+    if clips and not _same_local_only(pair):
+        first = view.first.clips[0].line if view.first.clips else view.first.hooks[0]
+        norms = _norms(view)
+        evidence = "gradients are clipped before they are averaged"
+        if norms:
+            evidence += f": norms of {norms} on the ranks of one step"
+        found.append(
+            Suspect(
+                "clip_before_average",
+                False,
+                "clipped once per step, after the average",
+                lambda: ([ch.ClippedAtStep()], [ch.ClippedAtStep()]),
+                first,
+                evidence,
+                "clip after backward of the last micro-batch, when gradients are averaged",
+            )
+        )
+    if not base.first.steps or not view.first.steps:
+        return found
+    scale = _scale(base.whole("gradient", 0), view.whole("gradient", 0))
+    local = _scale(base.local(0), view.local(0))
+    n = view.world_size
+    if scale is not None and (local is None or abs(local - 1) < 1e-2) and abs(scale - 1) > 1e-2:
+        how = "summed, not averaged" if scale > 1 else "divided by the number of ranks twice"
+        line = _line_of_reduction(view)
+        found.append(
+            Suspect(
+                "loss_sum_not_averaged",
+                False,
+                f"gradients divided by {scale:.4g}",
+                lambda: ([], [ch.ScaledAtStep(1 / scale)]),
+                line,
+                f"gradients of {n} ranks are {scale:.4g} times those of {base.world_size}: {how}",
+                "divide by the number of ranks once",
+            )
+        )
+    return found
+
+
+def _line_of_reduction(view: RunView) -> Line | None:
+    """Return the line of a collective of gradients that the script makes itself."""
+    for call in view.first.calls:
+        if not call.backward and call.name.startswith(("all_reduce", "reduce")) and call.line:
+            if np.prod(call.shape) > 16 or call.values is None:
+                return call.line
+    for call in view.first.calls:
+        if not call.backward and call.name == "all_reduce" and call.line:
+            return call.line
+    return view.first.backwards[0].line if view.first.backwards else None
+
+
+def _same_local_only(pair: Pair) -> bool:
+    return pair.difference.same
+
+
+def _norms(view: RunView) -> str:
+    by_rank = [rank.clips[0].norm for rank in view.record.ranks if rank.clips]
+    known = [value for value in by_rank if value is not None]
+    if len(known) < 2 or max(known) - min(known) < 1e-6 * max(known):
+        return ""
+    return f"{min(known):.3g} to {max(known):.3g}"
+
+
+def _scale(base: Tensors, view: Tensors) -> float | None:
+    """Return the factor between two sets of tensors; None if it is not the same for all."""
+    names = base.keys() & view.keys()
+    square = sum(float(np.dot(base[name], base[name])) for name in names)
+    if not square:
+        return None
+    factor = sum(float(np.dot(base[name], view[name])) for name in names) / square
+    left = sum(norm(view[name] - factor * base[name]) ** 2 for name in names)
+    total = sum(norm(view[name]) ** 2 for name in names)
+    return factor if total and left <= PREDICTED**2 * total else None
+
+
+Weights = dict[tuple[int, int], float]
+
+
+@dataclass
+class Weighting:
+    """Factors of backward passes of two runs; the gradients that they predict agree or not."""
+
+    cause: Cause | LegitimateCause
+    legitimate: bool
+    what: str
+    base: Weights
+    view: Weights
+    line: Line | None
+    evidence: str
+    remedy: str
+
+
+def losses(pair: Pair) -> list[Suspect]:
+    """Return suspects of the loss's weight on each rank and micro-batch."""
+    tried = [*_scales(pair), *_counts(pair)]
+    found = []
+    for one in tried:
+        if _predicted(pair, one):
+            weighting = one
+            found.append(
+                Suspect(
+                    weighting.cause,
+                    weighting.legitimate,
+                    weighting.what,
+                    lambda weighting=weighting: (
+                        [ch.WeightedLosses(weighting.base)],
+                        [ch.WeightedLosses(weighting.view)],
+                    ),
+                    weighting.line,
+                    weighting.evidence,
+                    weighting.remedy,
+                )
+            )
+    return found
+
+
+def _predicted(pair: Pair, weighting: Weighting) -> bool:
+    """Return whether local gradients, so weighted, agree; True where none are recorded."""
+    row = pair.difference.first
+    step = 0 if row is None else row.step - 1
+    mine, theirs = pair.base.local(step, weighting.base), pair.view.local(step, weighting.view)
+    if not mine or not theirs:
+        return True
+    before = relative(pair.view.local(step), pair.base.local(step))
+    sizes = relative(theirs, mine)
+    worst, unweighted = max(sizes.values()), max(before.values())
+    return worst < max(PREDICTED, 0.05 * unweighted) or worst < 20 * (row.bound if row else 0)
+
+
+def _passes(view: RunView) -> list[tuple[int, int, int, Any]]:
+    """Return step, rank, number and record of each backward pass."""
+    return [
+        (step, rank, number, backward)
+        for step in range(view.count)
+        for rank, passes in enumerate(view.backwards(step))
+        for number, backward in passes
+    ]
+
+
+def _loss_line(view: RunView) -> Line | None:
+    if not view.first.backwards:
+        return None
+    return assigned(view.first.backwards[0].line)
+
+
+def _scales(pair: Pair) -> list[Weighting]:
+    base, view, line = pair.base, pair.view, _loss_line(pair.view)
+    found = []
+    summed = [
+        count
+        for backward in view.first.backwards
+        for count in backward.counts
+        if count.reduction == "sum"
+    ]
+    micro = [
+        {count for step in range(one.count) for count in one.micro_steps(step) if count}
+        for one in (base, view)
+    ]
+    accumulates = any(count > 1 for counts in micro for count in counts)
+    scale = _scale(base.local(0), view.local(0))
+    n, m = view.world_size, base.world_size
+    by_ranks = Weighting(
+        "loss_sum_not_averaged",
+        False,
+        f"multiplied by {n}, the number of ranks",
+        {} if m == 1 else {(rank, number): float(m) for _, rank, number, _ in _passes(base)},
+        {(rank, number): float(n) for _, rank, number, _ in _passes(view)},
+        line,
+        f"the loss is a sum, and gradients of {n} ranks are averaged: "
+        f"{'' if scale is None else f'{scale:.4g} times those of {m}'}",
+        "use the mean over samples, or multiply by the number of ranks",
+    )
+    if accumulates:
+        by_count = [
+            {
+                (rank, number): 1 / len(one.backwards(step)[rank])
+                for step, rank, number, _ in _passes(one)
+            }
+            for one in (base, view)
+        ]
+        counts = " and ".join(str(max(counts, default=0)) for counts in micro)
+        found.append(
+            Weighting(
+                "accumulation_not_divided",
+                False,
+                "divided by the number of micro-batches",
+                by_count[0],
+                by_count[1],
+                line,
+                f"the loss is not divided by the accumulated micro-batches, {counts} on {m} and {n} "
+                f"rank{'s' if n > 1 else ''}",
+                "divide the loss by the number of micro-batches",
+            )
+        )
+        partial = [
+            {
+                (rank, number): max(one.micro_steps(0)) / len(one.backwards(step)[rank])
+                for step, rank, number, _ in _passes(one)
+            }
+            for one in (base, view)
+        ]
+        if any(value != 1 for weights in partial for value in weights.values()):
+            found.append(
+                Weighting(
+                    "accumulation_not_divided",
+                    False,
+                    "divided by the micro-batches that the step has",
+                    partial[0],
+                    partial[1],
+                    line,
+                    "the last micro-batches of an epoch are divided by the number of a whole step",
+                    "divide by the number of micro-batches that the step has",
+                )
+            )
+    if summed:
+        found.insert(0, by_ranks)
+    else:
+        found.append(by_ranks)
+    return found
+
+
+def _counts(pair: Pair) -> list[Weighting]:
+    """Weight each pass by what its loss is a mean of."""
+    found = []
+    kinds: dict[str, tuple[Callable[[Any], float | None], Line | None]] = {}
+    if any(backward.counts for backward in pair.view.first.backwards):
+        kinds["terms of the loss"] = (_terms, _loss_line(pair.view))
+    for line in dict.fromkeys(
+        line for backward in pair.view.first.backwards for line in backward.scalars
+    ):
+        kinds[f"the value of line {line.line}"] = (
+            lambda backward, line=line: backward.scalars.get(line),
+            _loss_line(pair.view),
+        )
+    kinds["samples"] = (lambda backward: float(backward.rows), _loss_line(pair.view))
+    for name, (count, line) in kinds.items():
+        weights = [_by_count(view, count) for view in (pair.base, pair.view)]
+        if weights[0] is None or weights[1] is None:
+            continue
+        if all(abs(value - 1) < 1e-12 for one in weights for value in one.values()):  # type: ignore[union-attr]
+            continue
+        low, high, uneven = _range(pair.view, count)
+        rows = _only_rows(pair, count)
+        last = rows and _only_last(pair.view, uneven)
+        loader = samples.training_loaders(pair.view.first)
+        created = pair.view.first.loaders[loader[0]].line if loader else None
+        shown = "tokens" if name == "terms of the loss" and not rows else name
+        if rows:
+            shown = "samples"
+        found.append(
+            Weighting(
+                "last_batch_smaller" if last else "loss_mean_of_rank_means",
+                bool(last),
+                f"weighted by {shown}",
+                weights[0],
+                weights[1],
+                created if last else line,
+                f"the loss is a mean of each rank's mean; {shown} per rank {low:g} to {high:g}",
+                "drop_last=True, or weight the loss by samples"
+                if last
+                else f"divide the sum of losses by the {shown} of all ranks, times world_size",
+            )
+        )
+    return found
+
+
+def _terms(backward: Any) -> float | None:
+    means = [count.count for count in backward.counts if count.reduction == "mean"]
+    return means[-1] if means else None
+
+
+def _by_count(view: RunView, count: Callable[[Any], float | None]) -> Weights | None:
+    found: Weights = {}
+    for step in range(view.count):
+        passes = [
+            (rank, number, count(backward))
+            for rank, listed in enumerate(view.backwards(step))
+            for number, backward in listed
+        ]
+        if any(value is None for _, _, value in passes):
+            return None
+        total = sum(value or 0.0 for _, _, value in passes)
+        if total <= 0:
+            return None
+        for rank, number, value in passes:
+            found[rank, number] = (value or 0.0) * len(passes) / total
+    return found
+
+
+def _range(view: RunView, count: Callable[[Any], float | None]) -> tuple[float, float, list[int]]:
+    """Return the smallest and largest count of a pass in the first uneven step; uneven steps."""
+    uneven, low, high = [], 0.0, 0.0
+    for step in range(view.count):
+        listed = [
+            count(backward) or 0.0 for passes in view.backwards(step) for _, backward in passes
+        ]
+        if listed and max(listed) > min(listed):
+            if not uneven:
+                low, high = min(listed), max(listed)
+            uneven.append(step)
+    return low, high, uneven
+
+
+def _only_rows(pair: Pair, count: Callable[[Any], float | None]) -> bool:
+    """Return whether counts are proportional to samples."""
+    ratios = {
+        round((count(backward) or 0.0) / backward.rows, 9)
+        for view in (pair.base, pair.view)
+        for *_, backward in _passes(view)
+        if backward.rows
+    }
+    return len(ratios) == 1
+
+
+def _only_last(view: RunView, uneven: Sequence[int]) -> bool:
+    """Return whether steps are the last ones of their epochs."""
+    last = set()
+    for rank in view.record.ranks:
+        by_epoch: dict[tuple[int, int], int] = {}
+        for backward in rank.backwards:
+            if backward.batch is not None:
+                batch = rank.batches[backward.batch]
+                by_epoch[batch.loader, batch.epoch] = backward.step
+        last |= set(by_epoch.values())
+    return bool(uneven) and set(uneven) <= last
+
+
+def schedule(pair: Pair) -> list[Suspect]:
+    """Return the suspect of learning rates that depend on the number of ranks."""
+    base, view = pair.base, pair.view
+    rates = {
+        key: base.first.steps[place].lr
+        for place, key in enumerate(base.keys)
+    }
+    different = [
+        key
+        for place, key in enumerate(view.keys)
+        if key in rates and not np.allclose(rates[key], view.first.steps[place].lr, rtol=1e-9)
+    ]
+    if not different:
+        return []
+    first = different[0]
+    place = view.place(first)
+    assert place is not None
+    mine, theirs = rates[first], view.first.steps[place].lr
+    steps = [_scheduled(one) for one in (base, view)]
+    lines = view.first.schedulers
+    line = lines[0] if lines else None
+    stepped = [line for _, line in view.first.scheduler_steps]
+    if stepped and abs(steps[0] - steps[1]) > 1e-6:
+        line = stepped[0]
+        evidence = (
+            f"the schedule moves {steps[0]:g} and {steps[1]:g} times per step on "
+            f"{base.world_size} and {view.world_size} ranks"
+        )
+    else:
+        evidence = "the schedule's length depends on the number of ranks"
+    evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {first[1] + 1}"
+    return [
+        Suspect(
+            "schedule_steps_with_world_size",
+            False,
+            f"with the learning rates of {base.world_size} rank{'s' * (base.world_size > 1)}",
+            lambda: ([], [ch.ImposedRates(rates)]),
+            line,
+            evidence,
+            "count optimizer steps, the same on any number of ranks",
+        )
+    ]
+
+
+def _scheduled(view: RunView) -> float:
+    steps = [step for step in view.first.steps if step.optimizer == 0]
+    return steps[-1].scheduled / max(len(steps) - 1, 1) if len(steps) > 1 else 0.0
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
