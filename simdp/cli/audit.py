@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -75,7 +75,7 @@ Settings = Annotated[
 ]
 MaxSteps = Annotated[
     int | None,
-    typer.Option(min=1, help="Optimizer steps to compare [8 of a script; of a scenario by size]."),
+    typer.Option(min=1, help="Optimizer steps to compare [24 of a script; of a scenario by size]."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, only.")]
 
@@ -232,21 +232,58 @@ def _script(
     given: Given,
     of_script: dict[str, str | int | None],
 ) -> AuditReport:
-    """Audit a torch script."""
+    """Run a torch script on virtual ranks and compare the runs."""
     from simdp.cli.torchrun import torch_there
 
     torch_there("audit")
-    return audit_script(script, arguments, module, given, of_script)
+    from simdp.torch.audit import ScriptAudit, audit_script
+
+    ranks, resume = ranks_of_script(given.ranks)
+    chosen: dict[str, Any] = {
+        name.removeprefix("--").replace("-", "_"): value for name, value in of_script.items()
+    }
+    if given.max_steps is not None:
+        chosen["max_steps"] = given.max_steps
+    request = ScriptAudit(
+        script,
+        tuple(arguments),
+        ranks,
+        resume,
+        given.exact,
+        tuple(given.allow),
+        module=module,
+        **chosen,
+    )
+    return audit_script(request)
 
 
-def audit_script(
-    script: str,
-    arguments: list[str],
-    module: bool,
-    given: Given,
-    of_script: dict[str, str | int | None],
-) -> AuditReport:
-    """Run a script on virtual ranks and compare the runs."""
+def ranks_of_script(said: str | None) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """Read numbers of ranks of a script, as 1,2,4; of 4:2 also those before and after resuming.
+
+    Raises
+    ------
+    ScenarioError
+        If one is not a number of at least 1.
+    """
     from simdp.errors import ScenarioError
 
-    raise ScenarioError([f"{script}: audit of scripts is not there yet; give a scenario."])
+    if said is None:
+        return (1, 2, 4), None
+    numbers: list[int] = []
+    resume: tuple[int, int] | None = None
+    for part in said.split(","):
+        before, colon, after = part.partition(":")
+        both = [one.strip() for one in ([before, after] if colon else [before])]
+        if not all(one.isascii() and one.isdigit() and int(one) for one in both):
+            raise ScenarioError(
+                [
+                    f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4, or "
+                    "4:2 to resume on another number."
+                ]
+            )
+        numbers += [int(one) for one in both]
+        if colon:
+            resume = int(both[0]), int(both[1])
+    if len(set(numbers)) == 1:
+        numbers.append(1)
+    return tuple(sorted(set(numbers))), resume

@@ -6,7 +6,6 @@ records what the change has left.
 
 from __future__ import annotations
 
-import copy
 import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,11 +40,6 @@ class Change(RankLocal):
         with ExitStack() as stack:
             self.patch(Patches(stack))
             yield
-
-
-def fresh(change: Change) -> Change:
-    """Return a change as it was before a run."""
-    return copy.copy(change)
 
 
 def _rank() -> Rank:

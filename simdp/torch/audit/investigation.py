@@ -71,7 +71,7 @@ class Investigation:
     def changed(self, size: int, changes: Sequence[ch.Change], **more: Any) -> Run:
         """Return a run with changes."""
         run = self.runs[size]
-        listed = [*(ch.fresh(change) for change in (*self.always, *changes))]
+        listed = [*self.always, *changes]
         fields = {
             "arguments": run.arguments,
             "environ": run.environ,
@@ -117,7 +117,7 @@ class Investigation:
                 view = RunView(again[-1])
                 line = view.first.wrappers[0] if view.first.wrappers else None
                 self.findings.append(
-                    _finding(
+                    finding(
                         "unused_parameters",
                         line,
                         1,
@@ -298,9 +298,16 @@ class Investigation:
             proof = f"{suspect.change}, {m} and {n} ranks agree to {left:.0e}"
         if row is None and unequal is None:
             step = (self.checks[n].first or 0) + 1 if n in self.checks else 1
-        text = f"{suspect.evidence}; {proof}" if suspect.evidence else proof
-        return _finding(
-            suspect.cause, suspect.line, step, tensor, size, text, suspect.remedy, suspect.legitimate
+        return finding(
+            suspect.cause,
+            suspect.line,
+            step,
+            tensor,
+            size,
+            proof,
+            suspect.remedy,
+            suspect.legitimate,
+            suspect.evidence,
         )
 
     def _unexplained(self, pair: Pair, current: Pair) -> None:
@@ -313,14 +320,13 @@ class Investigation:
                 f"(rounding explains {row.bound:.0e}); no experiment removed it"
             )
             line = pair.view.first.backwards[0].line if pair.view.first.backwards else None
-            finding = _finding("unexplained", line, row.step, row.name, row.size, text)
+            self.findings.append(
+                finding("unexplained", line, row.step, row.name, row.size, text)
+            )
         elif unequal is not None:
             stage, name, step, size = unequal
             text = f"{stage} of {name} differs between ranks by {size:.0e}; no experiment removed it"
-            finding = _finding("unexplained", None, step, name, size, text)
-        else:
-            return
-        self.findings.append(finding)
+            self.findings.append(finding("unexplained", None, step, name, size, text))
 
     # Epochs ---------------------------------------------------------------------------------------
 
@@ -346,7 +352,7 @@ class Investigation:
             None,
         )
         self.findings.append(
-            _finding(
+            finding(
                 "set_epoch_missing",
                 line,
                 step,
@@ -396,7 +402,7 @@ class Investigation:
             Experiment("metric_averaged_wrongly", "all samples in batches of one", before[2], after[2], 1e-5)
         )
         self.findings.append(
-            _finding(
+            finding(
                 "metric_averaged_wrongly",
                 assigned(line),
                 None,
@@ -427,7 +433,7 @@ def _gain(before: Pair, after: Pair) -> float:
     return one.size / max(other.size, 1e-300)
 
 
-def _finding(
+def finding(
     cause: Any,
     line: Line | None,
     step: int | None,
@@ -436,10 +442,14 @@ def _finding(
     proof: str,
     remedy: str = "",
     legitimate: bool = False,
+    text: str = "",
 ) -> Finding:
+    """Return a finding at a line."""
     file = None if line is None else line.file
     number = None if line is None else line.line
-    return Finding(cause, legitimate, file, number, step, tensor, size, proof, remedy)
+    return Finding(
+        cause, legitimate, file, number, step, tensor, size, proof, remedy, text=text
+    )
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -477,7 +487,7 @@ def _collectives(record: RunRecord) -> Finding:
         other = next((listed[at] for listed in calls if at < len(listed)), None)
         line = line if other is None or other.line is None else other.line
     step = max((rank.steps[-1].number + 1 for rank in record.ranks if rank.steps), default=0)
-    return _finding(
+    return finding(
         "collectives_differ",
         line,
         step + 1,

@@ -197,6 +197,9 @@ class Observer(RankLocal):
         patches.wrap(DataLoader, "__iter__", _iterating)
         patches.wrap(dataloader._BaseDataLoaderIter, "__next__", _returning)
         patches.wrap(fetching._MapDatasetFetcher, "fetch", _fetching)
+        for owner in (torch.utils.data, torch.utils.data.dataset):
+            patches.wrap(owner, "random_split", _splitting)
+        patches.wrap(torch, "randperm", _splitting)
 
     # Model ----------------------------------------------------------------------------------------
 
@@ -329,6 +332,14 @@ class Observer(RankLocal):
         patches.wrap(LRScheduler, "load_state_dict", _loading("scheduler"))
         patches.wrap(torch.amp.grad_scaler.GradScaler, "load_state_dict", _loading("scaler"))
         patches.wrap(torch.Tensor, "register_hook", _hooking)
+        for owner, kind in (
+            (Optimizer, "optimizer"),
+            (LRScheduler, "scheduler"),
+            (torch.amp.grad_scaler.GradScaler, "scaler"),
+            (nn.Module, "model"),
+        ):
+            patches.wrap(owner, "state_dict", _saving(kind))
+        patches.wrap(torch, "save", _saving("file"))
 
     def _adding(self, original: Any) -> Any:
         observer = self
@@ -749,10 +760,24 @@ def _attending(original: Any) -> Any:
     return scaled_dot_product_attention
 
 
+def _splitting(original: Any) -> Any:
+    @functools.wraps(original)
+    def split(*args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None and running() is not None:
+            _add(here.record.splits, running())
+        with unobserved():
+            return original(*args, **kwargs)
+
+    return split
+
+
 def _drawing(original: Any) -> Any:
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
         here = seen()
+        if here is not None and original.__name__ == "randint" and running() is not None:
+            _add(here.record.index_draws, running())
         if here is not None and here.batch is not None and kwargs.get("generator") is None:
             line = running()
             if torch.is_grad_enabled() and (here.states is not None or here.record.steps):
@@ -872,6 +897,20 @@ def _scheduling(original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     return step
+
+
+def _saving(kind: str) -> Callable[[Any], Any]:
+    def around(original: Any) -> Any:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            here = seen()
+            if here is not None and (kind, running()) not in here.record.saves:
+                here.record.saves.append((kind, running()))
+            return original(*args, **kwargs)
+
+        return save
+
+    return around
 
 
 def _loading(kind: str) -> Callable[[Any], Any]:

@@ -139,6 +139,9 @@ class RankRecord:
     callers: dict[str, Line | None] = field(default_factory=dict)  # by parameter: its call
     creators: dict[str, Line | None] = field(default_factory=dict)  # by parameter
     loads: list[tuple[str, Line | None]] = field(default_factory=list)  # load_state_dict
+    saves: list[tuple[str, Line | None]] = field(default_factory=list)  # state_dict, and save
+    splits: list[Line | None] = field(default_factory=list)  # random_split and randperm
+    index_draws: list[Line | None] = field(default_factory=list)  # of random integers
     states: dict[str, Floats] = field(default_factory=dict)  # modules outside optimizers, at last
     autocast: bool = False
     compiled: bool = False

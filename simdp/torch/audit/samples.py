@@ -178,6 +178,8 @@ def tied(source: RunView, target: RunView) -> dict[str, Any] | None:
             for passes in source.backwards(step)
         ]
         for rank, passes in enumerate(target.backwards(step)):
+            if not passes:
+                continue
             share = given[rank :: target.world_size]
             flat = _arranged(share, len(passes))
             if flat is None:
@@ -186,7 +188,7 @@ def tied(source: RunView, target: RunView) -> dict[str, Any] | None:
                 if backward.batch is None:
                     return None
                 batch = target.record.ranks[rank].batches[backward.batch]
-                place = _number_of(target.record.ranks[rank], backward.batch)
+                place = number_of(target.record.ranks[rank], backward.batch)
                 indices[rank, batch.loader, place] = samples
     return {"indices": indices}
 
@@ -203,7 +205,7 @@ def _arranged(share: list[list[tuple[int | None, Any]]], count: int) -> list[lis
     return flat if len(flat) == count else None
 
 
-def _number_of(rank: RankRecord, batch: int) -> int:
+def number_of(rank: RankRecord, batch: int) -> int:
     """Return the number of a batch among those of its loader."""
     loader = rank.batches[batch].loader
     return sum(one.loader == loader for one in rank.batches[:batch])

@@ -79,6 +79,8 @@ def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, st
     training = samples.training_loaders(view.first)
     loader = view.first.loaders[training[0]] if training else None
     created = None if loader is None else loader.line
+    if loader is None and view.first.index_draws:
+        created = view.first.index_draws[0]
     if check.identical and check.identical >= 0.5 * check.steps:
         evidence = f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
         remedy = "give each rank its own samples, as DistributedSampler does"
@@ -87,7 +89,7 @@ def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, st
     if split is not None:
         evidence = f"subsets of ranks share {split[1]} samples, and are not equal"
         remedy = "draw the split with a generator whose seed is the same on every rank"
-        return "different_seed_split", False, evidence, remedy, created
+        return "different_seed_split", False, evidence, remedy, _split_line(view, created)
     if check.seen_twice:
         padded = _padded(pair)
         if padded is not None and check.seen_twice <= padded:
@@ -96,8 +98,13 @@ def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, st
             return "sampler_padding_duplicates", True, evidence, remedy, created
         evidence = f"{check.seen_twice} samples of an epoch are seen twice, {check.missed} missed"
         remedy = "draw the order with the same seed on every rank, then take every n-th"
-        return "different_seed_split", False, evidence, remedy, created
+        return "different_seed_split", False, evidence, remedy, _split_line(view, created)
     return None, True, "", "", None
+
+
+def _split_line(view: RunView, created: Line | None) -> Line | None:
+    lines = [line for line in view.first.splits if line is not None]
+    return lines[-1] if lines else created
 
 
 def _padded(pair: Pair) -> int | None:

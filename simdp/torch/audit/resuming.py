@@ -1,0 +1,427 @@
+"""Stops a script at a checkpoint, resumes it, and compares it with the run that went on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simdp.errors import ScenarioError
+from simdp.results.audit import Experiment, Finding
+from simdp.torch.audit import changes as ch
+from simdp.torch.audit import samples
+from simdp.torch.audit.comparisons import Difference, RunView, compare
+from simdp.torch.audit.investigation import Investigation, finding
+from simdp.torch.audit.lines import Line
+from simdp.torch.audit.runs import Run
+
+CHECKPOINT = "{checkpoint}"
+"""Stands for the path in arguments."""
+
+
+@dataclass
+class Resumed:
+    """Result of a resumed run."""
+
+    same: bool
+    step: int | None  # first that differs, from 1
+    text: str
+
+
+@dataclass
+class _Suspect:
+    cause: str
+    change: str
+    changes: list[ch.Change]
+    line: Line | None
+    evidence: str
+    remedy: str
+
+
+class Resuming:
+    """Tries to resume a script.
+
+    Parameters
+    ----------
+    investigation : Investigation
+        Its runs as the script is written.
+    save, resume : sequence of str
+        Arguments with ``{checkpoint}`` in place of the path.
+    at_step : int or None
+        Step after which it is stopped; None: at its first checkpoint.
+    sizes : tuple of int
+        Ranks before and after.
+    """
+
+    def __init__(
+        self,
+        investigation: Investigation,
+        save: Sequence[str],
+        resume: Sequence[str],
+        at_step: int | None,
+        sizes: tuple[int, int],
+    ) -> None:
+        self.investigation, self.save, self.resume = investigation, save, resume
+        self.at_step, self.sizes = at_step, sizes
+
+    def check(self) -> Resumed:
+        """Run it through, stopped, and resumed; add what is found.
+
+        Raises
+        ------
+        ScenarioError
+            If no checkpoint is written, or the resumed run fails.
+        """
+        with tempfile.TemporaryDirectory(prefix="simdp-audit-") as folder:
+            return self._check(Path(folder))
+
+    def _run(self, size: int, path: Path, given: Sequence[str], **more: Any) -> Run:
+        inquiry = self.investigation
+        template = inquiry.runs[size]
+        extra = tuple(part.replace(CHECKPOINT, str(path)) for part in given)
+        return inquiry.changed(
+            size, more.pop("changes", []), arguments=template.arguments + extra, **more
+        )
+
+    def _check(self, folder: Path) -> Resumed:
+        inquiry, (before, after) = self.investigation, self.sizes
+        path = folder / "stopped"
+        (stopped,) = inquiry.runner.run(
+            [self._run(before, path, self.save, stop_at=(self.at_step or 1, path))]
+        )
+        if not path.exists():
+            raise ScenarioError(
+                [
+                    f"--save-arg: no checkpoint was written on {before} ranks within "
+                    f"{len(stopped.ranks[0].steps)} steps; give an argument that writes "
+                    f"{CHECKPOINT}, and an interval below --max-steps."
+                ]
+            )
+        done = stopped.stopped_at or RunView(stopped).count
+        most = inquiry.runs[before].max_steps
+        through, resumed = inquiry.runner.run(
+            [
+                self._run(before, folder / "through", self.save, state_at=done),
+                self._resumed(after, path, most - done),
+            ]
+        )
+        if resumed.error:
+            last = [line for line in resumed.error.splitlines() if line.strip()]
+            text = last[-2] if len(last) > 1 else last[-1]
+            raise ScenarioError(
+                [f"--resume-arg: the resumed script fails on {after} ranks: {text.strip()}"]
+            )
+        view, other = RunView(through), RunView(resumed, skip=done)
+        return self._compared(view, other, done, path, most - done, folder)
+
+    def _resumed(
+        self, size: int, path: Path, steps: int, changes: Sequence[ch.Change] = ()
+    ) -> Run:
+        return self._run(size, path, self.resume, max_steps=max(steps, 1), changes=list(changes))
+
+    def _compared(
+        self, view: RunView, other: RunView, done: int, path: Path, steps: int, folder: Path
+    ) -> Resumed:
+        inquiry = self.investigation
+        if other.count <= done:
+            return Resumed(
+                True, None, f"nothing left to compare: stopped after step {done}, its last"
+            )
+        difference = self._difference(view, other)
+        compared = min(view.count, other.count) - done
+        moved = self._moved(view, other, done)
+        if difference.same and moved is None:
+            text = f"stopped after step {done}; {compared} steps after it are those of the run that went on"
+            return Resumed(True, None, text)
+        chosen: list[_Suspect] = []
+        current, now = difference, other
+        for _ in range(5):
+            if current.same and self._moved(view, now, done) is None:
+                break
+            for suspect in self._suspects(view, now, done, folder):
+                if any(one.change == suspect.change for one in chosen):
+                    continue
+                parts = [change for one in (*chosen, suspect) for change in one.changes]
+                (record,) = inquiry.runner.run([self._resumed(self.sizes[1], path, steps, parts)])
+                if record.error:
+                    continue
+                again = RunView(record, skip=done)
+                found = self._difference(view, again)
+                self._record(suspect, current, found)
+                if found.same or _later(current, found):
+                    chosen, current, now = [*chosen, suspect], found, again
+                    break
+            else:
+                break
+        first = difference.first
+        step = first.step if first is not None else (moved or done + 1)
+        for suspect in chosen:
+            inquiry.findings.append(self._named(suspect, difference, current, step))
+        if not current.same:
+            left = current.first
+            assert left is not None
+            inquiry.findings.append(
+                finding(
+                    "unexplained",
+                    _load_line(other),
+                    left.step,
+                    left.name,
+                    left.size,
+                    f"after resuming, {left.stage} of {left.name} differs by {left.size:.0e} "
+                    f"(rounding explains {left.bound:.0e}); no experiment removed it",
+                )
+            )
+        named = chosen[0].evidence if chosen else "no experiment explains it"
+        return Resumed(False, step, f"step {step} differs from the run that went on: {named}")
+
+    def _difference(self, view: RunView, other: RunView) -> Difference:
+        inquiry = self.investigation
+        return compare(view, other, inquiry.nudged, inquiry.epsilon)
+
+    def _moved(self, view: RunView, other: RunView, done: int) -> int | None:
+        """Return the first step, from 1, with other samples; None if all are the same."""
+        for step in range(done, min(view.count, other.count)):
+            if view.samples(step) != other.samples(step):
+                return step + 1
+        return None
+
+    def _record(self, suspect: _Suspect, before: Difference, after: Difference) -> None:
+        row = before.first
+        size = before.size if row is None else row.size
+        left = after.size if row is None else after.of(row)
+        bound = after.bound if row is None else max(row.bound, after.bound)
+        if after.same:
+            left = min(after.size, bound)
+        self.investigation.experiments.append(
+            Experiment(suspect.cause, suspect.change, size, left, bound)
+        )
+
+    def _named(
+        self, suspect: _Suspect, before: Difference, after: Difference, step: int
+    ) -> Finding:
+        row = before.first
+        proof = f"{suspect.change}, the resumed run agrees to {after.size:.0e}"
+        return finding(
+            suspect.cause,
+            suspect.line,
+            step,
+            None if row is None else row.name,
+            before.size if row is None else row.size,
+            proof,
+            suspect.remedy,
+            False,
+            suspect.evidence,
+        )
+
+    # Suspects -------------------------------------------------------------------------------------
+
+    def _suspects(self, view: RunView, other: RunView, done: int, folder: Path) -> list[_Suspect]:
+        found: list[_Suspect] = []
+        moved = self._moved(view, other, done)
+        if moved is not None:
+            found += self._sampler(view, other, moved, folder)
+        states = view.record.extra.get("states", {})
+        found += _optimizers(view, other, done, states)
+        found += _rates(view, other, done)
+        found += _generators(view, other, done, states)
+        return found
+
+    def _sampler(
+        self, view: RunView, other: RunView, moved: int, folder: Path
+    ) -> list[_Suspect]:
+        tied = samples.tied(view, other)
+        changes: list[ch.Change] = []
+        if tied is not None and not _iterable(other):
+            changes = [ch.GivenIndices(tied["indices"])]
+        elif self.sizes[0] == self.sizes[1]:
+            changes = self._contents(view, other, folder)
+        if not changes:
+            return []
+        begins = _begins(other)
+        epoch = _epochs_differ(view, other, moved)
+        evidence = f"step {moved} has other samples: the loader starts at {begins}"
+        remedy = "save the position in the epoch, and skip as many batches after resuming"
+        if epoch is not None:
+            evidence = f"step {moved} has other samples: {epoch}"
+            remedy = "save the epoch, and call set_epoch with it after resuming"
+        line = samples.line_of_loop(other)
+        return [
+            _Suspect(
+                "resume_sampler_position",
+                "given the samples of the run that went on",
+                changes,
+                line,
+                evidence,
+                remedy,
+            )
+        ]
+
+    def _contents(self, view: RunView, other: RunView, folder: Path) -> list[ch.Change]:
+        """Keep the batches of a loader without indices, and give them to the resumed run."""
+        kept = ch.KeptBatches(10_000)
+        run = self._run(
+            self.sizes[0],
+            folder / "kept",
+            self.save,
+            changes=[kept],
+            keep={"batches": lambda: kept.found},
+        )
+        (record,) = self.investigation.runner.run([run])
+        batches = record.extra.get("batches", {})
+        given: dict[tuple[int, int, int], Any] = {}
+        for step in range(view.count):
+            for rank, passes in enumerate(other.backwards(step)):
+                for (_, target), (_, source) in zip(
+                    passes, view.backwards(step)[rank], strict=False
+                ):
+                    if target.batch is None or source.batch is None:
+                        return []
+                    mine, theirs = other.record.ranks[rank], view.record.ranks[rank]
+                    loader = theirs.batches[source.batch].loader
+                    content = batches.get(
+                        (rank, loader, samples.number_of(theirs, source.batch))
+                    )
+                    if content is not None:
+                        key = (rank, mine.batches[target.batch].loader)
+                        given[(*key, samples.number_of(mine, target.batch))] = content
+        return [ch.GivenBatches(given)] if given else []
+
+
+def _iterable(view: RunView) -> bool:
+    loaders = samples.training_loaders(view.first)
+    return any(view.first.loaders[number].iterable for number in loaders)
+
+
+def _begins(view: RunView) -> str:
+    """Describe the first batch that trains."""
+    first = view.first
+    for backward in first.backwards:
+        if backward.batch is not None:
+            place = first.batches[backward.batch].place
+            return "sample 0 of its epoch" if not place else f"batch {place}"
+    return "its first sample"
+
+
+def _epochs_differ(view: RunView, other: RunView, moved: int) -> str | None:
+    """Describe the epochs given to ``set_epoch``, if they differ in the same step."""
+    numbers = []
+    for one in (view, other):
+        passes = one.backwards(moved - 1)[0]
+        if not passes or passes[0][1].batch is None:
+            return None
+        batch = one.first.batches[passes[0][1].batch]
+        given = one.first.loaders[batch.loader].set_epochs
+        if batch.epoch >= len(given):
+            return None
+        numbers.append(given[batch.epoch])
+    if numbers[0] == numbers[1]:
+        return None
+    return f"the sampler's epoch is {numbers[1]} in place of {numbers[0]}"
+
+
+def _load_line(view: RunView) -> Line | None:
+    return view.first.loads[0][1] if view.first.loads else None
+
+
+def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, str]:
+    """Return the line that leaves out a state, and how."""
+    loaded = [line for name, line in view.first.loads if name == kind]
+    saved = [line for name, line in through.first.saves if name == kind]
+    if loaded:
+        return loaded[0], "is loaded, but has no effect"
+    files = [line for name, line in through.first.saves if name == "file" and line is not None]
+    if saved or not files:
+        return _load_line(view), "is not loaded"
+    return files[0], "is not saved"
+
+
+def _optimizers(
+    view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
+) -> list[_Suspect]:
+    place = view.place((0, done))
+    if place is None or not other.first.steps or not states:
+        return []
+    mine, theirs = view.first.steps[place].state, other.first.steps[0].state
+    same = mine.keys() == theirs.keys() and all(
+        np.array_equal(mine[name], theirs[name], equal_nan=True) for name in mine
+    )
+    if same:
+        return []
+    line, how = _missing(other, view, "optimizer")
+    return [
+        _Suspect(
+            "resume_optimizer_state",
+            "with the optimizer's state restored",
+            [ch.RestoredOptimizers(states)],
+            line,
+            f"the optimizer's state {how}",
+            "save optimizer.state_dict() and load it after the optimizer is made",
+        )
+    ]
+
+
+def _rates(view: RunView, other: RunView, done: int) -> list[_Suspect]:
+    rates = {
+        (key[0], key[1] - done): view.first.steps[place].lr
+        for place, key in enumerate(view.keys)
+        if key[1] >= done
+    }
+    wrong = [
+        step
+        for step in other.first.steps
+        if (step.optimizer, step.number) in rates
+        and not np.allclose(step.lr, rates[step.optimizer, step.number], rtol=1e-9)
+    ]
+    if not wrong:
+        return []
+    line, how = _missing(other, view, "scheduler")
+    step = wrong[0]
+    rate = rates[step.optimizer, step.number]
+    return [
+        _Suspect(
+            "resume_optimizer_state",
+            "with the learning rates of the run that went on",
+            [ch.ImposedRates(rates)],
+            line,
+            f"the schedule {how}: learning rate {step.lr[0]:.4g} in place of {rate[0]:.4g} at step "
+            f"{step.number + done + 1}",
+            "save scheduler.state_dict() and load it",
+        )
+    ]
+
+
+def _generators(
+    view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
+) -> list[_Suspect]:
+    place = view.place((0, done))
+    if place is None or not other.first.steps or not states:
+        return []
+    if view.first.steps[place].generators == other.first.steps[0].generators:
+        return []
+    if not (view.first.dropouts or view.first.draws):
+        return []
+    line, _ = _missing(other, view, "generators")
+    return [
+        _Suspect(
+            "resume_optimizer_state",
+            "with the random generators restored",
+            [ch.RestoredGenerators(states)],
+            line,
+            "the random generators start again, so that dropout draws other numbers",
+            "save torch.get_rng_state() of each rank, and set it after loading",
+        )
+    ]
+
+
+def _later(before: Difference, after: Difference) -> bool:
+    """Return whether what is left begins later, or is a tenth at most."""
+    one, other = before.first, after.first
+    if one is None or other is None:
+        return other is None
+    return other.step > one.step or (other.step == one.step and other.size < 0.1 * one.size)
+
+
