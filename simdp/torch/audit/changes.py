@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -457,8 +458,6 @@ class SyncedBatchNorm(Change):
                 return original(
                     input, running_mean, running_var, weight, bias, training, momentum, eps
                 )
-            from torch.distributed.nn.functional import all_reduce
-
             axes = [axis for axis in range(input.ndim) if axis != 1]
             shape = [1, -1, *([1] * (input.ndim - 2))]
             with unobserved():
