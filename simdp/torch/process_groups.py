@@ -57,6 +57,10 @@ AT_ONCE = "at once"
 """Key of a rank whose futures must be complete before anything can wait for them."""
 
 
+COUNTED = "counted ranks"
+"""Key of a rank's pending count of the ranks that have not joined."""
+
+
 class Work(TorchWork):
     """A pending call of a rank, with the calls to wait for, ``handles``, and the result.
 
@@ -217,9 +221,18 @@ class Futures(RankLocal):
                 del rank.state[AT_ONCE]
 
         dist.Reducer._delay_all_reduce = at_once
+        counted = dist.Reducer._set_forward_pass_work_handle
+
+        def kept(reducer: Any, work: Any, static: bool) -> None:
+            """Keep Join's count of ranks: C++ calls its methods only while Python has it."""
+            asking("forward").state[COUNTED] = work
+            counted(reducer, work, static)
+
+        dist.Reducer._set_forward_pass_work_handle = kept
         try:
             yield
         finally:
+            dist.Reducer._set_forward_pass_work_handle = counted
             kind.wait, kind.done = wait, done
             DistributedDataParallel._register_builtin_comm_hook = builtin
             dist.Reducer._delay_all_reduce = delayed

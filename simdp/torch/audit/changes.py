@@ -19,7 +19,10 @@ from torch import nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Subset, dataloader
 from torch.utils.data._utils import fetch as fetching
@@ -119,9 +122,7 @@ class _Scalars(TorchFunctionMode):
         super().__init__()
         self.found: dict[Line, float] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.ndim == 0 and not result.is_meta:
             line = running()
@@ -430,15 +431,19 @@ class FrozenBatchNorm(Change):
 
     def _around(self, original: Any) -> Any:
         def batch_norm(
-            input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-            training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+            input: Any,
+            running_mean: Any,
+            running_var: Any,
+            weight: Any = None,
+            bias: Any = None,
+            training: bool = False,
+            momentum: float = 0.1,
+            eps: float = 1e-5,
         ) -> Any:
             if running_mean is None:
                 running_mean = input.new_zeros(input.shape[1])
                 running_var = input.new_ones(input.shape[1])
-            return original(
-                input, running_mean, running_var, weight, bias, False, momentum, eps
-            )
+            return original(input, running_mean, running_var, weight, bias, False, momentum, eps)
 
         return batch_norm
 
@@ -451,8 +456,14 @@ class SyncedBatchNorm(Change):
 
     def _around(self, original: Any) -> Any:
         def batch_norm(
-            input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-            training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+            input: Any,
+            running_mean: Any,
+            running_var: Any,
+            weight: Any = None,
+            bias: Any = None,
+            training: bool = False,
+            momentum: float = 0.1,
+            eps: float = 1e-5,
         ) -> Any:
             if not training or not _together():
                 return original(
@@ -487,7 +498,9 @@ class TiedDropout(Change):
         patches.wrap(functional, "scaled_dot_product_attention", _without_attention_dropout)
 
     def _dropout(self, original: Any) -> Any:
-        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        def dropout(
+            input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+        ) -> Any:
             here = mine()
             if here is None or not training or p == 0:
                 return original(input, p, training, inplace)
@@ -495,9 +508,7 @@ class TiedDropout(Change):
             if len(samples) != input.shape[0]:
                 return input
             mask = torch.empty(input.shape, dtype=input.dtype)
-            place = here.tied = getattr(here, "tied", 0) + 1
-            if here.tied_at != (here.step, len(here.record.backwards)):
-                here.tied_at, here.tied, place = (here.step, len(here.record.backwards)), 1, 1
+            place = here.next_draw()
             for row, sample in enumerate(samples):
                 drawn = torch.Generator().manual_seed(
                     (sample * 1_000_003 + here.step * 7919 + place) % 2**62
@@ -524,8 +535,13 @@ class NoDropout(Change):
 
 def _without_attention_dropout(original: Any) -> Any:
     def scaled_dot_product_attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-        *args: Any, **kwargs: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
@@ -548,21 +564,19 @@ class TiedDraws(Change):
                 return original(*args, **kwargs)
             if kwargs.get("generator") is not None or not torch.is_grad_enabled():
                 return original(*args, **kwargs)
-            samples, state = _samples(here), torch.default_generator.get_state()
+            samples = _samples(here)
             found = original(*args, **kwargs)
-            if not isinstance(found, torch.Tensor) or found.ndim == 0:
+            if not isinstance(found, torch.Tensor) or not found.ndim:
                 return found
             if found.shape[0] != len(samples):
                 return found
-            after = torch.default_generator.get_state()
-            place = here.drawn = getattr(here, "drawn", 0) + 1
-            rows = []
-            for row, sample in enumerate(samples):
+            after, place, rows = torch.default_generator.get_state(), here.next_draw(), []
+            for sample in samples:
                 torch.default_generator.manual_seed(
-                    (sample * 1_000_003 + here.step * 7919 + place % 997) % 2**62
+                    (sample * 1_000_003 + here.step * 7919 + place) % 2**62
                 )
-                rows.append(original(*args, **kwargs)[row * 0].unsqueeze(0))
-            torch.default_generator.set_state(after if len(after) else state)
+                rows.append(original(*args, **kwargs)[:1])
+            torch.default_generator.set_state(after)
             return torch.cat(rows)
 
         return draw
@@ -677,8 +691,7 @@ class IntegerDraws(Change):
 class KeptBatches(Change):
     """Keeps the batches of loaders; ``found`` by rank, loader and number."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self.found: dict[tuple[int, int, int], Any] = {}
 
     def patch(self, patches: Patches) -> None:
@@ -690,8 +703,7 @@ class KeptBatches(Change):
         def __next__(self: Any) -> Any:  # noqa: N807
             found, rank, here = original(self), current(), mine()
             if rank is not None and here is not None and here.loading is not None:
-                if here.loading[1] < change.limit:
-                    change.found[(rank.rank, *here.loading)] = found
+                change.found[(rank.rank, *here.loading)] = found
             return found
 
         return __next__
@@ -821,9 +833,7 @@ class Float64(NoAutocast):
 
 
 class _Lifted(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = {key: _lifted_dtype(value) for key, value in (kwargs or {}).items()}
         given = tuple(_lifted_dtype(value) for value in args)
         name = getattr(func, "__name__", "")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -292,11 +292,14 @@ def differing(view: RunView, place: int, stage: str) -> list[str]:
     if any(place >= len(rank.steps) for rank in ranks):
         return []
     steps = [rank.steps[place] for rank in ranks]
-    pick = {
-        "initial weights": [step.before for step in steps],
-        "gradient": [step.grad_probes for step in steps],
-        "buffers": [step.buffers for step in steps],
-    }[stage]
+    pick: list[dict[str, Any]] = [
+        step.before
+        if stage == "initial weights"
+        else step.grad_probes
+        if stage == "gradient"
+        else step.buffers
+        for step in steps
+    ]
     found = []
     for name, value in pick[0].items():
         for other in pick[1:]:
@@ -311,18 +314,17 @@ def differing(view: RunView, place: int, stage: str) -> list[str]:
 
 def _unequal(one: Floats | None, other: Floats | None) -> bool:
     if one is None or other is None:
-        return (one is None) != (other is None) and bool(
-            np.any(one if one is not None else other)  # type: ignore[arg-type]
-        )
+        present = one if one is not None else other
+        return present is not None and bool(np.any(present))
     return not np.array_equal(one, other, equal_nan=True)
 
 
 def _between(
-    ranks: Sequence[RankRecord], place: int, pick: object
+    ranks: Sequence[RankRecord], place: int, pick: Callable[[StepRecord], Any]
 ) -> tuple[str, float] | None:
     if any(place >= len(rank.steps) for rank in ranks):
         return None
-    found = [pick(rank.steps[place]) for rank in ranks]  # type: ignore[operator]
+    found = [pick(rank.steps[place]) for rank in ranks]
     for name, value in found[0].items():
         for other in found[1:]:
             if name not in other:

@@ -123,9 +123,9 @@ class Investigation:
                         1,
                         None,
                         None,
-                        f"with find_unused_parameters=True, {_listed(sizes)} ranks end; as written, "
+                        f"with find_unused_parameters=True, {_listed(sizes)} ranks end; without, "
                         f"{first.world_size} rank{'s' * (first.world_size > 1)} "
-                        f"{'wait for gradients that never come' if first.kind == 'deadlock' else 'raise in step 2'}",
+                        f"{'wait for gradients' if first.kind == 'deadlock' else 'raise'}",
                         "find_unused_parameters=True, or use every parameter in each forward pass",
                     )
                 )
@@ -133,9 +133,9 @@ class Investigation:
                 return
         if first.world_size == 1 or first.kind == "rank":
             last = first.error.strip().splitlines()
-            text = next(
-                (line for line in reversed(last[:-1]) if line.strip(": ")), last[-1]
-            ).split("]: ")[-1]
+            text = next((line for line in reversed(last[:-1]) if line.strip(": ")), last[-1]).split(
+                "]: "
+            )[-1]
             raise ScenarioError(
                 [
                     f"audit: the script fails on {first.world_size} "
@@ -190,17 +190,13 @@ class Investigation:
                 *suspects.schedule(current),
             ]
             known = {(one.cause, one.change) for one in chosen}
-            options = [
-                one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known
-            ]
+            options = [one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known]
             best = self._best(pair, chosen, options, current)
             if best is None and not traced:
                 traced = True
                 current = self._traced(pair, chosen)
                 options = [
-                    one
-                    for one in suspects.losses(current)
-                    if (one.cause, one.change) not in known
+                    one for one in suspects.losses(current) if (one.cause, one.change) not in known
                 ]
                 best = self._best(pair, chosen, options, current)
             if best is None:
@@ -262,7 +258,9 @@ class Investigation:
 
     def _traced(self, pair: Pair, chosen: Sequence[Suspect]) -> Pair:
         """Run both sides again, and record the numbers that the loss is computed from."""
-        trace = Suspect("unexplained", False, "", lambda: ([ch.ScalarTrace()], [ch.ScalarTrace()]), None)
+        trace = Suspect(
+            "unexplained", False, "", lambda: ([ch.ScalarTrace()], [ch.ScalarTrace()]), None
+        )
         return self.tried(pair, [*chosen, trace])
 
     def _attribute(self, pair: Pair, chosen: list[Suspect], final: Pair) -> None:
@@ -276,8 +274,8 @@ class Investigation:
                     continue  # the others explain all of it
             if not suspect.findings:
                 self.notes.append(
-                    f"{pair.base.world_size} and {pair.view.world_size} ranks take samples in another "
-                    "order; they were compared with the same samples"
+                    f"{pair.base.world_size} and {pair.view.world_size} ranks take samples in "
+                    "another order; they were compared with the same samples"
                 )
                 continue
             self.findings.append(self._named(suspect, without, final))
@@ -320,12 +318,12 @@ class Investigation:
                 f"(rounding explains {row.bound:.0e}); no experiment removed it"
             )
             line = pair.view.first.backwards[0].line if pair.view.first.backwards else None
-            self.findings.append(
-                finding("unexplained", line, row.step, row.name, row.size, text)
-            )
+            self.findings.append(finding("unexplained", line, row.step, row.name, row.size, text))
         elif unequal is not None:
             stage, name, step, size = unequal
-            text = f"{stage} of {name} differs between ranks by {size:.0e}; no experiment removed it"
+            text = (
+                f"{stage} of {name} differs between ranks by {size:.0e}; no experiment removed it"
+            )
             self.findings.append(finding("unexplained", None, step, name, size, text))
 
     # Epochs ---------------------------------------------------------------------------------------
@@ -358,8 +356,8 @@ class Investigation:
                 step,
                 None,
                 None,
-                f"epoch {epoch + 1} has the order of epoch {epoch}, batch for batch ({count} compared); "
-                "with set_epoch called, it has another one",
+                f"epoch {epoch + 1} has the order of epoch {epoch}, batch for batch ({count} "
+                "compared); with set_epoch called, it has another one",
                 "call sampler.set_epoch(epoch) before each epoch",
             )
         )
@@ -387,9 +385,7 @@ class Investigation:
         if not given:
             return False
         listed = {number: sorted(found) for number, found in given.items()}
-        runs = [
-            self.changed(one, [ch.WholeEvaluation(listed)]) for one in (base.world_size, size)
-        ]
+        runs = [self.changed(one, [ch.WholeEvaluation(listed)]) for one in (base.world_size, size)]
         records = self.runner.run(runs)
         if any(record.error for record in records):
             return False
@@ -399,7 +395,13 @@ class Investigation:
         if before is None or after is None or after[2] > 1e-5:
             return False
         self.experiments.append(
-            Experiment("metric_averaged_wrongly", "all samples in batches of one", before[2], after[2], 1e-5)
+            Experiment(
+                "metric_averaged_wrongly",
+                "all samples in batches of one",
+                before[2],
+                after[2],
+                1e-5,
+            )
         )
         self.findings.append(
             finding(
@@ -408,8 +410,8 @@ class Investigation:
                 None,
                 None,
                 before[2],
-                f"{before[0]:.6g} on {base.world_size} and {before[1]:.6g} on {size} ranks; with all "
-                f"samples in batches of one on every rank, both give {after[1]:.6g}",
+                f"{before[0]:.6g} on {base.world_size} and {before[1]:.6g} on {size} ranks; with "
+                f"all samples in batches of one on every rank, both give {after[1]:.6g}",
                 "reduce sums and counts, and divide once",
             )
         )
@@ -447,9 +449,7 @@ def finding(
     """Return a finding at a line."""
     file = None if line is None else line.file
     number = None if line is None else line.line
-    return Finding(
-        cause, legitimate, file, number, step, tensor, size, proof, remedy, text=text
-    )
+    return Finding(cause, legitimate, file, number, step, tensor, size, proof, remedy, text=text)
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -457,7 +457,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-# Collectives ----------------------------------------------------------------------------------------
+# Collectives --------------------------------------------------------------------------------------
 
 
 def _collectives(record: RunRecord) -> Finding:
@@ -509,7 +509,7 @@ def _shown(call: CallRecord) -> str:
     return kind if call.line is None else f"{kind} at line {call.line.line}"
 
 
-# Metrics ----------------------------------------------------------------------------------------------
+# Metrics ------------------------------------------------------------------------------------------
 
 
 def _small_calls(view: RunView) -> dict[Line, list[list[CallRecord]]]:
@@ -520,9 +520,7 @@ def _small_calls(view: RunView) -> dict[Line, list[list[CallRecord]]]:
             continue
         if call.name not in ("all_reduce", "reduce") or not call.dtype.startswith(("float", "bf")):
             continue
-        listed = [
-            rank.calls[number] for rank in view.record.ranks if number < len(rank.calls)
-        ]
+        listed = [rank.calls[number] for rank in view.record.ranks if number < len(rank.calls)]
         if len(listed) == view.world_size and all(one.values is not None for one in listed):
             found.setdefault(call.line, []).append(listed)
     return found
@@ -533,9 +531,7 @@ def _reduced(calls: Sequence[CallRecord]) -> np.ndarray:
     return np.sum(values, axis=0)
 
 
-def _metric_values(
-    base: RunView, view: RunView, line: Line
-) -> tuple[float, float, float] | None:
+def _metric_values(base: RunView, view: RunView, line: Line) -> tuple[float, float, float] | None:
     """Return a metric's means over ranks in two runs, the last that differs, and by how much."""
     mine, theirs = _small_calls(base).get(line, []), _small_calls(view).get(line, [])
     found: tuple[float, float, float] | None = None

@@ -90,6 +90,14 @@ class Observation:
         self.callers: dict[int, Line | None] = {}
         self.buffers: dict[str, Any] = {}
         self.outer: Any = None  # the module that the script calls
+        self.drawn: tuple[int, int] = (0, 0)  # backward passes, and draws since the last one
+
+    def next_draw(self) -> int:
+        """Count a draw of random numbers by a change; return its number in the micro-step."""
+        passes = len(self.record.backwards)
+        number = self.drawn[1] + 1 if self.drawn[0] == passes else 1
+        self.drawn = passes, number
+        return number
 
     @property
     def step(self) -> int:
@@ -462,7 +470,13 @@ class Observer(RankLocal):
         call, barrier = Virtual._call, Virtual.barrier
 
         def _call(
-            self: Any, name: str, collective: str, inputs: Any, outputs: Any, *rest: Any, **more: Any
+            self: Any,
+            name: str,
+            collective: str,
+            inputs: Any,
+            outputs: Any,
+            *rest: Any,
+            **more: Any,
         ) -> Any:
             here = seen()
             if here is not None:
@@ -473,7 +487,15 @@ class Observer(RankLocal):
             here = seen()
             if here is not None:
                 record = CallRecord(
-                    "barrier", (), "", running(), here.step, False, "", None, len(here.record.batches)
+                    "barrier",
+                    (),
+                    "",
+                    running(),
+                    here.step,
+                    False,
+                    "",
+                    None,
+                    len(here.record.batches),
                 )
                 here.record.calls.append(record)
             return barrier(self, opts)
@@ -482,7 +504,7 @@ class Observer(RankLocal):
         patches.put(Virtual, "barrier", _barrier)
 
 
-# Names ----------------------------------------------------------------------------------------------
+# Names --------------------------------------------------------------------------------------------
 
 PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
@@ -496,9 +518,7 @@ def clean(name: str) -> str:
 
 def _tops(here: Observation) -> list[Any]:
     """Return the modules that are part of no other one."""
-    inner = {
-        id(child) for root in here.roots for child in root.modules() if child is not root
-    }
+    inner = {id(child) for root in here.roots for child in root.modules() if child is not root}
     return [root for root in here.roots if id(root) not in inner]
 
 
@@ -521,7 +541,7 @@ def _name(here: Observation, key: int) -> str:
     return here.names[key]
 
 
-# Data -----------------------------------------------------------------------------------------------
+# Data ---------------------------------------------------------------------------------------------
 
 
 def _after(observe: Callable[..., None]) -> Callable[[Any], Any]:
@@ -582,7 +602,7 @@ def _created(here: Observation, loader: Any) -> None:
     base = dataset
     while isinstance(base, Subset):
         base = base.dataset
-    size = None if iterable or not hasattr(base, "__len__") else len(base)  # type: ignore[arg-type]
+    size = None if iterable or not hasattr(base, "__len__") else len(base)
     kind = next((type(one).__name__ for one in setting), "")
     kind = kind or next((type(one).__name__ for one in inner if hasattr(one, "data_source")), "")
     here.record.loaders.append(
@@ -680,7 +700,7 @@ def row_hashes(tensor: Any) -> tuple[int, ...]:
     return tuple(int.from_bytes(_digest(row.tobytes()), "big") for row in flat)
 
 
-# Model ----------------------------------------------------------------------------------------------
+# Model --------------------------------------------------------------------------------------------
 
 
 def _registering(original: Any) -> Any:
@@ -721,8 +741,14 @@ def _add(lines: list[Line | None], line: Line | None) -> None:
 def _normalising(original: Any) -> Any:
     @functools.wraps(original)
     def batch_norm(
-        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-        training: bool = False, *args: Any, **kwargs: Any,
+        input: Any,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         here = seen()
         if here is not None and training and torch.is_grad_enabled():
@@ -735,9 +761,7 @@ def _normalising(original: Any) -> Any:
 
 def _dropping(original: Any) -> Any:
     @functools.wraps(original)
-    def dropout(
-        input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
-    ) -> Any:
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         here = seen()
         if here is not None and training and p and torch.is_grad_enabled():
             _add(here.record.dropouts, running())
@@ -749,8 +773,13 @@ def _dropping(original: Any) -> Any:
 def _attending(original: Any) -> Any:
     @functools.wraps(original)
     def scaled_dot_product_attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-        *args: Any, **kwargs: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         here = seen()
         if here is not None and dropout_p and torch.is_grad_enabled():
@@ -836,7 +865,7 @@ def _compiling(original: Any) -> Any:
     return compiling
 
 
-# Optimizer ------------------------------------------------------------------------------------------
+# Optimizer ----------------------------------------------------------------------------------------
 
 
 def _clipping(original: Any) -> Any:
@@ -927,7 +956,7 @@ def _loading(kind: str) -> Callable[[Any], Any]:
     return around
 
 
-# Collectives ----------------------------------------------------------------------------------------
+# Collectives --------------------------------------------------------------------------------------
 
 
 def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: str) -> None:
@@ -939,7 +968,14 @@ def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: s
     inside = here.backward is not None or torch._C._current_graph_task_id() != -1
     dtype = str(first.dtype).removeprefix("torch.")
     record = CallRecord(
-        name, (first.size,), dtype, running(), here.step, inside, more, found,
+        name,
+        (first.size,),
+        dtype,
+        running(),
+        here.step,
+        inside,
+        more,
+        found,
         len(here.record.batches),
     )
     here.record.calls.append(record)
@@ -956,7 +992,7 @@ def _seeding(original: Any) -> Any:
     return manual_seed
 
 
-# Generators -----------------------------------------------------------------------------------------
+# Generators ---------------------------------------------------------------------------------------
 
 
 def generator_states() -> tuple[Any, ...]:

@@ -118,9 +118,7 @@ class Resuming:
         view, other = RunView(through), RunView(resumed, skip=done)
         return self._compared(view, other, done, path, most - done, folder)
 
-    def _resumed(
-        self, size: int, path: Path, steps: int, changes: Sequence[ch.Change] = ()
-    ) -> Run:
+    def _resumed(self, size: int, path: Path, steps: int, changes: Sequence[ch.Change] = ()) -> Run:
         return self._run(size, path, self.resume, max_steps=max(steps, 1), changes=list(changes))
 
     def _compared(
@@ -135,7 +133,10 @@ class Resuming:
         compared = min(view.count, other.count) - done
         moved = self._moved(view, other, done)
         if difference.same and moved is None:
-            text = f"stopped after step {done}; {compared} steps after it are those of the run that went on"
+            text = (
+                f"stopped after step {done}; {compared} steps after it are those of the run that "
+                "went on"
+            )
             return Resumed(True, None, text)
         chosen: list[_Suspect] = []
         current, now = difference, other
@@ -230,9 +231,7 @@ class Resuming:
         found += _generators(view, other, done, states)
         return found
 
-    def _sampler(
-        self, view: RunView, other: RunView, moved: int, folder: Path
-    ) -> list[_Suspect]:
+    def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[_Suspect]:
         tied = samples.tied(view, other)
         changes: list[ch.Change] = []
         if tied is not None and not _iterable(other):
@@ -262,7 +261,7 @@ class Resuming:
 
     def _contents(self, view: RunView, other: RunView, folder: Path) -> list[ch.Change]:
         """Keep the batches of a loader without indices, and give them to the resumed run."""
-        kept = ch.KeptBatches(10_000)
+        kept = ch.KeptBatches()
         run = self._run(
             self.sizes[0],
             folder / "kept",
@@ -282,9 +281,7 @@ class Resuming:
                         return []
                     mine, theirs = other.record.ranks[rank], view.record.ranks[rank]
                     loader = theirs.batches[source.batch].loader
-                    content = batches.get(
-                        (rank, loader, samples.number_of(theirs, source.batch))
-                    )
+                    content = batches.get((rank, loader, samples.number_of(theirs, source.batch)))
                     if content is not None:
                         key = (rank, mine.batches[target.batch].loader)
                         given[(*key, samples.number_of(mine, target.batch))] = content
@@ -423,5 +420,3 @@ def _later(before: Difference, after: Difference) -> bool:
     if one is None or other is None:
         return other is None
     return other.step > one.step or (other.step == one.step and other.size < 0.1 * one.size)
-
-

@@ -50,9 +50,11 @@ class Runner:
 
     def __init__(self, program: Program, workers: int | None = None) -> None:
         self.program = program
-        self.workers = workers or min(len(os.sched_getaffinity(0)), 2) if hasattr(
-            os, "sched_getaffinity"
-        ) else 1
+        self.workers = (
+            workers or min(len(os.sched_getaffinity(0)), 2)
+            if hasattr(os, "sched_getaffinity")
+            else 1
+        )
         self.seconds, self.count = 0.0, 0
 
     def run(self, runs: Sequence[Run]) -> list[RunRecord]:
@@ -131,7 +133,8 @@ def play(program: Program, run: Run) -> RunRecord:
     observer = Observer(run.max_steps, stop, run.state_at)
     where = find(Path("dgx-a100"), run.world_size, min(run.world_size, PER_NODE))
     begun = resource.getrusage(resource.RUSAGE_SELF)
-    error, kind, waiting = "", "", ()
+    error, kind = "", ""
+    waiting: tuple[str, ...] = ()
     PARTS.extend([*run.changes, observer])
     try:
         _start(launch, program, run, where)
@@ -159,7 +162,13 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
     count = min(run.world_size, PER_NODE)
     if callable(program.code):
         launch.play(
-            program.name, where, lambda rank: program.code(), [program.name], 0, environ, None,
+            program.name,
+            where,
+            lambda rank: program.code(),
+            [program.name],
+            0,
+            environ,
+            None,
             count,
         )
         return

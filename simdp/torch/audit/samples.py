@@ -94,7 +94,9 @@ def _epochs(view: RunView, loader: int) -> dict[int, tuple[Counter[int], bool]]:
 
 def _used(rank: RankRecord, loader: int) -> list[BatchRecord]:
     numbers = {backward.batch for backward in rank.backwards if backward.batch is not None}
-    return [rank.batches[number] for number in sorted(numbers) if rank.batches[number].loader == loader]
+    return [
+        rank.batches[number] for number in sorted(numbers) if rank.batches[number].loader == loader
+    ]
 
 
 def repeated_order(view: RunView) -> tuple[LoaderRecord, int, int] | None:

@@ -51,8 +51,8 @@ class ScriptAudit:
     allow : tuple of str
         Causes that are intended.
     batch_arg : str, optional
-        Arguments that give a rank's samples, with ``{per_rank}``, ``{global_batch}`` or ``{ranks}``;
-        or an environment variable, as ``BATCH={per_rank}``.
+        Arguments that give a rank's samples, with ``{per_rank}``, ``{global_batch}`` or
+        ``{ranks}``; or an environment variable, as ``BATCH={per_rank}``.
     save_arg, resume_arg : str, optional
         Arguments with ``{checkpoint}``.
     at_step : int, optional
@@ -117,9 +117,7 @@ def audit_function(
         What differs between the numbers of ranks, and why.
     """
     name = getattr(train, "__name__", "train")
-    request = ScriptAudit(
-        name, (), tuple(ranks), None, exact, tuple(allow), max_steps=max_steps
-    )
+    request = ScriptAudit(name, (), tuple(ranks), None, exact, tuple(allow), max_steps=max_steps)
     _check(request)
     return _audit(Program(name, None, train), request)
 
@@ -134,7 +132,7 @@ def _check(request: ScriptAudit) -> None:
     for name, text in (("--save-arg", request.save_arg), ("--resume-arg", request.resume_arg)):
         if text is not None and CHECKPOINT not in text:
             problems.append(
-                f"{name} {text!r}: has no {CHECKPOINT}, which stands for the path; write for example "
+                f"{name} {text!r}: has no {CHECKPOINT}, which stands for the path; write "
                 f"'{name.removesuffix('-arg')} {CHECKPOINT}'."
             )
     if (request.save_arg is None) != (request.resume_arg is None):
@@ -146,7 +144,7 @@ def _check(request: ScriptAudit) -> None:
         problems.append("--at-step: needs --save-arg and --resume-arg, to resume from there.")
     if request.at_step is not None and request.at_step >= request.max_steps:
         problems.append(
-            f"--at-step {request.at_step}: nothing is left to compare of {request.max_steps} steps; "
+            f"--at-step {request.at_step}: nothing is left of {request.max_steps} steps; "
             f"give --max-steps {2 * request.at_step}."
         )
     if request.batch_arg is not None and not re.search(
@@ -223,7 +221,7 @@ def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> s
     return f"a step has {total} samples: {', '.join(told)}"
 
 
-# Report -----------------------------------------------------------------------------------------------
+# Report -------------------------------------------------------------------------------------------
 
 ORDER = list(CAUSES)
 """Causes in the order of the report."""
@@ -238,7 +236,8 @@ def report(
     sizes = tuple(sorted(set(request.ranks)))
     steps = min((view.count for view in views.values()), default=0)
     worst = max(
-        inquiry.checks.values(), key=lambda one: (one.seen_twice + one.missed, one.total),
+        inquiry.checks.values(),
+        key=lambda one: (one.seen_twice + one.missed, one.total),
         default=samples.SampleCheck(),
     )
     batches = {sum(view.samples(0).values()) for view in views.values()} - {0}
@@ -291,9 +290,7 @@ def _notes(inquiry: Investigation) -> list[str]:
         found.append(f"samples of a step depend on the number of ranks: {told}; see --batch-arg")
     elif counts and not any("a step has" in note for note in found):
         found.append("the script gives all numbers of ranks the same global batch")
-    found.append(
-        f"{inquiry.runner.count} runs took {inquiry.runner.seconds:.0f} s of CPU time"
-    )
+    found.append(f"{inquiry.runner.count} runs took {inquiry.runner.seconds:.0f} s of CPU time")
     return found
 
 
@@ -355,7 +352,11 @@ def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
             ),
             None,
         )
-        text = "agree" if unequal is None else f"of {unequal[1]} differ between ranks at step {unequal[2]}"
+        text = (
+            "agree"
+            if unequal is None
+            else f"of {unequal[1]} differ between ranks at step {unequal[2]}"
+        )
         return Check("gradients", status or "differ", text)  # type: ignore[arg-type]
     row = rows[0]
     return Check(
@@ -384,7 +385,11 @@ def _samples(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
 def _epoch(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     view = inquiry.views[inquiry.sizes[-1]]
     status = _status(findings, ["set_epoch_missing"])
-    epochs = {batch.epoch for batch in view.first.batches if batch.loader in samples.training_loaders(view.first)}
+    epochs = {
+        batch.epoch
+        for batch in view.first.batches
+        if batch.loader in samples.training_loaders(view.first)
+    }
     if status is not None:
         return Check("epoch 2", status, "same order as epoch 1")  # type: ignore[arg-type]
     if len(epochs) < 2:

@@ -50,7 +50,7 @@ class Pair:
     difference: Difference
 
 
-# Legitimate -----------------------------------------------------------------------------------------
+# Legitimate ---------------------------------------------------------------------------------------
 
 
 def order_of_samples(pair: Pair, check: samples.SampleCheck) -> Suspect | None:
@@ -74,7 +74,9 @@ def order_of_samples(pair: Pair, check: samples.SampleCheck) -> Suspect | None:
     )
 
 
-def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, str, str, Line | None]:
+def _sample_cause(
+    pair: Pair, check: samples.SampleCheck
+) -> tuple[Any, bool, str, str, Line | None]:
     view, n = pair.view, pair.view.world_size
     training = samples.training_loaders(view.first)
     loader = view.first.loaders[training[0]] if training else None
@@ -82,7 +84,9 @@ def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, st
     if loader is None and view.first.index_draws:
         created = view.first.index_draws[0]
     if check.identical and check.identical >= 0.5 * check.steps:
-        evidence = f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
+        evidence = (
+            f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
+        )
         remedy = "give each rank its own samples, as DistributedSampler does"
         return "same_data_on_every_rank", False, evidence, remedy, created
     split = samples.overlapping_subsets(view)
@@ -93,7 +97,9 @@ def _sample_cause(pair: Pair, check: samples.SampleCheck) -> tuple[Any, bool, st
     if check.seen_twice:
         padded = _padded(pair)
         if padded is not None and check.seen_twice <= padded:
-            evidence = f"DistributedSampler repeats {check.seen_twice} samples to fill the last batch"
+            evidence = (
+                f"DistributedSampler repeats {check.seen_twice} samples to fill the last batch"
+            )
             remedy = "drop_last=True, or weight them"
             return "sampler_padding_duplicates", True, evidence, remedy, created
         evidence = f"{check.seen_twice} samples of an epoch are seen twice, {check.missed} missed"
@@ -180,7 +186,7 @@ def layers(pair: Pair) -> list[Suspect]:
     return found
 
 
-# Wrong ----------------------------------------------------------------------------------------------
+# Wrong --------------------------------------------------------------------------------------------
 
 
 def weights_of_ranks(pair: Pair) -> list[Suspect]:
@@ -204,7 +210,7 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
                     else [ch.BroadcastWeights()],
                 ),
                 line,
-                f"{_some(names)} begin{'s' if len(names) == 1 else ''} with other values on each rank",
+                f"{_some(names)} begin with other values on each rank",
                 "create it before DistributedDataParallel, or broadcast it from rank 0",
             )
         )
@@ -236,7 +242,7 @@ def reduction(pair: Pair) -> list[Suspect]:
         unequal = comparisons.differing(view, place, "gradient")
         if unequal:
             break
-    clips = [clip for clip in view.first.clips] or view.first.hooks
+    clips = view.first.clips or view.first.hooks
     if unequal:
         late = [name for name in unequal if name in view.first.late]
         everything = len(unequal) >= len(view.first.steps[0].grad_probes)
@@ -311,9 +317,9 @@ def reduction(pair: Pair) -> list[Suspect]:
 def _line_of_reduction(view: RunView) -> Line | None:
     """Return the line of a collective of gradients that the script makes itself."""
     for call in view.first.calls:
-        if not call.backward and call.name.startswith(("all_reduce", "reduce")) and call.line:
-            if np.prod(call.shape) > 16 or call.values is None:
-                return call.line
+        reduces = not call.backward and call.name.startswith(("all_reduce", "reduce"))
+        if reduces and call.line and call.values is None:
+            return call.line
     for call in view.first.calls:
         if not call.backward and call.name == "all_reduce" and call.line:
             return call.line
@@ -360,29 +366,23 @@ class Weighting:
     evidence: str
     remedy: str
 
+    def suspect(self) -> Suspect:
+        """Return the suspect that it neutralises."""
+        return Suspect(
+            self.cause,
+            self.legitimate,
+            self.what,
+            lambda: ([ch.WeightedLosses(self.base)], [ch.WeightedLosses(self.view)]),
+            self.line,
+            self.evidence,
+            self.remedy,
+        )
+
 
 def losses(pair: Pair) -> list[Suspect]:
     """Return suspects of the loss's weight on each rank and micro-batch."""
     tried = [*_scales(pair), *_counts(pair)]
-    found = []
-    for one in tried:
-        if _predicted(pair, one):
-            weighting = one
-            found.append(
-                Suspect(
-                    weighting.cause,
-                    weighting.legitimate,
-                    weighting.what,
-                    lambda weighting=weighting: (
-                        [ch.WeightedLosses(weighting.base)],
-                        [ch.WeightedLosses(weighting.view)],
-                    ),
-                    weighting.line,
-                    weighting.evidence,
-                    weighting.remedy,
-                )
-            )
-    return found
+    return [one.suspect() for one in tried if _predicted(pair, one)]
 
 
 def _predicted(pair: Pair, weighting: Weighting) -> bool:
@@ -458,8 +458,8 @@ def _scales(pair: Pair) -> list[Weighting]:
                 by_count[0],
                 by_count[1],
                 line,
-                f"the loss is not divided by the accumulated micro-batches, {counts} on {m} and {n} "
-                f"rank{'s' if n > 1 else ''}",
+                f"the loss is not divided by the accumulated micro-batches, {counts} on {m} and "
+                f"{n} rank{'s' if n > 1 else ''}",
                 "divide the loss by the number of micro-batches",
             )
         )
@@ -499,12 +499,9 @@ def _counts(pair: Pair) -> list[Weighting]:
     for line in dict.fromkeys(
         line for backward in pair.view.first.backwards for line in backward.scalars
     ):
-        kinds[f"the value of line {line.line}"] = (
-            lambda backward, line=line: backward.scalars.get(line),
-            _loss_line(pair.view),
-        )
+        kinds[f"the value of line {line.line}"] = _scalar_of(line), _loss_line(pair.view)
     kinds["samples"] = (lambda backward: float(backward.rows), _loss_line(pair.view))
-    for name, (count, line) in kinds.items():
+    for name, (count, loss_line) in kinds.items():
         weights = [_by_count(view, count) for view in (pair.base, pair.view)]
         if weights[0] is None or weights[1] is None:
             continue
@@ -525,7 +522,7 @@ def _counts(pair: Pair) -> list[Weighting]:
                 f"weighted by {shown}",
                 weights[0],
                 weights[1],
-                created if last else line,
+                created if last else loss_line,
                 f"the loss is a mean of each rank's mean; {shown} per rank {low:g} to {high:g}",
                 "drop_last=True, or weight the loss by samples"
                 if last
@@ -533,6 +530,10 @@ def _counts(pair: Pair) -> list[Weighting]:
             )
         )
     return found
+
+
+def _scalar_of(line: Line) -> Callable[[Any], float | None]:
+    return lambda backward: backward.scalars.get(line)
 
 
 def _terms(backward: Any) -> float | None:
@@ -560,7 +561,8 @@ def _by_count(view: RunView, count: Callable[[Any], float | None]) -> Weights | 
 
 def _range(view: RunView, count: Callable[[Any], float | None]) -> tuple[float, float, list[int]]:
     """Return the smallest and largest count of a pass in the first uneven step; uneven steps."""
-    uneven, low, high = [], 0.0, 0.0
+    uneven: list[int] = []
+    low = high = 0.0
     for step in range(view.count):
         listed = [
             count(backward) or 0.0 for passes in view.backwards(step) for _, backward in passes
@@ -599,10 +601,7 @@ def _only_last(view: RunView, uneven: Sequence[int]) -> bool:
 def schedule(pair: Pair) -> list[Suspect]:
     """Return the suspect of learning rates that depend on the number of ranks."""
     base, view = pair.base, pair.view
-    rates = {
-        key: base.first.steps[place].lr
-        for place, key in enumerate(base.keys)
-    }
+    rates = {key: base.first.steps[place].lr for place, key in enumerate(base.keys)}
     different = [
         key
         for place, key in enumerate(view.keys)
