@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import resource
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from simdp.distributed.launch import find
 from simdp.errors import DeadlockError, SimdpError
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.records import RankRecord, RunRecord
+
+MOST_WORKERS = 4
+"""Runs at a time, for their memory."""
 
 PER_NODE = 8
 """Devices of a virtual node."""
@@ -50,66 +54,70 @@ class Runner:
 
     def __init__(self, program: Program, workers: int | None = None) -> None:
         self.program = program
-        self.workers = (
-            workers or min(len(os.sched_getaffinity(0)), 2)
-            if hasattr(os, "sched_getaffinity")
-            else 1
-        )
+        self.workers = workers or min(os.cpu_count() or 1, MOST_WORKERS)
         self.seconds, self.count = 0.0, 0
 
     def run(self, runs: Sequence[Run]) -> list[RunRecord]:
-        """Run them, as many at a time as there are workers; results in the same order."""
-        found: list[RunRecord | None] = [None] * len(runs)
+        """Run them, as many at a time as there are workers; results in the same order.
+
+        Raises
+        ------
+        SimdpError
+            If a process ends without a result, for example for lack of memory.
+        """
+        found: dict[int, RunRecord] = {}
         with tempfile.TemporaryDirectory(prefix="simdp-audit-") as folder:
-            waiting, running = list(enumerate(runs)), dict[int, tuple[int, Path]]()
-            while waiting or running:
-                while waiting and len(running) < self.workers:
-                    number, run = waiting.pop(0)
-                    path = Path(folder) / f"{number}"
-                    running[self._start(run, path)] = number, path
-                pid, status = os.wait()
-                if pid not in running:
-                    continue
-                number, path = running.pop(pid)
-                found[number] = _read(path, runs[number], status)
-        records = [record for record in found if record is not None]
+            waiting = list(enumerate(runs))
+            running: dict[Any, tuple[int, Path, Any]] = {}
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self.workers:
+                        number, run = waiting.pop(0)
+                        path = Path(folder) / f"{number}"
+                        process = FORK.Process(target=_write, args=(self.program, run, path))
+                        process.start()
+                        running[process.sentinel] = number, path, process
+                    for sentinel in connection.wait(list(running)):
+                        number, path, process = running.pop(sentinel)
+                        process.join()
+                        found[number] = _read(path, runs[number])
+            finally:
+                for _, _, process in running.values():
+                    process.kill()
+        records = [found[number] for number in range(len(runs))]
         self.count += len(records)
         self.seconds += sum(record.seconds for record in records)
         return records
 
-    def _start(self, run: Run, path: Path) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            output = os.open(f"{path}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-            record = play(self.program, run)
-            with Path(f"{path}.pickle").open("wb") as stream:
-                pickle.dump(record, stream)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
+
+FORK = multiprocessing.get_context("fork")
+"""Processes that have imported torch already, and share the program."""
 
 
-def _read(path: Path, run: Run, status: int) -> RunRecord:
+def _write(program: Program, run: Run, path: Path) -> None:
+    """Run a program in a process of its own; its output and record go to files."""
+    output = os.open(f"{path}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    with open(1, "w", closefd=False) as stdout, open(2, "w", closefd=False) as stderr:
+        sys.stdout, sys.stderr = stdout, stderr
+        record = play(program, run)
+        with Path(f"{path}.pickle").open("wb") as stream:
+            pickle.dump(record, stream)
+
+
+def _read(path: Path, run: Run) -> RunRecord:
     text = Path(f"{path}.txt")
     output = text.read_text(errors="replace") if text.exists() else ""
     pickled = Path(f"{path}.pickle")
-    if status or not pickled.exists():
+    try:
+        with pickled.open("rb") as stream:
+            record: RunRecord = pickle.load(stream)
+    except (OSError, EOFError, pickle.UnpicklingError):
         last = output.strip().splitlines()[-1:] or ["no output"]
-        raise SimdpError(f"audit: a run on {run.world_size} ranks ended by itself: {last[0]}")
-    with pickled.open("rb") as stream:
-        record: RunRecord = pickle.load(stream)
+        raise SimdpError(
+            f"audit: a run on {run.world_size} ranks ended without a result: {last[0]}"
+        ) from None
     record.output = output
     return record
 
