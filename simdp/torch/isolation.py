@@ -410,16 +410,16 @@ class _Worker:
     def at_work(self) -> Iterator[None]:
         """Install the worker's generators and ``get_worker_info``."""
         module: Any = _utils.worker
-        before, info = _states(), get_worker_info()
+        before, info = generator_states(), get_worker_info()
         if self._state is not None:
-            _put(self._state)
+            restore_generators(self._state)
         module._worker_info = self._info
         try:
             yield
         finally:
             module._worker_info = info
-            self._state = _states()
-            _put(before)
+            self._state = generator_states()
+            restore_generators(before)
 
     def fetch(self, index: Any) -> Any:
         """Fetch a batch."""
@@ -427,7 +427,8 @@ class _Worker:
             return self._fetcher.fetch(index)
 
 
-def _states() -> tuple[Any, ...]:
+def generator_states() -> tuple[Any, ...]:
+    """Return the states of the generators of torch, Python and NumPy."""
     return (
         torch.default_generator.get_state(),
         random.getstate(),
@@ -435,7 +436,8 @@ def _states() -> tuple[Any, ...]:
     )
 
 
-def _put(states: tuple[Any, ...]) -> None:
+def restore_generators(states: tuple[Any, ...]) -> None:
+    """Set the states of these generators."""
     torch.default_generator.set_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])  # noqa: NPY002

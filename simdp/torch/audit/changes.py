@@ -7,12 +7,10 @@ records what the change has left.
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -27,9 +25,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Subset, dataloader
 from torch.utils.data._utils import fetch as fetching
 
+from simdp.rng import stream
 from simdp.torch.audit.lines import Line, running
 from simdp.torch.audit.observer import mine, samplers, unobserved
 from simdp.torch.cuda.machine import Patches
+from simdp.torch.isolation import restore_generators
 from simdp.torch.ranks import Rank, RankLocal, current
 
 
@@ -337,7 +337,7 @@ class NudgedWeights(FirstCall):
     """Moves every parameter by one unit in the last place, up or down."""
 
     def act(self, module: Any) -> None:
-        drawn = np.random.default_rng(0)
+        drawn = stream(0, "nudged weights")
         for parameter in module.parameters():
             local = getattr(parameter, "_local_tensor", parameter)
             if not local.is_floating_point() or local.is_meta:
@@ -789,9 +789,7 @@ class RestoredGenerators(FirstCall):
         if rank.state["generators restored"] or states is None:
             return
         rank.state["generators restored"] = True
-        torch.default_generator.set_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])  # noqa: NPY002
+        restore_generators(states)
 
 
 # Precision ----------------------------------------------------------------------------------------

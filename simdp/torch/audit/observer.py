@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +38,7 @@ from simdp.torch.audit.records import (
 )
 from simdp.torch.audit.sketches import is_shard, probe, sketch, values
 from simdp.torch.cuda.machine import Patches
+from simdp.torch.isolation import generator_states
 from simdp.torch.process_groups import Virtual
 from simdp.torch.ranks import Rank, RankLocal, current
 from simdp.torch.steps import DONE, StepsDone
@@ -993,15 +993,6 @@ def _seeding(original: Any) -> Any:
 
 
 # Generators ---------------------------------------------------------------------------------------
-
-
-def generator_states() -> tuple[Any, ...]:
-    """Return the states of the generators of torch, Python and NumPy."""
-    return (
-        torch.default_generator.get_state(),
-        random.getstate(),
-        np.random.get_state(),  # noqa: NPY002
-    )
 
 
 def hash_of(states: Any) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from simdp.arrays import Array, Floats
+from simdp.rng import stream
 
 EXACT = 4096
 """Elements of a sketch."""
@@ -101,7 +102,7 @@ def _sketched(flat: Floats, offset: int, total: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def _signs(count: int) -> Array:
-    drawn = np.random.default_rng(count).integers(0, 2, count, dtype=np.int8)
+    drawn = stream(0, "signs of a sketch", count).integers(0, 2, count, dtype=np.int8)
     return 2 * drawn - 1
 
 
