@@ -14,7 +14,7 @@ from simdp.results.audit import TensorRow
 from simdp.torch.audit.records import BackwardRecord, RankRecord, RunRecord, StepRecord
 from simdp.torch.audit.sketches import norm
 
-STAGES = ("initial weights", "local gradient", "gradient", "learning rate", "weights")
+STAGES = ("gradient", "learning rate", "weights")
 """In the order of cause."""
 
 ULPS = 32
@@ -213,7 +213,7 @@ def compare(
         if mine is None or theirs is None:
             continue
         moved = None if nudged is None else nudged.place(key)
-        for stage in STAGES[1:]:
+        for stage in STAGES:
             pairs = _stage(one, other, nudged, stage, key, (mine, theirs, moved))
             for name, size, nudge in pairs:
                 bound = max(ULPS * epsilon, NUDGES * nudge)
@@ -242,20 +242,10 @@ def _stage(
         rates = [view.first.steps[place].lr for view, place in ((one, mine), (other, theirs))]
         found = {"lr": np.array(rates[1])}, {"lr": np.array(rates[0])}
         return [("learning rate", size, 0.0) for size in relative(*found).values()]
-    if stage == "local gradient":
-        if key[0]:
-            return []
-        step = key[1]
-        reference, given = one.local(step), other.local(step)
-        if not reference or not given:
-            return []
-        by_nudge = {} if nudged is None else relative(nudged.local(step), reference)
-    else:
-        reference, given = one.whole(stage, mine), other.whole(stage, theirs)
-        if nudged is None or moved is None:
-            by_nudge = {}
-        else:
-            by_nudge = relative(nudged.whole(stage, moved), reference)
+    reference, given = one.whole(stage, mine), other.whole(stage, theirs)
+    by_nudge: dict[str, float] = {}
+    if nudged is not None and moved is not None:
+        by_nudge = relative(nudged.whole(stage, moved), reference)
     order = {name: place for place, name in enumerate(reference)}
     sizes = relative(given, reference)
     # a model's tensors share their rounding: take the median where one tensor's was small by chance

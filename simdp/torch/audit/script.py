@@ -337,7 +337,7 @@ def _checks(
 
 
 def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
-    rows = [row for row in inquiry.rows if row.stage in ("gradient", "local gradient")]
+    rows = [row for row in inquiry.rows if row.stage == "gradient"]
     causes = [one.cause for one in findings if one.cause not in ELSEWHERE]
     if not rows and not causes:
         worst = max((one.size for one in inquiry.differences.values()), default=0.0)

@@ -236,98 +236,102 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
 
 def reduction(pair: Pair) -> list[Suspect]:
     """Return suspects of gradients that are not averaged, or otherwise changed after backward."""
-    view, base, found = pair.view, pair.base, []
+    found = [_unaveraged(pair), _clipped(pair), _scaled(pair)]
+    return [suspect for suspect in found if suspect is not None]
+
+
+def _unaveraged(pair: Pair) -> Suspect | None:
+    """Return the suspect of gradients that differ between ranks before a step."""
+    view = pair.view
     unequal: list[str] = []
     for place in range(len(view.first.steps)):
         unequal = comparisons.differing(view, place, "gradient")
         if unequal:
             break
-    clips = view.first.clips or view.first.hooks
-    if unequal:
-        late = [name for name in unequal if name in view.first.late]
-        everything = len(unequal) >= len(view.first.steps[0].grad_probes)
-        line = view.first.bypasses[0] if view.first.bypasses else None
-        if late:
-            line = view.first.creators.get(late[0])
-        elif line is None:
-            line = view.first.callers.get(unequal[0])
-        if line is None and view.first.backwards:
-            line = view.first.backwards[0].line
-        what = "gradients" if everything else f"gradients of {_some(unequal)}"
-        how = "module" if view.first.bypasses else "parameters"
-        if view.first.bypasses:
-            evidence = f"{what} are not averaged: the forward pass goes around DDP's"
-            remedy = "call the wrapped model itself, and give it a forward for each use"
-        elif late:
-            evidence = f"{what} are not averaged: made after DistributedDataParallel"
-            remedy = "create all parameters before wrapping the model"
-        else:
-            evidence = f"{what} are not averaged over ranks"
-            remedy = f"wrap these {how} in DistributedDataParallel as well"
-        found.append(
-            Suspect(
-                "unsynchronised_parameters" if late else "bypassed_ddp",
-                False,
-                "with gradients averaged before each step",
-                lambda: ([], [ch.AveragedAtStep(None if everything else unequal)]),
-                line,
-                evidence,
-                remedy,
-            )
-        )
-    if clips and not _same_local_only(pair):
-        first = view.first.clips[0].line if view.first.clips else view.first.hooks[0]
-        norms = _norms(view)
-        evidence = "gradients are clipped before they are averaged"
-        if norms:
-            evidence += f": norms of {norms} on the ranks of one step"
-        found.append(
-            Suspect(
-                "clip_before_average",
-                False,
-                "clipped once per step, after the average",
-                lambda: ([ch.ClippedAtStep()], [ch.ClippedAtStep()]),
-                first,
-                evidence,
-                "clip after backward of the last micro-batch, when gradients are averaged",
-            )
-        )
+    if not unequal:
+        return None
+    late = [name for name in unequal if name in view.first.late]
+    everything = len(unequal) >= len(view.first.steps[0].grad_probes)
+    what = "gradients" if everything else f"gradients of {_some(unequal)}"
+    if late:
+        line = view.first.creators.get(late[0])
+        evidence = f"{what} are not averaged: made after DistributedDataParallel"
+        remedy = "create all parameters before wrapping the model"
+    elif view.first.bypasses:
+        line = view.first.bypasses[0]
+        evidence = f"{what} are not averaged: the forward pass goes around DDP's"
+        remedy = "call the wrapped model itself, and give it a forward for each use"
+    else:
+        line = None if everything else view.first.creators.get(unequal[0])
+        line = line or view.first.callers.get(unequal[0])
+        evidence = f"{what} are not averaged over ranks"
+        remedy = "wrap these parameters in DistributedDataParallel as well"
+    if line is None and view.first.backwards:
+        line = view.first.backwards[0].line
+    return Suspect(
+        "unsynchronised_parameters" if late else "bypassed_ddp",
+        False,
+        "with gradients averaged before each step",
+        lambda: ([], [ch.AveragedAtStep(None if everything else unequal)]),
+        line,
+        evidence,
+        remedy,
+    )
+
+
+def _clipped(pair: Pair) -> Suspect | None:
+    """Return the suspect of clipping on each rank, before the average."""
+    first = pair.view.first
+    if not (first.clips or first.hooks) or pair.difference.same:
+        return None
+    norms = _norms(pair.view)
+    evidence = "gradients are clipped before they are averaged"
+    if norms:
+        evidence += f": norms of {norms} on the ranks of one step"
+    return Suspect(
+        "clip_before_average",
+        False,
+        "clipped once per step, after the average",
+        lambda: ([ch.ClippedAtStep()], [ch.ClippedAtStep()]),
+        first.clips[0].line if first.clips else first.hooks[0],
+        evidence,
+        "clip after backward of the last micro-batch, when gradients are averaged",
+    )
+
+
+def _scaled(pair: Pair) -> Suspect | None:
+    """Return the suspect of gradients that are all too large or too small by one factor."""
+    base, view = pair.base, pair.view
     if not base.first.steps or not view.first.steps:
-        return found
+        return None
     scale = _scale(base.whole("gradient", 0), view.whole("gradient", 0))
+    if scale is None or abs(scale - 1) < 1e-2:
+        return None
     local = _scale(base.local(0), view.local(0))
     n = view.world_size
-    if scale is not None and (local is None or abs(local - 1) < 1e-2) and abs(scale - 1) > 1e-2:
-        how = "summed, not averaged" if scale > 1 else "divided by the number of ranks twice"
-        line = _line_of_reduction(view)
-        found.append(
-            Suspect(
-                "loss_sum_not_averaged",
-                False,
-                f"gradients divided by {scale:.4g}",
-                lambda: ([], [ch.ScaledAtStep(1 / scale)]),
-                line,
-                f"gradients of {n} ranks are {scale:.4g} times those of {base.world_size}: {how}",
-                "divide by the number of ranks once",
-            )
-        )
-    return found
+    how = "summed, not averaged" if scale > 1 else "divided by the number of ranks twice"
+    own = _line_of_reduction(view)
+    line = own if own is not None else _loss_line(view)
+    if own is None and local is not None and abs(local - scale) < 1e-2:
+        how = "the loss is divided by the number of ranks, and gradients are averaged too"
+    return Suspect(
+        "loss_sum_not_averaged",
+        False,
+        f"gradients divided by {scale:.4g}",
+        lambda: ([], [ch.ScaledAtStep(1 / scale)]),
+        line,
+        f"gradients of {n} ranks are {scale:.4g} times those of {base.world_size}: {how}",
+        "divide by the number of ranks once",
+    )
 
 
 def _line_of_reduction(view: RunView) -> Line | None:
-    """Return the line of a collective of gradients that the script makes itself."""
+    """Return the line of a collective of gradients that the script makes itself; else None."""
     for call in view.first.calls:
         reduces = not call.backward and call.name.startswith(("all_reduce", "reduce"))
         if reduces and call.line and call.values is None:
             return call.line
-    for call in view.first.calls:
-        if not call.backward and call.name == "all_reduce" and call.line:
-            return call.line
-    return view.first.backwards[0].line if view.first.backwards else None
-
-
-def _same_local_only(pair: Pair) -> bool:
-    return pair.difference.same
+    return None
 
 
 def _norms(view: RunView) -> str:
@@ -395,7 +399,13 @@ def _predicted(pair: Pair, weighting: Weighting) -> bool:
     before = relative(pair.view.local(step), pair.base.local(step))
     sizes = relative(theirs, mine)
     worst, unweighted = max(sizes.values()), max(before.values())
+    if weighting.cause in BY_COUNT and _scale(mine, theirs) is not None:
+        return True  # the script's own reduction may sum
     return worst < max(PREDICTED, 0.05 * unweighted) or worst < 20 * (row.bound if row else 0)
+
+
+BY_COUNT = ("loss_mean_of_rank_means", "last_batch_smaller")
+"""Causes whose weights are counts of samples or tokens."""
 
 
 def _passes(view: RunView) -> list[tuple[int, int, int, Any]]:
@@ -415,78 +425,83 @@ def _loss_line(view: RunView) -> Line | None:
 
 
 def _scales(pair: Pair) -> list[Weighting]:
-    base, view, line = pair.base, pair.view, _loss_line(pair.view)
-    found = []
-    summed = [
-        count
-        for backward in view.first.backwards
-        for count in backward.counts
-        if count.reduction == "sum"
-    ]
+    """Weight each pass by numbers of ranks and micro-batches."""
+    base, view = pair.base, pair.view
     micro = [
         {count for step in range(one.count) for count in one.micro_steps(step) if count}
         for one in (base, view)
     ]
-    accumulates = any(count > 1 for counts in micro for count in counts)
-    scale = _scale(base.local(0), view.local(0))
+    found = []
+    if any(count > 1 for counts in micro for count in counts):
+        found += _accumulated(pair, micro)
+    by_ranks, summed = _by_ranks(pair)
+    found.insert(0 if summed else len(found), by_ranks)
+    return found
+
+
+def _by_ranks(pair: Pair) -> tuple[Weighting, bool]:
+    """Weight by the number of ranks; also whether the script sums its loss."""
+    base, view = pair.base, pair.view
     n, m = view.world_size, base.world_size
-    by_ranks = Weighting(
+    lines = [
+        count.line
+        for backward in view.first.backwards
+        for count in backward.counts
+        if count.reduction == "sum"
+    ]
+    scale = _scale(base.local(0), view.local(0))
+    factor = "" if scale is None else f": {scale:.4g} times those of {m}"
+    found = Weighting(
         "loss_sum_not_averaged",
         False,
         f"multiplied by {n}, the number of ranks",
         {} if m == 1 else {(rank, number): float(m) for _, rank, number, _ in _passes(base)},
         {(rank, number): float(n) for _, rank, number, _ in _passes(view)},
-        line,
-        f"the loss is a sum, and gradients of {n} ranks are averaged: "
-        f"{'' if scale is None else f'{scale:.4g} times those of {m}'}",
+        lines[0] if lines else _loss_line(view),
+        f"the loss is a sum, and gradients of {n} ranks are averaged{factor}",
         "use the mean over samples, or multiply by the number of ranks",
     )
-    if accumulates:
-        by_count = [
+    return found, bool(lines)
+
+
+def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
+    """Weight by the number of micro-batches: of the step, or only of those with fewer."""
+    base, view, line = pair.base, pair.view, _loss_line(pair.view)
+    divided, partial = (
+        [
             {
-                (rank, number): 1 / len(one.backwards(step)[rank])
+                (rank, number): share(one) / len(one.backwards(step)[rank])
                 for step, rank, number, _ in _passes(one)
             }
             for one in (base, view)
         ]
-        counts = " and ".join(str(max(counts, default=0)) for counts in micro)
+        for share in (lambda one: 1.0, lambda one: float(max(one.micro_steps(0))))
+    )
+    counts = " and ".join(str(max(each, default=0)) for each in micro)
+    found = [
+        Weighting(
+            "accumulation_not_divided",
+            False,
+            "divided by the number of micro-batches",
+            *divided,
+            line,
+            f"the loss is not divided by the accumulated micro-batches, {counts} on "
+            f"{base.world_size} and {view.world_size} ranks",
+            "divide the loss by the number of micro-batches",
+        )
+    ]
+    if any(value != 1 for weights in partial for value in weights.values()):
         found.append(
             Weighting(
                 "accumulation_not_divided",
                 False,
-                "divided by the number of micro-batches",
-                by_count[0],
-                by_count[1],
+                "divided by the micro-batches that the step has",
+                *partial,
                 line,
-                f"the loss is not divided by the accumulated micro-batches, {counts} on {m} and "
-                f"{n} rank{'s' if n > 1 else ''}",
-                "divide the loss by the number of micro-batches",
+                "the last micro-batches of an epoch are divided by the number of a whole step",
+                "divide by the number of micro-batches that the step has",
             )
         )
-        partial = [
-            {
-                (rank, number): max(one.micro_steps(0)) / len(one.backwards(step)[rank])
-                for step, rank, number, _ in _passes(one)
-            }
-            for one in (base, view)
-        ]
-        if any(value != 1 for weights in partial for value in weights.values()):
-            found.append(
-                Weighting(
-                    "accumulation_not_divided",
-                    False,
-                    "divided by the micro-batches that the step has",
-                    partial[0],
-                    partial[1],
-                    line,
-                    "the last micro-batches of an epoch are divided by the number of a whole step",
-                    "divide by the number of micro-batches that the step has",
-                )
-            )
-    if summed:
-        found.insert(0, by_ranks)
-    else:
-        found.append(by_ranks)
     return found
 
 
