@@ -467,23 +467,16 @@ def _by_ranks(pair: Pair) -> tuple[Weighting, bool]:
 def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
     """Weight by the number of micro-batches: of the step, or only of those with fewer."""
     base, view, line = pair.base, pair.view, _loss_line(pair.view)
-    divided, partial = (
-        [
-            {
-                (rank, number): share(one) / len(one.backwards(step)[rank])
-                for step, rank, number, _ in _passes(one)
-            }
-            for one in (base, view)
-        ]
-        for share in (lambda one: 1.0, lambda one: float(max(one.micro_steps(0))))
-    )
+    divided = _shares(base, 1), _shares(view, 1)
+    partial = tuple(_shares(one, max(one.micro_steps(0))) for one in (base, view))
     counts = " and ".join(str(max(each, default=0)) for each in micro)
     found = [
         Weighting(
             "accumulation_not_divided",
             False,
             "divided by the number of micro-batches",
-            *divided,
+            divided[0],
+            divided[1],
             line,
             f"the loss is not divided by the accumulated micro-batches, {counts} on "
             f"{base.world_size} and {view.world_size} ranks",
@@ -496,13 +489,22 @@ def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
                 "accumulation_not_divided",
                 False,
                 "divided by the micro-batches that the step has",
-                *partial,
+                partial[0],
+                partial[1],
                 line,
                 "the last micro-batches of an epoch are divided by the number of a whole step",
                 "divide by the number of micro-batches that the step has",
             )
         )
     return found
+
+
+def _shares(view: RunView, whole: float) -> Weights:
+    """Return ``whole`` over the number of passes of the rank in the step."""
+    return {
+        (rank, number): whole / len(view.backwards(step)[rank])
+        for step, rank, number, _ in _passes(view)
+    }
 
 
 def _counts(pair: Pair) -> list[Weighting]:

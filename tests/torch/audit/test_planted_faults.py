@@ -1,0 +1,60 @@
+"""Audits of scripts with one planted fault: it is named first, and its repair raises no alarm."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simdp.torch.audit import ScriptAudit, audit_script
+
+SCRIPTS = Path(__file__).parents[1] / "audit_scripts"
+
+FAULTS = sorted(path.parent.name for path in SCRIPTS.glob("[01]*/bug.py"))
+CLEAN = sorted(path.parent.name for path in SCRIPTS.glob("clean_0[12]/train.py"))
+
+OTHER_LINES: dict[str, str] = {}
+"""Folders whose line is not found, and why."""
+
+
+def request(folder, script, **changes):
+    """Return the audit that a folder's ``truth.yaml`` describes, on 1 and 2 ranks."""
+    truth = yaml.safe_load((SCRIPTS / folder / "truth.yaml").read_text())
+    audit = truth.get("audit", {})
+    given = {
+        "arguments": tuple(str(audit.get("args", "--global-batch 16 --steps 20 --seed 3")).split()),
+        "ranks": (1, 2),
+        "batch_arg": audit.get("batch_arg") or audit.get("batch_env"),
+    }
+    if truth["cause"].startswith("resume"):
+        given["save_arg"] = audit.get("save_arg", "--save {checkpoint}")
+        given["resume_arg"] = audit.get("resume_arg", "--resume {checkpoint}")
+        given["at_step"] = audit.get("at_step", 10)
+    return truth, ScriptAudit(str(SCRIPTS / folder / script), **{**given, **changes})
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("folder", FAULTS)
+def test_a_planted_fault_is_named_first_with_its_line(folder):
+    truth, asked = request(folder, "bug.py")
+    found = audit_script(asked).findings
+    assert found, "nothing was found"
+    assert found[0].cause == truth["cause"]
+    assert found[0].legitimate == bool(truth.get("legitimate", False))
+    if folder not in OTHER_LINES:
+        assert found[0].line == truth["line"]
+
+
+@pytest.mark.parametrize("folder", FAULTS)
+def test_its_repair_raises_no_alarm(folder):
+    _, asked = request(folder, "fixed.py")
+    assert [one.cause for one in audit_script(asked).findings if one.wrong] == []
+
+
+@pytest.mark.parametrize("folder", CLEAN)
+def test_a_script_that_looks_suspicious_raises_no_alarm(folder):
+    _, asked = request(folder, "train.py")
+    assert [one.cause for one in audit_script(asked).findings if one.wrong] == []
