@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
@@ -448,6 +447,23 @@ class FrozenBatchNorm(Change):
         return batch_norm
 
 
+class _Summed(torch.autograd.Function):
+    """Sum over ranks; so is its gradient, of a loss that is the mean over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> Any:
+        found = tensor.contiguous().clone()
+        dist.all_reduce(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        found = grads[0].contiguous().clone()
+        with unobserved():
+            dist.all_reduce(found)
+        return found
+
+
 class SyncedBatchNorm(Change):
     """Normalises by the statistics of all ranks' batches."""
 
@@ -475,9 +491,9 @@ class SyncedBatchNorm(Change):
                 number = torch.tensor(float(input.numel() // input.shape[1]), dtype=input.dtype)
                 dist.all_reduce(number)
                 count = float(number)
-                mean = all_reduce(input.sum(axes)) / count
+                mean = _Summed.apply(input.sum(axes)) / count
                 centred = input - mean.view(shape)
-                var = all_reduce(centred.pow(2).sum(axes)) / count
+                var = _Summed.apply(centred.pow(2).sum(axes)) / count
             if running_mean is not None:
                 with torch.no_grad():
                     running_mean.lerp_(mean.to(running_mean.dtype), momentum)

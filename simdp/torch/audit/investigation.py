@@ -188,6 +188,7 @@ class Investigation:
                 *suspects.reduction(current),
                 *suspects.losses(current),
                 *suspects.schedule(current),
+                *suspects.scaled(current),
             ]
             known = {(one.cause, one.change) for one in chosen}
             options = [one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known]

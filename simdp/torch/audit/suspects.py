@@ -236,7 +236,7 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
 
 def reduction(pair: Pair) -> list[Suspect]:
     """Return suspects of gradients that are not averaged, or otherwise changed after backward."""
-    found = [_unaveraged(pair), _clipped(pair), _scaled(pair)]
+    found = [_unaveraged(pair), _clipped(pair)]
     return [suspect for suspect in found if suspect is not None]
 
 
@@ -299,14 +299,14 @@ def _clipped(pair: Pair) -> Suspect | None:
     )
 
 
-def _scaled(pair: Pair) -> Suspect | None:
+def scaled(pair: Pair) -> list[Suspect]:
     """Return the suspect of gradients that are all too large or too small by one factor."""
     base, view = pair.base, pair.view
     if not base.first.steps or not view.first.steps:
-        return None
+        return []
     scale = _scale(base.whole("gradient", 0), view.whole("gradient", 0))
     if scale is None or abs(scale - 1) < 1e-2:
-        return None
+        return []
     local = _scale(base.local(0), view.local(0))
     n = view.world_size
     how = "summed, not averaged" if scale > 1 else "divided by the number of ranks twice"
@@ -314,7 +314,7 @@ def _scaled(pair: Pair) -> Suspect | None:
     line = own if own is not None else _loss_line(view)
     if own is None and local is not None and abs(local - scale) < 1e-2:
         how = "the loss is divided by the number of ranks, and gradients are averaged too"
-    return Suspect(
+    found = Suspect(
         "loss_sum_not_averaged",
         False,
         f"gradients divided by {scale:.4g}",
@@ -323,6 +323,7 @@ def _scaled(pair: Pair) -> Suspect | None:
         f"gradients of {n} ranks are {scale:.4g} times those of {base.world_size}: {how}",
         "divide by the number of ranks once",
     )
+    return [found]
 
 
 def _line_of_reduction(view: RunView) -> Line | None:
