@@ -8,6 +8,7 @@ import pickle
 import resource
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -101,6 +102,7 @@ def _write(program: Program, run: Run, path: Path) -> None:
     os.dup2(output, 2)
     with open(1, "w", closefd=False) as stdout, open(2, "w", closefd=False) as stderr:
         sys.stdout, sys.stderr = stdout, stderr
+        warnings.simplefilter("default")  # the script's, whatever this process makes of them
         record = play(program, run)
         with Path(f"{path}.pickle").open("wb") as stream:
             pickle.dump(record, stream)
