@@ -46,7 +46,7 @@ FLOORS = [
     {"engine"},
     {"reports", "distributed"},
     {"studies", "torch"},
-    {"cli"},
+    {"cli", "testing"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 OFF_THE_FLOORS = {"", "__main__", "probes"}

@@ -196,3 +196,9 @@ def test_what_is_no_scenario_is_a_type_error_that_says_what_to_do(function, give
     wanted = "must be a Scenario, a path or the name of a shipped scenario, got .* use simdp.load_"
     with pytest.raises(TypeError, match=wanted):
         function(given)
+
+
+def test_testing_needs_torch_only_when_it_is_used():
+    code = "import sys, simdp.testing as t; print(t.__all__, 'torch' in sys.modules)"
+    done = python("-c", code)
+    assert (done.stdout, done.stderr) == ("['assert_data_parallel'] False\n", "")
