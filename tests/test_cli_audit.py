@@ -6,6 +6,7 @@ import pytest
 from for_each import for_each
 
 from simdp.cli import run_command_line
+from simdp.cli.audit import command_line
 from simdp.cli.completion import CAUSES
 
 
@@ -102,6 +103,30 @@ def test_what_is_allowed_or_repaired_has_exit_status_0(command, job):
     status, out, _ = command("--set", "strategy.weight_by_shard=true", "--exact", job)
     assert status == 0
     assert out.splitlines()[-1] == "nothing is wrong"
+
+
+def test_the_page_is_written_where_it_is_asked_for(command, job, tmp_path):
+    file = tmp_path / "new" / "audit.html"
+    given = ["--allow", "loss_mean_of_rank_means", "--exact", "--set", "seed=2", "--ranks", "1,5"]
+    status, out, _ = command(*given, "--html", file, job)
+    assert status == 0
+    assert out.startswith("audit of job: 1 and 5 ranks")
+    text = file.read_text()
+    assert "<h1>job: is its training data-parallel?</h1>" in text
+    repeated = "--ranks 1,5 --exact --allow loss_mean_of_rank_means --set seed=2 job.yaml"
+    assert f"python -m simdp audit {repeated}" in text
+    assert [path.name for path in file.parent.iterdir()] == ["audit.html"]
+
+
+def test_the_command_of_a_page_repeats_the_audit_of_a_script():
+    options = {
+        **{"ranks": "4:2", "exact": False, "allow": ["rounding"], "max_steps": 6},
+        **{"--batch-arg": "--b {per_rank}", "--save-arg": None, "--at-step": 3},
+    }
+    assert command_line("train", ["--lr", "1"], True, options, []) == [
+        *("audit", "--ranks", "4:2", "--allow", "rounding", "--max-steps", "6"),
+        *("--batch-arg", "--b {per_rank}", "--at-step", "3", "--module", "train", "--lr", "1"),
+    ]
 
 
 def test_json_is_one_document(command, job):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import CHECK_FAILED, overrides_of, say, terminal_width
+from simdp.cli.common import CHECK_FAILED, add_page, overrides_of, say, terminal_width
 from simdp.cli.completion import CAUSES, SCENARIOS
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ MaxSteps = Annotated[
     int | None,
     typer.Option(min=1, help="Optimizer steps to compare [24 of a script; of a scenario by size]."),
 ]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Write an HTML page of the audit there.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, only.")]
 
 command = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -109,6 +112,7 @@ def audit(
     module: Module = False,
     settings: Settings = None,
     max_steps: MaxSteps = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare training on several ranks with one device, and find the cause of a difference."""
@@ -125,6 +129,13 @@ def audit(
     else:
         refuse_script_options(target, arguments or [], of_script)
         found = _scenario(target, given, settings)
+    if html is not None:
+        from simdp.files import whole_files
+
+        options = {**given._asdict(), **of_script}
+        command = command_line(target, arguments or [], module, options, settings or [])
+        with whole_files(html.parent) as add:
+            add_page(add, found, html.name, command=command)
     if as_json:
         sys.stdout.write(found.to_json())
     else:
@@ -132,6 +143,19 @@ def audit(
 
         say(audit_table.page(found, min(terminal_width(), WIDEST)))
     return 0 if found.same else CHECK_FAILED
+
+
+def command_line(
+    target: str, arguments: list[str], module: bool, options: dict[str, Any], settings: list[str]
+) -> list[str]:
+    """Write the arguments of simdp that repeat an audit."""
+    words = ["audit"]
+    for name, value in [*options.items(), ("set", settings)]:
+        option = f"--{name.removeprefix('--').replace('_', '-')}"
+        for one in value if isinstance(value, list) else [value]:
+            if one not in (None, False):
+                words += [option] if one is True else [option, str(one)]
+    return [*words, *(["--module"] if module else []), target, *arguments]
 
 
 def check_causes(allow: list[str]) -> list[str]:

@@ -125,6 +125,16 @@ class Timeline(Section):
 
 
 @dataclass(frozen=True)
+class Ledger(Section):
+    """Samples of each rank in each optimizer step, a panel for each number of ranks."""
+
+    kind = "ledger"
+
+    data: Mapping[str, Any] = field(default_factory=dict)  # of `simdp.reports.page.audit.panels`
+    said: str = ""  # text alternative
+
+
+@dataclass(frozen=True)
 class LinkGraph(Section):
     """Nodes, and links between them coloured by load."""
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from simdp.reports.page.rendering import render
 from simdp.reports.sections import Page
+from simdp.results.audit import AuditReport
 from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.job import JobStudy
@@ -20,6 +21,7 @@ from simdp.results.validation import Validation
 # Module and function here that make the page of each kind of document, imported on first use; this
 # table is the one place of registration
 KINDS: dict[type, str] = {
+    AuditReport: "audit:page",
     Comparison: "sweep:comparison_page",
     Diagnosis: "diagnosis:page",
     Difference: "diagnosis:difference_page",

@@ -1,7 +1,7 @@
 /* The page: what is drawn, which theme, what happens in print. */
 page.start = () => {
   const drawn = [], waiting = [];
-  const kinds = { chart: page.charts, graph: page.graphs, timeline: page.timelines };
+  const kinds = { chart: page.charts, graph: page.graphs, ledger: page.ledgers, timeline: page.timelines };
 
   const drawOne = (place) => {
     drawn.push(kinds[place.dataset.kind].make(place, page.read(place.dataset.from)));

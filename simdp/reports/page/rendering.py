@@ -21,12 +21,12 @@ from markupsafe import Markup
 from simdp.files import read_text
 from simdp.reports import theme
 from simdp.reports.figures import TableCell
-from simdp.reports.sections import Chart, LinkGraph, Page, Section, Timeline
+from simdp.reports.sections import Chart, Ledger, LinkGraph, Page, Section, Timeline
 
 HERE = Path(__file__).parent
 ECHARTS = HERE / "echarts-6.1.0" / "echarts.min.js"
 # the page's own scripts, in order of execution
-SCRIPTS = ("looks.js", "tables.js", "charts.js", "graph.js", "timeline.js", "page.js")
+SCRIPTS = ("looks.js", "tables.js", "charts.js", "graph.js", "ledger.js", "timeline.js", "page.js")
 
 
 def render(page: Page, stream: BinaryIO) -> None:
@@ -102,7 +102,7 @@ def data_of(section: Section) -> Any:
         }
     if isinstance(section, LinkGraph):
         return {"nodes": section.nodes, "links": section.links}
-    return section.data if isinstance(section, Timeline) else None
+    return section.data if isinstance(section, Ledger | Timeline) else None
 
 
 def looks() -> dict[str, Any]:

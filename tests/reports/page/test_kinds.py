@@ -23,7 +23,15 @@ from simdp.reports.figures import (
     speedup,
 )
 from simdp.reports.page import KINDS, page_of, write
-from simdp.reports.sections import Chart, Summary, Table, Verdict
+from simdp.reports.sections import Chart, Ledger, Summary, Table, Verdict
+from simdp.results.audit import (
+    AuditReport,
+    Check,
+    Experiment,
+    Finding,
+    SampleRow,
+    TensorRow,
+)
 from simdp.results.comparison import ComparedPoint, Comparison
 from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
 from simdp.results.plan import Option, PlanResult
@@ -177,7 +185,62 @@ def diagnosis():
     return simdp.diagnose(traces_of([[0, 0.2, 0, 0]] * 5), machine="dgx-a100")
 
 
+def ledger(world_size, order, batch, epoch=1, step=1):
+    """The rows of one epoch: ranks take every n-th sample of a batch."""
+    return [
+        SampleRow(world_size, rank, step + start // batch, epoch, tuple(part[rank::world_size]))
+        for start in range(0, len(order), batch)
+        for part in [order[start : start + batch]]
+        for rank in range(world_size)
+    ]
+
+
+def audit(**changes):
+    """One rank misses 8 and 9 of ten samples in the first epoch; two ranks see 0 and 1 again."""
+    loss = Finding(
+        "loss_mean_of_rank_means",
+        False,
+        "folder/train.py",
+        88,
+        1,
+        "norm.weight",
+        4e-3,
+        "weighted by tokens, 1 and 2 ranks agree to 2e-12",
+        "divide by the tokens of all ranks",
+        text="the loss is a mean of each rank's mean; tokens per rank 61 to 412",
+    )
+    padding = Finding(
+        "sampler_padding_duplicates", True, "folder/train.py", 71, None, None, None, "2 samples"
+    )
+    padded = [*range(10), 0, 1]
+    made = AuditReport(
+        "train.py",
+        (1, 2),
+        5,
+        (loss, padding),
+        2,
+        2,
+        checks=(Check("gradients", "differ", "first at step 1"), Check("replicas", "ok", "equal")),
+        experiments=(
+            Experiment("loss_mean_of_rank_means", "weighted by tokens", 4e-3, 2e-12, 3e-7),
+            Experiment("clip_before_average", "clipped once", 4e-3, 3e-3, 3e-7),
+        ),
+        tensors=(TensorRow("gradient", "norm.weight", 1, (1, 2), 4e-3, 3e-7),),
+        ledger=(
+            *ledger(1, range(8), 4),
+            *ledger(1, range(8), 4, 2, 3),
+            *ledger(2, padded, 4),
+            *ledger(2, padded[:8], 4, 2, 4),
+        ),
+        notes=("a step has 4 samples",),
+        batch=4,
+        samples=10,
+    )
+    return dataclasses.replace(made, **changes)
+
+
 MADE = {
+    "audit": audit,
     "comparison": comparison,
     "diagnosis": diagnosis,
     "difference": difference,
@@ -451,3 +514,86 @@ def test_summaries_have_tiles(document):
 def test_a_plan_says_how_many_points_were_not_simulated_and_why():
     told = repr(page_of(plan()).sections)
     assert "label='  need more memory', value='3'" in told
+
+
+def test_an_audit_shows_causes_with_their_lines_tensors_and_experiments():
+    page = page_of(audit(), command=["audit", "train.py"])
+    assert page.about == "audit of train.py: 1 and 2 ranks, 5 steps of 4 samples"
+    assert page.sections[0].level == "warning"
+    assert page.sections[0].lines == [
+        "loss_mean_of_rank_means: the loss is a mean of each rank's mean; tokens per rank 61 to "
+        "412 (train.py:88)",
+        "proof: weighted by tokens, 1 and 2 ranks agree to 2e-12",
+        "remedy: divide by the tokens of all ranks",
+    ]
+    assert texts(titled(page, "Checks"))[0] == ["gradients", "differs", "first at step 1"]
+    first, second = titled(page, "Findings").rows
+    assert first[:4] == [
+        *("loss_mean_of_rank_means", "wrong", "train.py:88", "step 1, norm.weight: 4.0e-3")
+    ]
+    assert second[1:4] == ["legitimate", "train.py:71", "-"]
+    (row,) = titled(page, "First tensors that differ").rows
+    assert row == ["gradient", "norm.weight", "1", "1 and 2", "4.0e-3", "3.0e-7"]
+    assert [one[5] for one in titled(page, "Experiments").rows] == ["yes", "no"]
+    assert titled(page, "Notes").lines == ("a step has 4 samples",)
+    assert titled(page, "How to reproduce it").source == "python -m simdp audit train.py"
+
+
+def test_the_samples_of_an_audit_are_marked_where_they_come_again_or_never():
+    (section,) = sections(page_of(audit()), Ledger)
+    one, two = section.data["panels"]
+    assert [panel["name"] for panel in (one, two)] == ["1 rank", "2 ranks"]
+    assert (section.data["first"], section.data["last"], section.data["steps"]) == (0, 9, 5)
+    assert one["epochs"] == [
+        {"epoch": 1, "from": 1, "to": 2, "missed": [8, 9]},
+        {"epoch": 2, "from": 3, "to": 4, "missed": None},
+    ]
+    assert [(epoch["from"], epoch["missed"]) for epoch in two["epochs"]] == [(1, []), (4, None)]
+    assert [cell for cell in two["cells"] if cell[4]] == [
+        [0, 3, 1, [8, 0], [1]],
+        [1, 3, 1, [9, 1], [1]],
+    ]
+    assert section.note == (
+        "1 rank: none seen before in an epoch, 2 missed in whole epochs; 2 ranks: 2 seen before in "
+        "an epoch, none missed in whole epochs."
+    )
+
+
+def test_a_large_ledger_shows_its_first_steps_and_ranks():
+    rows = tuple(
+        SampleRow(200, rank, step, 1, tuple(range(1000))) for step in (1, 2) for rank in range(200)
+    )
+    page = page_of(audit(ledger=rows, samples=None))
+    (section,) = sections(page, Ledger)
+    (panel,) = section.data["panels"]
+    assert (panel["ranks"], panel["steps"], len(panel["cells"])) == (128, 1, 128)
+    assert section.note.endswith("the first 1 step is drawn, and the first 128 ranks are drawn.")
+
+
+def test_an_audit_without_a_fault_gets_a_tick_and_one_that_is_legitimate_none():
+    right = page_of(audit(findings=(), experiments=(), tensors=(), ledger=(), notes=()))
+    assert right.sections[0].level == "good"
+    assert right.sections[0].lines == ["Nothing is wrong."]
+    assert [one.title for one in right.sections] == ["Verdict", "Summary", "Checks"]
+    intended = page_of(audit(findings=audit().findings[1:]))
+    assert intended.sections[0].level == "note"
+    assert intended.sections[0].lines == [
+        "Nothing is wrong; it differs by sampler_padding_duplicates."
+    ]
+
+
+def test_the_points_of_a_sweep_have_a_column_and_panels_of_their_own():
+    points = ["a=1", "a=2"]
+    checks = tuple(Check("gradients", "ok", "agree", point) for point in points)
+    rows = tuple(
+        dataclasses.replace(row, point=point) for point in points for row in audit().ledger
+    )
+    page = page_of(audit(checks=checks, ledger=rows, resume_same=False, resume_step=4))
+    assert titled(page, "Checks").heads[-1] == "point"
+    (section,) = sections(page, Ledger)
+    assert [panel["name"] for panel in section.data["panels"]] == [
+        *("1 rank, with a=1", "2 ranks, with a=1", "1 rank, with a=2", "2 ranks, with a=2")
+    ]
+    assert titled(page, "Summary").rows[-1].text == (
+        "differs from the run that was not stopped, first at step 4"
+    )

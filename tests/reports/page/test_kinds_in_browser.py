@@ -68,3 +68,30 @@ def test_in_a_frame_of_a_notebook_its_links_stay_in_it(browser, tmp_path):
         frame.wait_for_function("scrollY > 0")
         assert frame.url == "about:srcdoc"
         assert frame.locator(".chart canvas").count() == 3
+
+
+def test_the_ledger_of_an_audit_has_a_panel_for_each_number_of_ranks_that_names_samples(
+    browser, tmp_path
+):
+    with opened(browser, written(MADE["audit"](), tmp_path / "report.html")) as tab:
+        panels = tab.locator(".ledger canvas")
+        assert panels.count() == 2
+        assert tab.locator(".ledger figcaption").all_inner_texts() == ["1 rank", "2 ranks"]
+        box = panels.nth(1).bounding_box()
+        panels.nth(1).hover(position={"x": 60 + 2.5 * min((box["width"] - 60) / 5, 120), "y": 30})
+        assert tab.locator("#tip").inner_text() == (
+            "rank 0, step 3, epoch 1\nsamples 8, 0\nseen before in this epoch: 0"
+        )
+        panels.nth(0).hover(position={"x": 80, "y": 60})
+        assert tab.locator("#tip").inner_text() == "epoch 1: no rank sees 8, 9"
+        tab.locator("details.data summary").last.click()
+        rows = tab.locator("details.data tbody tr")
+        assert rows.count() == 4 + 10
+        assert rows.nth(8).locator("td").all_inner_texts() == [
+            "2 ranks",
+            "0",
+            "3",
+            "1",
+            "8, 0",
+            "0",
+        ]
