@@ -130,7 +130,7 @@ def test_a_tutorial_says_no_figure_that_its_blocks_do_not_show(page):
 
 
 def test_there_is_a_tutorial_for_each_question():
-    assert len(TUTORIALS) == 9
+    assert len(TUTORIALS) == 10
     for page in TUTORIALS:
         assert page.read_text().splitlines()[0].endswith("?")
 
