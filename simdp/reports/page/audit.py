@@ -60,7 +60,7 @@ def relative(size: float | None) -> TableCell:
     """Write a relative difference with two digits."""
     if size is None:
         return TableCell("-")
-    text = f"{size:.2g}"
+    text = f"{size:.3g}" if size >= 100 else f"{size:.2g}"
     if 0 < size < 0.01:
         mantissa, _, power = f"{size:.1e}".partition("e")
         text = f"{mantissa}e{int(power)}"
@@ -161,7 +161,7 @@ def _tensors(found: AuditReport) -> Iterator[Section]:
         ]
         for one in found.tensors
     ]
-    note = "Differences are relative, in the 2-norm of each tensor, at the first step that differs."
+    note = "Differences are relative, in the 2-norm of each tensor."
     yield _table("First tensors that differ", heads, rows, note)
 
 
