@@ -25,8 +25,9 @@ from torch.utils.data import DataLoader, Subset, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from simdp.rng import stream
-from simdp.torch.audit.lines import Line, running
+from simdp.torch.audit.lines import Line, directly, running
 from simdp.torch.audit.observer import mine, samplers, unobserved
+from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import restore_generators
 from simdp.torch.ranks import Rank, RankLocal, current
@@ -110,7 +111,8 @@ class ScalarTrace(Change):
             if rank is not None and here is not None and here.backward is not None:
                 mode = self._modes[rank.rank]
                 here.backward.scalars = mode.found
-                mode.found = {}
+                here.backward.sizes = mode.sizes
+                mode.found, mode.sizes = {}, {}
             return original(*args, **kwargs)
 
         return backward
@@ -120,15 +122,18 @@ class _Scalars(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[Line, float] = {}
+        self.sizes: dict[Line, float] = {}  # elements of larger results
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.ndim == 0 and not result.is_meta:
+        if isinstance(result, torch.Tensor) and result.ndim and not result.is_meta:
+            line = directly()
+            if line is not None and result.numel():
+                self.sizes[line] = float(result.numel())
+        elif isinstance(result, torch.Tensor) and not result.is_meta:
             line = running()
             if line is not None and not result.requires_grad:
                 with torch._C.DisableTorchFunction():
-                    from simdp.torch.audit.sketches import values
-
                     number = float(values(result)[0])
                 if number > 0:
                     self.found[line] = number
@@ -245,10 +250,10 @@ class ClippedAtStep(Change):
 
 
 class ImposedRates(Change):
-    """Sets the learning rates of each step; ``rates`` by optimizer and step."""
+    """Sets the learning rates, momenta and other numbers of each step, by optimizer and step."""
 
-    def __init__(self, rates: Mapping[tuple[int, int], tuple[float, ...]]) -> None:
-        self.rates = dict(rates)
+    def __init__(self, settings: Mapping[tuple[int, int], tuple[dict[str, Any], ...]]) -> None:
+        self.settings = dict(settings)
 
     def begin(self, rank: Rank) -> None:
         rank.state["rates"] = {}
@@ -263,23 +268,25 @@ class ImposedRates(Change):
             return
         number = here.optimizers.setdefault(id(optimizer), len(here.optimizers))
         count = sum(one.optimizer == number for one in here.record.steps)
-        rates = self.rates.get((number, count))
-        if rates is None:
+        settings = self.settings.get((number, count))
+        if settings is None:
             return
-        groups = [group for group in optimizer.param_groups if "lr" in group]
-        _rank().state["rates"][id(optimizer)] = [group["lr"] for group in groups]
-        for group, rate in zip(groups, rates, strict=False):
-            group["lr"] = rate
+        groups = optimizer.param_groups
+        _rank().state["rates"][id(optimizer)] = [
+            {key: group[key] for key in given if key in group}
+            for group, given in zip(groups, settings, strict=False)
+        ]
+        for group, given in zip(groups, settings, strict=False):
+            group.update({key: value for key, value in given.items() if key in group})
 
     def _restore(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here, rank = mine(), current()
         if here is None or rank is None:
             return
-        kept = rank.state["rates"].pop(id(optimizer), None)
-        if kept is not None:
-            groups = [group for group in optimizer.param_groups if "lr" in group]
-            for group, rate in zip(groups, kept, strict=True):
-                group["lr"] = rate
+        for group, kept in zip(
+            optimizer.param_groups, rank.state["rates"].pop(id(optimizer), []), strict=False
+        ):
+            group.update(kept)
 
 
 # Weights ------------------------------------------------------------------------------------------
@@ -352,6 +359,67 @@ class BroadcastBuffers(Change):
 
     def patch(self, patches: Patches) -> None:
         patches.wrap(DistributedDataParallel, "__init__", _with_option(broadcast_buffers=True))
+
+
+class AveragedBuffers(Change):
+    """Averages the buffers of a module over ranks before each of its calls that trains."""
+
+    def patch(self, patches: Patches) -> None:
+        def around(called: Any) -> Any:
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                here = mine()
+                if here is not None and here.depth == 1 and torch.is_grad_enabled():
+                    _averaged(self)
+                return called(self, *args, **kwargs)
+
+            return __call__
+
+        patches.wrap(nn.Module, "__call__", around)
+
+
+def _averaged(module: Any) -> None:
+    if not _together():
+        return
+    with unobserved(), torch.no_grad():
+        for buffer in module.buffers():
+            if buffer.is_floating_point():
+                flat = buffer.detach().contiguous().clone()
+                dist.all_reduce(flat)
+                buffer.copy_(flat / dist.get_world_size())
+
+
+class SyncedModules(Change):
+    """Gives modules without an optimizer the weights of rank 0 before each call by the script."""
+
+    def patch(self, patches: Patches) -> None:
+        def around(called: Any) -> Any:
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                here = mine()
+                if here is not None and here.depth == 1 and _without_optimizer(here, self):
+                    _from_rank_0(self)
+                return called(self, *args, **kwargs)
+
+            return __call__
+
+        patches.wrap(nn.Module, "__call__", around)
+
+
+def _without_optimizer(here: Any, module: Any) -> bool:
+    if not here.parameters:
+        return False
+    found = [id(parameter) for parameter in module.parameters()]
+    return bool(found) and not any(key in here.parameters for key in found)
+
+
+def _from_rank_0(module: Any) -> None:
+    if not _together():
+        return
+    with unobserved(), torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point() and not hasattr(tensor, "_local_tensor"):
+                flat = tensor.detach().contiguous().clone()
+                dist.broadcast(flat, 0)
+                tensor.copy_(flat)
 
 
 class FindUnused(Change):
@@ -567,7 +635,7 @@ def _without_attention_dropout(original: Any) -> Any:
 class TiedDraws(Change):
     """Draws random numbers of a step by sample, where they have a row for each sample."""
 
-    NAMES = ("randn", "rand", "randn_like", "rand_like", "bernoulli", "normal", "randint")
+    NAMES = ("randn", "rand", "bernoulli", "normal", "randint")
 
     def patch(self, patches: Patches) -> None:
         for name in self.NAMES:
@@ -578,7 +646,7 @@ class TiedDraws(Change):
             here = mine()
             if here is None or here.batch is None or running() is None:
                 return original(*args, **kwargs)
-            if kwargs.get("generator") is not None or not torch.is_grad_enabled():
+            if not torch.is_grad_enabled():
                 return original(*args, **kwargs)
             samples = _samples(here)
             found = original(*args, **kwargs)
@@ -586,13 +654,12 @@ class TiedDraws(Change):
                 return found
             if found.shape[0] != len(samples):
                 return found
-            after, place, rows = torch.default_generator.get_state(), here.next_draw(), []
+            place, rows = here.next_draw(), []
             for sample in samples:
-                torch.default_generator.manual_seed(
+                drawn = torch.Generator().manual_seed(
                     (sample * 1_000_003 + here.step * 7919 + place) % 2**62
                 )
-                rows.append(original(*args, **kwargs)[:1])
-            torch.default_generator.set_state(after)
+                rows.append(original(*args, **{**kwargs, "generator": drawn})[:1])
             return torch.cat(rows)
 
         return draw
@@ -678,6 +745,30 @@ class GivenDraws(Change):
             return self.draws.get((rank.rank, number), found)
 
         return randint
+
+
+class GivenRows(Change):
+    """Takes given rows where the script indexes tensors by its batch: by rank and backward pass."""
+
+    def __init__(self, rows: Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]) -> None:
+        self.rows = dict(rows)
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(torch.Tensor, "__getitem__", self._around)
+
+    def _around(self, original: Any) -> Any:
+        def __getitem__(self_: Any, index: Any) -> Any:  # noqa: N807
+            if isinstance(index, torch.Tensor) and index.ndim == 1 and index.dtype == torch.int64:
+                rank, here = current(), mine()
+                if rank is not None and here is not None:
+                    key = rank.rank, len(here.record.backwards)
+                    before, after = self.rows.get(key, ((), ()))
+                    if len(before) and list(before) == values(index).astype(int).tolist():
+                        here.index = tuple(after)
+                        index = torch.tensor(list(after), dtype=torch.int64)
+            return original(self_, index)
+
+        return __getitem__
 
 
 class IntegerDraws(Change):

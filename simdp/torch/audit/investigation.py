@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,7 +115,7 @@ class Investigation:
             if not any(record.error for record in again):
                 self.always.append(change)
                 view = RunView(again[-1])
-                line = view.first.wrappers[0] if view.first.wrappers else None
+                line = _unused_line(view)
                 self.findings.append(
                     finding(
                         "unused_parameters",
@@ -174,7 +174,7 @@ class Investigation:
         pair = Pair(self.base(), self.views[size], self.differences[size])
         check = self.checks[size]
         chosen: list[Suspect] = []
-        tie = suspects.order_of_samples(pair, check)
+        tie = suspects.order_of_samples(pair, check, self._tie(pair) if check.differing else None)
         if tie is not None:
             chosen.append(tie)
         traced = False
@@ -208,6 +208,27 @@ class Investigation:
             if not chosen:
                 return
         self._attribute(pair, chosen, current)
+
+    def _tie(self, pair: Pair) -> ch.Change | None:
+        """Return the change that gives the base run the samples of the other one."""
+        found = samples.tied(pair.view, pair.base)
+        if found is not None:
+            return found
+        sizes = pair.view.world_size, pair.base.world_size
+        if pair.view.first.loaders:
+            kept = ch.KeptBatches()
+            run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
+            (record,) = self.runner.run([run])
+            return samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
+        if not pair.view.first.index_draws:
+            return None
+        draws = [ch.IntegerDraws() for _ in sizes]
+        runs = [
+            self.changed(size, [one], keep={"found": _found_by(one)})
+            for size, one in zip(sizes, draws, strict=True)
+        ]
+        given, own = (record.extra.get("found", {}) for record in self.runner.run(runs))
+        return samples.tied_draws(pair.view, pair.base, given, own)
 
     def _agrees(self, pair: Pair) -> bool:
         return pair.difference.same and comparisons.replicas(pair.view) is None
@@ -419,6 +440,10 @@ class Investigation:
         return True
 
 
+def _found_by(change: ch.IntegerDraws) -> Callable[[], Any]:
+    return lambda: change.found
+
+
 def _gain(before: Pair, after: Pair) -> float:
     """Return how much later or smaller a difference is."""
     one, other = before.difference.first, after.difference.first
@@ -483,7 +508,10 @@ def _collectives(record: RunRecord) -> Finding:
     ]
     fewest = min(by_call.values(), key=lambda ranks: (len(ranks), ranks[0] != 0))
     odd = calls[fewest[0]]
-    line = odd[at].line if at < len(odd) else (odd[-1].line if odd else None)
+    others = [listed[at] for listed in calls if at < len(listed) and listed is not odd]
+    different = [one for one in others if at >= len(odd) or _signature(one) != _signature(odd[at])]
+    last = odd[-1].line if odd else None
+    line = _parting(odd[at], different[0] if different else None) if at < len(odd) else last
     if at >= len(odd):  # what the others call is what this rank leaves out
         other = next((listed[at] for listed in calls if at < len(listed)), None)
         line = line if other is None or other.line is None else other.line
@@ -497,6 +525,33 @@ def _collectives(record: RunRecord) -> Finding:
         f"collective {at + 1} would hang on real ranks: {'; '.join(parts)}",
         "let every rank of the group make the same collectives in the same order",
     )
+
+
+def _unused_line(view: RunView) -> Line | None:
+    """Return the line that makes a parameter without a gradient on every rank, else of DDP."""
+    for name in view.first.steps[0].grad_probes if view.first.steps else ():
+        used = any(
+            name in step.grad_probes and step.grad_probes[name] is not None
+            for rank in view.record.ranks
+            for step in rank.steps
+        )
+        if not used and view.first.creators.get(name) is not None:
+            return view.first.creators[name]
+    return view.first.wrappers[0] if view.first.wrappers else None
+
+
+def _parting(odd: CallRecord, other: CallRecord | None) -> Line | None:
+    """Return the line of the odd call in the innermost function that both calls are in."""
+    found = odd.line
+    if other is None:
+        return found
+    for (name, line), (theirs, where) in zip(odd.stack, other.stack, strict=False):
+        if name != theirs:
+            break
+        found = line
+        if line != where:
+            break
+    return found
 
 
 def _signature(call: CallRecord) -> tuple[Any, ...]:

@@ -65,11 +65,77 @@ def calling(skipped: Any) -> Line | None:
     return found
 
 
-def assigned(line: Line | None) -> Line | None:
+def stack() -> tuple[tuple[str, Line], ...]:
+    """Return function and line of each frame of the script, the outermost first."""
+    return tuple(
+        (frame.f_code.co_qualname, Line(frame.f_code.co_filename, frame.f_lineno))
+        for frame in reversed(frames())
+    )
+
+
+def directly(depth: int = 2) -> Line | None:
+    """Return the line of the caller, if it is the script's; else None."""
+    frame = sys._getframe(depth)
+    file = frame.f_code.co_filename
+    return Line(file, frame.f_lineno) if is_script(file) else None
+
+
+def last_of_block(line: Line | None) -> Line | None:
+    """Return the last statement of the block that a line is in."""
+    if line is None:
+        return None
+    for node in ast.walk(_tree(line.file)):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and any(
+                isinstance(one, ast.stmt)
+                and one.lineno <= line.line <= (one.end_lineno or 0)
+                and not isinstance(
+                    one,
+                    ast.If
+                    | ast.For
+                    | ast.While
+                    | ast.With
+                    | ast.FunctionDef
+                    | ast.ClassDef
+                    | ast.Try,
+                )
+                for one in block
+            ):
+                return Line(line.file, block[-1].lineno)
+    return line
+
+
+def computed(line: Line | None) -> Line | None:
+    """Return the line that computed a number which a statement uses; else the statement's."""
+    return assigned(line, numbers=True)
+
+
+def computes(line: Line | None) -> bool:
+    """Return whether a statement has arithmetic of its own."""
+    statement = None if line is None else _statement(_tree(line.file), line.line)
+    return statement is not None and any(
+        isinstance(node, ast.BinOp) for node in ast.walk(statement)
+    )
+
+
+def rate_line(file: str) -> Line | None:
+    """Return the line from which a script computes a rate that it sets in ``param_groups``."""
+    for node in ast.walk(_tree(file)):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            key = target.slice if isinstance(target, ast.Subscript) else None
+            if isinstance(key, ast.Constant) and key.value == "lr":
+                return assigned(Line(file, node.lineno))
+    return None
+
+
+def assigned(line: Line | None, numbers: bool = False) -> Line | None:
     """Return the line that last assigned a variable that a statement uses.
 
     Of a statement such as ``loss.backward()``, where the loss is computed. Returns the statement's
-    line if it assigns none of the same function before it.
+    line if it assigns none of the same function before it. ``numbers``: only by arithmetic.
     """
     if line is None:
         return None
@@ -93,7 +159,8 @@ def assigned(line: Line | None) -> Line | None:
         names = {
             part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
         }
-        if _computes(node.value) and names & set(loads) and (best is None or node.lineno > best):
+        computes = _is_number if numbers else _computes
+        if computes(node.value) and names & set(loads) and (best is None or node.lineno > best):
             best = node.lineno
     return line if best is None else Line(line.file, best)
 
@@ -102,6 +169,13 @@ def _computes(value: ast.expr | None) -> bool:
     """Return whether an expression calls or computes something."""
     kinds = (ast.Call, ast.BinOp)
     return value is not None and any(isinstance(node, kinds) for node in ast.walk(value))
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    """Return whether an expression is arithmetic, or a function of it such as ``int``."""
+    if isinstance(value, ast.Call) and len(value.args) >= 1 and not value.keywords:
+        return any(_is_number(one) for one in value.args)
+    return isinstance(value, ast.BinOp)
 
 
 @lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset,
 from torch.utils.data._utils import fetch as fetching
 
 from simdp.arrays import Floats
-from simdp.torch.audit.lines import Line, calling, running
+from simdp.torch.audit.lines import Line, calling, directly, is_script, running, stack
 from simdp.torch.audit.records import (
     BackwardRecord,
     BatchRecord,
@@ -87,6 +88,8 @@ class Observation:
         self.fetched: tuple[int, ...] | None = None
         self.loading: tuple[int, int] | None = None  # loader and batch that are loaded now
         self.creators: dict[int, Line | None] = {}
+        self.makers: dict[int, Line | None] = {}
+        self.index: tuple[int, ...] = ()  # by which the script last took rows of a tensor
         self.callers: dict[int, Line | None] = {}
         self.buffers: dict[str, Any] = {}
         self.outer: Any = None  # the module that the script calls
@@ -184,6 +187,7 @@ class Observer(RankLocal):
                         here.record.late.append(here.names[id(parameter)])
         for key, name in here.names.items():
             here.record.creators[name] = here.creators.get(key)
+            here.record.makers[name] = here.makers.get(key)
             here.record.callers[name] = here.callers.get(key)
 
     @contextmanager
@@ -208,6 +212,7 @@ class Observer(RankLocal):
         for owner in (torch.utils.data, torch.utils.data.dataset):
             patches.wrap(owner, "random_split", _splitting)
         patches.wrap(torch, "randperm", _splitting)
+        patches.wrap(torch.Tensor, "__getitem__", _indexing)
 
     # Model ----------------------------------------------------------------------------------------
 
@@ -237,6 +242,9 @@ class Observer(RankLocal):
         patches.wrap(nn.Module, "load_state_dict", _loading("model"))
         patches.wrap(functional, "batch_norm", _normalising)
         patches.wrap(functional, "dropout", _dropping)
+        patches.wrap(nn.modules.dropout._DropoutNd, "__init__", _after(_dropout_made))
+        patches.wrap(nn.Module, "__setattr__", _assigning)
+        patches.wrap(torch, "load", _loading("file"))
         patches.wrap(functional, "scaled_dot_product_attention", _attending)
         for name in ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal"):
             patches.wrap(torch, name, _drawing)
@@ -259,6 +267,8 @@ class Observer(RankLocal):
         if not trains:
             if here.batch is not None:
                 here.record.eval_batches.append(here.batch)
+            if here.record.steps:
+                _add(here.record.frozen, running())
             return
         self.check(here)
         if here.states is None:
@@ -313,10 +323,13 @@ class Observer(RankLocal):
     def _begin_backward(self, here: Observation, loss: Any) -> BackwardRecord:
         batch = None if here.batch is None else here.record.batches[here.batch]
         samples = here.rows if batch is None else batch.samples
+        indexed = batch is None and len(here.index) > 0 and len(here.index) == len(samples)
+        if indexed:
+            samples = here.index
         number = float(values(loss)[0]) if loss.numel() == 1 and not loss.is_meta else float("nan")
         rows = len(samples) if samples else here.num_rows
         record = BackwardRecord(
-            here.batch, samples, number, running(), here.step, rows, list(here.counts)
+            here.batch, samples, number, running(), here.step, rows, indexed, list(here.counts)
         )
         if batch is not None:
             loader = here.record.loaders[batch.loader]
@@ -405,6 +418,7 @@ class Observer(RankLocal):
             running(),
             len(here.record.calls),
             tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group),
+            tuple(_numbers(group) for group in optimizer.param_groups),
         )
         record.generators, record.buffers = hash_of(here.states), here.buffers
         here.buffers = {}
@@ -502,6 +516,12 @@ class Observer(RankLocal):
 
         patches.put(Virtual, "_call", _call)
         patches.put(Virtual, "barrier", _barrier)
+
+
+def _numbers(group: Any) -> dict[str, Any]:
+    """Return the numbers of a group, such as its learning rate and momentum."""
+    kinds = (int, float, tuple)
+    return {key: value for key, value in group.items() if isinstance(value, kinds)}
 
 
 # Names --------------------------------------------------------------------------------------------
@@ -653,11 +673,22 @@ def _returning(original: Any) -> Any:
         if samples is None:
             tensor = first_tensor(found)
             samples = () if tensor is None else row_hashes(tensor)
+            _yielding(here.record.loaders[number], self)
         here.batch = len(here.record.batches)
+        line = running() or line
         here.record.batches.append(BatchRecord(number, epoch, samples, line, here.step, place))
         return found
 
     return __next__
+
+
+def _yielding(loader: LoaderRecord, iterator: Any) -> None:
+    """Record the line at which an iterable data set of the script yields."""
+    frame = getattr(
+        getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None), "gi_frame", None
+    )
+    if frame is not None and is_script(frame.f_code.co_filename):
+        loader.line = Line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _fetching(original: Any) -> Any:
@@ -709,6 +740,7 @@ def _registering(original: Any) -> Any:
         here = seen()
         if here is not None and param is not None and id(param) not in here.creators:
             here.creators[id(param)] = running()
+            here.makers[id(param)] = calling(lambda owner: isinstance(owner, nn.Module))
 
     return register_parameter
 
@@ -759,12 +791,28 @@ def _normalising(original: Any) -> Any:
     return batch_norm
 
 
+def _dropout_made(here: Observation, module: Any) -> None:
+    module._audited_line = running()
+
+
+def _assigning(original: Any) -> Any:
+    def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807
+        if name in self.__dict__.get("_buffers", ()):
+            here = seen()
+            if here is not None and here.depth:
+                here.record.buffer_lines.setdefault(name, directly())
+        original(self, name, value)
+
+    return __setattr__
+
+
 def _dropping(original: Any) -> Any:
     @functools.wraps(original)
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         here = seen()
         if here is not None and training and p and torch.is_grad_enabled():
-            _add(here.record.dropouts, running())
+            module = sys._getframe(1).f_locals.get("self")
+            _add(here.record.dropouts, getattr(module, "_audited_line", None) or running())
         return original(input, p, training, inplace)
 
     return dropout
@@ -793,24 +841,36 @@ def _splitting(original: Any) -> Any:
     @functools.wraps(original)
     def split(*args: Any, **kwargs: Any) -> Any:
         here = seen()
-        if here is not None and running() is not None:
-            _add(here.record.splits, running())
+        line = directly()
+        if here is not None and line is not None:
+            _add(here.record.splits, line)
         with unobserved():
             return original(*args, **kwargs)
 
     return split
 
 
+def _indexing(original: Any) -> Any:
+    def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807
+        if isinstance(index, torch.Tensor) and index.ndim == 1 and index.dtype == torch.int64:
+            here = seen()
+            if here is not None and directly() is not None and not index.is_meta:
+                here.index = tuple(values(index).astype(int).tolist())
+        return original(self, index)
+
+    return __getitem__
+
+
 def _drawing(original: Any) -> Any:
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
         here = seen()
-        if here is not None and original.__name__ == "randint" and running() is not None:
-            _add(here.record.index_draws, running())
-        if here is not None and here.batch is not None and kwargs.get("generator") is None:
-            line = running()
-            if torch.is_grad_enabled() and (here.states is not None or here.record.steps):
-                _add(here.record.draws, line)
+        line = directly()
+        if here is not None and original.__name__ == "randint" and line is not None:
+            _add(here.record.index_draws, line)
+        trains = torch.is_grad_enabled() and here is not None and here.batch is not None
+        if here is not None and trains and line is not None:
+            _add(here.record.draws, line)
         return original(*args, **kwargs)
 
     return draw
@@ -977,6 +1037,7 @@ def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: s
         more,
         found,
         len(here.record.batches),
+        stack(),
     )
     here.record.calls.append(record)
 

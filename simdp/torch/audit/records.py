@@ -13,7 +13,7 @@ from simdp.torch.audit.lines import Line
 class LoaderRecord:
     """A DataLoader."""
 
-    line: Line | None  # that creates it
+    line: Line | None  # that creates it; of an iterable data set, the one that yields
     batch_size: int | None
     drop_last: bool
     sampler: str  # class of its sampler
@@ -59,8 +59,10 @@ class BackwardRecord:
     line: Line | None
     step: int  # optimizer steps before it
     rows: int
+    indexed: bool = False  # samples are indices by which the script took rows of a tensor
     counts: list[LossCount] = field(default_factory=list)
     scalars: dict[Line, float] = field(default_factory=dict)  # numbers computed for the loss
+    sizes: dict[Line, float] = field(default_factory=dict)  # elements of tensors computed for it
     local: dict[str, Floats] = field(default_factory=dict)  # gradients before a reduction
     scale: float = 1.0  # of a GradScaler
 
@@ -85,6 +87,7 @@ class StepRecord:
     line: Line | None
     calls: int  # collectives of the rank before it
     lr: tuple[float, ...]
+    settings: tuple[dict[str, Any], ...] = ()  # numbers of each group
     rows: int = 0
     # sketches, of rank 0 and of shards; probes, of all ranks
     grads: dict[str, Floats | None] = field(default_factory=dict)
@@ -113,6 +116,7 @@ class CallRecord:
     op: str
     values: Floats | None  # of at most 16 elements, before the call
     batches: int  # of loaders so far
+    stack: tuple[tuple[str, Line], ...] = ()  # of the script, the outermost first
 
 
 @dataclass
@@ -137,7 +141,11 @@ class RankRecord:
     broadcasts_buffers: bool = True
     bypasses: list[Line | None] = field(default_factory=list)
     callers: dict[str, Line | None] = field(default_factory=dict)  # by parameter: its call
-    creators: dict[str, Line | None] = field(default_factory=dict)  # by parameter
+    # by parameter: the line that makes it, and that of the script's own call of the module's class
+    creators: dict[str, Line | None] = field(default_factory=dict)
+    makers: dict[str, Line | None] = field(default_factory=dict)
+    buffer_lines: dict[str, Line | None] = field(default_factory=dict)  # that assign buffers
+    frozen: list[Line | None] = field(default_factory=list)  # calls of modules without an optimizer
     loads: list[tuple[str, Line | None]] = field(default_factory=list)  # load_state_dict
     saves: list[tuple[str, Line | None]] = field(default_factory=list)  # state_dict, and save
     splits: list[Line | None] = field(default_factory=list)  # random_split and randperm

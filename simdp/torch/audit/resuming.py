@@ -16,7 +16,7 @@ from simdp.torch.audit import changes as ch
 from simdp.torch.audit import samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
-from simdp.torch.audit.lines import Line
+from simdp.torch.audit.lines import Line, last_of_block
 from simdp.torch.audit.runs import Run
 
 CHECKPOINT = "{checkpoint}"
@@ -234,8 +234,8 @@ class Resuming:
     def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[_Suspect]:
         tied = samples.tied(view, other)
         changes: list[ch.Change] = []
-        if tied is not None and not _iterable(other):
-            changes = [ch.GivenIndices(tied["indices"])]
+        if tied is not None:
+            changes = [tied]
         elif self.sizes[0] == self.sizes[1]:
             changes = self._contents(view, other, folder)
         if not changes:
@@ -248,6 +248,9 @@ class Resuming:
             evidence = f"step {moved} has other samples: {epoch}"
             remedy = "save the epoch, and call set_epoch with it after resuming"
         line = samples.line_of_loop(other)
+        loads = [where for _, where in other.first.loads if where is not None]
+        if epoch is not None and loads:
+            line = last_of_block(loads[-1])
         return [
             _Suspect(
                 "resume_sampler_position",
@@ -270,27 +273,8 @@ class Resuming:
             keep={"batches": lambda: kept.found},
         )
         (record,) = self.investigation.runner.run([run])
-        batches = record.extra.get("batches", {})
-        given: dict[tuple[int, int, int], Any] = {}
-        for step in range(view.count):
-            for rank, passes in enumerate(other.backwards(step)):
-                for (_, target), (_, source) in zip(
-                    passes, view.backwards(step)[rank], strict=False
-                ):
-                    if target.batch is None or source.batch is None:
-                        return []
-                    mine, theirs = other.record.ranks[rank], view.record.ranks[rank]
-                    loader = theirs.batches[source.batch].loader
-                    content = batches.get((rank, loader, samples.number_of(theirs, source.batch)))
-                    if content is not None:
-                        key = (rank, mine.batches[target.batch].loader)
-                        given[(*key, samples.number_of(mine, target.batch))] = content
-        return [ch.GivenBatches(given)] if given else []
-
-
-def _iterable(view: RunView) -> bool:
-    loaders = samples.training_loaders(view.first)
-    return any(view.first.loaders[number].iterable for number in loaders)
+        found = samples.tied_batches(view, other, record.extra.get("batches", {}))
+        return [] if found is None else [found]
 
 
 def _begins(view: RunView) -> str:
@@ -321,7 +305,9 @@ def _epochs_differ(view: RunView, other: RunView, moved: int) -> str | None:
 
 
 def _load_line(view: RunView) -> Line | None:
-    return view.first.loads[0][1] if view.first.loads else None
+    files = [line for kind, line in view.first.loads if kind == "file"]
+    others = [line for _, line in view.first.loads]
+    return next((line for line in [*files, *others] if line is not None), None)
 
 
 def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, str]:
@@ -330,10 +316,7 @@ def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, s
     saved = [line for name, line in through.first.saves if name == kind]
     if loaded:
         return loaded[0], "is loaded, but has no effect"
-    files = [line for name, line in through.first.saves if name == "file" and line is not None]
-    if saved or not files:
-        return _load_line(view), "is not loaded"
-    return files[0], "is not saved"
+    return _load_line(view), "is not loaded" if saved else "is not in the checkpoint"
 
 
 def _optimizers(
@@ -363,7 +346,7 @@ def _optimizers(
 
 def _rates(view: RunView, other: RunView, done: int) -> list[_Suspect]:
     rates = {
-        (key[0], key[1] - done): view.first.steps[place].lr
+        (key[0], key[1] - done): view.first.steps[place].settings
         for place, key in enumerate(view.keys)
         if key[1] >= done
     }
@@ -371,13 +354,13 @@ def _rates(view: RunView, other: RunView, done: int) -> list[_Suspect]:
         step
         for step in other.first.steps
         if (step.optimizer, step.number) in rates
-        and not np.allclose(step.lr, rates[step.optimizer, step.number], rtol=1e-9)
+        and not np.allclose(step.lr, _lr(rates[step.optimizer, step.number]), rtol=1e-9)
     ]
     if not wrong:
         return []
     line, how = _missing(other, view, "scheduler")
     step = wrong[0]
-    rate = rates[step.optimizer, step.number]
+    rate = _lr(rates[step.optimizer, step.number])
     return [
         _Suspect(
             "resume_optimizer_state",
@@ -389,6 +372,10 @@ def _rates(view: RunView, other: RunView, done: int) -> list[_Suspect]:
             "save scheduler.state_dict() and load it",
         )
     ]
+
+
+def _lr(settings: Sequence[dict[str, Any]]) -> list[float]:
+    return [float(group["lr"]) for group in settings if "lr" in group]
 
 
 def _generators(

@@ -6,6 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from simdp.torch.audit.changes import Change, GivenBatches, GivenDraws, GivenIndices, GivenRows
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import BatchRecord, LoaderRecord, RankRecord
@@ -166,44 +169,131 @@ def line_of_loop(view: RunView, loader: LoaderRecord | None = None) -> Line | No
     return None
 
 
-def tied(source: RunView, target: RunView) -> dict[str, Any] | None:
-    """Return the samples that give one run those of another, step by step.
+def tied(source: RunView, target: RunView) -> Change | None:
+    """Return the change that gives one run the samples of another, step by step.
 
     Each batch of the target, of fewer ranks, gets those that the source's ranks have in the same
     place, or one of them where the target accumulates as many more batches. None without indices,
     or where the numbers of batches do not fit.
     """
     indices: dict[tuple[int, int, int], list[int]] = {}
+    rows: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]] = {}
     for step in range(min(source.count, target.count)):
-        given = [
-            [(backward.batch, backward.samples) for _, backward in passes]
-            for passes in source.backwards(step)
-        ]
+        given = [[backward.samples for _, backward in passes] for passes in source.backwards(step)]
         for rank, passes in enumerate(target.backwards(step)):
             if not passes:
                 continue
-            share = given[rank :: target.world_size]
-            flat = _arranged(share, len(passes))
+            flat = arranged(given[rank :: target.world_size], len(passes))
             if flat is None:
                 return None
-            for (_, backward), samples in zip(passes, flat, strict=True):
-                if backward.batch is None:
+            for (number, backward), samples in zip(passes, flat, strict=True):
+                mine = target.record.ranks[rank]
+                listed = [sample for one in samples for sample in one]
+                if backward.indexed:
+                    rows[rank, number] = backward.samples, listed
+                elif (
+                    backward.batch is None
+                    or mine.loaders[mine.batches[backward.batch].loader].iterable
+                ):
                     return None
-                batch = target.record.ranks[rank].batches[backward.batch]
-                place = number_of(target.record.ranks[rank], backward.batch)
-                indices[rank, batch.loader, place] = samples
-    return {"indices": indices}
+                else:
+                    loader = mine.batches[backward.batch].loader
+                    indices[rank, loader, number_of(mine, backward.batch)] = listed
+    return GivenRows(rows) if rows else GivenIndices(indices)
 
 
-def _arranged(share: list[list[tuple[int | None, Any]]], count: int) -> list[list[int]] | None:
-    """Return the samples of each of ``count`` passes, from those of several ranks."""
-    longest = max((len(one) for one in share), default=0)
-    if longest == count:  # passes of several ranks become one
-        return [
-            [sample for one in share if place < len(one) for sample in one[place][1]]
-            for place in range(count)
+def tied_draws(
+    source: RunView, target: RunView, draws: dict[tuple[int, int], Any], own: dict[Any, Any]
+) -> Change | None:
+    """Return the change that gives one run the random integers that another one draws.
+
+    ``draws`` and ``own`` are those of the source and of the target, by rank and number.
+    """
+    given: dict[tuple[int, int], Any] = {}
+    counts = [_num_draws(found, n) for found, n in ((draws, source), (own, target))]
+    ratio = source.world_size // target.world_size
+    if not counts[1] or counts[0] not in (counts[1], counts[1] // ratio):
+        return None
+    for rank in range(target.world_size):
+        share = [
+            [draws[other, number] for number in range(counts[0])]
+            for other in range(rank, source.world_size, target.world_size)
         ]
-    flat = [list(one[place][1]) for place in range(longest) for one in share if place < len(one)]
+        flat = arranged(share, counts[1])
+        if flat is None:
+            return None
+        for number, parts in enumerate(flat):
+            if any(part.ndim == 0 for part in parts):
+                return None
+            given[rank, number] = torch.cat(parts)
+    return GivenDraws(given)
+
+
+def _num_draws(found: dict[Any, Any], view: RunView) -> int:
+    counts = {sum(rank == other for rank, _ in found) for other in range(view.world_size)}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> Change | None:
+    """Return the change that gives one run the batches that loaders of another one return.
+
+    ``batches`` are those of the source, by rank, loader and number. None where they cannot be
+    joined along the samples.
+    """
+    given: dict[tuple[int, int, int], Any] = {}
+    for step in range(min(source.count, target.count)):
+        contents: list[list[Any]] = []
+        for rank, passes in enumerate(source.backwards(step)):
+            record = source.record.ranks[rank]
+            contents.append([_content(record, rank, one, batches) for _, one in passes])
+        for rank, passes in enumerate(target.backwards(step)):
+            flat = arranged(contents[rank :: target.world_size], len(passes))
+            if flat is None:
+                return None
+            mine = target.record.ranks[rank]
+            for (_, backward), parts in zip(passes, flat, strict=True):
+                joined = _joined(parts)
+                if backward.batch is None or joined is None:
+                    return None
+                loader = mine.batches[backward.batch].loader
+                given[rank, loader, number_of(mine, backward.batch)] = joined
+    return GivenBatches(given) if given else None
+
+
+def _content(record: RankRecord, rank: int, backward: Any, batches: dict[Any, Any]) -> Any:
+    if backward.batch is None:
+        return None
+    loader = record.batches[backward.batch].loader
+    return batches.get((rank, loader, number_of(record, backward.batch)))
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return nested tensors joined along axis 0; None where shapes or types do not fit."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        if any(part.shape[1:] != first.shape[1:] for part in parts) or not first.ndim:
+            return None
+        return torch.cat(list(parts))
+    if isinstance(first, dict):
+        found = {key: _joined([part[key] for part in parts]) for key in first}
+        return None if any(value is None for value in found.values()) else found
+    if isinstance(first, list | tuple):
+        listed = [_joined([part[place] for part in parts]) for place in range(len(first))]
+        return None if any(value is None for value in listed) else type(first)(listed)
+    return None
+
+
+def arranged(share: list[list[Any]], count: int) -> list[list[Any]] | None:
+    """Return what each of ``count`` passes gets, from the passes of several ranks.
+
+    Passes of several ranks in one place become one; or each becomes one, where there are as many.
+    """
+    longest = max((len(one) for one in share), default=0)
+    if longest == count:
+        return [[one[place] for one in share if place < len(one)] for place in range(count)]
+    flat = [[one[place]] for place in range(longest) for one in share if place < len(one)]
     return flat if len(flat) == count else None
 
 

@@ -12,7 +12,7 @@ from simdp.results.audit import Cause, LegitimateCause
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
-from simdp.torch.audit.lines import Line, assigned
+from simdp.torch.audit.lines import Line, assigned, computed, computes, rate_line
 from simdp.torch.audit.sketches import norm
 
 Changes = Sequence[ch.Change]
@@ -53,19 +53,18 @@ class Pair:
 # Legitimate ---------------------------------------------------------------------------------------
 
 
-def order_of_samples(pair: Pair, check: samples.SampleCheck) -> Suspect | None:
+def order_of_samples(
+    pair: Pair, check: samples.SampleCheck, tie: ch.Change | None
+) -> Suspect | None:
     """Give the run on fewer ranks the samples of the other one."""
-    if not check.differing:
-        return None
-    found = samples.tied(pair.view, pair.base)
-    if found is None:
+    if not check.differing or tie is None:
         return None
     cause, legitimate, evidence, remedy, line = _sample_cause(pair, check)
     return Suspect(
         cause or "rounding",
         legitimate,
         f"given the samples of {pair.view.world_size} ranks",
-        lambda: ([ch.GivenIndices(found["indices"])], []),
+        lambda: ([tie], []),
         line,
         evidence,
         remedy,
@@ -195,9 +194,9 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
     found = []
     names = comparisons.differing(view, 0, "initial weights")
     if names:
-        creator = view.first.creators.get(names[0])
+        creator = view.first.makers.get(names[0])
         late = [name for name in names if name in view.first.late]
-        line = view.first.creators.get(late[0]) if late else creator
+        line = view.first.makers.get(late[0]) if late else creator
         found.append(
             Suspect(
                 "unsynchronised_parameters",
@@ -224,14 +223,47 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
             Suspect(
                 "unsynchronised_parameters",
                 False,
-                "with the buffers of rank 0 on every rank",
-                lambda: ([], [ch.BroadcastBuffers()]),
-                view.first.wrappers[0] if view.first.wrappers else None,
+                "with buffers averaged over ranks",
+                lambda: ([], [ch.AveragedBuffers()]),
+                _buffer_line(view, buffers),
                 f"{_some(list(dict.fromkeys(buffers)))} differs between ranks",
                 "broadcast_buffers=True, or reduce it yourself",
             )
         )
-    return found
+    return [*found, *_modules_of_ranks(view)]
+
+
+def _buffer_line(view: RunView, names: Sequence[str]) -> Line | None:
+    for name in names:
+        line = view.first.buffer_lines.get(name.rpartition(".")[2])
+        if line is not None:
+            return line
+    return view.first.wrappers[0] if view.first.wrappers else None
+
+
+def _modules_of_ranks(view: RunView) -> list[Suspect]:
+    """Return the suspect of modules without an optimizer, as averaged copies, that differ."""
+    mine = view.first.states
+    for rank in view.record.ranks[1:]:
+        different = [
+            name
+            for name in mine.keys() & rank.states.keys()
+            if not np.array_equal(mine[name], rank.states[name], equal_nan=True)
+        ]
+        if different:
+            name = min(different, key=list(mine).index)
+            return [
+                Suspect(
+                    "unsynchronised_parameters",
+                    False,
+                    "with the modules of rank 0 that no optimizer has on every rank",
+                    lambda: ([], [ch.SyncedModules()]),
+                    view.first.frozen[0] if view.first.frozen else None,
+                    f"a module that no optimizer has differs between ranks: {name}",
+                    "update it on every rank, or broadcast it from rank 0",
+                )
+            ]
+    return []
 
 
 def reduction(pair: Pair) -> list[Suspect]:
@@ -254,7 +286,7 @@ def _unaveraged(pair: Pair) -> Suspect | None:
     everything = len(unequal) >= len(view.first.steps[0].grad_probes)
     what = "gradients" if everything else f"gradients of {_some(unequal)}"
     if late:
-        line = view.first.creators.get(late[0])
+        line = view.first.makers.get(late[0])
         evidence = f"{what} are not averaged: made after DistributedDataParallel"
         remedy = "create all parameters before wrapping the model"
     elif view.first.bypasses:
@@ -262,7 +294,7 @@ def _unaveraged(pair: Pair) -> Suspect | None:
         evidence = f"{what} are not averaged: the forward pass goes around DDP's"
         remedy = "call the wrapped model itself, and give it a forward for each use"
     else:
-        line = None if everything else view.first.creators.get(unequal[0])
+        line = None if everything else view.first.makers.get(unequal[0])
         line = line or view.first.callers.get(unequal[0])
         evidence = f"{what} are not averaged over ranks"
         remedy = "wrap these parameters in DistributedDataParallel as well"
@@ -422,7 +454,8 @@ def _passes(view: RunView) -> list[tuple[int, int, int, Any]]:
 def _loss_line(view: RunView) -> Line | None:
     if not view.first.backwards:
         return None
-    return assigned(view.first.backwards[0].line)
+    line = view.first.backwards[0].line
+    return line if computes(line) else assigned(line)
 
 
 def _scales(pair: Pair) -> list[Weighting]:
@@ -512,12 +545,17 @@ def _counts(pair: Pair) -> list[Weighting]:
     """Weight each pass by what its loss is a mean of."""
     found = []
     kinds: dict[str, tuple[Callable[[Any], float | None], Line | None]] = {}
-    if any(backward.counts for backward in pair.view.first.backwards):
-        kinds["terms of the loss"] = (_terms, _loss_line(pair.view))
+    counted = [count for backward in pair.view.first.backwards for count in backward.counts]
+    if counted:
+        kinds["terms of the loss"] = _terms, counted[-1].line or _loss_line(pair.view)
     for line in dict.fromkeys(
         line for backward in pair.view.first.backwards for line in backward.scalars
     ):
         kinds[f"the value of line {line.line}"] = _scalar_of(line), _loss_line(pair.view)
+    for line in dict.fromkeys(
+        line for backward in pair.view.first.backwards for line in backward.sizes
+    ):
+        kinds[f"elements of line {line.line}"] = _size_of(line), _loss_line(pair.view)
     kinds["samples"] = (lambda backward: float(backward.rows), _loss_line(pair.view))
     for name, (count, loss_line) in kinds.items():
         weights = [_by_count(view, count) for view in (pair.base, pair.view)]
@@ -554,9 +592,14 @@ def _scalar_of(line: Line) -> Callable[[Any], float | None]:
     return lambda backward: backward.scalars.get(line)
 
 
+def _size_of(line: Line) -> Callable[[Any], float | None]:
+    return lambda backward: backward.sizes.get(line)
+
+
 def _terms(backward: Any) -> float | None:
     means = [count.count for count in backward.counts if count.reduction == "mean"]
-    return means[-1] if means else None
+    sums = [count.count for count in backward.counts if count.reduction == "sum"]
+    return means[-1] if means else (sums[-1] if sums else None)
 
 
 def _by_count(view: RunView, count: Callable[[Any], float | None]) -> Weights | None:
@@ -620,6 +663,7 @@ def schedule(pair: Pair) -> list[Suspect]:
     """Return the suspect of learning rates that depend on the number of ranks."""
     base, view = pair.base, pair.view
     rates = {key: base.first.steps[place].lr for place, key in enumerate(base.keys)}
+    settings = {key: base.first.steps[place].settings for place, key in enumerate(base.keys)}
     different = [
         key
         for place, key in enumerate(view.keys)
@@ -633,7 +677,9 @@ def schedule(pair: Pair) -> list[Suspect]:
     mine, theirs = rates[first], view.first.steps[place].lr
     steps = [_scheduled(one) for one in (base, view)]
     lines = view.first.schedulers
-    line = lines[0] if lines else None
+    line = computed(lines[0]) if lines else None
+    if line is None and view.first.steps[0].line is not None:
+        line = rate_line(view.first.steps[0].line.file)
     stepped = [line for _, line in view.first.scheduler_steps]
     if stepped and abs(steps[0] - steps[1]) > 1e-6:
         line = stepped[0]
@@ -649,7 +695,7 @@ def schedule(pair: Pair) -> list[Suspect]:
             "schedule_steps_with_world_size",
             False,
             f"with the learning rates of {base.world_size} rank{'s' * (base.world_size > 1)}",
-            lambda: ([], [ch.ImposedRates(rates)]),
+            lambda: ([], [ch.ImposedRates(settings)]),
             line,
             evidence,
             "count optimizer steps, the same on any number of ranks",
