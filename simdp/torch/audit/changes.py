@@ -26,7 +26,7 @@ from torch.utils.data._utils import fetch as fetching
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observer import mine, samplers, unobserved
+from simdp.torch.audit.observer import has_epoch, mine, samplers, unobserved
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import restore_generators
@@ -441,33 +441,6 @@ def _with_option(**options: Any) -> Callable[[Any], Any]:
     return around
 
 
-class SameSeeds(Change):
-    """Seeds generators of every rank as rank 0 does; ``seeds`` in the order of calls."""
-
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds = list(seeds)
-
-    def begin(self, rank: Rank) -> None:
-        rank.state["seeded"] = 0
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(torch, "manual_seed", self._around)
-        patches.wrap(torch.Generator, "manual_seed", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def manual_seed(*args: Any) -> Any:
-            rank = current()
-            if rank is None or running() is None:
-                return original(*args)
-            number = rank.state["seeded"]
-            rank.state["seeded"] = number + 1
-            if number < len(self.seeds):
-                args = (*args[:-1], self.seeds[number])
-            return original(*args)
-
-        return manual_seed
-
-
 class EpochsSet(Change):
     """Calls ``set_epoch`` of samplers with the number of the iteration."""
 
@@ -482,6 +455,8 @@ class EpochsSet(Change):
                 for one in (*samplers(loader), loader.dataset):
                     if hasattr(one, "set_epoch"):
                         one.set_epoch(number)
+                    elif has_epoch(one):
+                        one.epoch = number
             return original(loader)
 
         return __iter__

@@ -592,6 +592,11 @@ def samplers(loader: Any) -> list[Any]:
     return found
 
 
+def has_epoch(sampler: Any) -> bool:
+    """Return whether an order depends on an epoch that a script sets."""
+    return hasattr(sampler, "set_epoch") or isinstance(getattr(sampler, "epoch", None), int)
+
+
 def whole_indices(dataset: Any, indices: Any) -> tuple[int, ...]:
     """Return indices into the data set behind all subsets."""
     found = list(indices)
@@ -612,7 +617,7 @@ def _created(here: Observation, loader: Any) -> None:
     here.kept.insert(0, loader)
     dataset, inner = loader.dataset, samplers(loader)
     iterable = isinstance(dataset, IterableDataset)
-    setting = [one for one in (*inner, dataset) if hasattr(one, "set_epoch")]
+    setting = [one for one in (*inner, dataset) if has_epoch(one)]
     shuffles = any(getattr(one, "shuffle", isinstance(one, RandomSampler)) for one in inner)
     if setting and not any(hasattr(one, "shuffle") for one in inner):
         shuffles = True
@@ -651,7 +656,7 @@ def _iterating(original: Any) -> Any:
             here.iterations[number] = epoch + 1
             found._audited = [number, epoch, running(), 0]
             for one in (*samplers(self), self.dataset):
-                if hasattr(one, "set_epoch") and isinstance(getattr(one, "epoch", None), int):
+                if isinstance(getattr(one, "epoch", None), int):
                     here.record.loaders[number].set_epochs.append(one.epoch)
                     break
         return found
@@ -1047,7 +1052,7 @@ def _seeding(original: Any) -> Any:
     def manual_seed(*args: Any, **kwargs: Any) -> Any:
         here = seen()
         if here is not None and running() is not None:
-            here.record.seeds.append(int(args[-1] if args else kwargs["seed"]))
+            here.record.seeds.append(running())
         return original(*args, **kwargs)
 
     return manual_seed

@@ -121,7 +121,9 @@ def repeated_order(view: RunView) -> tuple[LoaderRecord, int, int] | None:
             if before is None:
                 continue
             count = min(len(before), len(batches))
-            if count > 1 and before[:count] == batches[:count] and len(set(batches)) > 1:
+            order = [sample for batch in batches[:count] for sample in batch]
+            repeats = before[:count] == batches[:count] and len(set(batches)) > 1
+            if count > 1 and repeats and order != sorted(order):
                 return loader, epoch, count
     return None
 

@@ -81,7 +81,7 @@ def _sample_cause(
     loader = view.first.loaders[training[0]] if training else None
     created = None if loader is None else loader.line
     if loader is None and view.first.index_draws:
-        created = view.first.index_draws[0]
+        created = view.first.seeds[-1] if view.first.seeds else view.first.index_draws[0]
     if check.identical and check.identical >= 0.5 * check.steps:
         evidence = (
             f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
