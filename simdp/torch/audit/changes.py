@@ -26,7 +26,13 @@ from torch.utils.data._utils import fetch as fetching
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observer import has_epoch, mine, samplers, unobserved
+from simdp.torch.audit.observer import (
+    has_epoch,
+    inner_optimizer,
+    mine,
+    samplers,
+    unobserved,
+)
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import restore_generators
@@ -852,7 +858,7 @@ class RestoredOptimizers(Change):
         if state is None:
             return
         with unobserved():
-            optimizer.load_state_dict(state[0])
+            inner_optimizer(optimizer).load_state_dict(state[0])
 
 
 class RestoredGenerators(FirstCall):

@@ -102,6 +102,7 @@ class Investigation:
         if self.base().first.autocast and not self.exact:
             (plain,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
             self.nudged = RunView(plain)
+            self.nudged.coarse = True
 
     def _failed(self, records: list[RunRecord], failed: list[RunRecord]) -> None:
         first = failed[0]

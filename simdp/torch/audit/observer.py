@@ -434,11 +434,12 @@ class Observer(RankLocal):
         import copy
 
         with torch._C._DisableTorchDispatch():
-            state = copy.deepcopy(optimizer.state_dict())
+            state = copy.deepcopy(inner_optimizer(optimizer).state_dict())
         self.states[rank.rank, number] = state, here.states
 
     def _gradients(self, rank: Rank, here: Observation, optimizer: Any, record: StepRecord) -> None:
         whole = rank.rank == 0
+        states = inner_optimizer(optimizer).state
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._watch(here, parameter)
@@ -452,7 +453,7 @@ class Observer(RankLocal):
                     record.grads[name] = sketch(grad) if known else None
                 if record.number == 0:
                     record.before[name] = probe(parameter)
-                for key, value in optimizer.state.get(parameter, {}).items():
+                for key, value in (states.get(parameter) or {}).items():
                     if isinstance(value, torch.Tensor) and not value.is_meta:
                         found = probe(value)
                         if found is not None:
@@ -516,6 +517,11 @@ class Observer(RankLocal):
 
         patches.put(Virtual, "_call", _call)
         patches.put(Virtual, "barrier", _barrier)
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """Return the optimizer of a rank's own part, of one that splits parameters over ranks."""
+    return getattr(optimizer, "optim", optimizer)
 
 
 def _numbers(group: Any) -> dict[str, Any]:
@@ -671,8 +677,8 @@ def _returning(original: Any) -> Any:
             return original(self)
         number, epoch, line, place = self._audited
         here.fetched, here.loading = None, (number, here.loaded.get(number, 0))
-        here.loaded[number] = here.loaded.get(number, 0) + 1
         found = original(self)
+        here.loaded[number] = here.loaded.get(number, 0) + 1
         self._audited[3] += 1
         samples = here.fetched
         if samples is None:

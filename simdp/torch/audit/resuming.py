@@ -109,12 +109,13 @@ class Resuming:
                 self._resumed(after, path, most - done),
             ]
         )
-        if resumed.error:
-            last = [line for line in resumed.error.splitlines() if line.strip()]
-            text = last[-2] if len(last) > 1 else last[-1]
-            raise ScenarioError(
-                [f"--resume-arg: the resumed script fails on {after} ranks: {text.strip()}"]
-            )
+        for option, record in (("--save-arg", through), ("--resume-arg", resumed)):
+            if record.error:
+                last = [line for line in record.error.splitlines() if line.strip()]
+                text = last[-2] if len(last) > 1 else last[-1]
+                raise ScenarioError(
+                    [f"{option}: the script fails on {record.world_size} ranks: {text.strip()}"]
+                )
         view, other = RunView(through), RunView(resumed, skip=done)
         return self._compared(view, other, done, path, most - done, folder)
 

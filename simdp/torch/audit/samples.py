@@ -249,6 +249,8 @@ def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> C
             record = source.record.ranks[rank]
             contents.append([_content(record, rank, one, batches) for _, one in passes])
         for rank, passes in enumerate(target.backwards(step)):
+            if not passes:
+                continue
             flat = arranged(contents[rank :: target.world_size], len(passes))
             if flat is None:
                 return None
