@@ -729,27 +729,52 @@ class GivenDraws(Change):
 
 
 class GivenRows(Change):
-    """Takes given rows where the script indexes tensors by its batch: by rank and backward pass."""
+    """Takes given rows where the script indexes tensors by its batch: by rank and backward pass.
 
-    def __init__(self, rows: Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]) -> None:
-        self.rows = dict(rows)
+    The indices are the observed samples, also where none are given: then it only records. A mode is
+    needed, since a method of tensors cannot be replaced.
+    """
 
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(torch.Tensor, "__getitem__", self._around)
+    def __init__(
+        self, rows: Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]] | None = None
+    ) -> None:
+        self.rows = dict(rows or {})
+        self._modes: dict[int, _Rows] = {}
 
-    def _around(self, original: Any) -> Any:
-        def __getitem__(self_: Any, index: Any) -> Any:  # noqa: N807
-            if isinstance(index, torch.Tensor) and index.ndim == 1 and index.dtype == torch.int64:
-                rank, here = current(), mine()
-                if rank is not None and here is not None:
-                    key = rank.rank, len(here.record.backwards)
-                    before, after = self.rows.get(key, ((), ()))
-                    if len(before) and list(before) == values(index).astype(int).tolist():
-                        here.index = tuple(after)
-                        index = torch.tensor(list(after), dtype=torch.int64)
-            return original(self_, index)
+    def begin(self, rank: Rank) -> None:
+        mode = self._modes[rank.rank] = _Rows(self.rows)
+        mode.__enter__()
 
-        return __getitem__
+    def end(self, rank: Rank) -> None:
+        mode = self._modes.pop(rank.rank, None)
+        if mode is not None:
+            mode.__exit__(None, None, None)
+
+
+class _Rows(TorchFunctionMode):
+    def __init__(self, rows: dict[tuple[int, int], tuple[Sequence[int], Sequence[int]]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ and directly() is not None:
+            args = (args[0], self._index(args[1]))
+        return func(*args, **(kwargs or {}))
+
+    def _index(self, index: Any) -> Any:
+        rank, here = current(), mine()
+        if not isinstance(index, torch.Tensor) or index.ndim != 1 or index.dtype != torch.int64:
+            return index
+        if rank is None or here is None:
+            return index
+        with torch._C.DisableTorchFunction():
+            listed = values(index).astype(int).tolist()
+            before, after = self.rows.get((rank.rank, len(here.record.backwards)), ((), ()))
+            if before and list(before) == listed:
+                listed = list(after)
+                index = torch.tensor(listed, dtype=torch.int64)
+        here.index = tuple(listed)
+        return index
 
 
 class IntegerDraws(Change):

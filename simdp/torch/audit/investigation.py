@@ -221,6 +221,11 @@ class Investigation:
             run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
             (record,) = self.runner.run([run])
             return samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
+        rows = [self.changed(size, [ch.GivenRows()]) for size in sizes]
+        view, base = (RunView(record) for record in self.runner.run(rows))
+        indexed = [one.first.backwards and one.first.backwards[0].indexed for one in (view, base)]
+        if all(indexed):
+            return samples.tied(view, base)
         if not pair.view.first.index_draws:
             return None
         draws = [ch.IntegerDraws() for _ in sizes]

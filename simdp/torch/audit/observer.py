@@ -212,7 +212,6 @@ class Observer(RankLocal):
         for owner in (torch.utils.data, torch.utils.data.dataset):
             patches.wrap(owner, "random_split", _splitting)
         patches.wrap(torch, "randperm", _splitting)
-        patches.wrap(torch.Tensor, "__getitem__", _indexing)
 
     # Model ----------------------------------------------------------------------------------------
 
@@ -859,17 +858,6 @@ def _splitting(original: Any) -> Any:
             return original(*args, **kwargs)
 
     return split
-
-
-def _indexing(original: Any) -> Any:
-    def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807
-        if isinstance(index, torch.Tensor) and index.ndim == 1 and index.dtype == torch.int64:
-            here = seen()
-            if here is not None and directly() is not None and not index.is_meta:
-                here.index = tuple(values(index).astype(int).tolist())
-        return original(self, index)
-
-    return __getitem__
 
 
 def _drawing(original: Any) -> Any:
