@@ -345,8 +345,16 @@ class BroadcastWeights(FirstCall):
                 tensor.copy_(flat)
 
 
-class NudgedWeights(FirstCall):
-    """Moves every parameter by one unit in the last place, up or down."""
+class Nudged(FirstCall):
+    """Moves every parameter by one unit in the last place, and every gradient by a few.
+
+    A gradient's sum over ranks rounds by units of its tensor's scale, also where an element is zero;
+    adaptive optimizers enlarge that.
+    """
+
+    def patch(self, patches: Patches) -> None:
+        super().patch(patches)
+        patches.undo(register_optimizer_step_pre_hook(self._gradients).remove)
 
     def act(self, module: Any) -> None:
         drawn = stream(0, "nudged weights")
@@ -359,12 +367,24 @@ class NudgedWeights(FirstCall):
             with torch._C._DisableTorchDispatch():
                 local.copy_(torch.nextafter(local.detach().cpu(), away))
 
+    def _gradients(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        here = mine()
+        if here is None or here.stepping:
+            return
+        drawn = stream(0, "nudged gradients", len(here.record.steps))
+        with unobserved(), torch.no_grad(), torch._C._DisableTorchDispatch():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    grad = getattr(parameter.grad, "_local_tensor", parameter.grad)
+                    if grad is None or grad.is_meta or grad.layout is not torch.strided:
+                        continue
+                    noise = torch.from_numpy(drawn.standard_normal(tuple(grad.shape)))
+                    scale = grad.double().pow(2).mean().sqrt() * UNITS * torch.finfo(grad.dtype).eps
+                    grad.add_((noise * scale).to(grad.dtype))
 
-class BroadcastBuffers(Change):
-    """Lets DistributedDataParallel copy the buffers of rank 0."""
 
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(DistributedDataParallel, "__init__", _with_option(broadcast_buffers=True))
+UNITS = 2
+"""Units in the last place, of the root mean square of its tensor, that move a gradient."""
 
 
 class AveragedBuffers(Change):
@@ -820,6 +840,35 @@ class KeptBatches(Change):
             return found
 
         return __next__
+
+
+class WholeSlices(Change):
+    """Gives every rank all rows where it takes every n-th one of a tensor without gradients."""
+
+    def __init__(self) -> None:
+        self._modes: dict[int, _Slices] = {}
+
+    def begin(self, rank: Rank) -> None:
+        mode = self._modes[rank.rank] = _Slices(rank.runtime.cluster.world_size)
+        mode.__enter__()
+
+    def end(self, rank: Rank) -> None:
+        mode = self._modes.pop(rank.rank, None)
+        if mode is not None:
+            mode.__exit__(None, None, None)
+
+
+class _Slices(TorchFunctionMode):
+    def __init__(self, world_size: int) -> None:
+        super().__init__()
+        self.world_size = world_size
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ and not torch.is_grad_enabled():
+            index = args[1]
+            if isinstance(index, slice) and index.step == self.world_size > 1:
+                args = (args[0], slice(None))
+        return func(*args, **(kwargs or {}))
 
 
 class WholeEvaluation(Change):

@@ -198,8 +198,6 @@ class Observer(RankLocal):
             self._patch_model(patches)
             self._patch_optimizer(patches)
             self._patch_calls(patches)
-            patches.wrap(torch, "manual_seed", _seeding)
-            patches.wrap(torch.Generator, "manual_seed", _seeding)
             yield
 
     # Data -----------------------------------------------------------------------------------------
@@ -1039,17 +1037,6 @@ def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: s
         stack(),
     )
     here.record.calls.append(record)
-
-
-def _seeding(original: Any) -> Any:
-    @functools.wraps(original)
-    def manual_seed(*args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is not None and running() is not None:
-            here.record.seeds.append(running())
-        return original(*args, **kwargs)
-
-    return manual_seed
 
 
 # Generators ---------------------------------------------------------------------------------------

@@ -137,7 +137,6 @@ class RankRecord:
     draws: list[Line | None] = field(default_factory=list)  # of random numbers in a step
     wrappers: list[Line | None] = field(default_factory=list)  # DDP
     late: list[str] = field(default_factory=list)  # parameters of modules wrapped before
-    seeds: list[Line | None] = field(default_factory=list)  # of generators
     broadcasts_buffers: bool = True
     bypasses: list[Line | None] = field(default_factory=list)
     callers: dict[str, Line | None] = field(default_factory=dict)  # by parameter: its call

@@ -102,6 +102,8 @@ class Resuming:
                 ]
             )
         done = stopped.stopped_at or RunView(stopped).count
+        if stopped.stopped_at is None and self.at_step and self.at_step < done:
+            done = self._shortened(before, path, self.at_step, done)
         most = inquiry.runs[before].max_steps
         through, resumed = inquiry.runner.run(
             [

@@ -67,8 +67,19 @@ def check(base: RunView, view: RunView) -> SampleCheck:
         rows = tuple(sum(one.values()) for one in by_rank)
         if len(set(rows)) > 1 and found.uneven_step is None:
             found.uneven, found.uneven_step = rows, step
-    _over_epochs(base, view, found)
+    if training_loaders(view.first):
+        _over_epochs(base, view, found)
+    else:
+        _over_steps(base, view, found)
     return found
+
+
+def _over_steps(base: RunView, view: RunView, found: SampleCheck) -> None:
+    """Count samples without a loader: over steps in which one run has all of the other's."""
+    for step in range(min(base.count, view.count)):
+        mine, theirs = base.samples(step), view.samples(step)
+        if not mine - theirs:
+            found.seen_twice += sum((theirs - mine).values())
 
 
 def _over_epochs(base: RunView, view: RunView, found: SampleCheck) -> None:

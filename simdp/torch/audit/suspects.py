@@ -80,8 +80,10 @@ def _sample_cause(
     training = samples.training_loaders(view.first)
     loader = view.first.loaders[training[0]] if training else None
     created = None if loader is None else loader.line
+    if loader is None and view.first.splits:
+        created = view.first.splits[-1]
     if loader is None and view.first.index_draws:
-        created = view.first.seeds[-1] if view.first.seeds else view.first.index_draws[0]
+        created = view.first.index_draws[-1]
     if check.identical and check.identical >= 0.5 * check.steps:
         evidence = (
             f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
@@ -96,9 +98,7 @@ def _sample_cause(
     if check.seen_twice:
         padded = _padded(pair)
         if padded is not None and check.seen_twice <= padded:
-            evidence = (
-                f"DistributedSampler repeats {check.seen_twice} samples to fill the last batch"
-            )
+            evidence = f"the sampler repeats {check.seen_twice} samples to fill the last batch"
             remedy = "drop_last=True, or weight them"
             return "sampler_padding_duplicates", True, evidence, remedy, created
         evidence = f"{check.seen_twice} samples of an epoch are seen twice, {check.missed} missed"
@@ -115,7 +115,10 @@ def _split_line(view: RunView, created: Line | None) -> Line | None:
 def _padded(pair: Pair) -> int | None:
     """Return how many samples a sampler may repeat in all epochs; None if it does not pad."""
     found = 0
-    for number in samples.training_loaders(pair.view.first):
+    loaders = samples.training_loaders(pair.view.first)
+    if not loaders:  # the script's own order: the last batch of an epoch differs
+        return (pair.view.world_size - 1) * samples.check(pair.base, pair.view).differing
+    for number in loaders:
         loader = pair.view.first.loaders[number]
         epochs = {batch.epoch for batch in pair.view.first.batches if batch.loader == number}
         size = len(loader.subset) if loader.subset is not None else loader.size
