@@ -348,7 +348,7 @@ class BroadcastWeights(FirstCall):
 class Nudged(FirstCall):
     """Moves every parameter by one unit in the last place, and every gradient by a few.
 
-    A gradient's sum over ranks rounds by units of its tensor's scale, also where an element is zero;
+    A sum over ranks rounds by units of its tensor's scale, also where an element is zero, and
     adaptive optimizers enlarge that.
     """
 
@@ -379,8 +379,8 @@ class Nudged(FirstCall):
                     if grad is None or grad.is_meta or grad.layout is not torch.strided:
                         continue
                     noise = torch.from_numpy(drawn.standard_normal(tuple(grad.shape)))
-                    scale = grad.double().pow(2).mean().sqrt() * UNITS * torch.finfo(grad.dtype).eps
-                    grad.add_((noise * scale).to(grad.dtype))
+                    scale = grad.double().pow(2).mean().sqrt() * torch.finfo(grad.dtype).eps
+                    grad.add_((noise * scale * UNITS).to(grad.dtype))
 
 
 UNITS = 2

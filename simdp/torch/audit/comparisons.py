@@ -35,7 +35,6 @@ class RunView:
 
     def __init__(self, record: RunRecord, skip: int = 0) -> None:
         self.record, self.skip = record, skip
-        self.coarse = False  # of a nudged run: it lacks the script's autocast
         self.world_size = record.world_size
 
     @property
@@ -205,25 +204,62 @@ def relative(given: Tensors, reference: Tensors) -> dict[str, float]:
     return found
 
 
-def compare(
-    one: RunView, other: RunView, nudged: RunView | None = None, epsilon: float = 1.2e-7
-) -> Difference:
-    """Compare two runs; ``nudged`` is a run like ``one`` with weights moved by rounding."""
+class Rounding:
+    """What rounding explains: the differences of a run whose weights and gradients were nudged.
+
+    Parameters
+    ----------
+    base, nudged : RunView, optional
+        The same run without and with it; none for the smallest bound.
+    epsilon : float
+        A unit in the last place.
+    coarse : bool
+        Whether the second run lacks the script's autocast instead. Then weights are not compared,
+        since an adaptive optimizer enlarges small gradients.
+    """
+
+    def __init__(
+        self,
+        base: RunView | None = None,
+        nudged: RunView | None = None,
+        epsilon: float = 1.2e-7,
+        coarse: bool = False,
+    ) -> None:
+        self.smallest, self.coarse = ULPS * epsilon, coarse
+        self._sizes: dict[tuple[tuple[int, int], str], tuple[dict[str, float], float]] = {}
+        if base is None or nudged is None:
+            return
+        for key in base.keys:
+            mine, theirs = base.place(key), nudged.place(key)
+            if mine is None or theirs is None:
+                continue
+            for stage in ("gradient", "weights"):
+                found = relative(nudged.whole(stage, theirs), base.whole(stage, mine))
+                # tensors share their rounding: one's may be small by chance
+                shared = (np.max if coarse else np.median)(list(found.values()) or [0.0])
+                self._sizes[key, stage] = found, float(shared)
+
+    def bound(self, stage: str, key: tuple[int, int], name: str) -> float:
+        """Return the relative difference of a tensor that rounding explains."""
+        found, shared = self._sizes.get((key, stage), ({}, 0.0))
+        times = COARSE if self.coarse else NUDGES
+        return max(self.smallest, times * max(found.get(name, 0.0), shared))
+
+
+def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
+    """Compare two runs."""
     rows: list[TensorRow] = []
     largest = excess = 0.0
-    bound_of_largest = ULPS * epsilon
+    bound_of_largest = rounding.smallest
     for key in one.keys:
         mine, theirs = one.place(key), other.place(key)
         if mine is None or theirs is None:
             continue
-        moved = None if nudged is None else nudged.place(key)
         for stage in STAGES:
-            if stage == "weights" and nudged is not None and nudged.coarse:
-                continue  # an adaptive optimizer enlarges small gradients; they are compared
-            pairs = _stage(one, other, nudged, stage, key, (mine, theirs, moved))
-            for name, size, nudge in pairs:
-                times = COARSE if nudged is not None and nudged.coarse else NUDGES
-                bound = max(ULPS * epsilon, times * nudge)
+            if stage == "weights" and rounding.coarse:
+                continue
+            for name, size in _stage(one, other, stage, mine, theirs):
+                bound = rounding.bound(stage, key, name)
                 largest = max(largest, size)
                 excess = max(excess, size / bound)
                 if size > bound:
@@ -236,31 +272,17 @@ def compare(
 
 
 def _stage(
-    one: RunView,
-    other: RunView,
-    nudged: RunView | None,
-    stage: str,
-    key: tuple[int, int],
-    places: tuple[int, int, int | None],
-) -> list[tuple[str, float, float]]:
-    """Return names, relative differences, and those of the nudged run."""
-    mine, theirs, moved = places
+    one: RunView, other: RunView, stage: str, mine: int, theirs: int
+) -> list[tuple[str, float]]:
+    """Return names and relative differences, in the order of the first run."""
     if stage == "learning rate":
         rates = [view.first.steps[place].lr for view, place in ((one, mine), (other, theirs))]
-        found = {"lr": np.array(rates[1])}, {"lr": np.array(rates[0])}
-        return [("learning rate", size, 0.0) for size in relative(*found).values()]
+        found = relative({"lr": np.array(rates[1])}, {"lr": np.array(rates[0])})
+        return [("learning rate", size) for size in found.values()]
     reference, given = one.whole(stage, mine), other.whole(stage, theirs)
-    by_nudge: dict[str, float] = {}
-    if nudged is not None and moved is not None:
-        by_nudge = relative(nudged.whole(stage, moved), reference)
     order = {name: place for place, name in enumerate(reference)}
     sizes = relative(given, reference)
-    # a model's tensors share their rounding: take the median where one tensor's was small by chance
-    typical = 0.0
-    if nudged is not None and by_nudge:
-        typical = float((np.max if nudged.coarse else np.median)(list(by_nudge.values())))
-    names = sorted(sizes, key=lambda name: order.get(name, len(order)))
-    return [(name, sizes[name], max(by_nudge.get(name, 0.0), typical)) for name in names]
+    return [(name, sizes[name]) for name in sorted(sizes, key=lambda one: order.get(one, 1 << 30))]
 
 
 def replicas(view: RunView) -> tuple[str, str, int, float] | None:

@@ -49,7 +49,7 @@ class Investigation:
     notes: list[str] = field(default_factory=list)
     differences: dict[int, Difference] = field(default_factory=dict)
     checks: dict[int, samples.SampleCheck] = field(default_factory=dict)
-    nudged: RunView | None = None
+    rounding: comparisons.Rounding = field(default_factory=comparisons.Rounding)
     always: list[ch.Change] = field(default_factory=list)
 
     @property
@@ -98,11 +98,12 @@ class Investigation:
                 return
             records = [record for record in records if not record.error]
         self.views = {record.world_size: RunView(record) for record in records}
-        self.nudged = RunView(nudged)
-        if self.base().first.autocast and not self.exact:
-            (plain,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
-            self.nudged = RunView(plain)
-            self.nudged.coarse = True
+        coarse = self.base().first.autocast and not self.exact
+        if coarse:
+            (nudged,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
+        if not nudged.error:
+            base, other = self.base(), RunView(nudged)
+            self.rounding = comparisons.Rounding(base, other, self.epsilon, coarse)
 
     def _failed(self, records: list[RunRecord], failed: list[RunRecord]) -> None:
         first = failed[0]
@@ -150,7 +151,7 @@ class Investigation:
 
     def pair(self, base: RunView, view: RunView) -> Pair:
         """Compare two runs."""
-        return Pair(base, view, compare(base, view, self.nudged, self.epsilon))
+        return Pair(base, view, compare(base, view, self.rounding))
 
     def compare(self) -> None:
         """Compare all runs with that on the fewest ranks, and explain what differs."""
@@ -158,7 +159,7 @@ class Investigation:
         for size in self.sizes[1:]:
             view = self.views[size]
             self.checks[size] = samples.check(base, view)
-            self.differences[size] = compare(base, view, self.nudged, self.epsilon)
+            self.differences[size] = compare(base, view, self.rounding)
             self.rows += self.differences[size].rows[:20]
         unequal = [
             size
@@ -410,10 +411,10 @@ class Investigation:
                     for batch in rank.batches:
                         if batch.loader == number:
                             given.setdefault(number, set()).update(batch.samples)
-        if not given:
-            return False
         listed = {number: sorted(found) for number, found in given.items()}
-        runs = [self.changed(one, [ch.WholeEvaluation(listed)]) for one in (base.world_size, size)]
+        whole = ch.WholeEvaluation(listed) if given else ch.WholeSlices()
+        how = "all samples in batches of one" if given else "all samples"
+        runs = [self.changed(one, [whole]) for one in (base.world_size, size)]
         records = self.runner.run(runs)
         if any(record.error for record in records):
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,32 @@ class Resuming:
         view, other = RunView(through), RunView(resumed, skip=done)
         return self._compared(view, other, done, path, most - done, folder)
 
+    def _shortened(self, size: int, path: Path, at_step: int, done: int) -> int:
+        """Run a script that writes its checkpoint at its end only, with fewer steps.
+
+        The argument that is the number of steps is replaced. Returns the steps done.
+        """
+        arguments = self.investigation.runs[size].arguments
+        places = [
+            place
+            for place, (flag, value) in enumerate(pairwise(arguments))
+            if flag.startswith("-") and value == str(done)
+        ]
+        if not places:
+            return done
+        shorter = list(arguments)
+        shorter[places[0] + 1] = str(at_step)
+        extra = [part.replace(CHECKPOINT, str(path)) for part in self.save]
+        run = self.investigation.changed(size, [], arguments=(*shorter, *extra))
+        (record,) = self.investigation.runner.run([run])
+        if record.error or RunView(record).count != at_step:
+            return done
+        flag = arguments[places[0]]
+        self.investigation.notes.append(
+            f"the checkpoint is written at the end only: it was made with {flag} {at_step}"
+        )
+        return at_step
+
     def _resumed(self, size: int, path: Path, steps: int, changes: Sequence[ch.Change] = ()) -> Run:
         return self._run(size, path, self.resume, max_steps=max(steps, 1), changes=list(changes))
 
@@ -183,8 +210,7 @@ class Resuming:
         return Resumed(False, step, f"step {step} differs from the run that went on: {named}")
 
     def _difference(self, view: RunView, other: RunView) -> Difference:
-        inquiry = self.investigation
-        return compare(view, other, inquiry.nudged, inquiry.epsilon)
+        return compare(view, other, self.investigation.rounding)
 
     def _moved(self, view: RunView, other: RunView, done: int) -> int | None:
         """Return the first step, from 1, with other samples; None if all are the same."""
