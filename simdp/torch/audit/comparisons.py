@@ -165,6 +165,7 @@ class Difference(NamedTuple):
     size: float
     excess: float
     bound: float  # of the first row; else the largest
+    sizes: dict[tuple[int, str, str], float]  # of all tensors, by step, stage and name
 
     @property
     def same(self) -> bool:
@@ -178,10 +179,7 @@ class Difference(NamedTuple):
 
     def of(self, row: TensorRow) -> float:
         """Return the size of the difference of the same tensor, stage and step; 0 without one."""
-        for other in self.rows:
-            if (other.step, other.stage, other.name) == (row.step, row.stage, row.name):
-                return other.size
-        return 0.0
+        return self.sizes.get((row.step, row.stage, row.name), 0.0)
 
 
 def relative(given: Tensors, reference: Tensors) -> dict[str, float]:
@@ -249,6 +247,7 @@ class Rounding:
 def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
     """Compare two runs."""
     rows: list[TensorRow] = []
+    all_sizes: dict[tuple[int, str, str], float] = {}
     largest = excess = 0.0
     bound_of_largest = rounding.smallest
     for key in one.keys:
@@ -260,6 +259,7 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
                 continue
             for name, size in _stage(one, other, stage, mine, theirs):
                 bound = rounding.bound(stage, key, name)
+                all_sizes[key[1] + 1, stage, name] = size
                 largest = max(largest, size)
                 excess = max(excess, size / bound)
                 if size > bound:
@@ -268,7 +268,7 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
                 else:
                     bound_of_largest = max(bound_of_largest, bound)
     first = rows[0].bound if rows else bound_of_largest
-    return Difference(rows, largest, excess, first)
+    return Difference(rows, largest, excess, first, all_sizes)
 
 
 def _stage(

@@ -257,14 +257,10 @@ class Investigation:
 
     def _record(self, option: Suspect, before: Pair, after: Pair) -> None:
         row = before.difference.first
-        size = before.difference.size if row is None else row.size
-        left = after.difference.size if row is None else after.difference.of(row)
-        if after.difference.same:
-            left = min(after.difference.size, after.difference.bound)
-        bound = after.difference.bound if row is None else row.bound
-        self.experiments.append(
-            Experiment(option.cause, option.change, size, left, max(bound, after.difference.bound))
-        )
+        one, other = before.difference, after.difference
+        sizes = (one.size, other.size) if row is None else (row.size, other.of(row))
+        bound = other.bound if row is None else row.bound
+        self.experiments.append(Experiment(option.cause, option.change, *sizes, bound))
 
     def tried(self, pair: Pair, chosen: Sequence[Suspect], size: int | None = None) -> Pair:
         """Run both sides again with changes, and compare."""

@@ -221,13 +221,10 @@ class Resuming:
 
     def _record(self, suspect: _Suspect, before: Difference, after: Difference) -> None:
         row = before.first
-        size = before.size if row is None else row.size
-        left = after.size if row is None else after.of(row)
-        bound = after.bound if row is None else max(row.bound, after.bound)
-        if after.same:
-            left = min(after.size, bound)
+        sizes = (before.size, after.size) if row is None else (row.size, after.of(row))
+        bound = after.bound if row is None else row.bound
         self.investigation.experiments.append(
-            Experiment(suspect.cause, suspect.change, size, left, bound)
+            Experiment(suspect.cause, suspect.change, *sizes, bound)
         )
 
     def _named(
