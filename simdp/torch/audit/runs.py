@@ -10,7 +10,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from simdp.distributed.launch import find
 from simdp.errors import DeadlockError, SimdpError
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.records import RankRecord, RunRecord
+from simdp.torch.generators import INSTALLED, PER_RANK
 
 MOST_WORKERS = 4
 """Runs at a time, for their memory."""
@@ -56,7 +59,7 @@ class Runner:
     def __init__(self, program: Program, workers: int | None = None) -> None:
         self.program = program
         self.workers = workers or min(os.cpu_count() or 1, MOST_WORKERS)
-        self.seconds, self.count = 0.0, 0
+        self.seconds, self.count, self._preloaded = 0.0, 0, False
 
     def run(self, runs: Sequence[Run]) -> list[RunRecord]:
         """Run them, as many at a time as there are workers; results in the same order.
@@ -86,10 +89,36 @@ class Runner:
                 for _, _, process in running.values():
                     process.kill()
         records = [found[number] for number in range(len(runs))]
+        self._preload(records)
         self.count += len(records)
         self.seconds += sum(record.seconds for record in records)
         return records
 
+    def _preload(self, records: Sequence[RunRecord]) -> None:
+        """Import the installed packages that the program has imported, for all later runs."""
+        names = [name for record in records for name in record.extra.pop("imported", ())]
+        if not names or self._preloaded:
+            return
+        self._preloaded = True
+        for name in dict.fromkeys(names):
+            with suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                import_module(name)
+
+
+def _imported() -> list[str]:
+    """Return modules of installed packages that this process has, except those of each rank."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        first = name.partition(".")[0]
+        if file and first not in LEFT and INSTALLED & set(Path(file).parts):
+            found.append(name)
+    return found
+
+
+LEFT = PER_RANK | {"torch", "simdp"}
+"""Packages that are not imported for later runs."""
 
 FORK = multiprocessing.get_context("fork")
 """Processes that have imported torch already, and share the program."""
@@ -103,7 +132,9 @@ def _write(program: Program, run: Run, path: Path) -> None:
     with open(1, "w", closefd=False) as stdout, open(2, "w", closefd=False) as stderr:
         sys.stdout, sys.stderr = stdout, stderr
         warnings.simplefilter("default")  # the script's, whatever this process makes of them
+        before = set(sys.modules)
         record = play(program, run)
+        record.extra["imported"] = [name for name in _imported() if name not in before]
         with Path(f"{path}.pickle").open("wb") as stream:
             pickle.dump(record, stream)
 
