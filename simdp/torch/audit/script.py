@@ -305,6 +305,12 @@ SAMPLE_CAUSES = (
     *("different_seed_split", "same_data_on_every_rank", "sampler_padding_duplicates"),
     "last_batch_smaller",
 )
+ALSO_GRADIENTS = (
+    *SAMPLE_CAUSES,
+    *("unsynchronised_parameters", "schedule_steps_with_world_size"),
+)
+"""Causes that other checks show, and gradients too."""
+
 ELSEWHERE = (
     *SAMPLE_CAUSES,
     *("set_epoch_missing", "unsynchronised_parameters", "collectives_differ"),
@@ -342,7 +348,7 @@ def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     if not rows and not causes:
         worst = max((one.size for one in inquiry.differences.values()), default=0.0)
         return Check("gradients", "ok", f"agree to {worst:.0e}, as rounding explains")
-    status = _status(findings, causes) or _status(findings, [one.cause for one in findings])
+    status = _status(findings, causes) or _status(findings, ALSO_GRADIENTS)
     if not rows:
         unequal = next(
             (
