@@ -41,6 +41,17 @@ def with_zero(rank, local_rank, device):
     torch.save({k: v.cpu() for k, v in model.module.state_dict().items()}, f"zero{rank}.pt")
 
 
+def by_those_left(rank, local_rank, device):
+    torch.manual_seed(11)
+    ids = [local_rank] if device.type == "cuda" else None
+    model = DDP(torch.nn.Linear(4, 3).to(device), device_ids=ids)
+    inputs = [torch.ones(2, 4) * (i + 1 + rank) / 3 for i in range(NUM_INPUTS + rank)]
+    with Join([model], divide_by_initial_world_size=False):
+        for x in inputs:
+            model(x.to(device)).sum().backward()
+    torch.save({k: v.grad.cpu() for k, v in model.module.named_parameters()}, f"left{rank}.pt")
+
+
 if __name__ == "__main__":
     on_gpu = torch.cuda.is_available()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
@@ -50,4 +61,5 @@ if __name__ == "__main__":
     dist.init_process_group("nccl" if on_gpu else "gloo")
     worker(rank, local_rank, device)
     with_zero(rank, local_rank, device)
+    by_those_left(rank, local_rank, device)
     dist.destroy_process_group()
