@@ -26,13 +26,9 @@ from torch.utils.data._utils import fetch as fetching
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observer import (
-    has_epoch,
-    inner_optimizer,
-    mine,
-    samplers,
-    unobserved,
-)
+from simdp.torch.audit.loaders import has_epoch, samplers
+from simdp.torch.audit.observation import mine, unobserved
+from simdp.torch.audit.observer import inner_optimizer
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import restore_generators

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,17 +20,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, dataloader
-from torch.utils.data._utils import fetch as fetching
 
 from simdp.arrays import Floats
-from simdp.torch.audit.lines import Line, calling, directly, is_script, running, stack
+from simdp.torch.audit import loaders
+from simdp.torch.audit.lines import calling, directly, running, stack
+from simdp.torch.audit.observation import KEY, Observation, add, after, seen, unobserved
 from simdp.torch.audit.records import (
     BackwardRecord,
-    BatchRecord,
     CallRecord,
     ClipRecord,
-    LoaderRecord,
     LossCount,
     RankRecord,
     StepRecord,
@@ -44,9 +40,6 @@ from simdp.torch.process_groups import Virtual
 from simdp.torch.ranks import Rank, RankLocal, current
 from simdp.torch.steps import DONE, StepsDone
 
-KEY = "audit"
-"""Key of a rank's observation."""
-
 SMALL = 16
 """Elements of a collective whose values are recorded."""
 
@@ -56,80 +49,6 @@ LOSSES = (
     *("gaussian_nll_loss", "soft_margin_loss", "cosine_embedding_loss", "margin_ranking_loss"),
 )
 """Losses of torch.nn.functional with a reduction."""
-
-
-class Observation:
-    """What is recorded of a rank, and what the patches need between two calls."""
-
-    def __init__(self) -> None:
-        self.record = RankRecord()
-        self.loaders: dict[int, int] = {}  # by id
-        self.kept: list[Any] = []  # objects whose ids are used
-        self.iterations: dict[int, int] = {}  # of a loader
-        self.loaded: dict[int, int] = {}  # batches of a loader
-        self.optimizers: dict[int, int] = {}
-        self.parameters: dict[int, Any] = {}  # by id
-        self.names: dict[int, str] = {}
-        self.roots: list[Any] = []
-        self.root_ids: set[int] = set()
-        self.inside_ddp: set[int] = set()
-        self.wrapped: set[int] = set()
-        self.batch: int | None = None  # the last one
-        self.rows: tuple[int, ...] = ()  # hashes of the last model input
-        self.num_rows = 0
-        self.counts: list[LossCount] = []
-        self.backward: BackwardRecord | None = None
-        self.since = 0  # backward passes since the last step
-        self.depth = 0  # of nested modules
-        self.stepping = 0  # of nested optimizers
-        self.scheduled = 0
-        self.building = 0  # of nested schedulers
-        self.states: Any = None  # of the generators
-        self.fetched: tuple[int, ...] | None = None
-        self.loading: tuple[int, int] | None = None  # loader and batch that are loaded now
-        self.creators: dict[int, Line | None] = {}
-        self.makers: dict[int, Line | None] = {}
-        self.index: tuple[int, ...] = ()  # by which the script last took rows of a tensor
-        self.callers: dict[int, Line | None] = {}
-        self.buffers: dict[str, Any] = {}
-        self.outer: Any = None  # the module that the script calls
-        self.drawn: tuple[int, int] = (0, 0)  # backward passes, and draws since the last one
-
-    def next_draw(self) -> int:
-        """Count a draw of random numbers by a change; return its number in the micro-step."""
-        passes = len(self.record.backwards)
-        number = self.drawn[1] + 1 if self.drawn[0] == passes else 1
-        self.drawn = passes, number
-        return number
-
-    @property
-    def step(self) -> int:
-        """Steps of the optimizer with the most."""
-        return max((one.number + 1 for one in self.record.steps), default=0)
-
-
-def mine() -> Observation | None:
-    """Return the observation of the running rank; None outside of ranks."""
-    rank = current()
-    return None if rank is None else rank.state.get(KEY)
-
-
-_LOCAL = threading.local()
-
-
-@contextmanager
-def unobserved() -> Iterator[None]:
-    """Record nothing of the calls inside."""
-    before, _LOCAL.off = getattr(_LOCAL, "off", False), True
-    try:
-        yield
-    finally:
-        _LOCAL.off = before
-
-
-def seen() -> Observation | None:
-    """Return the observation of the running rank, unless its calls are not to be recorded."""
-    return None if getattr(_LOCAL, "off", False) else mine()
 
 
 class Observer(RankLocal):
@@ -194,22 +113,11 @@ class Observer(RankLocal):
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             patches = Patches(stack)
-            self._patch_data(patches)
+            loaders.patch(patches)
             self._patch_model(patches)
             self._patch_optimizer(patches)
             self._patch_calls(patches)
             yield
-
-    # Data -----------------------------------------------------------------------------------------
-
-    def _patch_data(self, patches: Patches) -> None:
-        patches.wrap(DataLoader, "__init__", _after(_created))
-        patches.wrap(DataLoader, "__iter__", _iterating)
-        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", _returning)
-        patches.wrap(fetching._MapDatasetFetcher, "fetch", _fetching)
-        for owner in (torch.utils.data, torch.utils.data.dataset):
-            patches.wrap(owner, "random_split", _splitting)
-        patches.wrap(torch, "randperm", _splitting)
 
     # Model ----------------------------------------------------------------------------------------
 
@@ -235,11 +143,11 @@ class Observer(RankLocal):
 
         patches.put(nn.Module, "__call__", __call__)
         patches.wrap(nn.Module, "register_parameter", _registering)
-        patches.wrap(DistributedDataParallel, "__init__", _after(_wrapped))
+        patches.wrap(DistributedDataParallel, "__init__", after(_wrapped))
         patches.wrap(nn.Module, "load_state_dict", _loading("model"))
         patches.wrap(functional, "batch_norm", _normalising)
         patches.wrap(functional, "dropout", _dropping)
-        patches.wrap(nn.modules.dropout._DropoutNd, "__init__", _after(_dropout_made))
+        patches.wrap(nn.modules.dropout._DropoutNd, "__init__", after(_dropout_made))
         patches.wrap(nn.Module, "__setattr__", _assigning)
         patches.wrap(torch, "load", _loading("file"))
         patches.wrap(functional, "scaled_dot_product_attention", _attending)
@@ -265,7 +173,7 @@ class Observer(RankLocal):
             if here.batch is not None:
                 here.record.eval_batches.append(here.batch)
             if here.record.steps:
-                _add(here.record.frozen, running())
+                add(here.record.frozen, running())
             return
         self.check(here)
         if here.states is None:
@@ -279,11 +187,11 @@ class Observer(RankLocal):
             for parameter in module.parameters():
                 if id(parameter) not in here.callers:
                     here.callers[id(parameter)] = running()
-        found = first_tensor((args, kwargs))
+        found = loaders.first_tensor((args, kwargs))
         if found is not None:
             here.num_rows = int(found.shape[0])
             if here.batch is None:
-                here.rows = row_hashes(found)
+                here.rows = loaders.row_hashes(found)
 
     def check(self, here: Observation) -> None:
         """End the rank if its steps are done."""
@@ -564,181 +472,6 @@ def _name(here: Observation, key: int) -> str:
     return here.names[key]
 
 
-# Data ---------------------------------------------------------------------------------------------
-
-
-def _after(observe: Callable[..., None]) -> Callable[[Any], Any]:
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
-            here = seen()
-            if here is not None:
-                observe(here, self)
-            return found
-
-        return wrapped
-
-    return around
-
-
-def samplers(loader: Any) -> list[Any]:
-    """Return all samplers of a loader, the outer ones first."""
-    found: list[Any] = []
-    todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
-    while todo:
-        one = todo.pop(0)
-        if one is None or any(one is known for known in found):
-            continue
-        found.append(one)
-        todo += [getattr(one, "batch_sampler", None), getattr(one, "sampler", None)]
-    return found
-
-
-def has_epoch(sampler: Any) -> bool:
-    """Return whether an order depends on an epoch that a script sets."""
-    return hasattr(sampler, "set_epoch") or isinstance(getattr(sampler, "epoch", None), int)
-
-
-def whole_indices(dataset: Any, indices: Any) -> tuple[int, ...]:
-    """Return indices into the data set behind all subsets."""
-    found = list(indices)
-    while isinstance(dataset, Subset):
-        inner: Any = dataset.indices
-        found = [inner[index] for index in found]
-        dataset = dataset.dataset
-    try:
-        return tuple(int(index) for index in found)
-    except (TypeError, ValueError):
-        return tuple(int.from_bytes(_digest(repr(index).encode()), "big") for index in found)
-
-
-def _created(here: Observation, loader: Any) -> None:
-    if id(loader) in here.loaders:
-        return
-    here.loaders[id(loader)] = len(here.record.loaders)
-    here.kept.insert(0, loader)
-    dataset, inner = loader.dataset, samplers(loader)
-    iterable = isinstance(dataset, IterableDataset)
-    setting = [one for one in (*inner, dataset) if has_epoch(one)]
-    shuffles = any(getattr(one, "shuffle", isinstance(one, RandomSampler)) for one in inner)
-    if setting and not any(hasattr(one, "shuffle") for one in inner):
-        shuffles = True
-    subset = None
-    if isinstance(dataset, Subset):
-        subset = whole_indices(dataset, range(len(dataset)))
-    base = dataset
-    while isinstance(base, Subset):
-        base = base.dataset
-    size = None if iterable or not hasattr(base, "__len__") else len(base)
-    kind = next((type(one).__name__ for one in setting), "")
-    kind = kind or next((type(one).__name__ for one in inner if hasattr(one, "data_source")), "")
-    here.record.loaders.append(
-        LoaderRecord(
-            running(),
-            loader.batch_size,
-            bool(loader.drop_last),
-            kind,
-            shuffles,
-            bool(setting),
-            size,
-            subset,
-            iterable,
-        )
-    )
-
-
-def _iterating(original: Any) -> Any:
-    def __iter__(self: Any) -> Any:  # noqa: N807
-        found, here = original(self), seen()
-        if here is not None:
-            if id(self) not in here.loaders:
-                _created(here, self)
-            number = here.loaders[id(self)]
-            epoch = here.iterations.get(number, 0)
-            here.iterations[number] = epoch + 1
-            found._audited = [number, epoch, running(), 0]
-            for one in (*samplers(self), self.dataset):
-                if isinstance(getattr(one, "epoch", None), int):
-                    here.record.loaders[number].set_epochs.append(one.epoch)
-                    break
-        return found
-
-    return __iter__
-
-
-def _returning(original: Any) -> Any:
-    def __next__(self: Any) -> Any:  # noqa: N807
-        here = seen()
-        if here is None or not hasattr(self, "_audited"):
-            return original(self)
-        number, epoch, line, place = self._audited
-        here.fetched, here.loading = None, (number, here.loaded.get(number, 0))
-        found = original(self)
-        here.loaded[number] = here.loaded.get(number, 0) + 1
-        self._audited[3] += 1
-        samples = here.fetched
-        if samples is None:
-            tensor = first_tensor(found)
-            samples = () if tensor is None else row_hashes(tensor)
-            _yielding(here.record.loaders[number], self)
-        here.batch = len(here.record.batches)
-        line = running() or line
-        here.record.batches.append(BatchRecord(number, epoch, samples, line, here.step, place))
-        return found
-
-    return __next__
-
-
-def _yielding(loader: LoaderRecord, iterator: Any) -> None:
-    """Record the line at which an iterable data set of the script yields."""
-    frame = getattr(
-        getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None), "gi_frame", None
-    )
-    if frame is not None and is_script(frame.f_code.co_filename):
-        loader.line = Line(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _fetching(original: Any) -> Any:
-    def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        here = seen()
-        if here is not None:
-            given = possibly_batched_index
-            listed = given if isinstance(given, list | tuple) else [given]
-            here.fetched = whole_indices(self.dataset, listed)
-        return original(self, possibly_batched_index)
-
-    return fetch
-
-
-def first_tensor(value: Any) -> Any:
-    """Return the first tensor with a batch dimension in nested values; None without one."""
-    if isinstance(value, torch.Tensor):
-        return value if value.ndim else None
-    if isinstance(value, dict):
-        value = list(value.values())
-    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
-        value = list(value.data.values())
-    if isinstance(value, list | tuple):
-        for one in value:
-            found = first_tensor(one)
-            if found is not None:
-                return found
-    return None
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=6).digest()
-
-
-def row_hashes(tensor: Any) -> tuple[int, ...]:
-    """Return a number for the content of each row of a tensor."""
-    if tensor.is_meta or hasattr(tensor, "_local_tensor"):
-        return ()
-    flat = values(tensor).reshape(tensor.shape[0], -1) if tensor.numel() else np.zeros((0, 1))
-    return tuple(int.from_bytes(_digest(row.tobytes()), "big") for row in flat)
-
-
 # Model --------------------------------------------------------------------------------------------
 
 
@@ -773,11 +506,6 @@ def _record_buffers(here: Observation, module: Any) -> None:
                     here.buffers[clean(name)] = found
 
 
-def _add(lines: list[Line | None], line: Line | None) -> None:
-    if line not in lines:
-        lines.append(line)
-
-
 def _normalising(original: Any) -> Any:
     @functools.wraps(original)
     def batch_norm(
@@ -793,7 +521,7 @@ def _normalising(original: Any) -> Any:
         here = seen()
         if here is not None and training and torch.is_grad_enabled():
             key = None if weight is None else id(weight)
-            _add(here.record.norms, here.creators.get(key, running()) if key else running())
+            add(here.record.norms, here.creators.get(key, running()) if key else running())
         return original(input, running_mean, running_var, weight, bias, training, *args, **kwargs)
 
     return batch_norm
@@ -820,7 +548,7 @@ def _dropping(original: Any) -> Any:
         here = seen()
         if here is not None and training and p and torch.is_grad_enabled():
             module = sys._getframe(1).f_locals.get("self")
-            _add(here.record.dropouts, getattr(module, "_audited_line", None) or running())
+            add(here.record.dropouts, getattr(module, "_audited_line", None) or running())
         return original(input, p, training, inplace)
 
     return dropout
@@ -839,23 +567,10 @@ def _attending(original: Any) -> Any:
     ) -> Any:
         here = seen()
         if here is not None and dropout_p and torch.is_grad_enabled():
-            _add(here.record.dropouts, running())
+            add(here.record.dropouts, running())
         return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     return scaled_dot_product_attention
-
-
-def _splitting(original: Any) -> Any:
-    @functools.wraps(original)
-    def split(*args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        line = directly()
-        if here is not None and line is not None:
-            _add(here.record.splits, line)
-        with unobserved():
-            return original(*args, **kwargs)
-
-    return split
 
 
 def _drawing(original: Any) -> Any:
@@ -864,10 +579,10 @@ def _drawing(original: Any) -> Any:
         here = seen()
         line = directly()
         if here is not None and original.__name__ == "randint" and line is not None:
-            _add(here.record.index_draws, line)
+            add(here.record.index_draws, line)
         trains = torch.is_grad_enabled() and here is not None and here.batch is not None
         if here is not None and trains and line is not None:
-            _add(here.record.draws, line)
+            add(here.record.draws, line)
         return original(*args, **kwargs)
 
     return draw
@@ -950,7 +665,7 @@ def _hooking(original: Any) -> Any:
         here = seen()
         line = running()
         if here is not None and isinstance(self, nn.Parameter) and line is not None:
-            _add(here.record.hooks, line)
+            add(here.record.hooks, line)
         return original(self, hook)
 
     return register_hook
@@ -968,7 +683,7 @@ def _scheduler_made(original: Any) -> Any:
             original(self, *args, **kwargs)
         finally:
             here.building -= 1
-        _add(here.record.schedulers, running())
+        add(here.record.schedulers, running())
 
     return __init__
 
@@ -1047,7 +762,7 @@ def hash_of(states: Any) -> int:
     if states is None:
         return 0
     text = bytes(values(states[0]).astype(np.uint8)) + repr(states[1]).encode()
-    return int.from_bytes(_digest(text + states[2][1].tobytes()), "big")
+    return int.from_bytes(loaders.digest(text + states[2][1].tobytes()), "big")
 
 
 def exists(path: Path) -> bool:

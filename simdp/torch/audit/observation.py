@@ -1,0 +1,113 @@
+"""What is observed of a rank while its script runs."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from simdp.torch.audit.lines import Line
+from simdp.torch.audit.records import BackwardRecord, LossCount, RankRecord
+from simdp.torch.ranks import current
+
+KEY = "audit"
+"""Key of a rank's observation."""
+
+
+class Observation:
+    """What is recorded of a rank, and what the patches need between two calls."""
+
+    def __init__(self) -> None:
+        self.record = RankRecord()
+        self.loaders: dict[int, int] = {}  # by id
+        self.kept: list[Any] = []  # objects whose ids are used
+        self.iterations: dict[int, int] = {}  # of a loader
+        self.loaded: dict[int, int] = {}  # batches of a loader
+        self.optimizers: dict[int, int] = {}
+        self.parameters: dict[int, Any] = {}  # by id
+        self.names: dict[int, str] = {}
+        self.roots: list[Any] = []
+        self.root_ids: set[int] = set()
+        self.inside_ddp: set[int] = set()
+        self.wrapped: set[int] = set()
+        self.batch: int | None = None  # the last one
+        self.rows: tuple[int, ...] = ()  # hashes of the last model input
+        self.num_rows = 0
+        self.counts: list[LossCount] = []
+        self.backward: BackwardRecord | None = None
+        self.since = 0  # backward passes since the last step
+        self.depth = 0  # of nested modules
+        self.stepping = 0  # of nested optimizers
+        self.scheduled = 0
+        self.building = 0  # of nested schedulers
+        self.states: Any = None  # of the generators
+        self.fetched: tuple[int, ...] | None = None
+        self.loading: tuple[int, int] | None = None  # loader and batch that are loaded now
+        self.creators: dict[int, Line | None] = {}
+        self.makers: dict[int, Line | None] = {}
+        self.index: tuple[int, ...] = ()  # by which the script last took rows of a tensor
+        self.callers: dict[int, Line | None] = {}
+        self.buffers: dict[str, Any] = {}
+        self.outer: Any = None  # the module that the script calls
+        self.drawn: tuple[int, int] = (0, 0)  # backward passes, and draws since the last one
+
+    def next_draw(self) -> int:
+        """Count a draw of random numbers by a change; return its number in the micro-step."""
+        passes = len(self.record.backwards)
+        number = self.drawn[1] + 1 if self.drawn[0] == passes else 1
+        self.drawn = passes, number
+        return number
+
+    @property
+    def step(self) -> int:
+        """Steps of the optimizer with the most."""
+        return max((one.number + 1 for one in self.record.steps), default=0)
+
+
+def mine() -> Observation | None:
+    """Return the observation of the running rank; None outside of ranks."""
+    rank = current()
+    return None if rank is None else rank.state.get(KEY)
+
+
+_LOCAL = threading.local()
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Record nothing of the calls inside."""
+    before, _LOCAL.off = getattr(_LOCAL, "off", False), True
+    try:
+        yield
+    finally:
+        _LOCAL.off = before
+
+
+def seen() -> Observation | None:
+    """Return the observation of the running rank, unless its calls are not to be recorded."""
+    return None if getattr(_LOCAL, "off", False) else mine()
+
+
+def after(observe: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return what wraps a method: it is called, then observed with its object."""
+
+    def around(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(self, *args, **kwargs)
+            here = seen()
+            if here is not None:
+                observe(here, self)
+            return found
+
+        return wrapped
+
+    return around
+
+
+def add(lines: list[Line | None], line: Line | None) -> None:
+    """Add a line once."""
+    if line not in lines:
+        lines.append(line)
