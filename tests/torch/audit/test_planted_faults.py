@@ -19,8 +19,6 @@ OTHER_LINES = {
     "23_loss_mean_of_rank_means_trainer": "an option of Trainer; found is the line that trains",
     "39_unsynchronised_parameters_ema": "an update on rank 0 alone; found is the copy's call",
     "56_collectives_differ_continue": "a skipped step; found is the call that has no partner",
-    "57_metric_averaged_wrongly_perplexity": "the reduction; found is what is reduced",
-    "59_dropout_streams_same_seed": "a constant; found is the layer that it is given to",
     "61_sampler_padding_duplicates_own": "the script's own order; found is the line that draws it",
 }
 """Folders whose line is not found, and why."""
