@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from simdp.reports import (
+    audit_table,
     diagnosis_table,
     difference_table,
     job_table,
@@ -21,6 +22,7 @@ from simdp.reports import (
     table,
     validation_table,
 )
+from simdp.results.audit import AuditReport
 from simdp.results.comparison import Comparison, Difference
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.job import JobStudy
@@ -32,6 +34,7 @@ WIDTH = 80
 
 # terminal output by type of document; this table is the one place of registration
 TABLES: dict[type, Callable[[Any], RenderableType]] = {
+    AuditReport: audit_table.page,
     Comparison: sweep_table.table,
     Diagnosis: diagnosis_table.page,
     Difference: difference_table.table,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from simdp.results.result import as_json
+from simdp.results.result import Inline, as_json
 
 Cause = Literal[
     "collectives_differ",
@@ -154,7 +154,7 @@ class SampleRow:
 
 
 @dataclass(frozen=True)
-class AuditReport:
+class AuditReport(Inline):
     """What an audit found; `to_json` is the document of ``--json``."""
 
     name: str  # script or scenario

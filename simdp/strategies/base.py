@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from simdp.arrays import Ints
 from simdp.moved import advise
-from simdp.results.audit import Cause, LegitimateCause
 from simdp.spec import Spec
 from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
 from simdp.steps.ops import (
@@ -56,6 +55,9 @@ from simdp.steps.passes import (
 from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
 from simdp.workload.compute import Host
+
+if TYPE_CHECKING:
+    from simdp.results.audit import Cause, LegitimateCause
 
 Execution = Literal["synchronous", "parameter_server", "single_process"]
 

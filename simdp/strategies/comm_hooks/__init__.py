@@ -8,10 +8,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 
 from simdp.family import Family
-from simdp.results.audit import Cause, LegitimateCause
 from simdp.spec import Spec, one_of
 from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.steps.ops import AllReduce, Hold, Op, Rounding
@@ -19,6 +18,9 @@ from simdp.steps.partition import Bucket, Group
 from simdp.steps.passes import Tags
 from simdp.workload import Workload
 from simdp.workload.precision import numpy_dtype
+
+if TYPE_CHECKING:
+    from simdp.results.audit import Cause, LegitimateCause
 
 
 class SentBucket(NamedTuple):

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytest.importorskip("torch")
+
 from simdp.torch.audit import ScriptAudit, audit_script
 
 SCRIPTS = Path(__file__).parents[1] / "audit_scripts"
