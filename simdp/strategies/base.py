@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -56,9 +56,6 @@ from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
 from simdp.workload.compute import Host
 
-if TYPE_CHECKING:
-    from simdp.results.audit import Cause, LegitimateCause
-
 Execution = Literal["synchronous", "parameter_server", "single_process"]
 
 PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_precision")
@@ -79,8 +76,8 @@ class Departure(NamedTuple):
 
     Attributes
     ----------
-    cause : Cause or LegitimateCause
-        Its name in an audit.
+    cause : str
+        Its name in an audit, of `simdp.results.audit.CAUSES`.
     key : str
         Dotted key of the option in a scenario.
     text : str
@@ -89,7 +86,7 @@ class Departure(NamedTuple):
         Dotted keys, with the values that train as one device does.
     """
 
-    cause: Cause | LegitimateCause
+    cause: str
     key: str
     text: str
     without: dict[str, Any]

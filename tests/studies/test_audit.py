@@ -255,6 +255,13 @@ def test_the_steps_that_are_compared_hold_faults_periods_and_smaller_batches():
     assert num_compared(local, None) == 41
 
 
+def test_every_departure_of_a_strategy_has_a_cause_of_audits():
+    for strategy in EVERY:
+        made = scenario(strategy, numerics=True)
+        for one in made.strategy.departures(made.workload):
+            assert one.cause in CAUSES
+
+
 # Shipped ------------------------------------------------------------------------------------------
 
 DIFFERING = {

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from simdp.errors import ScenarioError
 from simdp.results.audit import Cause, LegitimateCause
@@ -131,7 +131,8 @@ def _of_strategy(scenario: Scenario, seen: Differences) -> Iterator[Suspect]:
         if one.cause == "loss_mean_of_rank_means":
             low, high = seen.items
             text += f": {low} to {high} in a step" if low != high else ""
-        yield Suspect(one.cause, one.key, text, one.without)
+        cause = cast(Cause | LegitimateCause, one.cause)
+        yield Suspect(cause, one.key, text, one.without)
 
 
 def _of_model(scenario: Scenario) -> Iterator[Suspect]:
