@@ -58,6 +58,25 @@ def _together() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+class ByMode(Change):
+    """A change by a mode of each rank, which sees the calls of torch's functions."""
+
+    def __init__(self) -> None:
+        self.modes: dict[int, Any] = {}
+
+    def mode(self, rank: Rank) -> TorchFunctionMode:
+        """Return a rank's mode."""
+        raise NotImplementedError
+
+    def begin(self, rank: Rank) -> None:
+        self.modes[rank.rank] = self.mode(rank)
+        self.modes[rank.rank].__enter__()
+
+    def end(self, rank: Rank) -> None:
+        if rank.rank in self.modes:
+            self.modes.pop(rank.rank).__exit__(None, None, None)
+
+
 # Loss ---------------------------------------------------------------------------------------------
 
 
@@ -89,20 +108,11 @@ class WeightedLosses(Change):
         return backward
 
 
-class ScalarTrace(Change):
+class ScalarTrace(ByMode):
     """Records the numbers that the script computes between two backward passes, by line."""
 
-    def __init__(self) -> None:
-        self._modes: dict[int, _Scalars] = {}
-
-    def begin(self, rank: Rank) -> None:
-        mode = self._modes[rank.rank] = _Scalars()
-        mode.__enter__()
-
-    def end(self, rank: Rank) -> None:
-        mode = self._modes.pop(rank.rank, None)
-        if mode is not None:
-            mode.__exit__(None, None, None)
+    def mode(self, rank: Rank) -> TorchFunctionMode:
+        return _Scalars()
 
     def patch(self, patches: Patches) -> None:
         patches.wrap(torch.autograd, "backward", self._around)
@@ -111,7 +121,7 @@ class ScalarTrace(Change):
         def backward(*args: Any, **kwargs: Any) -> Any:
             rank, here = current(), mine()
             if rank is not None and here is not None and here.backward is not None:
-                mode = self._modes[rank.rank]
+                mode = self.modes[rank.rank]
                 here.backward.scalars = mode.found
                 here.backward.sizes = mode.sizes
                 mode.found, mode.sizes = {}, {}
@@ -744,7 +754,7 @@ class GivenDraws(Change):
         return randint
 
 
-class GivenRows(Change):
+class GivenRows(ByMode):
     """Takes given rows where the script indexes tensors by its batch: by rank and backward pass.
 
     The indices are the observed samples, also where none are given: then it only records. A mode is
@@ -754,17 +764,11 @@ class GivenRows(Change):
     def __init__(
         self, rows: Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]] | None = None
     ) -> None:
+        super().__init__()
         self.rows = dict(rows or {})
-        self._modes: dict[int, _Rows] = {}
 
-    def begin(self, rank: Rank) -> None:
-        mode = self._modes[rank.rank] = _Rows(self.rows)
-        mode.__enter__()
-
-    def end(self, rank: Rank) -> None:
-        mode = self._modes.pop(rank.rank, None)
-        if mode is not None:
-            mode.__exit__(None, None, None)
+    def mode(self, rank: Rank) -> TorchFunctionMode:
+        return _Rows(self.rows)
 
 
 class _Rows(TorchFunctionMode):
@@ -838,20 +842,11 @@ class KeptBatches(Change):
         return __next__
 
 
-class WholeSlices(Change):
+class WholeSlices(ByMode):
     """Gives every rank all rows where it takes every n-th one of a tensor without gradients."""
 
-    def __init__(self) -> None:
-        self._modes: dict[int, _Slices] = {}
-
-    def begin(self, rank: Rank) -> None:
-        mode = self._modes[rank.rank] = _Slices(rank.runtime.cluster.world_size)
-        mode.__enter__()
-
-    def end(self, rank: Rank) -> None:
-        mode = self._modes.pop(rank.rank, None)
-        if mode is not None:
-            mode.__exit__(None, None, None)
+    def mode(self, rank: Rank) -> TorchFunctionMode:
+        return _Slices(rank.runtime.cluster.world_size)
 
 
 class _Slices(TorchFunctionMode):

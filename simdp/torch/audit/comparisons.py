@@ -157,13 +157,10 @@ class Difference(NamedTuple):
         All compared tensors with a difference above rounding, in the order of steps and stages.
     size : float
         Largest relative difference of a tensor, anywhere.
-    excess : float
-        Largest ratio of a difference to what rounding explains.
     """
 
     rows: list[TensorRow]
     size: float
-    excess: float
     bound: float  # of the first row; else the largest
     sizes: dict[tuple[int, str, str], float]  # of all tensors, by step, stage and name
 
@@ -248,7 +245,7 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
     """Compare two runs."""
     rows: list[TensorRow] = []
     all_sizes: dict[tuple[int, str, str], float] = {}
-    largest = excess = 0.0
+    largest = 0.0
     bound_of_largest = rounding.smallest
     for key in one.keys:
         mine, theirs = one.place(key), other.place(key)
@@ -261,14 +258,13 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
                 bound = rounding.bound(stage, key, name)
                 all_sizes[key[1] + 1, stage, name] = size
                 largest = max(largest, size)
-                excess = max(excess, size / bound)
                 if size > bound:
                     sizes = one.world_size, other.world_size
                     rows.append(TensorRow(stage, name, key[1] + 1, sizes, size, bound))
                 else:
                     bound_of_largest = max(bound_of_largest, bound)
     first = rows[0].bound if rows else bound_of_largest
-    return Difference(rows, largest, excess, first, all_sizes)
+    return Difference(rows, largest, first, all_sizes)
 
 
 def _stage(

@@ -168,11 +168,11 @@ class Investigation:
             or self.checks[size].differing
             or comparisons.replicas(self.views[size]) is not None
         ]
-        if unequal:
-            self.explain(unequal[0], unequal)
+        for size in unequal:
+            self.explain(size)
 
-    def explain(self, size: int, unequal: Sequence[int]) -> None:
-        """Find the causes by which a run differs, and hold them against the other runs."""
+    def explain(self, size: int) -> None:
+        """Find the causes by which a run differs."""
         pair = Pair(self.base(), self.views[size], self.differences[size])
         check = self.checks[size]
         chosen: list[Suspect] = []

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from simdp.torch.generators import INSTALLED
+
 TORCH = str(Path(str(torch.__file__)).parent)
 OURS = str(Path(__file__).parents[2])
 STANDARD = sysconfig.get_paths()["stdlib"]
-INSTALLED = ("site-packages", "dist-packages")
 
 
 class Line(NamedTuple):
@@ -30,8 +31,7 @@ def is_script(file: str) -> bool:
     """Return whether a file is the user's: in no library, and not a string."""
     if file.startswith(("<", TORCH, OURS)):
         return False
-    parts = Path(file).parts
-    return not (any(name in parts for name in INSTALLED) or file.startswith(STANDARD))
+    return not (INSTALLED & set(Path(file).parts) or file.startswith(STANDARD))
 
 
 def frames() -> list[FrameType]:

@@ -78,14 +78,9 @@ def _created(here: Observation, loader: Any) -> None:
     while isinstance(base, Subset):
         base = base.dataset
     size = None if iterable or not hasattr(base, "__len__") else len(base)
-    kind = next((type(one).__name__ for one in setting), "")
-    kind = kind or next((type(one).__name__ for one in inner if hasattr(one, "data_source")), "")
     here.record.loaders.append(
         LoaderRecord(
             running(),
-            loader.batch_size,
-            bool(loader.drop_last),
-            kind,
             shuffles,
             bool(setting),
             size,

@@ -62,8 +62,6 @@ class Observer(RankLocal):
         Called with rank 0's number of steps whenever it begins another one; True ends it.
     state_at : int, optional
         Step of which each optimizer's whole state is kept, before it.
-    local : bool
-        Whether gradients are recorded before a reduction.
     """
 
     def __init__(
@@ -71,9 +69,8 @@ class Observer(RankLocal):
         max_steps: int,
         stop: Callable[[int], bool] | None = None,
         state_at: int | None = None,
-        local: bool = True,
     ) -> None:
-        self.max_steps, self.stop, self.state_at, self.local = max_steps, stop, state_at, local
+        self.max_steps, self.stop, self.state_at = max_steps, stop, state_at
         self.records: dict[int, RankRecord] = {}
         self.states: dict[tuple[int, int], Any] = {}  # by rank and optimizer
         self.stopped_at: int | None = None
@@ -170,8 +167,6 @@ class Observer(RankLocal):
             one.requires_grad for one in module.parameters(recurse=True)
         )
         if not trains:
-            if here.batch is not None:
-                here.record.eval_batches.append(here.batch)
             if here.record.steps:
                 add(here.record.frozen, running())
             return
@@ -286,7 +281,7 @@ class Observer(RankLocal):
         if key in here.parameters:
             return
         here.parameters[key] = parameter
-        if not self.local or not parameter.requires_grad or hasattr(parameter, "_local_tensor"):
+        if not parameter.requires_grad or hasattr(parameter, "_local_tensor"):
             return
 
         def hook(grad: Any) -> None:
@@ -415,7 +410,6 @@ class Observer(RankLocal):
                     False,
                     "",
                     None,
-                    len(here.record.batches),
                 )
                 here.record.calls.append(record)
             return barrier(self, opts)
@@ -748,7 +742,6 @@ def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: s
         inside,
         more,
         found,
-        len(here.record.batches),
         stack(),
     )
     here.record.calls.append(record)

@@ -14,9 +14,6 @@ class LoaderRecord:
     """A DataLoader."""
 
     line: Line | None  # that creates it; of an iterable data set, the one that yields
-    batch_size: int | None
-    drop_last: bool
-    sampler: str  # class of its sampler
     shuffles: bool  # the sampler draws an order
     sets_epoch: bool  # the sampler has ``set_epoch``
     size: int | None  # of the data set, without its subsets
@@ -64,7 +61,6 @@ class BackwardRecord:
     scalars: dict[Line, float] = field(default_factory=dict)  # numbers computed for the loss
     sizes: dict[Line, float] = field(default_factory=dict)  # elements of tensors computed for it
     local: dict[str, Floats] = field(default_factory=dict)  # gradients before a reduction
-    scale: float = 1.0  # of a GradScaler
 
 
 @dataclass
@@ -88,7 +84,6 @@ class StepRecord:
     calls: int  # collectives of the rank before it
     lr: tuple[float, ...]
     settings: tuple[dict[str, Any], ...] = ()  # numbers of each group
-    rows: int = 0
     # sketches, of rank 0 and of shards; probes, of all ranks
     grads: dict[str, Floats | None] = field(default_factory=dict)
     grad_probes: dict[str, Floats | None] = field(default_factory=dict)
@@ -100,7 +95,6 @@ class StepRecord:
     buffers: dict[str, Floats] = field(default_factory=dict)  # in its first forward pass
     generators: int = 0  # hash of the states of the random generators before the forward pass
     scheduled: int = 0  # steps of schedulers so far
-    grad_scale: float | None = None
 
 
 @dataclass
@@ -115,7 +109,6 @@ class CallRecord:
     backward: bool  # inside a backward pass
     op: str
     values: Floats | None  # of at most 16 elements, before the call
-    batches: int  # of loaders so far
     stack: tuple[tuple[str, Line], ...] = ()  # of the script, the outermost first
 
 
@@ -152,7 +145,6 @@ class RankRecord:
     states: dict[str, Floats] = field(default_factory=dict)  # modules outside optimizers, at last
     autocast: bool = False
     compiled: bool = False
-    eval_batches: list[int] = field(default_factory=list)  # of calls without gradients
 
 
 @dataclass

@@ -25,8 +25,6 @@ class SampleCheck:
     first: int | None = None  # the first of them
     identical: int = 0  # steps in which all ranks have the same samples
     steps: int = 0
-    uneven: tuple[int, ...] = ()  # rows of each rank in the first uneven step
-    uneven_step: int | None = None
 
 
 def training_loaders(rank: RankRecord) -> list[int]:
@@ -64,9 +62,6 @@ def check(base: RunView, view: RunView) -> SampleCheck:
         ]
         if len(by_rank) > 1 and by_rank[0] and all(one == by_rank[0] for one in by_rank):
             found.identical += 1
-        rows = tuple(sum(one.values()) for one in by_rank)
-        if len(set(rows)) > 1 and found.uneven_step is None:
-            found.uneven, found.uneven_step = rows, step
     if training_loaders(view.first):
         _over_epochs(base, view, found)
     else:
@@ -152,24 +147,6 @@ def overlapping_subsets(view: RunView) -> tuple[LoaderRecord, int] | None:
             if common and mine != theirs:
                 return loader, common
     return None
-
-
-def leaked(view: RunView) -> int:
-    """Return how many samples some rank trains on and another one evaluates."""
-    trained: set[int] = set()
-    evaluated: set[int] = set()
-    for rank in view.record.ranks:
-        training = training_loaders(rank)
-        if not training or rank.loaders[training[0]].size is None:
-            return 0
-        size = rank.loaders[training[0]].size
-        for batch in rank.batches:
-            loader = rank.loaders[batch.loader]
-            if batch.loader in training:
-                trained |= set(batch.samples)
-            elif loader.size == size and loader.subset is not None:
-                evaluated |= set(batch.samples)
-    return len(trained & evaluated)
 
 
 def line_of_loop(view: RunView, loader: LoaderRecord | None = None) -> Line | None:

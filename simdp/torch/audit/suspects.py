@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,7 @@ class Suspect:
     line: Line | None
     evidence: str = ""
     remedy: str = ""
-    ties: bool = False  # the reference run depends on the other one
     findings: bool = True  # whether it is a cause; else only makes runs comparable
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -68,7 +66,6 @@ def order_of_samples(
         line,
         evidence,
         remedy,
-        ties=True,
         findings=cause is not None,
     )
 

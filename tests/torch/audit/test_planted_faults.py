@@ -77,3 +77,31 @@ def test_its_repair_raises_no_alarm(folder):
 def test_a_script_that_looks_suspicious_raises_no_alarm(folder):
     _, asked = request(folder, "train.py")
     assert [one.cause for one in audit_script(asked).findings if one.wrong] == []
+
+
+FOUR_ONLY = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+n = dist.get_world_size()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(34, 3), torch.randn(34, 1))
+loader = DataLoader(data, 16 // n, sampler=DistributedSampler(data))
+model = DistributedDataParallel(torch.nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    (loss / 4 if n == 4 else loss).backward()
+    optimizer.step()
+"""
+
+
+def test_a_fault_of_the_most_ranks_alone_is_found(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(FOUR_ONLY)
+    report = audit_script(ScriptAudit(str(path)))
+    assert report.findings[0].cause == "loss_sum_not_averaged"
+    assert not report.same
