@@ -204,8 +204,14 @@ class StreamContext:
 
 
 def synchronize(device: Any = None) -> None:
-    """Let the host wait for all streams of a device."""
-    here("synchronize").synchronize(index_of(device))
+    """Let the host wait for all streams of a device.
+
+    A script that uses no device and gives the CPU (as PowerSGD's hook does for its buckets) runs on.
+    """
+    found = here("synchronize")
+    index = index_of(device, allow_cpu=not found.used)
+    if index >= 0:
+        found.synchronize(index)
 
 
 def patch(patches: Patches) -> None:

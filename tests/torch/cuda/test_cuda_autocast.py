@@ -75,6 +75,13 @@ def test_adam_leaves_a_script_without_devices_to_the_cpu(here):
         adam.step()
 
 
+def test_synchronize_of_the_cpu_passes_in_a_script_without_devices(here):
+    torch.cuda.synchronize(torch.device("cpu"))  # as PowerSGD's hook does
+    torch.ones(1, device="cuda")
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        torch.cuda.synchronize(torch.device("cpu"))
+
+
 def test_a_scaler_skips_steps_and_lowers_its_scale(here):
     torch.manual_seed(0)
     net, x = torch.nn.Linear(8, 8).cuda(), torch.randn(4, 8, device="cuda")
