@@ -206,7 +206,7 @@ class StreamContext:
 def synchronize(device: Any = None) -> None:
     """Let the host wait for all streams of a device.
 
-    A script that uses no device and gives the CPU (as PowerSGD's hook does for its buckets) runs on.
+    A script without devices may give the CPU, as PowerSGD's hook does for its buckets.
     """
     found = here("synchronize")
     index = index_of(device, allow_cpu=not found.used)
