@@ -107,13 +107,13 @@ def _points(
 
 def _no_numbers(scenario: Scenario) -> str:
     """Explain why there are no numbers, and how to get them."""
-    said = "false: without numbers there is nothing to compare; "
+    reason = "false: without numbers there is nothing to compare; "
     workload = scenario.workload
     if workload.model.timed or workload.model.recorded:
-        return f"{said}the model {workload.model.kind} has times only; use a model with layers."
+        return f"{reason}the model {workload.model.kind} has times only; use a model with layers."
     if workload.dataset.kind == "none":
-        return f"{said}add a dataset."
-    return f"{said}--set numerics=true computes them, if the model is small enough."
+        return f"{reason}add a dataset."
+    return f"{reason}--set numerics=true computes them, if the model is small enough."
 
 
 def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
@@ -145,8 +145,8 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
     try:
         return changed(raw, [changes], scenario.base)
     except ScenarioError as error:
-        said = [f"{file}: --ranks {n}: {line}" for line in error.problems]
-        raise ScenarioError(said) from None
+        problems = [f"{file}: --ranks {n}: {line}" for line in error.problems]
+        raise ScenarioError(problems) from None
 
 
 def _exists(one: Raw, n: int) -> bool:

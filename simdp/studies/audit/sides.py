@@ -117,7 +117,7 @@ def nudge_by(eps: float, seed: int) -> Nudge:
     return nudge
 
 
-def num_compared(scenario: Scenario, asked: int | None) -> int:
+def num_compared(scenario: Scenario, given: int | None) -> int:
     """Number of steps to compare.
 
     At least one of each size that comes early, one behind each fault, and a whole period of the
@@ -125,8 +125,8 @@ def num_compared(scenario: Scenario, asked: int | None) -> int:
     """
     n, workload, strategy = scenario.cluster.world_size, scenario.workload, scenario.strategy
     num_steps = workload.num_steps(n, scenario.base)
-    if asked is not None:
-        return min(asked, num_steps)
+    if given is not None:
+        return min(given, num_steps)
     shapes = workload.model.known_shapes()
     flops = 3 * forward_flops(workload.graph, shapes).total * workload.samples_per_step(n)
     affordable = min(int(MAX_FLOPS / max(flops, 1.0)), MAX_STEPS)

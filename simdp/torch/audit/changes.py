@@ -14,19 +14,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import DataLoader, Subset, dataloader
-from torch.utils.data._utils import fetch as fetching
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.loaders import has_epoch, samplers
 from simdp.torch.audit.observation import mine, unobserved
 from simdp.torch.audit.observer import inner_optimizer
 from simdp.torch.audit.sketches import values
@@ -54,7 +50,8 @@ def _rank() -> Rank:
     return rank
 
 
-def _together() -> bool:
+def several_ranks() -> bool:
+    """Return whether the script runs on several ranks, in a process group."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -168,7 +165,7 @@ class AveragedAtStep(Change):
         from simdp.torch.audit.observer import _name
 
         here = mine()
-        if here is None or not _together() or here.stepping:
+        if here is None or not several_ranks() or here.stepping:
             return
         count = dist.get_world_size()
         with unobserved(), torch.no_grad():
@@ -342,7 +339,7 @@ class BroadcastWeights(FirstCall):
     """Gives every rank the parameters and buffers of rank 0."""
 
     def act(self, module: Any) -> None:
-        if not _together():
+        if not several_ranks():
             return
         for tensor in (*module.parameters(), *module.buffers()):
             if not hasattr(tensor, "_local_tensor") and tensor.is_floating_point():
@@ -410,7 +407,7 @@ class AveragedBuffers(Change):
 
 
 def _averaged(module: Any) -> None:
-    if not _together():
+    if not several_ranks():
         return
     with unobserved(), torch.no_grad():
         for buffer in module.buffers():
@@ -444,7 +441,7 @@ def _without_optimizer(here: Any, module: Any) -> bool:
 
 
 def _from_rank_0(module: Any) -> None:
-    if not _together():
+    if not several_ranks():
         return
     with unobserved(), torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
@@ -471,433 +468,6 @@ def _with_option(**options: Any) -> Callable[[Any], Any]:
         return __init__
 
     return around
-
-
-class EpochsSet(Change):
-    """Calls ``set_epoch`` of samplers with the number of the iteration."""
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(DataLoader, "__iter__", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def __iter__(loader: Any) -> Any:  # noqa: N807
-            here = mine()
-            if here is not None:
-                number = here.iterations.get(here.loaders.get(id(loader), -1), 0)
-                for one in (*samplers(loader), loader.dataset):
-                    if hasattr(one, "set_epoch"):
-                        one.set_epoch(number)
-                    elif has_epoch(one):
-                        one.epoch = number
-            return original(loader)
-
-        return __iter__
-
-
-# Layers -------------------------------------------------------------------------------------------
-
-
-class FrozenBatchNorm(Change):
-    """Normalises by the running statistics in place of those of the batch."""
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "batch_norm", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def batch_norm(
-            input: Any,
-            running_mean: Any,
-            running_var: Any,
-            weight: Any = None,
-            bias: Any = None,
-            training: bool = False,
-            momentum: float = 0.1,
-            eps: float = 1e-5,
-        ) -> Any:
-            if running_mean is None:
-                running_mean = input.new_zeros(input.shape[1])
-                running_var = input.new_ones(input.shape[1])
-            return original(input, running_mean, running_var, weight, bias, False, momentum, eps)
-
-        return batch_norm
-
-
-class _Summed(torch.autograd.Function):
-    """Sum over ranks; so is its gradient, of a loss that is the mean over ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any) -> Any:
-        found = tensor.contiguous().clone()
-        dist.all_reduce(found)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        found = grads[0].contiguous().clone()
-        with unobserved():
-            dist.all_reduce(found)
-        return found
-
-
-class SyncedBatchNorm(Change):
-    """Normalises by the statistics of all ranks' batches."""
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "batch_norm", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def batch_norm(
-            input: Any,
-            running_mean: Any,
-            running_var: Any,
-            weight: Any = None,
-            bias: Any = None,
-            training: bool = False,
-            momentum: float = 0.1,
-            eps: float = 1e-5,
-        ) -> Any:
-            if not training or not _together():
-                return original(
-                    input, running_mean, running_var, weight, bias, training, momentum, eps
-                )
-            axes = [axis for axis in range(input.ndim) if axis != 1]
-            shape = [1, -1, *([1] * (input.ndim - 2))]
-            with unobserved():
-                number = torch.tensor(float(input.numel() // input.shape[1]), dtype=input.dtype)
-                dist.all_reduce(number)
-                count = float(number)
-                mean = _Summed.apply(input.sum(axes)) / count
-                centred = input - mean.view(shape)
-                var = _Summed.apply(centred.pow(2).sum(axes)) / count
-            if running_mean is not None:
-                with torch.no_grad():
-                    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-                    running_var.lerp_((var * count / (count - 1)).to(running_var.dtype), momentum)
-            out = centred * (var + eps).rsqrt().view(shape)
-            if weight is not None:
-                out = out * weight.view(shape) + bias.view(shape)
-            return out
-
-        return batch_norm
-
-
-class TiedDropout(Change):
-    """Draws each sample's dropout by its index and the step, on whichever rank it is."""
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "dropout", self._dropout)
-        patches.wrap(functional, "scaled_dot_product_attention", _without_attention_dropout)
-
-    def _dropout(self, original: Any) -> Any:
-        def dropout(
-            input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
-        ) -> Any:
-            here = mine()
-            if here is None or not training or p == 0:
-                return original(input, p, training, inplace)
-            samples = _samples(here)
-            if len(samples) != input.shape[0]:
-                return input
-            mask = torch.empty(input.shape, dtype=input.dtype)
-            place = here.next_draw()
-            for row, sample in enumerate(samples):
-                drawn = torch.Generator().manual_seed(
-                    (sample * 1_000_003 + here.step * 7919 + place) % 2**62
-                )
-                mask[row] = torch.rand(input.shape[1:], generator=drawn) >= p
-            return input * mask.to(input.device) / (1 - p)
-
-        return dropout
-
-
-def _samples(here: Any) -> tuple[int, ...]:
-    if here.batch is not None:
-        return tuple(here.record.batches[here.batch].samples)
-    return tuple(here.rows)
-
-
-class NoDropout(Change):
-    """Drops nothing."""
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "dropout", lambda original: lambda input, *_, **__: input)
-        patches.wrap(functional, "scaled_dot_product_attention", _without_attention_dropout)
-
-
-def _without_attention_dropout(original: Any) -> Any:
-    def scaled_dot_product_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-    return scaled_dot_product_attention
-
-
-class TiedDraws(Change):
-    """Draws random numbers of a step by sample, where they have a row for each sample."""
-
-    NAMES = ("randn", "rand", "bernoulli", "normal", "randint")
-
-    def patch(self, patches: Patches) -> None:
-        for name in self.NAMES:
-            patches.wrap(torch, name, self._around)
-
-    def _around(self, original: Any) -> Any:
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            here = mine()
-            if here is None or here.batch is None or running() is None:
-                return original(*args, **kwargs)
-            if not torch.is_grad_enabled():
-                return original(*args, **kwargs)
-            samples = _samples(here)
-            found = original(*args, **kwargs)
-            if not isinstance(found, torch.Tensor) or not found.ndim:
-                return found
-            if found.shape[0] != len(samples):
-                return found
-            place, rows = here.next_draw(), []
-            for sample in samples:
-                drawn = torch.Generator().manual_seed(
-                    (sample * 1_000_003 + here.step * 7919 + place) % 2**62
-                )
-                rows.append(original(*args, **{**kwargs, "generator": drawn})[:1])
-            return torch.cat(rows)
-
-        return draw
-
-
-# Data ---------------------------------------------------------------------------------------------
-
-
-class GivenIndices(Change):
-    """Loads given samples: ``indices`` by rank, loader and number of its batch."""
-
-    def __init__(self, indices: Mapping[tuple[int, int, int], Sequence[int]]) -> None:
-        self.indices = dict(indices)
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._around)
-
-    def _around(self, original: Any) -> Any:
-        change = self
-
-        def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            rank, here = current(), mine()
-            if rank is None or here is None or here.loading is None:
-                return original(self, possibly_batched_index)
-            given = change.indices.get((rank.rank, *here.loading))
-            if given is None:
-                return original(self, possibly_batched_index)
-            here.fetched = tuple(given)
-            before, dataset = self.dataset, self.dataset
-            while isinstance(dataset, Subset):
-                dataset = dataset.dataset
-            self.dataset = dataset
-            try:
-                index = list(given) if isinstance(possibly_batched_index, list) else given[0]
-                return original(self, index)
-            finally:
-                self.dataset = before
-
-        return fetch
-
-
-class GivenBatches(Change):
-    """Returns given batches of loaders without indices: by rank, loader and number."""
-
-    def __init__(self, batches: Mapping[tuple[int, int, int], Any]) -> None:
-        self.batches = dict(batches)
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around)
-
-    def _around(self, original: Any) -> Any:
-        change = self
-
-        def __next__(self: Any) -> Any:  # noqa: N807
-            rank, here = current(), mine()
-            found = original(self)
-            if rank is None or here is None or here.loading is None:
-                return found
-            return change.batches.get((rank.rank, *here.loading), found)
-
-        return __next__
-
-
-class GivenDraws(Change):
-    """Returns given random integers where the script draws its batches: by rank and number."""
-
-    def __init__(self, draws: Mapping[tuple[int, int], Any]) -> None:
-        self.draws = dict(draws)
-
-    def begin(self, rank: Rank) -> None:
-        rank.state["integer draws"] = 0
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(torch, "randint", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def randint(*args: Any, **kwargs: Any) -> Any:
-            found, rank = original(*args, **kwargs), current()
-            if rank is None or running() is None:
-                return found
-            number = rank.state["integer draws"]
-            rank.state["integer draws"] = number + 1
-            return self.draws.get((rank.rank, number), found)
-
-        return randint
-
-
-class GivenRows(ByMode):
-    """Takes given rows where the script indexes tensors by its batch: by rank and backward pass.
-
-    The indices are the observed samples, also where none are given: then it only records. A mode is
-    needed, since a method of tensors cannot be replaced.
-    """
-
-    def __init__(
-        self, rows: Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]] | None = None
-    ) -> None:
-        super().__init__()
-        self.rows = dict(rows or {})
-
-    def mode(self, rank: Rank) -> TorchFunctionMode:
-        return _Rows(self.rows)
-
-
-class _Rows(TorchFunctionMode):
-    def __init__(self, rows: dict[tuple[int, int], tuple[Sequence[int], Sequence[int]]]) -> None:
-        super().__init__()
-        self.rows = rows
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__getitem__ and directly() is not None:
-            args = (args[0], self._index(args[1]))
-        return func(*args, **(kwargs or {}))
-
-    def _index(self, index: Any) -> Any:
-        rank, here = current(), mine()
-        if not isinstance(index, torch.Tensor) or index.ndim != 1 or index.dtype != torch.int64:
-            return index
-        if rank is None or here is None:
-            return index
-        with torch._C.DisableTorchFunction():
-            listed = values(index).astype(int).tolist()
-            before, after = self.rows.get((rank.rank, len(here.record.backwards)), ((), ()))
-            if before and list(before) == listed:
-                listed = list(after)
-                index = torch.tensor(listed, dtype=torch.int64)
-        here.index = tuple(listed)
-        return index
-
-
-class IntegerDraws(Change):
-    """Records the random integers that the script draws; ``found`` by rank and number."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[int, int], Any] = {}
-
-    def begin(self, rank: Rank) -> None:
-        rank.state["recorded draws"] = 0
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(torch, "randint", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def randint(*args: Any, **kwargs: Any) -> Any:
-            found, rank = original(*args, **kwargs), current()
-            if rank is not None and running() is not None:
-                number = rank.state["recorded draws"]
-                rank.state["recorded draws"] = number + 1
-                self.found[rank.rank, number] = found.clone()
-            return found
-
-        return randint
-
-
-class KeptBatches(Change):
-    """Keeps the batches of loaders; ``found`` by rank, loader and number."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[int, int, int], Any] = {}
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around)
-
-    def _around(self, original: Any) -> Any:
-        change = self
-
-        def __next__(self: Any) -> Any:  # noqa: N807
-            found, rank, here = original(self), current(), mine()
-            if rank is not None and here is not None and here.loading is not None:
-                change.found[(rank.rank, *here.loading)] = found
-            return found
-
-        return __next__
-
-
-class WholeSlices(ByMode):
-    """Gives every rank all rows where it takes every n-th one of a tensor without gradients."""
-
-    def mode(self, rank: Rank) -> TorchFunctionMode:
-        return _Slices(rank.runtime.cluster.world_size)
-
-
-class _Slices(TorchFunctionMode):
-    def __init__(self, world_size: int) -> None:
-        super().__init__()
-        self.world_size = world_size
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__getitem__ and not torch.is_grad_enabled():
-            index = args[1]
-            if isinstance(index, slice) and index.step == self.world_size > 1:
-                args = (args[0], slice(None))
-        return func(*args, **(kwargs or {}))
-
-
-class WholeEvaluation(Change):
-    """Gives every rank all samples of loaders that do not train, one in each batch."""
-
-    def __init__(self, samples: Mapping[int, Sequence[int]]) -> None:
-        self.samples = {loader: list(given) for loader, given in samples.items()}
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(DataLoader, "__iter__", self._iterate)
-        patches.wrap(DataLoader, "__len__", self._length)
-
-    def _given(self, loader: Any) -> list[int] | None:
-        here = mine()
-        return None if here is None else self.samples.get(here.loaders.get(id(loader), -1))
-
-    def _iterate(self, original: Any) -> Any:
-        def __iter__(loader: Any) -> Any:  # noqa: N807
-            given = self._given(loader)
-            if given is None:
-                return original(loader)
-            dataset = loader.dataset
-            while isinstance(dataset, Subset):
-                dataset = dataset.dataset
-            with unobserved():
-                whole: Any = DataLoader(
-                    dataset, batch_size=1, sampler=given, collate_fn=loader.collate_fn
-                )
-            return original(whole)
-
-        return __iter__
-
-    def _length(self, original: Any) -> Any:
-        def __len__(loader: Any) -> int:  # noqa: N807
-            given = self._given(loader)
-            return int(original(loader)) if given is None else len(given)
-
-        return __len__
 
 
 # Resuming -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 from simdp.errors import ScenarioError
 from simdp.results.audit import Experiment, Finding, TensorRow
 from simdp.torch.audit import changes as ch
-from simdp.torch.audit import comparisons, samples, suspects
+from simdp.torch.audit import comparisons, data_changes, samples, suspects
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.lines import Line, assigned
 from simdp.torch.audit.records import CallRecord, RunRecord
@@ -218,18 +218,18 @@ class Investigation:
             return found
         sizes = pair.view.world_size, pair.base.world_size
         if pair.view.first.loaders:
-            kept = ch.KeptBatches()
+            kept = data_changes.KeptBatches()
             run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
             (record,) = self.runner.run([run])
             return samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
-        rows = [self.changed(size, [ch.GivenRows()]) for size in sizes]
+        rows = [self.changed(size, [data_changes.GivenRows()]) for size in sizes]
         view, base = (RunView(record) for record in self.runner.run(rows))
         indexed = [one.first.backwards and one.first.backwards[0].indexed for one in (view, base)]
         if all(indexed):
             return samples.tied(view, base)
         if not pair.view.first.index_draws:
             return None
-        draws = [ch.IntegerDraws() for _ in sizes]
+        draws = [data_changes.IntegerDraws() for _ in sizes]
         runs = [
             self.changed(size, [one], keep={"found": _found_by(one)})
             for size, one in zip(sizes, draws, strict=True)
@@ -361,7 +361,7 @@ class Investigation:
         if found is None:
             return
         loader, epoch, count = found
-        (record,) = self.runner.run([self.changed(size, [ch.EpochsSet()])])
+        (record,) = self.runner.run([self.changed(size, [data_changes.EpochsSet()])])
         again = None if record.error else samples.repeated_order(RunView(record))
         if again is not None or record.error:
             return
@@ -408,7 +408,7 @@ class Investigation:
                         if batch.loader == number:
                             given.setdefault(number, set()).update(batch.samples)
         listed = {number: sorted(found) for number, found in given.items()}
-        whole = ch.WholeEvaluation(listed) if given else ch.WholeSlices()
+        whole = data_changes.WholeEvaluation(listed) if given else data_changes.WholeSlices()
         how = "all samples in batches of one" if given else "all samples"
         runs = [self.changed(one, [whole]) for one in (base.world_size, size)]
         records = self.runner.run(runs)
@@ -443,7 +443,7 @@ class Investigation:
         return True
 
 
-def _found_by(change: ch.IntegerDraws) -> Callable[[], Any]:
+def _found_by(change: data_changes.IntegerDraws) -> Callable[[], Any]:
     return lambda: change.found
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from simdp.errors import ScenarioError
-from simdp.results.audit import Experiment, Finding
+from simdp.results.audit import Cause, Experiment, Finding
 from simdp.torch.audit import changes as ch
-from simdp.torch.audit import samples
+from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
 from simdp.torch.audit.lines import Line, last_of_block
 from simdp.torch.audit.runs import Run
+from simdp.torch.audit.suspects import Suspect
 
 CHECKPOINT = "{checkpoint}"
 """Stands for the path in arguments."""
@@ -31,16 +32,6 @@ class Resumed:
     same: bool
     step: int | None  # first that differs, from 1
     text: str
-
-
-@dataclass
-class _Suspect:
-    cause: str
-    change: str
-    changes: list[ch.Change]
-    line: Line | None
-    evidence: str
-    remedy: str
 
 
 class Resuming:
@@ -168,7 +159,7 @@ class Resuming:
                 "went on"
             )
             return Resumed(True, None, text)
-        chosen: list[_Suspect] = []
+        chosen: list[Suspect] = []
         current, now = difference, other
         for _ in range(5):
             if current.same and self._moved(view, now, done) is None:
@@ -176,7 +167,7 @@ class Resuming:
             for suspect in self._suspects(view, now, done, folder):
                 if any(one.change == suspect.change for one in chosen):
                     continue
-                parts = [change for one in (*chosen, suspect) for change in one.changes]
+                parts = [change for one in (*chosen, suspect) for change in one.changes()[1]]
                 (record,) = inquiry.runner.run([self._resumed(self.sizes[1], path, steps, parts)])
                 if record.error:
                     continue
@@ -219,7 +210,7 @@ class Resuming:
                 return step + 1
         return None
 
-    def _record(self, suspect: _Suspect, before: Difference, after: Difference) -> None:
+    def _record(self, suspect: Suspect, before: Difference, after: Difference) -> None:
         row = before.first
         sizes = (before.size, after.size) if row is None else (row.size, after.of(row))
         bound = after.bound if row is None else row.bound
@@ -227,9 +218,7 @@ class Resuming:
             Experiment(suspect.cause, suspect.change, *sizes, bound)
         )
 
-    def _named(
-        self, suspect: _Suspect, before: Difference, after: Difference, step: int
-    ) -> Finding:
+    def _named(self, suspect: Suspect, before: Difference, after: Difference, step: int) -> Finding:
         row = before.first
         proof = f"{suspect.change}, the resumed run agrees to {after.size:.0e}"
         return finding(
@@ -246,8 +235,8 @@ class Resuming:
 
     # Suspects -------------------------------------------------------------------------------------
 
-    def _suspects(self, view: RunView, other: RunView, done: int, folder: Path) -> list[_Suspect]:
-        found: list[_Suspect] = []
+    def _suspects(self, view: RunView, other: RunView, done: int, folder: Path) -> list[Suspect]:
+        found: list[Suspect] = []
         moved = self._moved(view, other, done)
         if moved is not None:
             found += self._sampler(view, other, moved, folder)
@@ -257,7 +246,7 @@ class Resuming:
         found += _generators(view, other, done, states)
         return found
 
-    def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[_Suspect]:
+    def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[Suspect]:
         tied = samples.tied(view, other)
         changes: list[ch.Change] = []
         if tied is not None:
@@ -278,7 +267,7 @@ class Resuming:
         if epoch is not None and loads:
             line = last_of_block(loads[-1])
         return [
-            _Suspect(
+            _suspect(
                 "resume_sampler_position",
                 "given the samples of the run that went on",
                 changes,
@@ -290,7 +279,7 @@ class Resuming:
 
     def _contents(self, view: RunView, other: RunView, folder: Path) -> list[ch.Change]:
         """Keep the batches of a loader without indices, and give them to the resumed run."""
-        kept = ch.KeptBatches()
+        kept = data_changes.KeptBatches()
         run = self._run(
             self.sizes[0],
             folder / "kept",
@@ -301,6 +290,18 @@ class Resuming:
         (record,) = self.investigation.runner.run([run])
         found = samples.tied_batches(view, other, record.extra.get("batches", {}))
         return [] if found is None else [found]
+
+
+def _suspect(
+    cause: Cause,
+    change: str,
+    changes: Sequence[ch.Change],
+    line: Line | None,
+    evidence: str,
+    remedy: str,
+) -> Suspect:
+    """Return a suspect of the resumed run; the one that went on stays as it is."""
+    return Suspect(cause, False, change, lambda: ([], changes), line, evidence, remedy)
 
 
 def _begins(view: RunView) -> str:
@@ -347,7 +348,7 @@ def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, s
 
 def _optimizers(
     view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
-) -> list[_Suspect]:
+) -> list[Suspect]:
     place = view.place((0, done))
     if place is None or not other.first.steps or not states:
         return []
@@ -359,7 +360,7 @@ def _optimizers(
         return []
     line, how = _missing(other, view, "optimizer")
     return [
-        _Suspect(
+        _suspect(
             "resume_optimizer_state",
             "with the optimizer's state restored",
             [ch.RestoredOptimizers(states)],
@@ -370,7 +371,7 @@ def _optimizers(
     ]
 
 
-def _rates(view: RunView, other: RunView, done: int) -> list[_Suspect]:
+def _rates(view: RunView, other: RunView, done: int) -> list[Suspect]:
     rates = {
         (key[0], key[1] - done): view.first.steps[place].settings
         for place, key in enumerate(view.keys)
@@ -388,7 +389,7 @@ def _rates(view: RunView, other: RunView, done: int) -> list[_Suspect]:
     step = wrong[0]
     rate = _lr(rates[step.optimizer, step.number])
     return [
-        _Suspect(
+        _suspect(
             "resume_optimizer_state",
             "with the learning rates of the run that went on",
             [ch.ImposedRates(rates)],
@@ -406,7 +407,7 @@ def _lr(settings: Sequence[dict[str, Any]]) -> list[float]:
 
 def _generators(
     view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
-) -> list[_Suspect]:
+) -> list[Suspect]:
     place = view.place((0, done))
     if place is None or not other.first.steps or not states:
         return []
@@ -416,7 +417,7 @@ def _generators(
         return []
     line, _ = _missing(other, view, "generators")
     return [
-        _Suspect(
+        _suspect(
             "resume_optimizer_state",
             "with the random generators restored",
             [ch.RestoredGenerators(states)],

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from simdp.torch.audit.changes import Change, GivenBatches, GivenDraws, GivenIndices, GivenRows
+from simdp.torch.audit.changes import Change
 from simdp.torch.audit.comparisons import RunView
+from simdp.torch.audit.data_changes import GivenBatches, GivenDraws, GivenIndices, GivenRows
 from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import BatchRecord, LoaderRecord, RankRecord
 

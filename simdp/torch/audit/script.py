@@ -209,7 +209,7 @@ def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> s
             ]
         )
     template = str(request.batch_arg)
-    told = []
+    given = []
     for size, run in runs.items():
         text = template.format(per_rank=total // size, global_batch=total, ranks=size)
         if ENVIRONMENT.match(text):
@@ -217,8 +217,8 @@ def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> s
             runs[size] = replace(run, environ=((name, value),))
         else:
             runs[size] = replace(run, arguments=(*run.arguments, *shlex.split(text)))
-        told.append(f"{text} on {size}")
-    return f"a step has {total} samples: {', '.join(told)}"
+        given.append(f"{text} on {size}")
+    return f"a step has {total} samples: {', '.join(given)}"
 
 
 # Report -------------------------------------------------------------------------------------------
@@ -286,8 +286,8 @@ def _notes(inquiry: Investigation) -> list[str]:
         found.append("float64: parameters, data and autocast were lifted")
     counts = {view.world_size: sum(view.samples(0).values()) for view in views}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} on {size}" for size, count in sorted(counts.items()))
-        found.append(f"samples of a step depend on the number of ranks: {told}; see --batch-arg")
+        listed = ", ".join(f"{count} on {size}" for size, count in sorted(counts.items()))
+        found.append(f"samples of a step depend on the number of ranks: {listed}; see --batch-arg")
     elif counts and not any("a step has" in note for note in found):
         found.append("the script gives all numbers of ranks the same global batch")
     found.append(f"{inquiry.runner.count} runs took {inquiry.runner.seconds:.0f} s of CPU time")

@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.results.audit import Cause, LegitimateCause
 from simdp.torch.audit import changes as ch
-from simdp.torch.audit import comparisons, samples
+from simdp.torch.audit import comparisons, layer_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
 from simdp.torch.audit.lines import Line, assigned, computed, computes, rate_line
 from simdp.torch.audit.sketches import norm
@@ -138,7 +138,7 @@ def layers(pair: Pair) -> list[Suspect]:
         }
         synced = micro == {1}
         change = "statistics of all ranks" if synced else "statistics frozen"
-        kind = ch.SyncedBatchNorm if synced else ch.FrozenBatchNorm
+        kind = layer_changes.SyncedBatchNorm if synced else layer_changes.FrozenBatchNorm
         found.append(
             Suspect(
                 "batchnorm_local_statistics",
@@ -156,7 +156,7 @@ def layers(pair: Pair) -> list[Suspect]:
                 "dropout_streams",
                 True,
                 "with dropout drawn by sample",
-                lambda: ([ch.TiedDropout()], [ch.TiedDropout()]),
+                lambda: ([layer_changes.TiedDropout()], [layer_changes.TiedDropout()]),
                 first.dropouts[0],
                 "each rank draws its own dropout",
             )
@@ -166,7 +166,7 @@ def layers(pair: Pair) -> list[Suspect]:
                 "dropout_streams",
                 True,
                 "without dropout",
-                lambda: ([ch.NoDropout()], [ch.NoDropout()]),
+                lambda: ([layer_changes.NoDropout()], [layer_changes.NoDropout()]),
                 first.dropouts[0],
                 "each rank draws its own dropout",
             )
@@ -177,7 +177,7 @@ def layers(pair: Pair) -> list[Suspect]:
                 "dropout_streams",
                 True,
                 "with random numbers drawn by sample",
-                lambda: ([ch.TiedDraws()], [ch.TiedDraws()]),
+                lambda: ([layer_changes.TiedDraws()], [layer_changes.TiedDraws()]),
                 first.draws[0],
                 "each rank draws its own random numbers",
             )

@@ -1,0 +1,265 @@
+"""Changes of the samples that ranks load: given batches, indices and draws, or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, Subset, dataloader
+from torch.utils.data._utils import fetch as fetching
+
+from simdp.torch.audit.changes import ByMode, Change
+from simdp.torch.audit.lines import directly, running
+from simdp.torch.audit.loaders import has_epoch, samplers
+from simdp.torch.audit.observation import mine, unobserved
+from simdp.torch.audit.sketches import values
+from simdp.torch.cuda.machine import Patches
+from simdp.torch.ranks import Rank, current
+
+
+class EpochsSet(Change):
+    """Calls ``set_epoch`` of samplers with the number of the iteration."""
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(DataLoader, "__iter__", self._around)
+
+    def _around(self, original: Any) -> Any:
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            here = mine()
+            if here is not None:
+                number = here.iterations.get(here.loaders.get(id(loader), -1), 0)
+                for one in (*samplers(loader), loader.dataset):
+                    if hasattr(one, "set_epoch"):
+                        one.set_epoch(number)
+                    elif has_epoch(one):
+                        one.epoch = number
+            return original(loader)
+
+        return __iter__
+
+
+class GivenIndices(Change):
+    """Loads given samples: ``indices`` by rank, loader and number of its batch."""
+
+    def __init__(self, indices: Mapping[tuple[int, int, int], Sequence[int]]) -> None:
+        self.indices = dict(indices)
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._around)
+
+    def _around(self, original: Any) -> Any:
+        change = self
+
+        def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            rank, here = current(), mine()
+            if rank is None or here is None or here.loading is None:
+                return original(self, possibly_batched_index)
+            given = change.indices.get((rank.rank, *here.loading))
+            if given is None:
+                return original(self, possibly_batched_index)
+            here.fetched = tuple(given)
+            before, dataset = self.dataset, self.dataset
+            while isinstance(dataset, Subset):
+                dataset = dataset.dataset
+            self.dataset = dataset
+            try:
+                index = list(given) if isinstance(possibly_batched_index, list) else given[0]
+                return original(self, index)
+            finally:
+                self.dataset = before
+
+        return fetch
+
+
+class GivenBatches(Change):
+    """Returns given batches of loaders without indices: by rank, loader and number."""
+
+    def __init__(self, batches: Mapping[tuple[int, int, int], Any]) -> None:
+        self.batches = dict(batches)
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around)
+
+    def _around(self, original: Any) -> Any:
+        change = self
+
+        def __next__(self: Any) -> Any:  # noqa: N807
+            rank, here = current(), mine()
+            found = original(self)
+            if rank is None or here is None or here.loading is None:
+                return found
+            return change.batches.get((rank.rank, *here.loading), found)
+
+        return __next__
+
+
+class GivenDraws(Change):
+    """Returns given random integers where the script draws its batches: by rank and number."""
+
+    def __init__(self, draws: Mapping[tuple[int, int], Any]) -> None:
+        self.draws = dict(draws)
+
+    def begin(self, rank: Rank) -> None:
+        rank.state["integer draws"] = 0
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(torch, "randint", self._around)
+
+    def _around(self, original: Any) -> Any:
+        def randint(*args: Any, **kwargs: Any) -> Any:
+            found, rank = original(*args, **kwargs), current()
+            if rank is None or running() is None:
+                return found
+            number = rank.state["integer draws"]
+            rank.state["integer draws"] = number + 1
+            return self.draws.get((rank.rank, number), found)
+
+        return randint
+
+
+class GivenRows(ByMode):
+    """Takes given rows where the script indexes tensors by its batch: by rank and backward pass.
+
+    The indices are the observed samples, also where none are given: then it only records. A mode is
+    needed, since a method of tensors cannot be replaced.
+    """
+
+    def __init__(
+        self, rows: Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]] | None = None
+    ) -> None:
+        super().__init__()
+        self.rows = dict(rows or {})
+
+    def mode(self, rank: Rank) -> TorchFunctionMode:
+        return _Rows(self.rows)
+
+
+class _Rows(TorchFunctionMode):
+    def __init__(self, rows: dict[tuple[int, int], tuple[Sequence[int], Sequence[int]]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ and directly() is not None:
+            args = (args[0], self._index(args[1]))
+        return func(*args, **(kwargs or {}))
+
+    def _index(self, index: Any) -> Any:
+        rank, here = current(), mine()
+        if not isinstance(index, torch.Tensor) or index.ndim != 1 or index.dtype != torch.int64:
+            return index
+        if rank is None or here is None:
+            return index
+        with torch._C.DisableTorchFunction():
+            listed = values(index).astype(int).tolist()
+            before, after = self.rows.get((rank.rank, len(here.record.backwards)), ((), ()))
+            if before and list(before) == listed:
+                listed = list(after)
+                index = torch.tensor(listed, dtype=torch.int64)
+        here.index = tuple(listed)
+        return index
+
+
+class IntegerDraws(Change):
+    """Records the random integers that the script draws; ``found`` by rank and number."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], Any] = {}
+
+    def begin(self, rank: Rank) -> None:
+        rank.state["recorded draws"] = 0
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(torch, "randint", self._around)
+
+    def _around(self, original: Any) -> Any:
+        def randint(*args: Any, **kwargs: Any) -> Any:
+            found, rank = original(*args, **kwargs), current()
+            if rank is not None and running() is not None:
+                number = rank.state["recorded draws"]
+                rank.state["recorded draws"] = number + 1
+                self.found[rank.rank, number] = found.clone()
+            return found
+
+        return randint
+
+
+class KeptBatches(Change):
+    """Keeps the batches of loaders; ``found`` by rank, loader and number."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int, int], Any] = {}
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around)
+
+    def _around(self, original: Any) -> Any:
+        change = self
+
+        def __next__(self: Any) -> Any:  # noqa: N807
+            found, rank, here = original(self), current(), mine()
+            if rank is not None and here is not None and here.loading is not None:
+                change.found[(rank.rank, *here.loading)] = found
+            return found
+
+        return __next__
+
+
+class WholeSlices(ByMode):
+    """Gives every rank all rows where it takes every n-th one of a tensor without gradients."""
+
+    def mode(self, rank: Rank) -> TorchFunctionMode:
+        return _Slices(rank.runtime.cluster.world_size)
+
+
+class _Slices(TorchFunctionMode):
+    def __init__(self, world_size: int) -> None:
+        super().__init__()
+        self.world_size = world_size
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ and not torch.is_grad_enabled():
+            index = args[1]
+            if isinstance(index, slice) and index.step == self.world_size > 1:
+                args = (args[0], slice(None))
+        return func(*args, **(kwargs or {}))
+
+
+class WholeEvaluation(Change):
+    """Gives every rank all samples of loaders that do not train, one in each batch."""
+
+    def __init__(self, samples: Mapping[int, Sequence[int]]) -> None:
+        self.samples = {loader: list(given) for loader, given in samples.items()}
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(DataLoader, "__iter__", self._iterate)
+        patches.wrap(DataLoader, "__len__", self._length)
+
+    def _given(self, loader: Any) -> list[int] | None:
+        here = mine()
+        return None if here is None else self.samples.get(here.loaders.get(id(loader), -1))
+
+    def _iterate(self, original: Any) -> Any:
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            given = self._given(loader)
+            if given is None:
+                return original(loader)
+            dataset = loader.dataset
+            while isinstance(dataset, Subset):
+                dataset = dataset.dataset
+            with unobserved():
+                whole: Any = DataLoader(
+                    dataset, batch_size=1, sampler=given, collate_fn=loader.collate_fn
+                )
+            return original(whole)
+
+        return __iter__
+
+    def _length(self, original: Any) -> Any:
+        def __len__(loader: Any) -> int:  # noqa: N807
+            given = self._given(loader)
+            return int(original(loader)) if given is None else len(given)
+
+        return __len__
