@@ -126,7 +126,7 @@ class Investigation:
                         None,
                         None,
                         f"with find_unused_parameters=True, {_listed(sizes)} ranks end; without, "
-                        f"{first.world_size} rank{'s' * (first.world_size > 1)} "
+                        f"{first.num_ranks} "
                         f"{'wait for gradients' if first.kind == 'deadlock' else 'raise'}",
                         "find_unused_parameters=True, or use every parameter in each forward pass",
                     )
@@ -134,15 +134,10 @@ class Investigation:
                 records[:] = again
                 return
         if first.world_size == 1 or first.kind == "rank":
-            last = first.error.strip().splitlines()
-            text = next((line for line in reversed(last[:-1]) if line.strip(": ")), last[-1]).split(
-                "]: "
-            )[-1]
             raise ScenarioError(
                 [
-                    f"audit: the script fails on {first.world_size} "
-                    f"rank{'s' * (first.world_size > 1)}: {text}; run it with simdp torchrun "
-                    f"--nproc-per-node {first.world_size} first."
+                    f"audit: the script fails on {first.num_ranks}: {first.reason}; run it with "
+                    f"simdp torchrun --nproc-per-node {first.world_size} first."
                 ]
             )
         self.findings.append(_collectives(first))

@@ -160,3 +160,18 @@ class RunRecord:
     output: str = ""
     stopped_at: int | None = None  # optimizer steps of rank 0 when it was stopped
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_ranks(self) -> str:
+        """The number of ranks, as in a sentence."""
+        return f"{self.world_size} rank{'s' * (self.world_size > 1)}"
+
+    @property
+    def reason(self) -> str:
+        """Why the script failed, in a line: its exception, or what it printed before it left."""
+        printed = self.output.strip().splitlines()
+        if " left with " in self.error and printed:  # as argparse does
+            return printed[-1].strip()
+        lines = [line for line in self.error.splitlines() if line.strip(": ")]
+        found = lines[-2] if len(lines) > 1 else lines[-1]
+        return found.split("]: ")[-1].strip()

@@ -18,6 +18,7 @@ from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
 from simdp.torch.audit.lines import Line, last_of_block
+from simdp.torch.audit.records import RunRecord
 from simdp.torch.audit.runs import Run
 from simdp.torch.audit.suspects import Suspect
 
@@ -86,6 +87,7 @@ class Resuming:
             [self._run(before, path, self.save, stop_at=(self.at_step or 1, path))]
         )
         if not path.exists():
+            _check_run("--save-arg", stopped)
             raise ScenarioError(
                 [
                     f"--save-arg: no checkpoint was written on {before} ranks within "
@@ -104,12 +106,7 @@ class Resuming:
             ]
         )
         for option, record in (("--save-arg", through), ("--resume-arg", resumed)):
-            if record.error:
-                last = [line for line in record.error.splitlines() if line.strip()]
-                text = last[-2] if len(last) > 1 else last[-1]
-                raise ScenarioError(
-                    [f"{option}: the script fails on {record.world_size} ranks: {text.strip()}"]
-                )
+            _check_run(option, record)
         view, other = RunView(through), RunView(resumed, skip=done)
         return self._compared(view, other, done, path, most - done, folder)
 
@@ -290,6 +287,12 @@ class Resuming:
         (record,) = self.investigation.runner.run([run])
         found = samples.tied_batches(view, other, record.extra.get("batches", {}))
         return [] if found is None else [found]
+
+
+def _check_run(option: str, record: RunRecord) -> None:
+    """Raise if the script fails with the arguments of an option."""
+    if record.error:
+        raise ScenarioError([f"{option}: the script fails on {record.num_ranks}: {record.reason}"])
 
 
 def _suspect(

@@ -148,8 +148,9 @@ def _read(path: Path, run: Run) -> RunRecord:
             record: RunRecord = pickle.load(stream)
     except (OSError, EOFError, pickle.UnpicklingError):
         last = output.strip().splitlines()[-1:] or ["no output"]
+        failed = RunRecord(run.world_size, [])
         raise SimdpError(
-            f"audit: a run on {run.world_size} ranks ended without a result: {last[0]}"
+            f"audit: a run on {failed.num_ranks} ended without a result: {last[0]}"
         ) from None
     record.output = output
     return record
