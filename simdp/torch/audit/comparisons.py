@@ -85,6 +85,8 @@ class RunView:
     def _backwards(self) -> dict[int, list[list[tuple[int, BackwardRecord]]]]:
         found: dict[int, list[list[tuple[int, BackwardRecord]]]] = {}
         for place, rank in enumerate(self.record.ranks):
+            if self._follows(rank):
+                continue
             for number, backward in enumerate(rank.backwards):
                 step = self.global_step(rank, backward.step)
                 if step is None or step >= self.count - self.skip:
@@ -92,6 +94,13 @@ class RunView:
                 rows = found.setdefault(step + self.skip, [[] for _ in self.record.ranks])
                 rows[place].append((number, backward))
         return found
+
+    def _follows(self, rank: RankRecord) -> bool:
+        """Return whether a rank has the samples of another, and another part of the weights."""
+        if rank.follows is None:
+            return False
+        leader = self.record.ranks[rank.follows]
+        return [one.samples for one in rank.backwards] == [one.samples for one in leader.backwards]
 
     def samples(self, step: int) -> Counter[int]:
         """Return how often each sample counts in a step."""
@@ -122,8 +131,13 @@ class RunView:
         return found
 
     def whole(self, stage: str, place: int) -> Tensors:
-        """Return the gradients or weights of a step of rank 0, with shards of all ranks added."""
+        """Return the gradients or weights of a step of rank 0, with shards of all ranks added.
+
+        Of an optimizer that averages gradients itself, the mean of those of the ranks.
+        """
         step = self.first.steps[place]
+        if stage == "gradient" and step.reduces:
+            return self.local(step.number + self.skip)
         found = {name: value for name, value in _of(step, stage).items() if value is not None}
         for rank in self.record.ranks[1:]:
             if place >= len(rank.steps):
@@ -291,7 +305,7 @@ def replicas(view: RunView) -> tuple[str, str, int, float] | None:
         if any(len(rank.steps) != len(view.first.steps) for rank in ranks):
             return None
         number = view.first.steps[place].number + 1
-        found = _between(ranks, place, lambda step: step.grad_probes)
+        found = _between(ranks, place, _reduced)
         if found is not None:
             return "gradient", found[0], number, found[1]
         found = _between(ranks, place, lambda step: step.after_probes)
@@ -300,6 +314,35 @@ def replicas(view: RunView) -> tuple[str, str, int, float] | None:
         found = _between(ranks, place, lambda step: step.buffers)
         if found is not None:
             return "buffers", found[0], number, found[1]
+    return None
+
+
+def _reduced(step: StepRecord) -> dict[str, Floats | None]:
+    """Return what ranks have to share of the gradients before a step."""
+    return {} if step.reduces else step.grad_probes
+
+
+def averaged_weights(view: RunView) -> tuple[int, int] | None:
+    """Return the first step whose weights differ between ranks, and that before which they agree.
+
+    Steps are numbered from 1. None unless the weights are then the mean of those of the ranks.
+    """
+    ranks = [_of_first_optimizer(rank) for rank in view.record.ranks]
+    parted: int | None = None
+    for place in range(1, min(len(steps) for steps in ranks)):
+        names = [name for name, value in ranks[0][place].before.items() if value is not None]
+        last = [steps[place - 1].after_probes for steps in ranks]
+        if not any(_unequal(last[0].get(name), one.get(name)) for name in names for one in last):
+            continue
+        parted = place if parted is None else parted
+        now = [steps[place].before for steps in ranks]
+        if any(_unequal(now[0][name], one.get(name)) for name in names for one in now):
+            continue
+        for name in names:
+            known = [one[name] for one in (now[0], *last) if one[name] is not None]
+            if not np.allclose(np.mean(known[1:], axis=0), known[0], rtol=1e-3, atol=1e-6):  # type: ignore[arg-type]
+                return None
+        return parted, place + 1
     return None
 
 
@@ -312,7 +355,7 @@ def differing(view: RunView, place: int, stage: str) -> list[str]:
     pick: list[dict[str, Any]] = [
         step.before
         if stage == "initial weights"
-        else step.grad_probes
+        else _reduced(step)
         if stage == "gradient"
         else step.buffers
         for step in steps

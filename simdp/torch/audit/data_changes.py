@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Subset, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from simdp.torch.audit.changes import ByMode, Change
 from simdp.torch.audit.lines import directly, running
-from simdp.torch.audit.loaders import has_epoch, samplers
+from simdp.torch.audit.loaders import has_epoch, samplers, whole_indices
 from simdp.torch.audit.observation import mine, unobserved
+from simdp.torch.audit.observer import LOSSES
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
+from simdp.torch.isolation import generator_states, restore_generators
 from simdp.torch.ranks import Rank, current
 
 
@@ -60,10 +67,7 @@ class GivenIndices(Change):
             if given is None:
                 return original(self, possibly_batched_index)
             here.fetched = tuple(given)
-            before, dataset = self.dataset, self.dataset
-            while isinstance(dataset, Subset):
-                dataset = dataset.dataset
-            self.dataset = dataset
+            before, self.dataset = self.dataset, _whole(self.dataset)
             try:
                 index = list(given) if isinstance(possibly_batched_index, list) else given[0]
                 return original(self, index)
@@ -71,6 +75,54 @@ class GivenIndices(Change):
                 self.dataset = before
 
         return fetch
+
+
+def _whole(dataset: Any) -> Any:
+    """Return the data set behind subsets."""
+    if isinstance(dataset, _Seeded):
+        return _Seeded(_whole(dataset.inner), dataset.seed)
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return dataset
+
+
+class TiedLoading(Change):
+    """Draws the random numbers of a data set by sample and epoch, on whichever rank it is."""
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._around)
+
+    def _around(self, original: Any) -> Any:
+        def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            here = mine()
+            if here is None or here.loading is None:
+                return original(self, possibly_batched_index)
+            before = self.dataset
+            self.dataset = _Seeded(before, here.iterations.get(here.loading[0], 0))
+            try:
+                return original(self, possibly_batched_index)
+            finally:
+                self.dataset = before
+
+        return fetch
+
+
+class _Seeded:
+    """A data set whose generators start anew with each sample."""
+
+    def __init__(self, inner: Any, seed: int) -> None:
+        self.inner, self.seed = inner, seed
+
+    def __getitem__(self, index: Any) -> Any:
+        sample = whole_indices(self.inner, [index])[0]
+        before, seed = generator_states(), (sample * 1009 + self.seed) % 2**32
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.default_generator.manual_seed(seed)
+        try:
+            return self.inner[index]
+        finally:
+            restore_generators(before)
 
 
 class GivenBatches(Change):
@@ -96,7 +148,10 @@ class GivenBatches(Change):
 
 
 class GivenDraws(Change):
-    """Returns given random integers where the script draws its batches: by rank and number."""
+    """Returns given random integers where the script draws its batches: by rank and number.
+
+    Draws without gradients are those of an evaluation, and left alone.
+    """
 
     def __init__(self, draws: Mapping[tuple[int, int], Any]) -> None:
         self.draws = dict(draws)
@@ -110,11 +165,11 @@ class GivenDraws(Change):
     def _around(self, original: Any) -> Any:
         def randint(*args: Any, **kwargs: Any) -> Any:
             found, rank = original(*args, **kwargs), current()
-            if rank is None or running() is None:
+            if rank is None or running() is None or not torch.is_grad_enabled():
                 return found
             number = rank.state["integer draws"]
             rank.state["integer draws"] = number + 1
-            return self.draws.get((rank.rank, number), found)
+            return _placed(self.draws.get((rank.rank, number), found), found)
 
         return randint
 
@@ -177,7 +232,7 @@ class IntegerDraws(Change):
     def _around(self, original: Any) -> Any:
         def randint(*args: Any, **kwargs: Any) -> Any:
             found, rank = original(*args, **kwargs), current()
-            if rank is not None and running() is not None:
+            if rank is not None and running() is not None and torch.is_grad_enabled():
                 number = rank.state["recorded draws"]
                 rank.state["recorded draws"] = number + 1
                 self.found[rank.rank, number] = found.clone()
@@ -205,6 +260,81 @@ class KeptBatches(Change):
             return found
 
         return __next__
+
+
+class Inputs(Change):
+    """Records what the script gives its model and its losses, or gives it other values.
+
+    ``found`` and ``given`` by rank, backward pass before which the call is, and number of the call.
+    """
+
+    def __init__(self, given: Mapping[tuple[int, int, int], Any] | None = None) -> None:
+        self.given = dict(given or {})
+        self.found: dict[tuple[int, int, int], Any] = {}
+
+    def begin(self, rank: Rank) -> None:
+        rank.state["input calls"] = {}
+
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(nn.Module, "__call__", self._calling)
+        for name in LOSSES:
+            patches.wrap(functional, name, self._losing)
+
+    def _calling(self, called: Any) -> Any:
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            here = mine()
+            outer = here is not None and here.depth == 1 and torch.is_grad_enabled()
+            if outer and any(one.requires_grad for one in module.parameters()):
+                args, kwargs = self._value((args, kwargs))
+            return called(module, *args, **kwargs)
+
+        return __call__
+
+    def _losing(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            trains = torch.is_grad_enabled() and getattr(input, "requires_grad", False)
+            if trains and mine() is not None and not target.requires_grad:
+                target = self._value(target)
+            return original(input, target, *args, **kwargs)
+
+        return loss
+
+    def _value(self, value: Any) -> Any:
+        here, rank = mine(), current()
+        assert here is not None
+        assert rank is not None
+        passes, calls = len(here.record.backwards), rank.state["input calls"]
+        key = rank.rank, passes, calls.get(passes, 0)
+        calls[passes] = key[2] + 1
+        if not self.given:
+            self.found[key] = _copied(value)
+        return _placed(self.given[key], value) if key in self.given else value
+
+
+def _copied(value: Any) -> Any:
+    """Return nested tensors copied, since a script may fill its batch's memory again."""
+    if isinstance(value, torch.Tensor):
+        with unobserved(), torch.no_grad():
+            return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        listed = [_copied(one) for one in value]
+        return listed if isinstance(value, list) else tuple(listed)
+    return value
+
+
+def _placed(value: Any, like: Any) -> Any:
+    """Return nested tensors on the devices of others."""
+    if isinstance(value, torch.Tensor):
+        return value.to(like.device) if isinstance(like, torch.Tensor) else value
+    if isinstance(value, dict):
+        return {key: _placed(one, like[key]) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        listed = [_placed(one, other) for one, other in zip(value, like, strict=True)]
+        return listed if isinstance(value, list) else tuple(listed)
+    return value
 
 
 class WholeSlices(ByMode):

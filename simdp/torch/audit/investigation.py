@@ -98,6 +98,7 @@ class Investigation:
                 return
             records = [record for record in records if not record.error]
         self.views = {record.world_size: RunView(record) for record in records}
+        samples.by_content(list(self.views.values()))
         coarse = self.base().first.autocast and not self.exact
         if coarse:
             (nudged,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
@@ -184,7 +185,7 @@ class Investigation:
                 *suspects.weights_of_ranks(current),
                 *suspects.reduction(current),
                 *suspects.losses(current),
-                *suspects.schedule(current),
+                *suspects.schedule(current, pair),
                 *suspects.scaled(current),
             ]
             known = {(one.cause, one.change) for one in chosen}
@@ -204,6 +205,9 @@ class Investigation:
             self._unexplained(pair, current)
             if not chosen:
                 return
+        elif not any(suspect.findings for suspect in chosen):
+            self.differences[size] = current.difference
+            self.rows = [row for row in self.rows if row.ranks[1] != size]
         self._attribute(pair, chosen, current)
 
     def _tie(self, pair: Pair) -> ch.Change | None:
@@ -212,25 +216,33 @@ class Investigation:
         if found is not None:
             return found
         sizes = pair.view.world_size, pair.base.world_size
-        if pair.view.first.loaders:
+        if samples.training_loaders(pair.view.first):
             kept = data_changes.KeptBatches()
             run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
             (record,) = self.runner.run([run])
-            return samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
+            found = samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
+            return found or self._tie_inputs(pair)
         rows = [self.changed(size, [data_changes.GivenRows()]) for size in sizes]
         view, base = (RunView(record) for record in self.runner.run(rows))
         indexed = [one.first.backwards and one.first.backwards[0].indexed for one in (view, base)]
         if all(indexed):
             return samples.tied(view, base)
         if not pair.view.first.index_draws:
-            return None
+            return self._tie_inputs(pair)
         draws = [data_changes.IntegerDraws() for _ in sizes]
         runs = [
             self.changed(size, [one], keep={"found": _found_by(one)})
             for size, one in zip(sizes, draws, strict=True)
         ]
         given, own = (record.extra.get("found", {}) for record in self.runner.run(runs))
-        return samples.tied_draws(pair.view, pair.base, given, own)
+        return samples.tied_draws(pair.view, pair.base, given, own) or self._tie_inputs(pair)
+
+    def _tie_inputs(self, pair: Pair) -> ch.Change | None:
+        """Return the change that gives the base run's model what that of the other one gets."""
+        inputs = data_changes.Inputs()
+        run = self.changed(pair.view.world_size, [inputs], keep={"found": lambda: inputs.found})
+        (record,) = self.runner.run([run])
+        return samples.tied_inputs(pair.view, pair.base, record.extra.get("found", {}))
 
     def _agrees(self, pair: Pair) -> bool:
         return pair.difference.same and comparisons.replicas(pair.view) is None
@@ -293,10 +305,7 @@ class Investigation:
                 if self._agrees(without):
                     continue  # the others explain all of it
             if not suspect.findings:
-                self.notes.append(
-                    f"{pair.base.world_size} and {pair.view.world_size} ranks take samples in "
-                    "another order; they were compared with the same samples"
-                )
+                self.notes.append(f"{suspect.evidence}; {suspect.remedy}")
                 continue
             self.findings.append(self._named(suspect, without, final))
 

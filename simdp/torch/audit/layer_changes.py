@@ -132,8 +132,8 @@ class TiedDropout(Change):
 
 
 def _samples(here: Any) -> tuple[int, ...]:
-    if here.batch is not None:
-        return tuple(here.record.batches[here.batch].samples)
+    if here.trained is not None:
+        return tuple(here.record.batches[here.trained].samples)
     return tuple(here.rows)
 
 

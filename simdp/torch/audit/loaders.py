@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import random
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from torch.utils.data._utils import fetch as fetching
 from simdp.torch.audit.lines import Line, directly, is_script, running
 from simdp.torch.audit.observation import Observation, add, after, seen, unobserved
 from simdp.torch.audit.records import BatchRecord, LoaderRecord
-from simdp.torch.audit.sketches import values
+from simdp.torch.audit.sketches import probe, values
 from simdp.torch.cuda.machine import Patches
+from simdp.torch.isolation import generator_states, restore_generators
 
 
 def patch(patches: Patches) -> None:
@@ -97,6 +99,8 @@ def _iterating(original: Any) -> Any:
             if id(self) not in here.loaders:
                 _created(here, self)
             number = here.loaders[id(self)]
+            if here.record.loaders[number].content is None:
+                here.record.loaders[number].content = content_of(self.dataset)
             epoch = here.iterations.get(number, 0)
             here.iterations[number] = epoch + 1
             found._audited = [number, epoch, running(), 0]
@@ -119,17 +123,59 @@ def _returning(original: Any) -> Any:
         found = original(self)
         here.loaded[number] = here.loaded.get(number, 0) + 1
         self._audited[3] += 1
-        samples = here.fetched
+        samples, tensor = here.fetched, first_tensor(found)
+        rows = () if tensor is None else row_hashes(tensor)
         if samples is None:
-            tensor = first_tensor(found)
-            samples = () if tensor is None else row_hashes(tensor)
+            samples = rows
             _yielding(here.record.loaders[number], self)
         here.batch = len(here.record.batches)
+        if torch.is_grad_enabled():  # else of an evaluation
+            here.recent = [*here.recent[-AHEAD:], (here.batch, probes(found))]
         line = running() or line
-        here.record.batches.append(BatchRecord(number, epoch, samples, line, here.step, place))
+        here.record.batches.append(
+            BatchRecord(number, epoch, samples, line, here.step, place, rows)
+        )
         return found
 
     return __next__
+
+
+def content_of(dataset: Any) -> int | None:
+    """Return a hash of the first, the middle and the last sample; None if it has none.
+
+    Data sets of ranks that differ in it are parts of the data, and an index is another sample.
+    """
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return None
+    before, size = generator_states(), len(dataset)
+    found = [b"%d" % size]
+    try:
+        for place in {0, size // 2, size - 1} if size else ():
+            with unobserved():
+                random.seed(place)
+                np.random.seed(place)  # noqa: NPY002
+                torch.default_generator.manual_seed(place)
+                found += _contents(dataset[place])
+    except Exception:  # whatever a data set of the script raises
+        return None
+    finally:
+        restore_generators(before)
+    return int.from_bytes(digest(b"|".join(found)), "big")
+
+
+def _contents(value: Any) -> list[bytes]:
+    """Return the values in a sample."""
+    if isinstance(value, torch.Tensor):
+        return [] if value.is_meta else [values(value).tobytes()]
+    if isinstance(value, np.ndarray):
+        return [value.tobytes()]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [found for one in value for found in _contents(one)]
+    return [repr(value).encode()] if isinstance(value, str | bytes | int | float) else []
 
 
 def _yielding(loader: LoaderRecord, iterator: Any) -> None:
@@ -148,9 +194,55 @@ def _fetching(original: Any) -> Any:
             given = possibly_batched_index
             listed = given if isinstance(given, list | tuple) else [given]
             here.fetched = whole_indices(self.dataset, listed)
-        return original(self, possibly_batched_index)
+        before = None if here is None else generator_states()
+        found = original(self, possibly_batched_index)
+        if here is not None and here.loading is not None and drawn_since(before):
+            add(here.record.augmented, here.record.loaders[here.loading[0]].line)
+        return found
 
     return fetch
+
+
+AHEAD = 3
+"""Batches that a script may load before it trains on one."""
+
+
+def probes(value: Any) -> list[Any]:
+    """Return the probes of nested tensors."""
+    if isinstance(value, torch.Tensor):
+        known = value.ndim and not value.is_meta and value.numel()
+        found = probe(value) if known else None
+        return [] if found is None else [found]
+    if isinstance(value, dict) or isinstance(getattr(value, "data", None), dict):
+        value = list((value if isinstance(value, dict) else value.data).values())
+    if isinstance(value, list | tuple):
+        return [found for one in value for found in probes(one)]
+    return []
+
+
+def match(here: Observation, given: Any) -> None:
+    """Find the batch whose tensors the model is given, since a script may load others before.
+
+    It is the last one if none is, since its values were changed.
+    """
+    with unobserved():
+        mine = probes(given)
+    best = 0
+    for number, theirs in here.recent:
+        equal = sum(any(np.array_equal(one, other) for other in theirs) for one in mine)
+        if equal and equal >= best:
+            best, here.used = equal, number
+    if here.used is None:
+        here.used = here.batch
+
+
+def drawn_since(states: Any) -> bool:
+    """Return whether torch's, Python's or NumPy's generator was used since they had states."""
+    torch_now, python_now, numpy_now = generator_states()
+    same = torch.equal(states[0], torch_now) and states[1] == python_now
+    return not (
+        same and states[2][2] == numpy_now[2] and np.array_equal(states[2][1], numpy_now[1])
+    )
 
 
 def first_tensor(value: Any) -> Any:

@@ -33,6 +33,8 @@ class Observation:
         self.inside_ddp: set[int] = set()
         self.wrapped: set[int] = set()
         self.batch: int | None = None  # the last one
+        self.recent: list[tuple[int, list[Any]]] = []  # the last ones, and probes of their tensors
+        self.used: int | None = None  # the one in the model's input since the last backward pass
         self.rows: tuple[int, ...] = ()  # hashes of the last model input
         self.num_rows = 0
         self.counts: list[LossCount] = []
@@ -59,6 +61,11 @@ class Observation:
         number = self.drawn[1] + 1 if self.drawn[0] == passes else 1
         self.drawn = passes, number
         return number
+
+    @property
+    def trained(self) -> int | None:
+        """The batch that the model got last; the one loaded last where it was changed before."""
+        return self.batch if self.used is None else self.used
 
     @property
     def step(self) -> int:

@@ -182,6 +182,8 @@ class Observer(RankLocal):
             for parameter in module.parameters():
                 if id(parameter) not in here.callers:
                     here.callers[id(parameter)] = running()
+        add(here.record.trained, running())
+        loaders.match(here, (args, kwargs))
         found = loaders.first_tensor((args, kwargs))
         if found is not None:
             here.num_rows = int(found.shape[0])
@@ -221,7 +223,8 @@ class Observer(RankLocal):
         return backward
 
     def _begin_backward(self, here: Observation, loss: Any) -> BackwardRecord:
-        batch = None if here.batch is None else here.record.batches[here.batch]
+        trained, here.used = here.trained, None
+        batch = None if trained is None else here.record.batches[trained]
         samples = here.rows if batch is None else batch.samples
         indexed = batch is None and len(here.index) > 0 and len(here.index) == len(samples)
         if indexed:
@@ -229,7 +232,7 @@ class Observer(RankLocal):
         number = float(values(loss)[0]) if loss.numel() == 1 and not loss.is_meta else float("nan")
         rows = len(samples) if samples else here.num_rows
         record = BackwardRecord(
-            here.batch, samples, number, running(), here.step, rows, indexed, list(here.counts)
+            trained, samples, number, running(), here.step, rows, indexed, list(here.counts)
         )
         if batch is not None:
             loader = here.record.loaders[batch.loader]
@@ -347,12 +350,13 @@ class Observer(RankLocal):
                 shard = is_shard(parameter)
                 if shard:
                     record.shards.add(name)
+                    if record.number == 0:
+                        here.record.follows = _followed(here, parameter)
                 known = grad is not None and not grad.is_meta
                 record.grad_probes[name] = probe(grad) if known else None
                 if whole or shard:
                     record.grads[name] = sketch(grad) if known else None
-                if record.number == 0:
-                    record.before[name] = probe(parameter)
+                record.before[name] = probe(parameter)
                 for key, value in (states.get(parameter) or {}).items():
                     if isinstance(value, torch.Tensor) and not value.is_meta:
                         found = probe(value)
@@ -421,6 +425,27 @@ class Observer(RankLocal):
 def inner_optimizer(optimizer: Any) -> Any:
     """Return the optimizer of a rank's own part, of one that splits parameters over ranks."""
     return getattr(optimizer, "optim", optimizer)
+
+
+def _followed(here: Observation, parameter: Any) -> int | None:
+    """Return the rank whose samples this one has too, since it has another part of its weights.
+
+    So it is in tensor parallelism; FSDP's ranks have samples of their own. None for that rank.
+    """
+    groups = [
+        group
+        for root in here.roots
+        for module in root.modules()
+        if hasattr(module, "_get_fsdp_state")
+        for group in module._get_fsdp_state()._fsdp_param_groups
+    ]
+    by_samples = groups[0].mesh_info.mesh.ndim if groups else 0
+    mesh = parameter.device_mesh
+    place = mesh.get_coordinate()
+    if place is None or not any(place[by_samples:]):
+        return None
+    first = [*place[:by_samples], *(0 for _ in place[by_samples:])]
+    return int(mesh.mesh[tuple(first)])
 
 
 def _numbers(group: Any) -> dict[str, Any]:
@@ -614,7 +639,7 @@ def _terms(name: str, input: Any, target: Any, kwargs: Any) -> float:
 def _casting(original: Any) -> Any:
     def __enter__(self: Any) -> Any:  # noqa: N807
         here = seen()
-        if here is not None and self._enabled:
+        if here is not None and self._enabled and self.fast_dtype != torch.float32:
             here.record.autocast = True
         return original(self)
 
@@ -745,6 +770,8 @@ def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: s
         stack(),
     )
     here.record.calls.append(record)
+    if here.stepping and found is None and name.startswith(("all_reduce", "reduce")):
+        here.record.steps[-1].reduces = True
 
 
 # Generators ---------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ class LoaderRecord:
     iterable: bool
     set_epochs: list[int] = field(default_factory=list)  # values given to ``set_epoch``
     iterated: Line | None = None  # line of its latest iteration that trained
+    content: int | None = None  # hash of some samples of the data set
 
 
 @dataclass
@@ -33,6 +34,7 @@ class BatchRecord:
     line: Line | None  # of the loop
     step: int  # optimizer steps before it
     place: int  # batches of this iteration before it
+    rows: tuple[int, ...] = ()  # hashes of the content
 
 
 @dataclass
@@ -88,13 +90,14 @@ class StepRecord:
     grads: dict[str, Floats | None] = field(default_factory=dict)
     grad_probes: dict[str, Floats | None] = field(default_factory=dict)
     shards: set[str] = field(default_factory=set)  # names whose sketches are of a shard
-    before: dict[str, Floats | None] = field(default_factory=dict)  # probes, of the first step
+    before: dict[str, Floats | None] = field(default_factory=dict)  # probes
     after: dict[str, Floats | None] = field(default_factory=dict)
     after_probes: dict[str, Floats | None] = field(default_factory=dict)
     state: dict[str, Floats] = field(default_factory=dict)  # of the optimizer, before the step
     buffers: dict[str, Floats] = field(default_factory=dict)  # in its first forward pass
     generators: int = 0  # hash of the states of the random generators before the forward pass
     scheduled: int = 0  # steps of schedulers so far
+    reduces: bool = False  # the optimizer itself reduces gradients, within its step
 
 
 @dataclass
@@ -128,10 +131,12 @@ class RankRecord:
     norms: list[Line | None] = field(default_factory=list)  # batch norms that train
     dropouts: list[Line | None] = field(default_factory=list)
     draws: list[Line | None] = field(default_factory=list)  # of random numbers in a step
+    augmented: list[Line | None] = field(default_factory=list)  # loaders whose data sets draw them
     wrappers: list[Line | None] = field(default_factory=list)  # DDP
     late: list[str] = field(default_factory=list)  # parameters of modules wrapped before
     broadcasts_buffers: bool = True
     bypasses: list[Line | None] = field(default_factory=list)
+    trained: list[Line | None] = field(default_factory=list)  # calls of the model that train it
     callers: dict[str, Line | None] = field(default_factory=dict)  # by parameter: its call
     # by parameter: the line that makes it, and that of the script's own call of the module's class
     creators: dict[str, Line | None] = field(default_factory=dict)
@@ -143,6 +148,7 @@ class RankRecord:
     splits: list[Line | None] = field(default_factory=list)  # random_split and randperm
     index_draws: list[Line | None] = field(default_factory=list)  # of random integers
     states: dict[str, Floats] = field(default_factory=dict)  # modules outside optimizers, at last
+    follows: int | None = None  # rank of which it has another part of each weight, and the samples
     autocast: bool = False
     compiled: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,13 @@ import torch
 
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.comparisons import RunView
-from simdp.torch.audit.data_changes import GivenBatches, GivenDraws, GivenIndices, GivenRows
+from simdp.torch.audit.data_changes import (
+    GivenBatches,
+    GivenDraws,
+    GivenIndices,
+    GivenRows,
+    Inputs,
+)
 from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import BatchRecord, LoaderRecord, RankRecord
 
@@ -26,6 +33,23 @@ class SampleCheck:
     first: int | None = None  # the first of them
     identical: int = 0  # steps in which all ranks have the same samples
     steps: int = 0
+
+
+def by_content(views: Sequence[RunView]) -> None:
+    """Know samples by their content where the data sets of ranks differ, as parts of the data."""
+    ranks = [rank for view in views for rank in view.record.ranks]
+    for number in range(max(len(rank.loaders) for rank in ranks)):
+        having = [rank for rank in ranks if number < len(rank.loaders)]
+        if len({rank.loaders[number].content for rank in having} - {None}) < 2:
+            continue
+        for rank in having:
+            rank.loaders[number].iterable = True
+            for batch in rank.batches:
+                if batch.loader == number and batch.rows:
+                    batch.samples = batch.rows
+            for backward in rank.backwards:
+                if backward.batch is not None and rank.batches[backward.batch].loader == number:
+                    backward.samples = rank.batches[backward.batch].samples
 
 
 def training_loaders(rank: RankRecord) -> list[int]:
@@ -75,7 +99,12 @@ def _over_steps(base: RunView, view: RunView, found: SampleCheck) -> None:
     for step in range(min(base.count, view.count)):
         mine, theirs = base.samples(step), view.samples(step)
         if not mine - theirs:
-            found.seen_twice += sum((theirs - mine).values())
+            found.seen_twice += _repeats(theirs, mine)
+
+
+def _repeats(drawn: Counter[int], before: Counter[int]) -> int:
+    """Return how many samples are repeats, beyond those of another run."""
+    return sum(max(count - max(before[sample], 1), 0) for sample, count in drawn.items())
 
 
 def _over_epochs(base: RunView, view: RunView, found: SampleCheck) -> None:
@@ -84,9 +113,7 @@ def _over_epochs(base: RunView, view: RunView, found: SampleCheck) -> None:
         for epoch, (drawn, complete) in theirs.items():
             reference = mine.get(epoch)
             before = Counter[int]() if reference is None else reference[0]
-            found.seen_twice += sum(
-                max(count - max(before[sample], 1), 0) for sample, count in drawn.items()
-            )
+            found.seen_twice += _repeats(drawn, before)
             if complete and reference is not None and reference[1]:
                 found.missed += len(before.keys() - drawn.keys())
 
@@ -201,27 +228,38 @@ def tied_draws(
     ``draws`` and ``own`` are those of the source and of the target, by rank and number.
     """
     given: dict[tuple[int, int], Any] = {}
-    counts = [_num_draws(found, n) for found, n in ((draws, source), (own, target))]
-    ratio = source.world_size // target.world_size
-    if not counts[1] or counts[0] not in (counts[1], counts[1] // ratio):
+    each = _draws_of_a_pass(draws, source)
+    if not each or each != _draws_of_a_pass(own, target):
         return None
     for rank in range(target.world_size):
         share = [
-            [draws[other, number] for number in range(counts[0])]
+            [
+                [draws[other, number * each + place] for place in range(each)]
+                for number in range(len(source.record.ranks[other].backwards))
+            ]
             for other in range(rank, source.world_size, target.world_size)
         ]
-        flat = arranged(share, counts[1])
+        flat = arranged(share, len(target.record.ranks[rank].backwards))
         if flat is None:
             return None
         for number, parts in enumerate(flat):
-            if any(part.ndim == 0 for part in parts):
-                return None
-            given[rank, number] = torch.cat(parts)
+            for place in range(each):
+                drawn = [part[place] for part in parts]
+                if any(one.ndim == 0 for one in drawn):
+                    return None
+                given[rank, number * each + place] = torch.cat(drawn)
     return GivenDraws(given)
 
 
-def _num_draws(found: dict[Any, Any], view: RunView) -> int:
-    counts = {sum(rank == other for rank, _ in found) for other in range(view.world_size)}
+def _draws_of_a_pass(found: dict[Any, Any], view: RunView) -> int:
+    """Return the draws of each backward pass; 0 if ranks differ in them.
+
+    A script that draws a batch ahead has some left at its end.
+    """
+    counts = {
+        sum(one == place for one, _ in found) // max(len(rank.backwards), 1)
+        for place, rank in enumerate(view.record.ranks)
+    }
     return counts.pop() if len(counts) == 1 else 0
 
 
@@ -253,6 +291,33 @@ def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> C
     return GivenBatches(given) if given else None
 
 
+def tied_inputs(source: RunView, target: RunView, inputs: dict[Any, Any]) -> Change | None:
+    """Return the change that gives one run's model and losses the inputs of another one.
+
+    ``inputs`` are those of the source, by rank, backward pass and number of the call.
+    """
+    given: dict[tuple[int, int, int], Any] = {}
+    calls: dict[tuple[int, int], dict[int, Any]] = {}
+    for (rank, number, call), value in inputs.items():
+        calls.setdefault((rank, number), {})[call] = value
+    for step in range(min(source.count, target.count)):
+        contents = [
+            [calls.get((rank, number), {}) for number, _ in passes]
+            for rank, passes in enumerate(source.backwards(step))
+        ]
+        for rank, passes in enumerate(target.backwards(step)):
+            flat = arranged(contents[rank :: target.world_size], len(passes))
+            if flat is None or not passes:
+                return None
+            for (number, _), parts in zip(passes, flat, strict=True):
+                for call in parts[0]:
+                    joined = _joined([part.get(call) for part in parts])
+                    if joined is None:
+                        return None
+                    given[rank, number, call] = joined
+    return Inputs(given) if given else None
+
+
 def _content(record: RankRecord, rank: int, backward: Any, batches: dict[Any, Any]) -> Any:
     if backward.batch is None:
         return None
@@ -270,12 +335,20 @@ def _joined(parts: list[Any]) -> Any:
             return None
         return torch.cat(list(parts))
     if isinstance(first, dict):
-        found = {key: _joined([part[key] for part in parts]) for key in first}
-        return None if any(value is None for value in found.values()) else found
+        given = {key: [part[key] for part in parts] for key in first}
+        found = {key: _joined(values) for key, values in given.items()}
+        unlike = [key for key in found if found[key] is None and given[key][0] is not None]
+        return None if unlike else found
     if isinstance(first, list | tuple):
-        listed = [_joined([part[place] for part in parts]) for place in range(len(first))]
-        return None if any(value is None for value in listed) else type(first)(listed)
-    return None
+        columns = list(zip(*parts, strict=True))
+        listed = [_joined(list(column)) for column in columns]
+        unlike = [
+            column
+            for column, one in zip(columns, listed, strict=True)
+            if one is None and column[0] is not None
+        ]
+        return None if unlike else type(first)(listed)
+    return first if all(part is first or part == first for part in parts) else None
 
 
 def arranged(share: list[list[Any]], count: int) -> list[list[Any]] | None:

@@ -17,7 +17,7 @@ from simdp.results.audit import (
     Finding,
     SampleRow,
 )
-from simdp.torch.audit import comparisons, samples
+from simdp.torch.audit import comparisons, samples, suspects
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.investigation import Investigation
 from simdp.torch.audit.resuming import CHECKPOINT, Resumed, Resuming
@@ -171,13 +171,7 @@ def _audit(program: Program, request: ScriptAudit) -> AuditReport:
     inquiry.start()
     resumed: Resumed | None = None
     if len(inquiry.views) > 1:
-        if not any(view.first.steps for view in inquiry.views.values()):
-            raise ScenarioError(
-                [
-                    f"audit: {program.name} makes no optimizer step; audit a script that trains, "
-                    "with arguments that let it."
-                ]
-            )
+        _check_steps(program, inquiry)
         inquiry.compare()
         inquiry.epochs()
         inquiry.metrics()
@@ -188,6 +182,30 @@ def _audit(program: Program, request: ScriptAudit) -> AuditReport:
             save, resume = shlex.split(request.save_arg), shlex.split(request.resume_arg)
             resumed = Resuming(inquiry, save, resume, request.at_step, sizes).check()
     return report(inquiry, program, request, resumed)
+
+
+def _check_steps(program: Program, inquiry: Investigation) -> None:
+    """Raise an error if the script ends without a step on some number of ranks."""
+    idle = [view for view in inquiry.views.values() if not view.first.steps]
+    if not idle:
+        return
+    if len(idle) == len(inquiry.views):
+        raise ScenarioError(
+            [
+                f"audit: {program.name} makes no optimizer step; audit a script that trains, "
+                "with arguments that let it."
+            ]
+        )
+    size = idle[0].world_size
+    where = f"{size} rank{'s' * (size > 1)}"
+    said = idle[0].record.output.strip().splitlines()[-1:]
+    last = f", and says {said[0].strip()!r}" if said else ""
+    raise ScenarioError(
+        [
+            f"audit: {program.name} makes no optimizer step on {where}{last}; "
+            f"give other numbers of ranks, as --ranks {2 * size},{4 * size}."
+        ]
+    )
 
 
 def _resume_sizes(inquiry: Investigation) -> tuple[int, int]:
@@ -407,6 +425,8 @@ def _schedule(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     status = _status(findings, ["schedule_steps_with_world_size"])
     if status is not None:
         return Check("schedule", status, "learning rates depend on the number of ranks")  # type: ignore[arg-type]
+    if any(note.startswith(suspects.FOLLOWS) for note in inquiry.notes):
+        return Check("schedule", "ok", "same learning rates after the same number of samples")
     return Check("schedule", "ok", "same learning rates on any number of ranks")
 
 

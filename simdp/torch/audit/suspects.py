@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.results.audit import Cause, LegitimateCause
 from simdp.torch.audit import changes as ch
-from simdp.torch.audit import comparisons, layer_changes, samples
+from simdp.torch.audit import comparisons, data_changes, layer_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
 from simdp.torch.audit.lines import Line, assigned, computed, computes, rate_line
 from simdp.torch.audit.sketches import norm
@@ -81,6 +81,8 @@ def _sample_cause(
         created = view.first.splits[-1]
     if loader is None and view.first.index_draws:
         created = view.first.index_draws[-1]
+    if created is None and view.first.trained:
+        created = view.first.trained[0]
     if check.identical and check.identical >= 0.5 * check.steps:
         evidence = (
             f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
@@ -101,7 +103,9 @@ def _sample_cause(
         evidence = f"{check.seen_twice} samples of an epoch are seen twice, {check.missed} missed"
         remedy = "draw the order with the same seed on every rank, then take every n-th"
         return "different_seed_split", False, evidence, remedy, _split_line(view, created)
-    return None, True, "", "", None
+    sizes = f"{pair.base.world_size} and {n}"
+    how = f"{sizes} ranks take samples in another order"
+    return None, True, how, "they were compared with the same samples", None
 
 
 def _split_line(view: RunView, created: Line | None) -> Line | None:
@@ -136,7 +140,7 @@ def layers(pair: Pair) -> list[Suspect]:
             for step in range(view.count)
             for count in view.micro_steps(step)
         }
-        synced = micro == {1}
+        synced = micro - {0} == {1}
         change = "statistics of all ranks" if synced else "statistics frozen"
         kind = layer_changes.SyncedBatchNorm if synced else layer_changes.FrozenBatchNorm
         found.append(
@@ -169,6 +173,17 @@ def layers(pair: Pair) -> list[Suspect]:
                 lambda: ([layer_changes.NoDropout()], [layer_changes.NoDropout()]),
                 first.dropouts[0],
                 "each rank draws its own dropout",
+            )
+        )
+    if first.augmented:
+        found.append(
+            Suspect(
+                "dropout_streams",
+                True,
+                "with the random numbers of the data set drawn by sample",
+                lambda: ([data_changes.TiedLoading()], [data_changes.TiedLoading()]),
+                first.augmented[0],
+                "the data set draws random numbers, as for augmentation, on each rank",
             )
         )
     if first.draws:
@@ -300,15 +315,32 @@ def _unaveraged(pair: Pair) -> Suspect | None:
         remedy = "wrap these parameters in DistributedDataParallel as well"
     if line is None and view.first.backwards:
         line = view.first.backwards[0].line
+    cause = "unsynchronised_parameters" if late else "bypassed_ddp"
+    local = comparisons.averaged_weights(view)
+    if local is not None:
+        cause, line = "local_updates", _line_of_average(view, local[1]) or line
+        evidence = (
+            f"ranks update their own weights from step {local[0]} on, and average them before "
+            f"step {local[1]}"
+        )
     return Suspect(
-        "unsynchronised_parameters" if late else "bypassed_ddp",
-        False,
+        cause,  # type: ignore[arg-type]
+        local is not None,
         "with gradients averaged before each step",
         lambda: ([], [ch.AveragedAtStep(None if everything else unequal)]),
         line,
         evidence,
         remedy,
     )
+
+
+def _line_of_average(view: RunView, step: int) -> Line | None:
+    """Return the line of the last reduction before a step, outside of a backward pass."""
+    found = None
+    for call in view.first.calls:
+        if call.step == step - 1 and not call.backward and call.name.startswith("all_reduce"):
+            found = call.line or found
+    return found
 
 
 def _clipped(pair: Pair) -> Suspect | None:
@@ -659,8 +691,11 @@ def _only_last(view: RunView, uneven: Sequence[int]) -> bool:
     return bool(uneven) and set(uneven) <= last
 
 
-def schedule(pair: Pair) -> list[Suspect]:
-    """Return the suspect of learning rates that depend on the number of ranks."""
+def schedule(pair: Pair, written: Pair) -> list[Suspect]:
+    """Return the suspect of learning rates that depend on the number of ranks.
+
+    ``written`` are the runs of the script as it is, with its own samples.
+    """
     base, view = pair.base, pair.view
     rates = {key: base.first.steps[place].lr for place, key in enumerate(base.keys)}
     settings = {key: base.first.steps[place].settings for place, key in enumerate(base.keys)}
@@ -690,6 +725,11 @@ def schedule(pair: Pair) -> list[Suspect]:
     else:
         evidence = "the schedule's length depends on the number of ranks"
     evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {first[1] + 1}"
+    remedy = "count optimizer steps, the same on any number of ranks"
+    follows = _follows_samples(written)
+    if follows:
+        evidence = f"{FOLLOWS}, not the steps of {base.world_size} and {view.world_size} ranks"
+        remedy = "they were compared with the same rates"
     return [
         Suspect(
             "schedule_steps_with_world_size",
@@ -698,9 +738,33 @@ def schedule(pair: Pair) -> list[Suspect]:
             lambda: ([], [ch.ImposedRates(settings)]),
             line,
             evidence,
-            "count optimizer steps, the same on any number of ranks",
+            remedy,
+            findings=not follows,
         )
     ]
+
+
+FOLLOWS = "learning rates follow the samples seen"
+"""Of a schedule that is right where the samples of a step depend on the number of ranks."""
+
+
+def _follows_samples(pair: Pair) -> bool:
+    """Return whether learning rates are equal after equal numbers of samples.
+
+    So they are where a rank's batch is fixed, and a schedule is as long as an epoch.
+    """
+    seen = []
+    for view in (pair.base, pair.view):
+        total, found = 0, {}
+        for step in range(view.count):
+            place = view.place((0, step))
+            if place is not None:
+                found[total] = view.first.steps[place].lr
+            total += sum(view.samples(step).values())
+        seen.append(found)
+    common = sorted(seen[0].keys() & seen[1].keys())
+    same = all(np.allclose(seen[0][at], seen[1][at], rtol=1e-9) for at in common)
+    return same and len({seen[0][at] for at in common}) > 1
 
 
 def _scheduled(view: RunView) -> float:

@@ -1,0 +1,248 @@
+"""Audits of patterns of public scripts: what is right raises no alarm, and differences a cause."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from simdp.errors import ScenarioError
+from simdp.torch.audit import audit_function
+
+
+def begin():
+    """Initialise; return rank and number of ranks."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def causes(train, **options):
+    """Return the causes that an audit on 1 and 2 ranks finds."""
+    return [one.cause for one in audit_function(train, (1, 2), **options).findings]
+
+
+class Averaging(torch.optim.SGD):
+    """Averages gradients over ranks itself."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        return super().step(closure)
+
+
+def with_an_averaging_optimizer():
+    rank, n = begin()
+    model = nn.Linear(24, 2)
+    optimizer = Averaging(model.parameters(), lr=0.1)
+    data = torch.randn(64, 24)
+    for start in range(0, 64, 16):
+        optimizer.zero_grad()
+        mine = data[start + rank * 16 // n : start + (rank + 1) * 16 // n]
+        model(mine).square().mean().backward()
+        optimizer.step()
+
+
+def test_an_optimizer_may_average_gradients_within_its_step():
+    assert causes(with_an_averaging_optimizer) == []
+
+
+def with_batches_drawn_ahead():
+    """Draw each batch before the step that takes it; rank 0 alone evaluates, as nanoGPT does."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(7 + rank)
+    data = torch.arange(400.0).reshape(100, 4) / 100
+
+    def batch():
+        drawn = torch.randint(len(data), (8,))
+        return torch.stack([data[place] for place in drawn.tolist()])
+
+    x = batch()
+    for step in range(4):
+        if rank == 0 and step % 2 == 0:
+            with torch.no_grad():
+                model.module(batch())
+        for _ in range(4 // n):
+            loss = model(x).square().mean() / (4 // n)
+            x = batch()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_batches_drawn_ahead_by_the_seed_of_each_rank_are_exchanged():
+    assert causes(with_batches_drawn_ahead, max_steps=3) == []
+
+
+class Noisy(Dataset):
+    """Adds noise to a sample, as augmentation does."""
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return torch.full((4,), index / 32) + torch.randn(4)
+
+
+def with_augmentation():
+    _, n = begin()
+    data = Noisy()
+    loader = DataLoader(data, 8 // n, sampler=DistributedSampler(data, shuffle=False))
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def test_augmentation_on_each_rank_is_a_legitimate_cause():
+    report = audit_function(with_augmentation, (1, 2))
+    (found,) = report.findings
+    assert (found.cause, found.legitimate) == ("dropout_streams", True)
+    assert "the data set draws random numbers" in found.text
+
+
+def with_packed_batches():
+    """Take rows that depend on the rank's own documents, and a loss outside of the model."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        for micro in range(2 // n):
+            rows = [[step, rank, n, micro + row] for row in range(4)]
+            x = torch.tensor(rows, dtype=torch.float32)
+            loss = nn.functional.mse_loss(model(x), x[:, 3:] ** 2)
+            (loss / (2 // n)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_batches_without_indices_are_exchanged_with_their_targets():
+    report = audit_function(with_packed_batches, (1, 2))
+    assert report.findings == ()
+    assert any("take samples in another order" in note for note in report.notes)
+
+
+def with_local_updates():
+    """Update on each rank alone, and average the weights after each second step."""
+    rank, n = begin()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(64, 4)
+    for step in range(6):
+        optimizer.zero_grad()
+        start = step * 8 + rank * 8 // n
+        model(data[start : start + 8 // n]).square().mean().backward()
+        optimizer.step()
+        if step % 2 == 1:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= n
+
+
+def test_weights_averaged_every_few_steps_are_local_updates():
+    (found,) = audit_function(with_local_updates, (1, 2)).findings
+    assert (found.cause, found.legitimate) == ("local_updates", True)
+    assert found.text == (
+        "ranks update their own weights from step 1 on, and average them before step 3"
+    )
+
+
+def with_a_schedule_by_samples():
+    """Take four samples on each rank, and move the schedule once for each rank."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 20)
+    data = torch.randn(64, 4)
+    for start in range(0, 64, 4 * n):
+        optimizer.zero_grad()
+        model(data[start + 4 * rank :][:4]).square().mean().backward()
+        optimizer.step()
+        for _ in range(n):
+            schedule.step()
+
+
+def test_learning_rates_may_follow_the_samples_seen():
+    report = audit_function(with_a_schedule_by_samples, (1, 2))
+    assert report.findings == ()
+    assert any(note.startswith("learning rates follow the samples seen") for note in report.notes)
+    (check,) = [one for one in report.checks if one.topic == "schedule"]
+    assert check.text == "same learning rates after the same number of samples"
+
+
+def with_tensor_parallelism():
+    """Split the weights, and give each rank the same samples."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    _, n = begin()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (n,))
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model = parallelize_module(model, mesh, plan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.rand(6, 8)).square().mean().backward()
+        optimizer.step()
+
+
+def test_ranks_with_parts_of_the_weights_share_their_samples():
+    assert audit_function(with_tensor_parallelism, (2, 4)).findings == ()
+
+
+def with_two_ranks_at_least():
+    rank, n = begin()
+    if n < 2:
+        print("Two GPUs are needed.")
+        return
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    model(torch.randn(4, 4)[rank::n]).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def test_a_number_of_ranks_without_a_step_is_refused_with_what_the_script_says():
+    expected = (
+        r"with_two_ranks_at_least makes no optimizer step on 1 rank, and says 'Two GPUs are "
+        r"needed\.'; give other numbers of ranks, as --ranks 2,4"
+    )
+    with pytest.raises(ScenarioError, match=expected):
+        audit_function(with_two_ranks_at_least, (1, 2))
+
+
+def with_a_loader_that_is_ahead():
+    """Load the next batch between the forward and the backward pass, as llama2.c does."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [torch.tensor([number / 48]) for number in range(48)]
+    batches = iter(DataLoader(data[rank::n], 2))
+    x = next(batches)
+    for _ in range(4):
+        for _ in range(4 // n):
+            loss = model(x).square().mean() / (4 // n)
+            x = next(batches)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_batches_of_a_loader_may_be_loaded_ahead():
+    report = audit_function(with_a_loader_that_is_ahead, (1, 2))
+    assert report.findings == ()
+    first = [row.samples for row in report.ledger if row.world_size == 1 and row.step == 1]
+    assert [len(samples) for samples in first] == [8]
