@@ -199,7 +199,11 @@ class Investigation:
                 ]
                 best = self._best(pair, chosen, options, current)
             if best is None:
-                break
+                together = self._together(pair, chosen, legitimate, current)
+                if together is None:
+                    break
+                chosen, current = together
+                continue
             chosen, current = [*chosen, best[0]], best[1]
         if not self._agrees(current):
             self._unexplained(pair, current)
@@ -261,6 +265,21 @@ class Investigation:
             if gain > 3 and (best is None or gain > best[0]):
                 best = gain, option, found
         return None if best is None else best[1:]
+
+    def _together(
+        self, pair: Pair, chosen: list[Suspect], legitimate: Sequence[Suspect], current: Pair
+    ) -> tuple[list[Suspect], Pair] | None:
+        """Neutralise all legitimate suspects at once, since each may hide what another one does."""
+        causes = {one.change: one for one in legitimate if one.change != suspects.BY_SAMPLE}
+        added = [one for one in causes.values() if one not in chosen]
+        if len(added) < 2:
+            return None
+        found = self.tried(pair, [*chosen, *added])
+        if not self._agrees(found) and _gain(current, found) <= 3:
+            return None
+        for one in added:
+            self._record(one, current, found)
+        return [*chosen, *added], found
 
     def _record(self, option: Suspect, before: Pair, after: Pair) -> None:
         row = before.difference.first

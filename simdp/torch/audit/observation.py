@@ -31,6 +31,7 @@ class Observation:
         self.roots: list[Any] = []
         self.root_ids: set[int] = set()
         self.inside_ddp: set[int] = set()
+        self.cores: set[int] = set()  # modules that DDP wraps
         self.wrapped: set[int] = set()
         self.batch: int | None = None  # the last one
         self.recent: list[tuple[int, list[Any]]] = []  # the last ones, and probes of their tensors
@@ -52,7 +53,6 @@ class Observation:
         self.index: tuple[int, ...] = ()  # by which the script last took rows of a tensor
         self.callers: dict[int, Line | None] = {}
         self.buffers: dict[str, Any] = {}
-        self.outer: Any = None  # the module that the script calls
         self.drawn: tuple[int, int] = (0, 0)  # backward passes, and draws since the last one
 
     def next_draw(self) -> int:

@@ -127,10 +127,9 @@ class Observer(RankLocal):
             if here is None:
                 return called(self, *args, **kwargs)
             if here.depth == 0:
-                here.outer = self
                 observer._called(here, self, args, kwargs)
-            wraps = isinstance(here.outer, DistributedDataParallel)
-            if here.depth == wraps and not here.buffers and torch.is_grad_enabled():
+            core = id(self) in here.cores if here.cores else here.depth == 0
+            if core and not here.buffers and torch.is_grad_enabled():
                 _record_buffers(here, self)
             here.depth += 1
             try:
@@ -507,6 +506,7 @@ def _registering(original: Any) -> Any:
 
 def _wrapped(here: Observation, module: Any) -> None:
     here.record.wrappers.append(running())
+    here.cores.add(id(module.module))
     here.inside_ddp |= {id(inner) for inner in module.modules() if inner is not module}
     here.wrapped |= {id(parameter) for parameter in module.parameters()}
     here.record.broadcasts_buffers &= bool(module.broadcast_buffers)

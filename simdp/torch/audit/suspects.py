@@ -129,6 +129,10 @@ def _padded(pair: Pair) -> int | None:
     return found
 
 
+BY_SAMPLE = "with dropout drawn by sample"
+"""Experiment that is tried before one without dropout."""
+
+
 def layers(pair: Pair) -> list[Suspect]:
     """Return the suspects among layers: batch norm, dropout, and other random draws."""
     found = []
@@ -159,7 +163,7 @@ def layers(pair: Pair) -> list[Suspect]:
             Suspect(
                 "dropout_streams",
                 True,
-                "with dropout drawn by sample",
+                BY_SAMPLE,
                 lambda: ([layer_changes.TiedDropout()], [layer_changes.TiedDropout()]),
                 first.dropouts[0],
                 "each rank draws its own dropout",

@@ -246,3 +246,24 @@ def test_batches_of_a_loader_may_be_loaded_ahead():
     assert report.findings == ()
     first = [row.samples for row in report.ledger if row.world_size == 1 and row.step == 1]
     assert [len(samples) for samples in first] == [8]
+
+
+def with_batch_norm_and_augmentation():
+    """Differ by two legitimate causes, each of which hides the other."""
+    _, n = begin()
+    data = Noisy()
+    loader = DataLoader(data, 8 // n, sampler=DistributedSampler(data, shuffle=False))
+    layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def test_two_legitimate_causes_are_found_together():
+    report = audit_function(with_batch_norm_and_augmentation, (1, 2))
+    found = sorted(one.cause for one in report.findings)
+    assert found == ["batchnorm_local_statistics", "dropout_streams"]
+    assert report.same
