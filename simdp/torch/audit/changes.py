@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observation import mine, unobserved
+from simdp.torch.audit.observation import before_step, mine, unobserved
 from simdp.torch.audit.observer import inner_optimizer
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
@@ -159,7 +159,7 @@ class AveragedAtStep(Change):
         self.names = None if names is None else set(names)
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(self._average).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._average)).remove)
 
     def _average(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         from simdp.torch.audit.observer import _name
@@ -190,7 +190,7 @@ class ScaledAtStep(Change):
         self.factor = factor
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(self._scale).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._scale)).remove)
 
     def _scale(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here = mine()
@@ -214,16 +214,16 @@ class ClippedAtStep(Change):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 patches.wrap(owner, name, functools.partial(self._later, name))
         patches.wrap(torch.Tensor, "register_hook", self._hook_later)
-        patches.undo(register_optimizer_step_pre_hook(self._clip).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._clip)).remove)
 
     def _later(self, name: str, original: Any) -> Any:
-        def clip(parameters: Any, limit: float, *args: Any, **kwargs: Any) -> Any:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             rank = current()
             if rank is None:
-                return original(parameters, limit, *args, **kwargs)
+                return original(parameters, *args, **kwargs)
             listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             key = (name, tuple(id(one) for one in listed))
-            rank.state["clips"][key] = (original, listed, limit, args, kwargs)
+            rank.state["clips"][key] = (original, listed, args, kwargs)
             if name == "clip_grad_value_":
                 return None
             grads = [one.grad for one in listed if one.grad is not None]
@@ -253,8 +253,8 @@ class ClippedAtStep(Change):
                     found = hook(parameter.grad)
                     if found is not None:
                         parameter.grad.copy_(found)
-            for original, listed, limit, more, named in rank.state["clips"].values():
-                original(listed, limit, *more, **named)
+            for original, listed, more, named in rank.state["clips"].values():
+                original(listed, *more, **named)
         rank.state["clips"] = {}
 
 
@@ -268,7 +268,7 @@ class ImposedRates(Change):
         rank.state["rates"] = {}
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(self._set).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._set)).remove)
         patches.undo(register_optimizer_step_post_hook(self._restore).remove)
 
     def _set(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -357,7 +357,7 @@ class Nudged(FirstCall):
 
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
-        patches.undo(register_optimizer_step_pre_hook(self._gradients).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._gradients)).remove)
 
     def act(self, module: Any) -> None:
         drawn = stream(0, "nudged weights")
@@ -480,7 +480,7 @@ class RestoredOptimizers(Change):
         self.states = dict(states)
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(self._load).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._load)).remove)
 
     def _load(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here, rank = mine(), current()

@@ -177,7 +177,7 @@ class TiedDraws(Change):
     def _around(self, original: Any) -> Any:
         def draw(*args: Any, **kwargs: Any) -> Any:
             here = mine()
-            if here is None or here.batch is None or running() is None:
+            if here is None or here.batch is None or here.loading or running() is None:
                 return original(*args, **kwargs)
             if not torch.is_grad_enabled():
                 return original(*args, **kwargs)

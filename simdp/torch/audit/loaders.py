@@ -120,7 +120,10 @@ def _returning(original: Any) -> Any:
             return original(self)
         number, epoch, line, place = self._audited
         here.fetched, here.loading = None, (number, here.loaded.get(number, 0))
-        found = original(self)
+        try:
+            found = original(self)
+        finally:
+            here.loading = None
         here.loaded[number] = here.loaded.get(number, 0) + 1
         self._audited[3] += 1
         samples, tensor = here.fetched, first_tensor(found)

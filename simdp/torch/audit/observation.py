@@ -114,6 +114,34 @@ def after(observe: Callable[..., None]) -> Callable[[Any], Any]:
     return around
 
 
+def before_step(act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], Any]:
+    """Return a hook of optimizers that acts before a step, but when the gradients are computed.
+
+    A step may be given a closure that computes them, as by Lightning's Trainer.
+    """
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            act(optimizer, args, kwargs)
+            return None
+        first = True
+
+        def evaluated() -> Any:
+            nonlocal first
+            found = closure()
+            if first:
+                first = False
+                act(optimizer, args, kwargs)
+            return found
+
+        if len(args) > 1:
+            return (args[0], evaluated, *args[2:]), kwargs
+        return args, {**kwargs, "closure": evaluated}
+
+    return hook
+
+
 def add(lines: list[Line | None], line: Line | None) -> None:
     """Add a line once."""
     if line not in lines:

@@ -24,7 +24,15 @@ from torch.optim.optimizer import (
 from simdp.arrays import Floats
 from simdp.torch.audit import loaders
 from simdp.torch.audit.lines import calling, directly, running, stack
-from simdp.torch.audit.observation import KEY, Observation, add, after, seen, unobserved
+from simdp.torch.audit.observation import (
+    KEY,
+    Observation,
+    add,
+    after,
+    before_step,
+    seen,
+    unobserved,
+)
 from simdp.torch.audit.records import (
     BackwardRecord,
     CallRecord,
@@ -244,7 +252,7 @@ class Observer(RankLocal):
 
     def _patch_optimizer(self, patches: Patches) -> None:
         patches.wrap(Optimizer, "add_param_group", self._adding)
-        patches.undo(register_optimizer_step_pre_hook(self._before).remove)
+        patches.undo(register_optimizer_step_pre_hook(before_step(self._before)).remove)
         patches.undo(register_optimizer_step_post_hook(self._after).remove)
         for owner in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
@@ -364,7 +372,7 @@ class Observer(RankLocal):
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here = seen()
-        if here is None:
+        if here is None or not here.stepping:
             return
         here.stepping -= 1
         if here.stepping or not here.record.steps:
@@ -599,8 +607,9 @@ def _drawing(original: Any) -> Any:
         line = directly()
         if here is not None and original.__name__ == "randint" and line is not None:
             add(here.record.index_draws, line)
-        trains = torch.is_grad_enabled() and here is not None and here.batch is not None
-        if here is not None and trains and line is not None:
+        if here is None or here.batch is None or here.loading is not None or line is None:
+            return original(*args, **kwargs)  # before training, or of the data set
+        if torch.is_grad_enabled():
             add(here.record.draws, line)
         return original(*args, **kwargs)
 
@@ -661,14 +670,14 @@ def _compiling(original: Any) -> Any:
 
 def _clipping(original: Any) -> Any:
     @functools.wraps(original)
-    def clip(parameters: Any, limit: float, *args: Any, **kwargs: Any) -> Any:
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         here = seen()
         if here is None:
-            return original(parameters, limit, *args, **kwargs)
-        line = running()
+            return original(parameters, *args, **kwargs)
+        line, limit = running(), (*args, *kwargs.values())[0]
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         with unobserved():
-            found = original(listed, limit, *args, **kwargs)
+            found = original(listed, *args, **kwargs)
         norm = None
         if isinstance(found, torch.Tensor) and not hasattr(found, "_local_tensor"):
             norm = None if found.is_meta else float(values(found)[0])

@@ -46,6 +46,7 @@ def with_an_averaging_optimizer():
         optimizer.zero_grad()
         mine = data[start + rank * 16 // n : start + (rank + 1) * 16 // n]
         model(mine).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm=100.0)  # by its keyword, as Fabric
         optimizer.step()
 
 
@@ -267,3 +268,27 @@ def test_two_legitimate_causes_are_found_together():
     found = sorted(one.cause for one in report.findings)
     assert found == ["batchnorm_local_statistics", "dropout_streams"]
     assert report.same
+
+
+def with_a_closure():
+    """Compute the gradients within the optimizer's step, as Lightning's Trainer does."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(48, 4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(data[start + rank * 8 // n :][: 8 // n]).square().sum()
+        loss.backward()
+        return loss
+
+    for start in range(0, 48, 8):  # noqa: B007
+        optimizer.step(closure)
+
+
+def test_gradients_of_a_closure_are_observed():
+    report = audit_function(with_a_closure, (1, 2))
+    assert [one.cause for one in report.findings] == ["loss_sum_not_averaged"]
+    assert report.batch == 8
+    assert {row.stage for row in report.tensors} == {"gradient", "weights"}
