@@ -170,8 +170,10 @@ class Reduction(NamedTuple):
         return self.name if self.factor == 1.0 else f"{self.name} {self.factor:g}"
 
 
-def reduction(op: Any, call: str, dtype: Any) -> Reduction:
-    """Convert torch's ReduceOp.
+def reduction(op: Any, call: str, tensor: Any) -> Reduction:
+    """Convert torch's ReduceOp for a tensor.
+
+    NCCL averages whole numbers on GPUs, and gloo refuses it.
 
     Raises
     ------
@@ -182,8 +184,9 @@ def reduction(op: Any, call: str, dtype: Any) -> Reduction:
     name = str(kind).rpartition(".")[2]
     if name not in OPS:
         raise ProgramError(f"{call}: ReduceOp.{name} is not served; use one of {', '.join(OPS)}.")
+    dtype = tensor.dtype
     whole = not (dtype.is_floating_point or dtype.is_complex)
-    if name == "AVG" and whole:  # torch's message
+    if name == "AVG" and whole and device_type(tensor) == "cpu":  # torch's message
         raise RuntimeError("result type Float can't be cast to the desired output type Long")
     if (dtype.is_floating_point and dtype.itemsize == 1) or (name[0] == "B" and not whole):
         raise ProgramError(
@@ -227,7 +230,9 @@ def reduce_into(
 
 def _mean(n: int, dtype: Any) -> Callable[[Any], None]:
     def divide(piece: Any) -> None:
-        if isinstance(piece, np.ndarray):
+        if isinstance(piece, np.ndarray) and piece.dtype.kind in "iu":
+            piece[...] = np.sign(piece) * (np.abs(piece) // n)  # to zero, as NCCL
+        elif isinstance(piece, np.ndarray):
             np.divide(piece, n, out=piece)
         else:
             piece.div_(n)

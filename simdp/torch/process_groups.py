@@ -486,7 +486,7 @@ class Virtual(dist.ProcessGroup):
         """Reduce the tensors of all ranks on all of them."""
         call = "all_reduce"
         given = listed(tensors)
-        how = reduction(op_of(opts), call, given[0].dtype)
+        how = reduction(op_of(opts), call, given[0])
         memory, exchange = of(given, call), all_reduce(how)
         shape = (sum(each.size for each in memory),)
         return self._call(
@@ -499,7 +499,7 @@ class Virtual(dist.ProcessGroup):
         """Reduce the tensors of all ranks on one of them."""
         call, root = "reduce", opts.rootRank
         (tensor,) = listed(tensors)
-        how = reduction(op_of(opts), call, tensor.dtype)
+        how = reduction(op_of(opts), call, tensor)
         memory = Buffer(tensor, call)
         outputs = [memory] if root == self._place else []
         exchange = reduce(how, root)
@@ -510,7 +510,7 @@ class Virtual(dist.ProcessGroup):
         """Reduce the lists of all ranks, each member's piece on that member."""
         call = "reduce_scatter"
         (output,), (pieces,) = listed(outputs), lists(inputs)
-        how = reduction(op_of(opts), call, output.dtype)
+        how = reduction(op_of(opts), call, output)
         memory, target = of(pieces, call), Buffer(output, call)
         exchange = reduce_scatter_list(how)
         return self._call(
@@ -520,7 +520,7 @@ class Virtual(dist.ProcessGroup):
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         """Reduce the tensors of all ranks, each member's piece on that member."""
         call = "reduce_scatter_tensor"
-        how = reduction(op_of(opts), call, output.dtype)
+        how = reduction(op_of(opts), call, output)
         source, target = Buffer(input, call), Buffer(output, call)
         if source.size != target.size * self._size:
             raise ValueError("input tensor must be the same size as output size times world size")

@@ -674,7 +674,8 @@ def _clipping(original: Any) -> Any:
         here = seen()
         if here is None:
             return original(parameters, *args, **kwargs)
-        line, limit = running(), (*args, *kwargs.values())[0]
+        line, named = running(), kwargs.get("max_norm", kwargs.get("clip_value", 0.0))
+        limit = args[0] if args else named
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         with unobserved():
             found = original(listed, *args, **kwargs)

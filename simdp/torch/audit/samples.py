@@ -98,8 +98,11 @@ def _over_steps(base: RunView, view: RunView, found: SampleCheck) -> None:
     """Count samples without a loader: over steps in which one run has all of the other's."""
     for step in range(min(base.count, view.count)):
         mine, theirs = base.samples(step), view.samples(step)
-        if not mine - theirs:
-            found.seen_twice += _repeats(theirs, mine)
+        if mine - theirs:
+            continue
+        grows = sum(base.samples(0).values()) != sum(view.samples(0).values())
+        more = _repeats(theirs, mine) if grows else sum((theirs - mine).values())
+        found.seen_twice += more
 
 
 def _repeats(drawn: Counter[int], before: Counter[int]) -> int:

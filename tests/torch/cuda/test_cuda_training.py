@@ -123,3 +123,17 @@ def test_a_query_of_another_device_moves_no_compute(virtually):
     spans = [list(virtually(ASKING, 2, *given).trace.spans) for given in ((), ("first",))]
     assert spans[0] == spans[1]
     assert {span.rank for span in spans[0] if span.activity == "backward"} == {0, 1}
+
+
+WHOLE_NUMBERS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+counts = torch.tensor([3 * dist.get_rank() + 2, -3 * dist.get_rank() - 2], device="cuda")
+dist.all_reduce(counts, dist.ReduceOp.AVG)
+assert counts.tolist() == [3, -3], counts
+"""
+
+
+def test_whole_numbers_are_averaged_towards_zero_on_gpus(virtually):
+    virtually(WHOLE_NUMBERS)
