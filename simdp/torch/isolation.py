@@ -443,6 +443,13 @@ def restore_generators(states: tuple[Any, ...]) -> None:
     np.random.set_state(states[2])  # noqa: NPY002
 
 
+def seed_generators(seed: int) -> None:
+    """Seed these generators."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+
+
 class Workers(dataloader._BaseDataLoaderIter):
     """Iterates over a DataLoader with ``num_workers`` above 0, as its workers would."""
 

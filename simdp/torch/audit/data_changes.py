@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -22,7 +20,7 @@ from simdp.torch.audit.observation import mine, unobserved
 from simdp.torch.audit.observer import LOSSES
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
-from simdp.torch.isolation import generator_states, restore_generators
+from simdp.torch.isolation import generator_states, restore_generators, seed_generators
 from simdp.torch.ranks import Rank, current
 
 
@@ -115,10 +113,8 @@ class _Seeded:
 
     def __getitem__(self, index: Any) -> Any:
         sample = whole_indices(self.inner, [index])[0]
-        before, seed = generator_states(), (sample * 1009 + self.seed) % 2**32
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        torch.default_generator.manual_seed(seed)
+        before = generator_states()
+        seed_generators((sample * 1009 + self.seed) % 2**32)
         try:
             return self.inner[index]
         finally:

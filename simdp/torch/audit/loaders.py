@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import random
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from simdp.torch.audit.observation import Observation, add, after, seen, unobser
 from simdp.torch.audit.records import BatchRecord, LoaderRecord
 from simdp.torch.audit.sketches import probe, values
 from simdp.torch.cuda.machine import Patches
-from simdp.torch.isolation import generator_states, restore_generators
+from simdp.torch.isolation import generator_states, restore_generators, seed_generators
 
 
 def patch(patches: Patches) -> None:
@@ -157,9 +156,7 @@ def content_of(dataset: Any) -> int | None:
     try:
         for place in {0, size // 2, size - 1} if size else ():
             with unobserved():
-                random.seed(place)
-                np.random.seed(place)  # noqa: NPY002
-                torch.default_generator.manual_seed(place)
+                seed_generators(place)
                 found += _contents(dataset[place])
     except Exception:  # whatever a data set of the script raises
         return None
