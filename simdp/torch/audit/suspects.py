@@ -135,73 +135,60 @@ BY_SAMPLE = "with dropout drawn by sample"
 
 def layers(pair: Pair) -> list[Suspect]:
     """Return the suspects among layers: batch norm, dropout, and other random draws."""
-    found = []
     first = pair.view.first
-    if first.norms:
-        micro = {
-            count
-            for view in (pair.base, pair.view)
-            for step in range(view.count)
-            for count in view.micro_steps(step)
-        }
-        synced = micro - {0} == {1}
-        change = "statistics of all ranks" if synced else "statistics frozen"
-        kind = layer_changes.SyncedBatchNorm if synced else layer_changes.FrozenBatchNorm
-        found.append(
-            Suspect(
-                "batchnorm_local_statistics",
-                True,
-                f"with batch norm's {change}",
-                lambda: ([kind()], [kind()]),
-                first.norms[0],
-                "batch norm uses the statistics of each rank's batch",
-                "nn.SyncBatchNorm.convert_sync_batchnorm, where batches per rank are small",
-            )
-        )
+    found = [_batch_norm(pair)] if first.norms else []
     if first.dropouts:
-        found.append(
-            Suspect(
-                "dropout_streams",
-                True,
-                BY_SAMPLE,
-                lambda: ([layer_changes.TiedDropout()], [layer_changes.TiedDropout()]),
-                first.dropouts[0],
-                "each rank draws its own dropout",
-            )
-        )
-        found.append(
-            Suspect(
-                "dropout_streams",
-                True,
-                "without dropout",
-                lambda: ([layer_changes.NoDropout()], [layer_changes.NoDropout()]),
-                first.dropouts[0],
-                "each rank draws its own dropout",
-            )
-        )
+        for change, kind in (
+            (BY_SAMPLE, layer_changes.TiedDropout),
+            ("without dropout", layer_changes.NoDropout),
+        ):
+            found.append(_draws(change, kind, first.dropouts[0], "each rank draws its own dropout"))
     if first.augmented:
         found.append(
-            Suspect(
-                "dropout_streams",
-                True,
+            _draws(
                 "with the random numbers of the data set drawn by sample",
-                lambda: ([data_changes.TiedLoading()], [data_changes.TiedLoading()]),
+                data_changes.TiedLoading,
                 first.augmented[0],
                 "the data set draws random numbers, as for augmentation, on each rank",
             )
         )
     if first.draws:
         found.append(
-            Suspect(
-                "dropout_streams",
-                True,
+            _draws(
                 "with random numbers drawn by sample",
-                lambda: ([layer_changes.TiedDraws()], [layer_changes.TiedDraws()]),
+                layer_changes.TiedDraws,
                 first.draws[0],
                 "each rank draws its own random numbers",
             )
         )
     return found
+
+
+def _draws(change: str, kind: Callable[[], ch.Change], line: Line | None, evidence: str) -> Suspect:
+    """Return the suspect of numbers that each rank draws, and both runs are given."""
+    return Suspect("dropout_streams", True, change, lambda: ([kind()], [kind()]), line, evidence)
+
+
+def _batch_norm(pair: Pair) -> Suspect:
+    """Return the suspect of batch norm over each rank's samples."""
+    micro = {
+        count
+        for view in (pair.base, pair.view)
+        for step in range(view.count)
+        for count in view.micro_steps(step)
+    }
+    synced = micro - {0} == {1}
+    change = "statistics of all ranks" if synced else "statistics frozen"
+    kind = layer_changes.SyncedBatchNorm if synced else layer_changes.FrozenBatchNorm
+    return Suspect(
+        "batchnorm_local_statistics",
+        True,
+        f"with batch norm's {change}",
+        lambda: ([kind()], [kind()]),
+        pair.view.first.norms[0],
+        "batch norm uses the statistics of each rank's batch",
+        "nn.SyncBatchNorm.convert_sync_batchnorm, where batches per rank are small",
+    )
 
 
 # Wrong --------------------------------------------------------------------------------------------
