@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import sysconfig
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -109,6 +111,35 @@ def last_of_block(line: Line | None) -> Line | None:
 def computed(line: Line | None) -> Line | None:
     """Return the line that computed a number which a statement uses; else the statement's."""
     return assigned(line, numbers=True)
+
+
+WORLD_SIZE = re.compile(r"world|num_(processes|replicas|ranks|gpus|devices)|n_?(ranks|gpus)\b")
+"""Names of the number of ranks in scripts."""
+
+
+def by_world_size(frames: Sequence[Line]) -> Line | None:
+    """Return the line of a call's number that depends on the number of ranks.
+
+    Parameters
+    ----------
+    frames : sequence of Line
+        Lines of the frames that make the call, the innermost first.
+
+    Returns
+    -------
+    Line or None
+        The first statement with a name of the number of ranks, among those of the frames and those
+        that compute their numbers; else the first that computes a number; else the innermost.
+    """
+    listed = [part for line in frames for part in (line, computed(line)) if part is not None]
+    named = (line for line in listed if WORLD_SIZE.search(_text(line)))
+    numbers = (line for line in listed if line not in frames)
+    return next(named, None) or next(numbers, None) or next(iter(frames), None)
+
+
+def _text(line: Line) -> str:
+    statement = _statement(_tree(line.file), line.line)
+    return "" if statement is None else ast.unparse(statement)
 
 
 def computes(line: Line | None) -> bool:

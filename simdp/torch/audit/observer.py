@@ -712,7 +712,7 @@ def _scheduler_made(original: Any) -> Any:
             original(self, *args, **kwargs)
         finally:
             here.building -= 1
-        add(here.record.schedulers, running())
+        here.record.schedulers.append(tuple(line for _, line in reversed(stack())))
 
     return __init__
 
@@ -748,7 +748,7 @@ def _loading(kind: str) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
             here = seen()
-            if here is not None:
+            if here is not None and not here.record.steps:
                 here.record.loads.append((kind, running()))
             return original(self, *args, **kwargs)
 

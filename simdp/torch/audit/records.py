@@ -125,7 +125,7 @@ class RankRecord:
     steps: list[StepRecord] = field(default_factory=list)
     clips: list[ClipRecord] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
-    schedulers: list[Line | None] = field(default_factory=list)
+    schedulers: list[tuple[Line, ...]] = field(default_factory=list)  # innermost first
     scheduler_steps: list[tuple[int, Line | None]] = field(default_factory=list)
     hooks: list[Line | None] = field(default_factory=list)  # of the script, on parameters
     norms: list[Line | None] = field(default_factory=list)  # batch norms that train

@@ -335,9 +335,10 @@ def _epochs_differ(view: RunView, other: RunView, moved: int) -> str | None:
 
 
 def _load_line(view: RunView) -> Line | None:
-    files = [line for kind, line in view.first.loads if kind == "file"]
-    others = [line for _, line in view.first.loads]
-    return next((line for line in [*files, *others] if line is not None), None)
+    """Return the line that loads the last state; of the checkpoint's file if it loads none."""
+    files = [line for kind, line in view.first.loads if kind == "file" and line is not None]
+    states = [line for kind, line in view.first.loads if kind != "file" and line is not None]
+    return next(iter([*states[::-1], *files]), None)
 
 
 def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, str]:

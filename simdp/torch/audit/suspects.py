@@ -12,7 +12,7 @@ from simdp.results.audit import Cause, LegitimateCause
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, layer_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
-from simdp.torch.audit.lines import Line, assigned, computed, computes, rate_line
+from simdp.torch.audit.lines import Line, assigned, by_world_size, computes, rate_line
 from simdp.torch.audit.sketches import norm
 
 Changes = Sequence[ch.Change]
@@ -703,7 +703,7 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     mine, theirs = rates[first], view.first.steps[place].lr
     steps = [_scheduled(one) for one in (base, view)]
     lines = view.first.schedulers
-    line = computed(lines[0]) if lines else None
+    line = by_world_size(lines[0]) if lines else None
     if line is None and view.first.steps[0].line is not None:
         line = rate_line(view.first.steps[0].line.file)
     stepped = [line for _, line in view.first.scheduler_steps]
