@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observation import before_step, mine, unobserved
+from simdp.torch.audit.observation import DRAWS, before_step, mine, unobserved
 from simdp.torch.audit.observer import inner_optimizer
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
@@ -497,14 +497,26 @@ class RestoredOptimizers(Change):
 
 
 class RestoredGenerators(FirstCall):
-    """Sets the random generators before the first training forward pass, by rank."""
+    """Sets the random generators before the first training forward pass, by rank.
+
+    A generator that the script makes is set before its first draw.
+    """
 
     def __init__(self, states: Mapping[tuple[int, int], Any]) -> None:
-        self.states = {rank: state[1] for (rank, number), state in states.items() if not number}
+        first = {rank: state for (rank, number), state in states.items() if not number}
+        self.states = {rank: state[1] for rank, state in first.items()}
+        self.own = {
+            (rank, number): one for rank, state in first.items() for number, one in state[2].items()
+        }
 
     def begin(self, rank: Rank) -> None:
         super().begin(rank)
         rank.state["generators restored"] = False
+
+    def patch(self, patches: Patches) -> None:
+        super().patch(patches)
+        for name in DRAWS:
+            patches.wrap(torch, name, self._around)
 
     def act(self, module: Any) -> None:
         rank = _rank()
@@ -513,6 +525,19 @@ class RestoredGenerators(FirstCall):
             return
         rank.state["generators restored"] = True
         restore_generators(states)
+
+    def _around(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            here, rank, generator = mine(), current(), kwargs.get("generator")
+            if here is not None and rank is not None and generator is not None:
+                number = here.number_of(generator)
+                state = None if number is None else self.own.pop((rank.rank, number), None)
+                if state is not None:
+                    generator.set_state(state)
+            return original(*args, **kwargs)
+
+        return draw
 
 
 # Precision ----------------------------------------------------------------------------------------

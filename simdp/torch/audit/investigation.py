@@ -13,7 +13,7 @@ from simdp.results.audit import Experiment, Finding, TensorRow
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, samples, suspects
 from simdp.torch.audit.comparisons import Difference, RunView, compare
-from simdp.torch.audit.lines import Line, assigned
+from simdp.torch.audit.lines import Line, assigned, only_call
 from simdp.torch.audit.records import CallRecord, RunRecord
 from simdp.torch.audit.runs import Run, Runner
 from simdp.torch.audit.suspects import Pair, Suspect
@@ -389,6 +389,8 @@ class Investigation:
         if again is not None or record.error:
             return
         line = samples.line_of_loop(view, loader)
+        if line is not None:  # a call that does not reach the sampler
+            line = only_call(line.file, "set_epoch") or line
         step = next(
             (
                 backward.step + 1

@@ -196,6 +196,103 @@ def assigned(line: Line | None, numbers: bool = False) -> Line | None:
     return line if best is None else Line(line.file, best)
 
 
+def followed(line: Line | None, depth: int = 3) -> Line | None:
+    """Return the line that computes what a statement assigns from a call of the script's function.
+
+    It is the statement returned by the function, or the one that assigns what it returns; of a
+    function that calls another one for it, the other's. The line itself if it calls none.
+    """
+    if line is None or not depth:
+        return line
+    tree = _tree(line.file)
+    statement = _statement(tree, line.line)
+    value = getattr(statement, "value", None)
+    if not isinstance(value, ast.Call):
+        return line
+    name = getattr(value.func, "attr", getattr(value.func, "id", None))
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    if len(functions) != 1 or _assigns(tree, line.line, str(name)):
+        return line
+    returns = [
+        node
+        for node in ast.walk(functions[0])
+        if isinstance(node, ast.Return) and node.value is not None
+    ]
+    if not returns:
+        return line
+    found = Line(line.file, returns[-1].lineno)
+    if not _computes(returns[-1].value):
+        found = assigned(found) or found
+    return followed(found, depth - 1)
+
+
+def guard(line: Line | None) -> Line | None:
+    """Return the innermost ``if`` with a remainder around a line, as of one rank's samples.
+
+    The line itself if there is none.
+    """
+    if line is None:
+        return None
+    around = [
+        node
+        for node in ast.walk(_tree(line.file))
+        if isinstance(node, ast.If)
+        and node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0)
+        and any(isinstance(part, ast.Mod) for part in ast.walk(node.test))
+    ]
+    found = max(around, key=lambda node: node.lineno, default=None)
+    return line if found is None else Line(line.file, found.lineno)
+
+
+def argument(line: Line | None, names: Sequence[str]) -> Line | None:
+    """Return the line that assigns what a call of a statement gets by one of these keywords.
+
+    The line itself if it gets none, or no variable.
+    """
+    if line is None:
+        return None
+    tree = _tree(line.file)
+    statement = _statement(tree, line.line)
+    given = [
+        keyword.value.id
+        for node in ast.walk(statement or tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg in names and isinstance(keyword.value, ast.Name)
+    ]
+    first, last = _function(tree, line.line)
+    found = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and first <= node.lineno <= min(line.line, last)
+        and any(isinstance(one, ast.Name) and one.id in given for one in node.targets)
+    ]
+    return Line(line.file, max(found)) if found else line
+
+
+def only_call(file: str, name: str) -> Line | None:
+    """Return the line of the only call of a method in a file; None without, or with several."""
+    found = [
+        node.lineno
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == name
+    ]
+    return Line(file, found[0]) if len(found) == 1 else None
+
+
+def _assigns(tree: ast.Module, line: int, name: str) -> bool:
+    """Return whether the function of a line assigns a variable."""
+    first, last = _function(tree, line)
+    return any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+        for node in ast.walk(tree)
+        if first <= getattr(node, "lineno", 0) <= last
+    )
+
+
 def _computes(value: ast.expr | None) -> bool:
     """Return whether an expression calls or computes something."""
     kinds = (ast.Call, ast.BinOp)

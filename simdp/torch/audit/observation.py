@@ -16,6 +16,13 @@ KEY = "audit"
 """Key of a rank's observation."""
 
 
+DRAWS = ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal")
+"""Functions of torch whose draws are observed."""
+
+NUM_OWN = 16
+"""Generators of a script that are followed; more are made anew for each draw."""
+
+
 class Observation:
     """What is recorded of a rank, and what the patches need between two calls."""
 
@@ -46,6 +53,8 @@ class Observation:
         self.scheduled = 0
         self.building = 0  # of nested schedulers
         self.states: Any = None  # of the generators
+        self.own: list[Any] = []  # generators that the script makes, by their first draw
+        self.own_states: dict[int, Any] = {}  # by number, before their first draw of the step
         self.fetched: tuple[int, ...] | None = None
         self.loading: tuple[int, int] | None = None  # loader and batch that are loaded now
         self.creators: dict[int, Line | None] = {}
@@ -61,6 +70,16 @@ class Observation:
         number = self.drawn[1] + 1 if self.drawn[0] == passes else 1
         self.drawn = passes, number
         return number
+
+    def number_of(self, generator: Any) -> int | None:
+        """Return the number of a generator that the script makes; None behind the first 16."""
+        for number, one in enumerate(self.own):
+            if one is generator:
+                return number
+        if len(self.own) >= NUM_OWN:
+            return None
+        self.own.append(generator)
+        return len(self.own) - 1
 
     @property
     def trained(self) -> int | None:

@@ -23,8 +23,9 @@ from torch.optim.optimizer import (
 
 from simdp.arrays import Floats
 from simdp.torch.audit import loaders
-from simdp.torch.audit.lines import calling, directly, running, stack
+from simdp.torch.audit.lines import Line, calling, directly, running, stack
 from simdp.torch.audit.observation import (
+    DRAWS,
     KEY,
     Observation,
     add,
@@ -151,11 +152,12 @@ class Observer(RankLocal):
         patches.wrap(nn.Module, "load_state_dict", _loading("model"))
         patches.wrap(functional, "batch_norm", _normalising)
         patches.wrap(functional, "dropout", _dropping)
-        patches.wrap(nn.modules.dropout._DropoutNd, "__init__", after(_dropout_made))
+        for kind in (nn.modules.dropout._DropoutNd, nn.MultiheadAttention):
+            patches.wrap(kind, "__init__", after(_dropout_made))
         patches.wrap(nn.Module, "__setattr__", _assigning)
         patches.wrap(torch, "load", _loading("file"))
         patches.wrap(functional, "scaled_dot_product_attention", _attending)
-        for name in ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal"):
+        for name in DRAWS:
             patches.wrap(torch, name, _drawing)
         for name in LOSSES:
             patches.wrap(functional, name, functools.partial(_counting, name))
@@ -331,6 +333,9 @@ class Observer(RankLocal):
             tuple(_numbers(group) for group in optimizer.param_groups),
         )
         record.generators, record.buffers = hash_of(here.states), here.buffers
+        record.own_generators = tuple(
+            (number, _digest(state)) for number, state in sorted(here.own_states.items())
+        )
         here.buffers = {}
         record.scheduled = here.scheduled
         if self.state_at == count:
@@ -338,14 +343,14 @@ class Observer(RankLocal):
         with unobserved():
             self._gradients(rank, here, optimizer, record)
         here.record.steps.append(record)
-        here.states, here.since = None, 0
+        here.states, here.own_states, here.since = None, {}, 0
 
     def _keep(self, rank: Rank, number: int, optimizer: Any, here: Observation) -> None:
         import copy
 
         with torch._C._DisableTorchDispatch():
             state = copy.deepcopy(inner_optimizer(optimizer).state_dict())
-        self.states[rank.rank, number] = state, here.states
+        self.states[rank.rank, number] = state, here.states, here.own_states
 
     def _gradients(self, rank: Rank, here: Observation, optimizer: Any, record: StepRecord) -> None:
         whole = rank.rank == 0
@@ -558,6 +563,16 @@ def _dropout_made(here: Observation, module: Any) -> None:
     module._audited_line = running()
 
 
+def _made(callers: int) -> Line | None:
+    """Return the line that makes the module of one of the nearest callers, if it is recorded."""
+    for depth in range(2, 2 + callers):
+        line = getattr(sys._getframe(depth).f_locals.get("self"), "_audited_line", None)
+        if line is not None:
+            found: Line = line
+            return found
+    return None
+
+
 def _assigning(original: Any) -> Any:
     def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807
         if name in self.__dict__.get("_buffers", ()):
@@ -574,8 +589,7 @@ def _dropping(original: Any) -> Any:
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         here = seen()
         if here is not None and training and p and torch.is_grad_enabled():
-            module = sys._getframe(1).f_locals.get("self")
-            add(here.record.dropouts, getattr(module, "_audited_line", None) or running())
+            add(here.record.dropouts, _made(1) or running())
         return original(input, p, training, inplace)
 
     return dropout
@@ -594,7 +608,7 @@ def _attending(original: Any) -> Any:
     ) -> Any:
         here = seen()
         if here is not None and dropout_p and torch.is_grad_enabled():
-            add(here.record.dropouts, running())
+            add(here.record.dropouts, _made(2) or running())
         return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     return scaled_dot_product_attention
@@ -607,6 +621,10 @@ def _drawing(original: Any) -> Any:
         line = directly()
         if here is not None and original.__name__ == "randint" and line is not None:
             add(here.record.index_draws, line)
+        if here is not None and line is not None and kwargs.get("generator") is not None:
+            number = here.number_of(kwargs["generator"])
+            if number is not None and number not in here.own_states:
+                here.own_states[number] = kwargs["generator"].get_state()
         if here is None or here.batch is None or here.loading is not None or line is None:
             return original(*args, **kwargs)  # before training, or of the data set
         if torch.is_grad_enabled():
@@ -793,6 +811,10 @@ def hash_of(states: Any) -> int:
         return 0
     text = bytes(values(states[0]).astype(np.uint8)) + repr(states[1]).encode()
     return int.from_bytes(loaders.digest(text + states[2][1].tobytes()), "big")
+
+
+def _digest(state: Any) -> int:
+    return int.from_bytes(loaders.digest(bytes(values(state).astype(np.uint8))), "big")
 
 
 def exists(path: Path) -> bool:

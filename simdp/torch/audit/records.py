@@ -96,6 +96,8 @@ class StepRecord:
     state: dict[str, Floats] = field(default_factory=dict)  # of the optimizer, before the step
     buffers: dict[str, Floats] = field(default_factory=dict)  # in its first forward pass
     generators: int = 0  # hash of the states of the random generators before the forward pass
+    # number and hash of each generator of the script that drew, before its first draw
+    own_generators: tuple[tuple[int, int], ...] = ()
     scheduled: int = 0  # steps of schedulers so far
     reduces: bool = False  # the optimizer itself reduces gradients, within its step
 

@@ -415,9 +415,11 @@ def _generators(
     place = view.place((0, done))
     if place is None or not other.first.steps or not states:
         return []
-    if view.first.steps[place].generators == other.first.steps[0].generators:
+    mine, theirs = view.first.steps[place], other.first.steps[0]
+    own = mine.own_generators != theirs.own_generators
+    if mine.generators == theirs.generators and not own:
         return []
-    if not (view.first.dropouts or view.first.draws):
+    if not (own or view.first.dropouts or view.first.draws):
         return []
     line, _ = _missing(other, view, "generators")
     return [
@@ -426,8 +428,12 @@ def _generators(
             "with the random generators restored",
             [ch.RestoredGenerators(states)],
             line,
-            "the random generators start again, so that dropout draws other numbers",
-            "save torch.get_rng_state() of each rank, and set it after loading",
+            "the script's own generators start again"
+            if own
+            else "the random generators start again, so that dropout draws other numbers",
+            "save get_state() of the generators, and set it after loading"
+            if own
+            else "save torch.get_rng_state() of each rank, and set it after loading",
         )
     ]
 

@@ -12,7 +12,16 @@ from simdp.results.audit import Cause, LegitimateCause
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, layer_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
-from simdp.torch.audit.lines import Line, assigned, by_world_size, computes, rate_line
+from simdp.torch.audit.lines import (
+    Line,
+    argument,
+    assigned,
+    by_world_size,
+    computes,
+    followed,
+    guard,
+    rate_line,
+)
 from simdp.torch.audit.sketches import norm
 
 Changes = Sequence[ch.Change]
@@ -88,7 +97,8 @@ def _sample_cause(
             f"in {check.identical} of {check.steps} steps all {n} ranks have the same samples"
         )
         remedy = "give each rank its own samples, as DistributedSampler does"
-        return "same_data_on_every_rank", False, evidence, remedy, created
+        line = argument(guard(created), ("sampler", "batch_sampler"))
+        return "same_data_on_every_rank", False, evidence, remedy, line
     split = samples.overlapping_subsets(view)
     if split is not None:
         evidence = f"subsets of ranks share {split[1]} samples, and are not equal"
@@ -568,18 +578,19 @@ def _counts(pair: Pair) -> list[Weighting]:
     """Weight each pass by what its loss is a mean of."""
     found = []
     kinds: dict[str, tuple[Callable[[Any], float | None], Line | None]] = {}
+    mean = followed(_loss_line(pair.view))
     counted = [count for backward in pair.view.first.backwards for count in backward.counts]
     if counted:
-        kinds["terms of the loss"] = _terms, counted[-1].line or _loss_line(pair.view)
+        kinds["terms of the loss"] = _terms, counted[-1].line or mean
     for line in dict.fromkeys(
         line for backward in pair.view.first.backwards for line in backward.scalars
     ):
-        kinds[f"the value of line {line.line}"] = _scalar_of(line), _loss_line(pair.view)
+        kinds[f"the value of line {line.line}"] = _scalar_of(line), mean
     for line in dict.fromkeys(
         line for backward in pair.view.first.backwards for line in backward.sizes
     ):
-        kinds[f"elements of line {line.line}"] = _size_of(line), _loss_line(pair.view)
-    kinds["samples"] = (lambda backward: float(backward.rows), _loss_line(pair.view))
+        kinds[f"elements of line {line.line}"] = _size_of(line), mean
+    kinds["samples"] = (lambda backward: float(backward.rows), mean)
     for name, (count, loss_line) in kinds.items():
         weights = [_by_count(view, count) for view in (pair.base, pair.view)]
         if weights[0] is None or weights[1] is None:
