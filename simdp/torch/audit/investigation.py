@@ -21,6 +21,9 @@ from simdp.torch.audit.suspects import Pair, Suspect
 EPSILON, EPSILON64 = 1.2e-7, 2.3e-16
 """Units in the last place of float32 and float64."""
 
+UNEQUAL_REPLICAS = ("bypassed_ddp", "unsynchronised_parameters")
+"""Causes by which ranks have other weights, of which a checkpoint has one rank's."""
+
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """Part of the message of DistributedDataParallel."""
 
@@ -51,6 +54,7 @@ class Investigation:
     checks: dict[int, samples.SampleCheck] = field(default_factory=dict)
     rounding: comparisons.Rounding = field(default_factory=comparisons.Rounding)
     always: list[ch.Change] = field(default_factory=list)
+    repairs: list[Suspect] = field(default_factory=list)  # which make replicas equal
 
     @property
     def epsilon(self) -> float:
@@ -323,6 +327,8 @@ class Investigation:
                 without = self.tried(pair, others)
                 if self._agrees(without):
                     continue  # the others explain all of it
+            if suspect.cause in UNEQUAL_REPLICAS and suspect not in self.repairs:
+                self.repairs.append(suspect)
             if not suspect.findings:
                 self.notes.append(f"{suspect.evidence}; {suspect.remedy}")
                 continue

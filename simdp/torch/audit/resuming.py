@@ -69,6 +69,10 @@ class Resuming:
         ScenarioError
             If no checkpoint is written, or the resumed run fails.
         """
+        inquiry = self.investigation
+        for suspect in inquiry.repairs:  # else the checkpoint lacks what differs between ranks
+            inquiry.always += suspect.changes()[1]
+            inquiry.notes.append(f"resuming was compared {suspect.change}")
         with tempfile.TemporaryDirectory(prefix="simdp-audit-") as folder:
             return self._check(Path(folder))
 

@@ -291,11 +291,10 @@ def reduction(pair: Pair) -> list[Suspect]:
 def _unaveraged(pair: Pair) -> Suspect | None:
     """Return the suspect of gradients that differ between ranks before a step."""
     view = pair.view
-    unequal: list[str] = []
-    for place in range(len(view.first.steps)):
-        unequal = comparisons.differing(view, place, "gradient")
-        if unequal:
-            break
+    by_step = [
+        comparisons.differing(view, place, "gradient") for place in range(len(view.first.steps))
+    ]
+    unequal = list(dict.fromkeys(name for names in by_step for name in names))
     if not unequal:
         return None
     late = [name for name in unequal if name in view.first.late]
