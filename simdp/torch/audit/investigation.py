@@ -431,13 +431,9 @@ class Investigation:
 
     def _metric(self, size: int, line: Line) -> bool:
         view, base = self.views[size], self.base()
-        given: dict[int, set[int]] = {}
-        for rank in (*view.record.ranks, *base.record.ranks):
-            for number in samples.evaluation_loaders(rank):
-                if not rank.loaders[number].iterable:
-                    for batch in rank.batches:
-                        if batch.loader == number:
-                            given.setdefault(number, set()).update(batch.samples)
+        given = samples.evaluated(view)
+        if given != samples.evaluated(base):
+            return False  # of other samples, for example of as many batches on each rank
         listed = {number: sorted(found) for number, found in given.items()}
         whole = data_changes.WholeEvaluation(listed) if given else data_changes.WholeSlices()
         how = "all samples in batches of one" if given else "all samples"

@@ -68,6 +68,18 @@ def evaluation_loaders(rank: RankRecord) -> list[int]:
     return sorted({batch.loader for batch in rank.batches} - used)
 
 
+def evaluated(view: RunView) -> dict[int, set[int]]:
+    """Return the samples of each loader that does not train."""
+    found: dict[int, set[int]] = {}
+    for rank in view.record.ranks:
+        for number in evaluation_loaders(rank):
+            if not rank.loaders[number].iterable:
+                for batch in rank.batches:
+                    if batch.loader == number:
+                        found.setdefault(number, set()).update(batch.samples)
+    return found
+
+
 def check(base: RunView, view: RunView) -> SampleCheck:
     """Compare the samples of two runs step by step, and over epochs."""
     found = SampleCheck()

@@ -24,7 +24,10 @@ PROBED = 64
 """Elements of a probe."""
 
 _TO, _NUMPY = torch._C.TensorBase.to, torch._C.TensorBase.numpy
-"""torch's methods, even if replaced while a script runs."""
+"""torch's methods, even if replaced while a script runs.
+
+`to` always copies, since memory of a virtual GPU is no array of NumPy.
+"""
 
 
 def values(tensor: Any) -> Floats:
@@ -35,7 +38,7 @@ def values(tensor: Any) -> Floats:
             memory = memory.to_dense()
         if memory.is_complex():
             memory = torch.view_as_real(memory)
-        found: Floats = _NUMPY(_TO(memory.reshape(-1), torch.float64))
+        found: Floats = _NUMPY(_TO(memory.reshape(-1), torch.float64, False, True))
         return found
 
 
@@ -118,7 +121,7 @@ def probe(tensor: Any) -> Floats | None:
             flat = torch.view_as_real(flat)
         flat = flat.reshape(-1)
         stride = -(-max(flat.numel(), 1) // PROBED)
-        found: Floats = _NUMPY(_TO(flat[::stride], torch.float64)).copy()
+        found: Floats = _NUMPY(_TO(flat[::stride], torch.float64, False, True))
         return found
 
 

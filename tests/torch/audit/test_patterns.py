@@ -1,5 +1,7 @@
 """Audits of patterns of public scripts: what is right raises no alarm, and differences a cause."""
 
+import re
+
 import pytest
 
 pytest.importorskip("torch")
@@ -292,3 +294,44 @@ def test_gradients_of_a_closure_are_observed():
     assert [one.cause for one in report.findings] == ["loss_sum_not_averaged"]
     assert report.batch == 8
     assert {row.stage for row in report.tensors} == {"gradient", "weights"}
+
+
+def with_few_batches_of_evaluation():
+    """Evaluate one batch of each rank, of other samples on more ranks."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [torch.tensor([number / 16]) for number in range(16)]
+    for start in range(0, 16, 4):
+        optimizer.zero_grad()
+        x = torch.stack(data[start : start + 4][rank::n])
+        model(x).square().mean().backward()
+        optimizer.step()
+        loader = DataLoader(data, 4, sampler=DistributedSampler(data, shuffle=False))
+        with torch.no_grad():
+            loss = model(next(iter(loader))).square().mean()
+        dist.all_reduce(loss)
+
+
+def test_a_metric_of_other_samples_is_no_finding():
+    assert causes(with_few_batches_of_evaluation) == []
+
+
+def on_gpus():
+    dist.init_process_group("nccl")
+    rank, n = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    device = torch.device("cuda", rank)
+    model = DistributedDataParallel(nn.Linear(4, 1).to(device), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.randn(3, 8, 4).to(device):
+        optimizer.zero_grad()
+        model(x[rank::n]).square().mean().backward()
+        optimizer.step()
+
+
+def test_a_script_on_gpus_is_audited_in_float64():
+    report = audit_function(on_gpus, (1, 2), exact=True)
+    assert report.findings == ()
+    (check,) = [one for one in report.checks if one.topic == "gradients"]
+    assert re.fullmatch(r"agree to (0e\+00|\de-1\d), as rounding explains", check.text)
