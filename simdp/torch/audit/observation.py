@@ -42,6 +42,10 @@ class Observation:
         self.wrapped: set[int] = set()
         self.batch: int | None = None  # the last one
         self.recent: list[tuple[int, list[Any]]] = []  # the last ones, and probes of their tensors
+        self.inner: tuple[int, Line] | None = (
+            None  # the outermost call within the model's, its depth
+        )
+        self.by_library = False  # whether a library's loop calls the model
         self.used: int | None = None  # the one in the model's input since the last backward pass
         self.rows: tuple[int, ...] = ()  # hashes of the last model input
         self.num_rows = 0

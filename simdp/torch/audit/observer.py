@@ -135,8 +135,12 @@ class Observer(RankLocal):
             here = seen()
             if here is None:
                 return called(self, *args, **kwargs)
+            line = directly()
             if here.depth == 0:
+                here.by_library = line is None
                 observer._called(here, self, args, kwargs)
+            elif line is not None and (here.inner is None or here.depth <= here.inner[0]):
+                here.inner = here.depth, line
             core = id(self) in here.cores if here.cores else here.depth == 0
             if core and not here.buffers and torch.is_grad_enabled():
                 _record_buffers(here, self)
@@ -240,8 +244,10 @@ class Observer(RankLocal):
             samples = here.index
         number = float(values(loss)[0]) if loss.numel() == 1 and not loss.is_meta else float("nan")
         rows = len(samples) if samples else here.num_rows
+        line = here.inner[1] if here.by_library and here.inner is not None else running()
+        here.inner = None
         record = BackwardRecord(
-            trained, samples, number, running(), here.step, rows, indexed, list(here.counts)
+            trained, samples, number, line, here.step, rows, indexed, list(here.counts)
         )
         if batch is not None:
             loader = here.record.loaders[batch.loader]

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from simdp.errors import ScenarioError
-from simdp.torch.audit import audit_function
+from simdp.torch.audit import ScriptAudit, audit_function, audit_script
 
 
 def begin():
@@ -335,3 +335,47 @@ def test_a_script_on_gpus_is_audited_in_float64():
     assert report.findings == ()
     (check,) = [one for one in report.checks if one.topic == "gradients"]
     assert re.fullmatch(r"agree to (0e\+00|\de-1\d), as rounding explains", check.text)
+
+
+LOOP = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+def fit(model, batches):
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in batches:
+        optimizer.zero_grad()
+        model(x).backward()
+        optimizer.step()
+"""
+
+USES_THE_LOOP = """
+import sys
+sys.path.insert(0, "site-packages")
+import torch
+import torch.distributed as dist
+from loop import fit
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.layer(x).square().sum()
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+fit(Model(), torch.randn(3, 8, 4)[:, dist.get_rank() :: dist.get_world_size()])
+"""
+
+
+def test_a_loss_in_a_library_s_loop_has_the_line_of_the_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "loop.py").write_text(LOOP)
+    (tmp_path / "train.py").write_text(USES_THE_LOOP)
+    (found,) = audit_script(ScriptAudit("train.py", ranks=(1, 2))).findings
+    assert found.cause == "loss_sum_not_averaged"
+    assert USES_THE_LOOP.splitlines()[found.line - 1].strip().startswith("return self.layer(x)")
