@@ -26,6 +26,9 @@ from simdp.torch.audit.runs import Program, Run, Runner
 STEPS = 24
 """Optimizer steps that are compared by default."""
 
+VAGUE = 0.1
+"""Relative difference from which rounding explains nearly anything."""
+
 LISTED = 64
 """Steps of the ledger in a report."""
 
@@ -302,6 +305,8 @@ def _notes(inquiry: Investigation) -> list[str]:
         found.append("autocast: what rounding explains was measured by a run without it")
     if inquiry.exact:
         found.append("float64: parameters, data and autocast were lifted")
+    if not inquiry.exact and any(row.bound > VAGUE for row in inquiry.rows):
+        found.append("rounding explains differences as large as a tensor itself; see --exact")
     counts = {view.world_size: sum(view.samples(0).values()) for view in views}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} on {size}" for size, count in sorted(counts.items()))
