@@ -181,6 +181,7 @@ class Investigation:
             chosen.append(tie)
         traced = False
         legitimate = suspects.layers(pair)
+        legitimate += [one for one in suspects.reduction(pair) if one.legitimate]
         current = self.tried(pair, chosen) if chosen else pair
         for _ in range(6):
             if self._agrees(current):

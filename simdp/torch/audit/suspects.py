@@ -323,11 +323,15 @@ def _unaveraged(pair: Pair) -> Suspect | None:
             f"ranks update their own weights from step {local[0]} on, and average them before "
             f"step {local[1]}"
         )
+
+    def averaged() -> Changes:
+        return [ch.AveragedAtStep(None if everything else unequal)]
+
     return Suspect(
         cause,  # type: ignore[arg-type]
         local is not None,
         "with gradients averaged before each step",
-        lambda: ([], [ch.AveragedAtStep(None if everything else unequal)]),
+        lambda: (averaged() if pair.base.world_size > 1 else [], averaged()),
         line,
         evidence,
         remedy,
