@@ -25,6 +25,7 @@ from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
 from simdp.torch.audit.observation import DRAWS, before_step, mine, unobserved
 from simdp.torch.audit.observer import inner_optimizer
+from simdp.torch.audit.records import BackwardRecord
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import restore_generators
@@ -78,10 +79,23 @@ class ByMode(Change):
 
 
 class WeightedLosses(Change):
-    """Multiplies the loss of each backward pass; ``factors`` by rank and number of the pass."""
+    """Multiplies the loss of each backward pass.
 
-    def __init__(self, factors: Mapping[tuple[int, int], float]) -> None:
-        self.factors = dict(factors)
+    Parameters
+    ----------
+    factors : mapping
+        Factors by rank and number of the pass.
+    count : callable, optional
+        Returns what the loss of a backward pass is a mean of. The factors are those of the counts
+        that ranks have then, in place of ``factors``: for ranks that make one pass in each step.
+    """
+
+    def __init__(
+        self,
+        factors: Mapping[tuple[int, int], float],
+        count: Callable[[BackwardRecord], float | None] | None = None,
+    ) -> None:
+        self.factors, self.count = dict(factors), count
 
     def begin(self, rank: Rank) -> None:
         rank.state["backward passes"] = 0
@@ -96,13 +110,29 @@ class WeightedLosses(Change):
                 return original(tensors, grad_tensors, *args, **kwargs)
             number = rank.state["backward passes"]
             rank.state["backward passes"] = number + 1
+            listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             factor = self.factors.get((rank.rank, number), 1.0)
+            if self.count is not None:
+                factor = self._share(listed[0])
             if factor != 1:
-                listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
                 tensors = [one * factor for one in listed]
             return original(tensors, grad_tensors, *args, **kwargs)
 
         return backward
+
+    def _share(self, loss: Any) -> float:
+        """Return this rank's count over the mean of all ranks'."""
+        here = mine()
+        found = None
+        if self.count is not None and here is not None and here.backward is not None:
+            found = self.count(here.backward)
+        if not several_ranks():
+            return 1.0
+        with unobserved(), torch.no_grad():
+            total = loss.new_tensor([found or 0.0])
+            dist.all_reduce(total)
+            number = float(values(total)[0])
+        return (found or 0.0) * dist.get_world_size() / number if number else 1.0
 
 
 class ScalarTrace(ByMode):

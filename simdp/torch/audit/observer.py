@@ -747,7 +747,7 @@ def _scheduling(original: Any) -> Any:
         here = seen()
         if here is not None and not here.building:
             here.scheduled += 1
-            here.record.scheduler_steps.append((here.step, running()))
+            here.record.scheduler_steps.append((directly() is not None, running()))
         return original(self, *args, **kwargs)
 
     return step

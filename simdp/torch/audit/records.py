@@ -128,7 +128,8 @@ class RankRecord:
     clips: list[ClipRecord] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     schedulers: list[tuple[Line, ...]] = field(default_factory=list)  # innermost first
-    scheduler_steps: list[tuple[int, Line | None]] = field(default_factory=list)
+    # whether the script calls it itself, and its line
+    scheduler_steps: list[tuple[bool, Line | None]] = field(default_factory=list)
     hooks: list[Line | None] = field(default_factory=list)  # of the script, on parameters
     norms: list[Line | None] = field(default_factory=list)  # batch norms that train
     dropouts: list[Line | None] = field(default_factory=list)

@@ -438,6 +438,7 @@ class Weighting:
     line: Line | None
     evidence: str
     remedy: str
+    count: Callable[[Any], float | None] | None = None  # to weight each pass by, as it comes
 
     def suspect(self) -> Suspect:
         """Return the suspect that it neutralises."""
@@ -445,11 +446,15 @@ class Weighting:
             self.cause,
             self.legitimate,
             self.what,
-            lambda: ([ch.WeightedLosses(self.base)], [ch.WeightedLosses(self.view)]),
+            lambda: (self._changes(self.base), self._changes(self.view)),
             self.line,
             self.evidence,
             self.remedy,
         )
+
+    def _changes(self, weights: Weights) -> list[ch.Change]:
+        traced = [ch.ScalarTrace()] if self.count is not None else []
+        return [ch.WeightedLosses(weights, self.count), *traced]
 
 
 def losses(pair: Pair) -> list[Suspect]:
@@ -581,7 +586,7 @@ def _counts(pair: Pair) -> list[Weighting]:
     """Weight each pass by what its loss is a mean of."""
     found = []
     kinds: dict[str, tuple[Callable[[Any], float | None], Line | None]] = {}
-    mean = followed(_loss_line(pair.view))
+    mean, views = followed(_loss_line(pair.view)), (pair.base, pair.view)
     counted = [count for backward in pair.view.first.backwards for count in backward.counts]
     if counted:
         kinds["terms of the loss"] = _terms, counted[-1].line or mean
@@ -594,8 +599,9 @@ def _counts(pair: Pair) -> list[Weighting]:
     ):
         kinds[f"elements of line {line.line}"] = _size_of(line), mean
     kinds["samples"] = (lambda backward: float(backward.rows), mean)
+    single = all(set(view.micro_steps(step)) == {1} for view in views for step in range(view.count))
     for name, (count, loss_line) in kinds.items():
-        weights = [_by_count(view, count) for view in (pair.base, pair.view)]
+        weights = [_by_count(view, count) for view in views]
         if weights[0] is None or weights[1] is None:
             continue
         if all(abs(value - 1) < 1e-12 for one in weights for value in one.values()):  # type: ignore[union-attr]
@@ -620,6 +626,7 @@ def _counts(pair: Pair) -> list[Weighting]:
                 "drop_last=True, or weight the loss by samples"
                 if last
                 else f"divide the sum of losses by the {shown} of all ranks, times world_size",
+                count if single else None,
             )
         )
     return found
@@ -720,9 +727,10 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     line = by_world_size(lines[0]) if lines else None
     if line is None and view.first.steps[0].line is not None:
         line = rate_line(view.first.steps[0].line.file)
-    stepped = [line for _, line in view.first.scheduler_steps]
+    stepped = view.first.scheduler_steps
     if stepped and abs(steps[0] - steps[1]) > 1e-6:
-        line = stepped[0]
+        own, where = stepped[0]
+        line = where if own or line is None else line  # a library's steps follow from its making
         evidence = (
             f"the schedule moves {steps[0]:g} and {steps[1]:g} times per step on "
             f"{base.world_size} and {view.world_size} ranks"
