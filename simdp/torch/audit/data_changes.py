@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 from collections.abc import Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -351,6 +354,59 @@ class _Slices(TorchFunctionMode):
             if isinstance(index, slice) and index.step == self.world_size > 1:
                 args = (args[0], slice(None))
         return func(*args, **(kwargs or {}))
+
+
+class WholeParts(Change):
+    """Gives every rank all items where the script takes every n-th one: in slices and ranges.
+
+    Python's own sequences cannot be observed, so that the script is compiled anew.
+    """
+
+    def rewritten(self, text: str, file: str) -> CodeType:
+        """Return a script's code, with its slices and ranges given to this change."""
+        tree = ast.fix_missing_locations(_Parts().visit(ast.parse(text)))
+        return compile(tree, file, "exec")
+
+    def patch(self, patches: Patches) -> None:
+        patches.put(builtins, PART, _part)
+        patches.put(builtins, RANGE, _range)
+
+
+PART, RANGE = "__simdp_part__", "__simdp_range__"
+"""Names of the functions that rewritten scripts call."""
+
+
+class _Parts(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        cut = node.slice
+        if not isinstance(node.ctx, ast.Load) or not isinstance(cut, ast.Slice) or not cut.step:
+            return node
+        bounds = [one or ast.Constant(None) for one in (cut.lower, cut.upper, cut.step)]
+        call = ast.Call(ast.Name(PART, ast.Load()), [node.value, *bounds], [])
+        return ast.copy_location(call, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "range" and len(node.args) == 3:
+            node.func = ast.copy_location(ast.Name(RANGE, ast.Load()), node.func)
+        return node
+
+
+def _is_share(step: Any) -> bool:
+    rank = current()
+    return rank is not None and step == rank.runtime.cluster.world_size > 1
+
+
+def _part(value: Any, lower: Any, upper: Any, step: Any) -> Any:
+    return value[:upper] if _is_share(step) else value[lower:upper:step]
+
+
+def _range(start: int, stop: int, step: int) -> range:
+    rank = current()
+    if rank is not None and _is_share(step):
+        return range(start - rank.rank, stop)
+    return range(start, stop, step)
 
 
 class WholeEvaluation(Change):

@@ -436,13 +436,25 @@ class Investigation:
         if given != samples.evaluated(base):
             return False  # of other samples, for example of as many batches on each rank
         listed = {number: sorted(found) for number, found in given.items()}
-        whole = data_changes.WholeEvaluation(listed) if given else data_changes.WholeSlices()
-        how = "all samples in batches of one" if given else "all samples"
+        options: list[tuple[ch.Change, str]] = [
+            (data_changes.WholeSlices(), "all samples"),
+            (data_changes.WholeParts(), "all samples"),
+        ]
+        if given:
+            options = [(data_changes.WholeEvaluation(listed), "all samples in batches of one")]
+        return any(self._metric_given(size, line, whole, how) for whole, how in options)
+
+    def _metric_given(self, size: int, line: Line, whole: ch.Change, how: str) -> bool:
+        """Try whether a metric agrees where every rank has all samples, and training the same."""
+        view, base = self.views[size], self.base()
         runs = [self.changed(one, [whole]) for one in (base.world_size, size)]
         records = self.runner.run(runs)
         if any(record.error for record in records):
             return False
         one, other = (RunView(record) for record in records)
+        pairs = (base, one), (view, other)
+        if any(not compare(*each, self.rounding).same for each in pairs):
+            return False
         before = _metric_values(base, view, line)
         after = _metric_values(one, other, line)
         if before is None or after is None or after[2] > 1e-5:

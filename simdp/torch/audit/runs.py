@@ -20,6 +20,7 @@ from typing import Any
 from simdp.distributed.launch import find
 from simdp.errors import DeadlockError, SimdpError
 from simdp.torch.audit.changes import Change
+from simdp.torch.audit.data_changes import WholeParts
 from simdp.torch.audit.records import RankRecord, RunRecord
 from simdp.torch.generators import INSTALLED, PER_RANK
 
@@ -214,4 +215,9 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
             count,
         )
         return
-    launch.run(program.code, where, list(run.arguments), 0, environ, (), count)
+    code = program.code
+    for change in run.changes:
+        if isinstance(change, WholeParts):
+            text = Path(code.code.co_filename).read_text()
+            code = code._replace(code=change.rewritten(text, code.code.co_filename))
+    launch.run(code, where, list(run.arguments), 0, environ, (), count)
