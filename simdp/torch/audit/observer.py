@@ -247,8 +247,9 @@ class Observer(RankLocal):
         line = here.inner[1] if here.by_library and here.inner is not None else running()
         here.inner = None
         record = BackwardRecord(
-            trained, samples, number, line, here.step, rows, indexed, list(here.counts)
+            trained, samples, number, line, here.step, rows, here.num_rows, indexed
         )
+        record.counts = list(here.counts)
         if batch is not None:
             loader = here.record.loaders[batch.loader]
             loader.iterated = batch.line

@@ -58,6 +58,7 @@ class BackwardRecord:
     line: Line | None
     step: int  # optimizer steps before it
     rows: int
+    inputs: int = 0  # rows of the model's input
     indexed: bool = False  # samples are indices by which the script took rows of a tensor
     counts: list[LossCount] = field(default_factory=list)
     scalars: dict[Line, float] = field(default_factory=dict)  # numbers computed for the loss
@@ -154,6 +155,20 @@ class RankRecord:
     follows: int | None = None  # rank of which it has another part of each weight, and the samples
     autocast: bool = False
     compiled: bool = False
+
+    def divide_batches(self) -> None:
+        """Give each backward pass its part of a batch that the script splits for several."""
+        by_batch: dict[int, list[BackwardRecord]] = {}
+        for backward in self.backwards:
+            if backward.batch is not None:
+                by_batch.setdefault(backward.batch, []).append(backward)
+        for batch, passes in by_batch.items():
+            whole, begin = self.batches[batch].samples, 0
+            if len(passes) == 1 or sum(one.inputs for one in passes) != len(whole):
+                continue
+            for one in passes:
+                one.samples, one.rows = whole[begin : begin + one.inputs], one.inputs
+                begin += one.inputs
 
 
 @dataclass

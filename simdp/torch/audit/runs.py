@@ -192,6 +192,8 @@ def play(program: Program, run: Run) -> RunRecord:
     ended = resource.getrusage(resource.RUSAGE_SELF)
     seconds = ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime
     ranks = [observer.records.get(rank, RankRecord()) for rank in range(run.world_size)]
+    for rank in ranks:
+        rank.divide_batches()
     record = RunRecord(run.world_size, ranks, error, kind, waiting, seconds)
     record.stopped_at = observer.stopped_at
     record.extra = {name: call() for name, call in run.keep.items()}

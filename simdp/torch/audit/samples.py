@@ -19,7 +19,7 @@ from simdp.torch.audit.data_changes import (
     Inputs,
 )
 from simdp.torch.audit.lines import Line
-from simdp.torch.audit.records import BatchRecord, LoaderRecord, RankRecord
+from simdp.torch.audit.records import BackwardRecord, BatchRecord, LoaderRecord, RankRecord
 
 
 @dataclass
@@ -212,14 +212,18 @@ def tied(source: RunView, target: RunView) -> Change | None:
     indices: dict[tuple[int, int, int], list[int]] = {}
     rows: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]] = {}
     for step in range(min(source.count, target.count)):
-        given = [[backward.samples for _, backward in passes] for passes in source.backwards(step)]
-        for rank, passes in enumerate(target.backwards(step)):
+        given = [
+            [samples for *_, samples in _loaded(record, passes)]
+            for record, passes in zip(source.record.ranks, source.backwards(step), strict=True)
+        ]
+        for rank, every in enumerate(target.backwards(step)):
+            passes = _loaded(target.record.ranks[rank], every)
             if not passes:
                 continue
             flat = arranged(given[rank :: target.world_size], len(passes))
             if flat is None:
                 return None
-            for (number, backward), samples in zip(passes, flat, strict=True):
+            for (number, backward, _), samples in zip(passes, flat, strict=True):
                 mine = target.record.ranks[rank]
                 listed = [sample for one in samples for sample in one]
                 if backward.indexed:
@@ -233,6 +237,19 @@ def tied(source: RunView, target: RunView) -> Change | None:
                     loader = mine.batches[backward.batch].loader
                     indices[rank, loader, number_of(mine, backward.batch)] = listed
     return GivenRows(rows) if rows else GivenIndices(indices)
+
+
+def _loaded(
+    rank: RankRecord, passes: Sequence[tuple[int, BackwardRecord]]
+) -> list[tuple[int, BackwardRecord, tuple[int, ...]]]:
+    """Return each batch of a step's passes once, with its first pass, and all its samples."""
+    found: dict[tuple[bool, int], tuple[int, BackwardRecord, tuple[int, ...]]] = {}
+    for number, backward in passes:
+        batch = backward.batch
+        samples = backward.samples if batch is None else rank.batches[batch].samples
+        key = (False, number) if batch is None else (True, batch)
+        found.setdefault(key, (number, backward, samples))
+    return list(found.values())
 
 
 def tied_draws(
