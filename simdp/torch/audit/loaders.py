@@ -203,8 +203,8 @@ def _fetching(original: Any) -> Any:
     return fetch
 
 
-AHEAD = 3
-"""Batches that a script may load before it trains on one."""
+AHEAD = 64
+"""Batches that a script may load before it trains on one, as Trainer does to accumulate."""
 
 
 def probes(value: Any) -> list[Any]:
