@@ -174,8 +174,10 @@ class _Scalars(TorchFunctionMode):
             if line is not None and not result.requires_grad:
                 with torch._C.DisableTorchFunction():
                     number = float(values(result)[0])
-                if number > 0:
+                if number > 0 and torch.is_grad_enabled():
                     self.found[line] = number
+                elif number > 0:  # of a metric, more often than of the loss
+                    self.found.setdefault(line, number)
         return result
 
 

@@ -242,9 +242,9 @@ class Resuming:
         if moved is not None:
             found += self._sampler(view, other, moved, folder)
         states = view.record.extra.get("states", {})
-        found += _optimizers(view, other, done, states)
         found += _rates(view, other, done)
         found += _generators(view, other, done, states)
+        found += _optimizers(view, other, done, states)
         return found
 
     def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[Suspect]:
@@ -364,9 +364,13 @@ def _optimizers(
     same = mine.keys() == theirs.keys() and all(
         np.array_equal(mine[name], theirs[name], equal_nan=True) for name in mine
     )
-    if same:
-        return []
     line, how = _missing(other, view, "optimizer")
+    if same:  # on rank 0, whose state alone is recorded
+        if view.world_size == 1:
+            return []
+        how = "of other ranks than 0 is not restored"
+        saved = [where for name, where in view.first.saves if name == "optimizer"]
+        line = next((where for where in saved if where is not None), line)
     return [
         _suspect(
             "resume_optimizer_state",
