@@ -423,15 +423,19 @@ UNITS = 2
 
 
 class AveragedBuffers(Change):
-    """Averages the buffers of a module over ranks before each of its calls that trains."""
+    """Averages the buffers of a module over ranks before and after its calls that train."""
 
     def patch(self, patches: Patches) -> None:
         def around(called: Any) -> Any:
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
                 here = mine()
-                if here is not None and here.depth == 1 and torch.is_grad_enabled():
+                trains = here is not None and here.depth == 1 and torch.is_grad_enabled()
+                if trains:
                     _averaged(self)
-                return called(self, *args, **kwargs)
+                found = called(self, *args, **kwargs)
+                if trains:
+                    _averaged(self)
+                return found
 
             return __call__
 
