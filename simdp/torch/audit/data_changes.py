@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Subset, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from simdp.torch.audit.changes import ByMode, Change
-from simdp.torch.audit.lines import directly, running
+from simdp.torch.audit.lines import Line, directly, running
 from simdp.torch.audit.loaders import has_epoch, samplers, whole_indices
 from simdp.torch.audit.observation import mine, unobserved
 from simdp.torch.audit.observer import LOSSES
@@ -146,31 +147,48 @@ class GivenBatches(Change):
         return __next__
 
 
-class GivenDraws(Change):
-    """Returns given random integers where the script draws its batches: by rank and number.
+Draw = tuple[int, Line, int]
+"""Rank, line, and number of a draw at this line."""
 
-    Draws without gradients are those of an evaluation, and left alone.
-    """
 
-    def __init__(self, draws: Mapping[tuple[int, int], Any]) -> None:
-        self.draws = dict(draws)
+class IntegerDraws(Change):
+    """Records the random integers that the script draws while gradients are recorded."""
+
+    def __init__(self) -> None:
+        self.found: dict[Draw, Any] = {}
 
     def begin(self, rank: Rank) -> None:
-        rank.state["integer draws"] = 0
+        rank.state["integer draws"] = Counter()
 
     def patch(self, patches: Patches) -> None:
         patches.wrap(torch, "randint", self._around)
 
     def _around(self, original: Any) -> Any:
         def randint(*args: Any, **kwargs: Any) -> Any:
-            found, rank = original(*args, **kwargs), current()
-            if rank is None or running() is None or not torch.is_grad_enabled():
-                return found
-            number = rank.state["integer draws"]
-            rank.state["integer draws"] = number + 1
-            return _placed(self.draws.get((rank.rank, number), found), found)
+            found, rank, line = original(*args, **kwargs), current(), running()
+            if rank is None or line is None or not torch.is_grad_enabled():
+                return found  # those without gradients are of an evaluation
+            number = rank.state["integer draws"][line]
+            rank.state["integer draws"][line] += 1
+            return self.drawn((rank.rank, line, number), found)
 
         return randint
+
+    def drawn(self, key: Draw, found: Any) -> Any:
+        """Return what a draw gives."""
+        self.found[key] = found.clone()
+        return found
+
+
+class GivenDraws(IntegerDraws):
+    """Returns given random integers where the script draws its batches."""
+
+    def __init__(self, draws: Mapping[Draw, Any]) -> None:
+        super().__init__()
+        self.draws = dict(draws)
+
+    def drawn(self, key: Draw, found: Any) -> Any:
+        return _placed(self.draws.get(key, found), found)
 
 
 class GivenRows(ByMode):
@@ -214,30 +232,6 @@ class _Rows(TorchFunctionMode):
                 index = torch.tensor(listed, dtype=torch.int64)
         here.index = tuple(listed)
         return index
-
-
-class IntegerDraws(Change):
-    """Records the random integers that the script draws; ``found`` by rank and number."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[int, int], Any] = {}
-
-    def begin(self, rank: Rank) -> None:
-        rank.state["recorded draws"] = 0
-
-    def patch(self, patches: Patches) -> None:
-        patches.wrap(torch, "randint", self._around)
-
-    def _around(self, original: Any) -> Any:
-        def randint(*args: Any, **kwargs: Any) -> Any:
-            found, rank = original(*args, **kwargs), current()
-            if rank is not None and running() is not None and torch.is_grad_enabled():
-                number = rank.state["recorded draws"]
-                rank.state["recorded draws"] = number + 1
-                self.found[rank.rank, number] = found.clone()
-            return found
-
-        return randint
 
 
 class KeptBatches(Change):

@@ -12,6 +12,7 @@ import torch
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.data_changes import (
+    Draw,
     GivenBatches,
     GivenDraws,
     GivenIndices,
@@ -253,46 +254,50 @@ def _loaded(
 
 
 def tied_draws(
-    source: RunView, target: RunView, draws: dict[tuple[int, int], Any], own: dict[Any, Any]
+    source: RunView, target: RunView, draws: dict[Draw, Any], own: dict[Draw, Any]
 ) -> Change | None:
     """Return the change that gives one run the random integers that another one draws.
 
-    ``draws`` and ``own`` are those of the source and of the target, by rank and number.
+    ``draws`` and ``own`` are those of the source and of the target.
     """
-    given: dict[tuple[int, int], Any] = {}
+    given: dict[Draw, Any] = {}
     each = _draws_of_a_pass(draws, source)
     if not each or each != _draws_of_a_pass(own, target):
         return None
     for rank in range(target.world_size):
-        share = [
-            [
-                [draws[other, number * each + place] for place in range(each)]
-                for number in range(len(source.record.ranks[other].backwards))
+        others = range(rank, source.world_size, target.world_size)
+        for line, count in each.items():
+            share = [
+                [
+                    [draws[other, line, number * count + place] for place in range(count)]
+                    for number in range(len(source.record.ranks[other].backwards))
+                ]
+                for other in others
             ]
-            for other in range(rank, source.world_size, target.world_size)
-        ]
-        flat = arranged(share, len(target.record.ranks[rank].backwards))
-        if flat is None:
-            return None
-        for number, parts in enumerate(flat):
-            for place in range(each):
-                drawn = [part[place] for part in parts]
-                if any(one.ndim == 0 for one in drawn):
-                    return None
-                given[rank, number * each + place] = torch.cat(drawn)
+            flat = arranged(share, len(target.record.ranks[rank].backwards))
+            if flat is None:
+                return None
+            for number, parts in enumerate(flat):
+                for place in range(count):
+                    drawn = [part[place] for part in parts]
+                    if any(one.ndim == 0 for one in drawn):
+                        return None
+                    given[rank, line, number * count + place] = torch.cat(drawn)
     return GivenDraws(given)
 
 
-def _draws_of_a_pass(found: dict[Any, Any], view: RunView) -> int:
-    """Return the draws of each backward pass; 0 if ranks differ in them.
+def _draws_of_a_pass(found: dict[Draw, Any], view: RunView) -> dict[Line, int]:
+    """Return the draws of each backward pass by line; empty if ranks differ in them.
 
-    A script that draws a batch ahead has some left at its end.
+    Lines that draw less often are not of batches. A script that draws a batch ahead has some left
+    at its end.
     """
-    counts = {
-        sum(one == place for one, _ in found) // max(len(rank.backwards), 1)
-        for place, rank in enumerate(view.record.ranks)
-    }
-    return counts.pop() if len(counts) == 1 else 0
+    by_rank = []
+    for place, rank in enumerate(view.record.ranks):
+        counts = Counter(line for one, line, _ in found if one == place)
+        passes = max(len(rank.backwards), 1)
+        by_rank.append({line: count // passes for line, count in counts.items() if count >= passes})
+    return by_rank[0] if all(one == by_rank[0] for one in by_rank) else {}
 
 
 def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> Change | None:
