@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import sys
 from importlib import metadata
 
@@ -155,7 +156,16 @@ def test_a_run_that_goes_on_prints_a_table_after_ten_steps(torchrun, tmp_path, m
     assert last.endswith(" each; the run goes on, and Ctrl-C ends it with its table and files")
 
 
+@pytest.fixture
+def interruptible():
+    """Let SIGINT interrupt, which a shell's background jobs ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("how", ["ranks", "spawn"])
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_script_with_its_table_and_files(torchrun, tmp_path, how):
     needs_torch()
     (tmp_path / "train.py").write_text(TRAINING)
