@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -34,6 +35,10 @@ from simdp.torch.ranks import Rank, RankLocal, current
 
 class Change(RankLocal):
     """A change of a run."""
+
+    def rewritten(self, code: CodeType) -> CodeType:
+        """Return the script's code, compiled anew if the change needs it."""
+        return code
 
     def patch(self, patches: Patches) -> None:
         """Replace functions while the script runs."""

@@ -7,6 +7,7 @@ import builtins
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -356,10 +357,11 @@ class WholeParts(Change):
     Python's own sequences cannot be observed, so that the script is compiled anew.
     """
 
-    def rewritten(self, text: str, file: str) -> CodeType:
-        """Return a script's code, with its slices and ranges given to this change."""
-        tree = ast.fix_missing_locations(_Parts().visit(ast.parse(text)))
-        return compile(tree, file, "exec")
+    def rewritten(self, code: CodeType) -> CodeType:
+        """Return the script's code, with its slices and ranges given to this change."""
+        file = code.co_filename
+        tree = ast.fix_missing_locations(_Parts().visit(ast.parse(Path(file).read_bytes())))
+        return compile(tree, file, "exec", dont_inherit=True)
 
     def patch(self, patches: Patches) -> None:
         patches.put(builtins, PART, _part)

@@ -14,7 +14,7 @@ from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, samples, suspects
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.lines import Line, assigned, only_call
-from simdp.torch.audit.records import CallRecord, RunRecord
+from simdp.torch.audit.records import CallRecord, RunRecord, ranks_counted
 from simdp.torch.audit.runs import Run, Runner
 from simdp.torch.audit.suspects import Pair, Suspect
 
@@ -131,7 +131,7 @@ class Investigation:
                         None,
                         None,
                         f"with find_unused_parameters=True, {_listed(sizes)} ranks end; without, "
-                        f"{first.num_ranks} "
+                        f"{ranks_counted(first.world_size)} "
                         f"{'wait for gradients' if first.kind == 'deadlock' else 'raise'}",
                         "find_unused_parameters=True, or use every parameter in each forward pass",
                     )
@@ -139,10 +139,11 @@ class Investigation:
                 records[:] = again
                 return
         if first.world_size == 1 or first.kind == "rank":
+            size = first.world_size
             raise ScenarioError(
                 [
-                    f"audit: the script fails on {first.num_ranks}: {first.reason}; run it with "
-                    f"simdp torchrun --nproc-per-node {first.world_size} first."
+                    f"audit: the script fails on {ranks_counted(size)}: {first.reason}; run it "
+                    f"with simdp torchrun --nproc-per-node {size} first."
                 ]
             )
         self.findings.append(_collectives(first))

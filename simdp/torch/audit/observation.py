@@ -15,7 +15,6 @@ from simdp.torch.ranks import current
 KEY = "audit"
 """Key of a rank's observation."""
 
-
 DRAWS = ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal")
 """Functions of torch whose draws are observed."""
 
@@ -42,9 +41,8 @@ class Observation:
         self.wrapped: set[int] = set()
         self.batch: int | None = None  # the last one
         self.recent: list[tuple[int, list[Any]]] = []  # the last ones, and probes of their tensors
-        self.inner: tuple[int, Line] | None = (
-            None  # the outermost call within the model's, its depth
-        )
+        # depth and line of the outermost call by the script within the model's
+        self.inner: tuple[int, Line] | None = None
         self.by_library = False  # whether a library's loop calls the model
         self.used: int | None = None  # the one in the model's input since the last backward pass
         self.rows: tuple[int, ...] = ()  # hashes of the last model input

@@ -171,6 +171,11 @@ class RankRecord:
                 begin += one.inputs
 
 
+def ranks_counted(number: int) -> str:
+    """Return a number of ranks as in a sentence."""
+    return f"{number} rank{'s' * (number > 1)}"
+
+
 @dataclass
 class RunRecord:
     """A run of a script."""
@@ -184,11 +189,6 @@ class RunRecord:
     output: str = ""
     stopped_at: int | None = None  # optimizer steps of rank 0 when it was stopped
     extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_ranks(self) -> str:
-        """The number of ranks, as in a sentence."""
-        return f"{self.world_size} rank{'s' * (self.world_size > 1)}"
 
     @property
     def reason(self) -> str:

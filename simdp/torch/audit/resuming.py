@@ -18,7 +18,7 @@ from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
 from simdp.torch.audit.lines import Line, last_of_block
-from simdp.torch.audit.records import RunRecord
+from simdp.torch.audit.records import RunRecord, ranks_counted
 from simdp.torch.audit.runs import Run
 from simdp.torch.audit.suspects import Suspect
 
@@ -296,7 +296,9 @@ class Resuming:
 def _check_run(option: str, record: RunRecord) -> None:
     """Raise if the script fails with the arguments of an option."""
     if record.error:
-        raise ScenarioError([f"{option}: the script fails on {record.num_ranks}: {record.reason}"])
+        raise ScenarioError(
+            [f"{option}: the script fails on {ranks_counted(record.world_size)}: {record.reason}"]
+        )
 
 
 def _suspect(

@@ -20,8 +20,7 @@ from typing import Any
 from simdp.distributed.launch import find
 from simdp.errors import DeadlockError, SimdpError
 from simdp.torch.audit.changes import Change
-from simdp.torch.audit.data_changes import WholeParts
-from simdp.torch.audit.records import RankRecord, RunRecord
+from simdp.torch.audit.records import RankRecord, RunRecord, ranks_counted
 from simdp.torch.generators import INSTALLED, PER_RANK
 
 MOST_WORKERS = 4
@@ -149,9 +148,8 @@ def _read(path: Path, run: Run) -> RunRecord:
             record: RunRecord = pickle.load(stream)
     except (OSError, EOFError, pickle.UnpicklingError):
         last = output.strip().splitlines()[-1:] or ["no output"]
-        failed = RunRecord(run.world_size, [])
         raise SimdpError(
-            f"audit: a run on {failed.num_ranks} ended without a result: {last[0]}"
+            f"audit: a run on {ranks_counted(run.world_size)} ended without a result: {last[0]}"
         ) from None
     record.output = output
     return record
@@ -219,7 +217,5 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
         return
     code = program.code
     for change in run.changes:
-        if isinstance(change, WholeParts):
-            text = Path(code.code.co_filename).read_text()
-            code = code._replace(code=change.rewritten(text, code.code.co_filename))
+        code = code._replace(code=change.rewritten(code.code))
     launch.run(code, where, list(run.arguments), 0, environ, (), count)

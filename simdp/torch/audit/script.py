@@ -20,6 +20,7 @@ from simdp.results.audit import (
 from simdp.torch.audit import comparisons, samples, suspects
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.investigation import Investigation
+from simdp.torch.audit.records import ranks_counted
 from simdp.torch.audit.resuming import CHECKPOINT, Resumed, Resuming
 from simdp.torch.audit.runs import Program, Run, Runner
 
@@ -200,12 +201,11 @@ def _check_steps(program: Program, inquiry: Investigation) -> None:
             ]
         )
     size = idle[0].world_size
-    where = f"{size} rank{'s' * (size > 1)}"
-    said = idle[0].record.output.strip().splitlines()[-1:]
-    last = f", and says {said[0].strip()!r}" if said else ""
+    printed = idle[0].record.output.strip().splitlines()[-1:]
+    last = f", and says {printed[0].strip()!r}" if printed else ""
     raise ScenarioError(
         [
-            f"audit: {program.name} makes no optimizer step on {where}{last}; "
+            f"audit: {program.name} makes no optimizer step on {ranks_counted(size)}{last}; "
             f"give other numbers of ranks, as --ranks {2 * size},{4 * size}."
         ]
     )
