@@ -284,8 +284,10 @@ EQUAL |= {"msccl_all_pairs"}
 
 QUICK = {"amp_skip", "msccl_all_pairs", "seed_mlp", "uneven_shards"}
 
-LARGE = {"resnet_small"}
-"""Scenarios whose steps take seconds each."""
+FEW = {"resnet_small": 2}
+FEW |= dict.fromkeys(("8gpu_ring", "async_staleness", "bert_mnli_small", "compression"), 4)
+FEW |= dict.fromkeys(("einsum_2gpu", "llama_small", "local_sgd_time_to_loss", "seq2seq_noam"), 4)
+"""Scenarios whose steps take long, and how many are compared."""
 
 LONG = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long])
@@ -296,7 +298,7 @@ LONG = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_a_shipped_scenario_passes_or_differs_as_its_comment_says(name):
-    found = audit_scenario(name, max_steps=2 if name in LARGE else None)
+    found = audit_scenario(name, max_steps=FEW.get(name))
     assert {finding.cause for finding in found.findings} == DIFFERING.get(name, set())
     wrong = {finding.cause for finding in found.findings if finding.wrong}
     assert found.same is not bool(wrong)

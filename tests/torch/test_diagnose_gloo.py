@@ -3,10 +3,6 @@
 Backward takes equally long on all ranks, since all wait for the last one in their all_reduces.
 """
 
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -16,58 +12,47 @@ from simdp.traces.timeline import OPTIMIZER, timeline
 
 pytest.importorskip("torch")
 
+import real_processes
+
 SLEEP = 0.2
 
 SCRIPT = """
 import os, sys, time
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-def train(rank, world_size, folder, port, delay):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    torch.manual_seed(0)
-    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(300, 300), torch.nn.ReLU())]
-    model = torch.nn.Sequential(*layers)
-    ddp = DistributedDataParallel(model, bucket_cap_mb=0.5)
-    if rank == 1:
-        model[4].register_full_backward_hook(lambda *_: time.sleep(delay))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        schedule=torch.profiler.schedule(wait=0, warmup=2, active=4),
-        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
-        record_shapes=True,
-    ) as profiler:
-        for _ in range(6):
-            optimizer.zero_grad()
-            with torch.profiler.record_function("backward of all"):
-                ddp(torch.randn(64, 300)).square().mean().backward()
-            optimizer.step()
-            profiler.step()
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    world_size = int(sys.argv[1])
-    mp.spawn(train, (world_size, *sys.argv[2:4], float(sys.argv[4])), nprocs=world_size)
+folder, delay = sys.argv[1], float(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+layers = [layer for _ in range(4) for layer in (torch.nn.Linear(300, 300), torch.nn.ReLU())]
+model = torch.nn.Sequential(*layers)
+ddp = DistributedDataParallel(model, bucket_cap_mb=0.5)
+if rank == 1:
+    model[4].register_full_backward_hook(lambda *_: time.sleep(delay))
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+with torch.profiler.profile(
+    activities=[torch.profiler.ProfilerActivity.CPU],
+    schedule=torch.profiler.schedule(wait=0, warmup=2, active=4),
+    on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    record_shapes=True,
+) as profiler:
+    for _ in range(6):
+        optimizer.zero_grad()
+        with torch.profiler.record_function("backward of all"):
+            ddp(torch.randn(64, 300)).square().mean().backward()
+        optimizer.step()
+        profiler.step()
+dist.destroy_process_group()
 """
-
-
-def free_port():
-    with socket.socket() as there:
-        there.bind(("127.0.0.1", 0))
-        return str(there.getsockname()[1])
 
 
 def recorded(made):
     """Real processes train; what else runs on this machine makes other ranks late as well."""
     script = made.parent / "train_gloo.py"
     script.write_text(SCRIPT)
-    arguments = [sys.executable, script, "3", made, free_port(), str(SLEEP)]
-    subprocess.run(list(map(str, arguments)), check=True, capture_output=True, timeout=200)
+    real_processes.run(script, 3, [made, SLEEP], made.parent)
     return made
 
 

@@ -9,15 +9,16 @@ import resource
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from simdp.distributed.launch import find
+from simdp.distributed.launch import BACKENDS, collectives_of, find
 from simdp.errors import DeadlockError, SimdpError
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.records import RankRecord, RunRecord, ranks_counted
@@ -26,8 +27,8 @@ from simdp.torch.generators import INSTALLED, PER_RANK
 MOST_WORKERS = 4
 """Runs at a time, for their memory."""
 
-PER_NODE = 8
-"""Devices of a virtual node."""
+MACHINE, PER_NODE = Path("dgx-a100"), 8
+"""The virtual machine, and devices of a node."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Runner:
         SimdpError
             If a process ends without a result, for example for lack of memory.
         """
+        _load()
         found: dict[int, RunRecord] = {}
         with tempfile.TemporaryDirectory(prefix="simdp-audit-") as folder:
             waiting = list(enumerate(runs))
@@ -106,10 +108,24 @@ class Runner:
                 import_module(name)
 
 
-def _imported() -> list[str]:
-    """Return modules of installed packages that this process has, except those of each rank."""
+@cache
+def _load() -> None:
+    """Load what every run needs, once, for all processes that are forked later."""
+    from simdp.torch.cuda.queries import extensions
+
+    extensions()
+    import_module("simdp.collectives.auto")
+    where = find(MACHINE, 2, 2)
+    for backend in BACKENDS:  # the checks of whose algorithms are compiled
+        collectives_of(backend, where.collectives)
+
+
+def _imported(before: Collection[str]) -> list[str]:
+    """Return the new modules of installed packages, except those of each rank."""
     found = []
     for name, module in list(sys.modules.items()):
+        if name in before:
+            continue
         file = getattr(module, "__file__", None)
         first = name.partition(".")[0]
         if file and first not in LEFT and INSTALLED & set(Path(file).parts):
@@ -134,7 +150,7 @@ def _write(program: Program, run: Run, path: Path) -> None:
         warnings.simplefilter("default")  # the script's, whatever this process makes of them
         before = set(sys.modules)
         record = play(program, run)
-        record.extra["imported"] = [name for name in _imported() if name not in before]
+        record.extra["imported"] = _imported(before)
         with Path(f"{path}.pickle").open("wb") as stream:
             pickle.dump(record, stream)
 
@@ -172,7 +188,7 @@ def play(program: Program, run: Run) -> RunRecord:
             return done >= step and exists(path)
 
     observer = Observer(run.max_steps, stop, run.state_at)
-    where = find(Path("dgx-a100"), run.world_size, min(run.world_size, PER_NODE))
+    where = find(MACHINE, run.world_size, min(run.world_size, PER_NODE))
     begun = resource.getrusage(resource.RUSAGE_SELF)
     error, kind = "", ""
     waiting: tuple[str, ...] = ()

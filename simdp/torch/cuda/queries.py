@@ -279,7 +279,7 @@ KERNELS = ("load", "load_inline", "CUDAExtension", "CppExtension")
 """Functions that compile a script's kernels."""
 
 
-def _extensions() -> Any:
+def extensions() -> Any:
     """Return torch's module of them, which warns of hosts without GPUs when imported."""
     log = logging.getLogger("torch.utils.cpp_extension")
     before = log.level
@@ -292,7 +292,7 @@ def _extensions() -> Any:
 
 def patch_refusals(patches: Patches) -> None:
     """Install all of them."""
-    cpp_extension = _extensions()
+    cpp_extension = extensions()
     for name in KERNELS:
         patches.wrap(cpp_extension, name, _refusing)
     patches.wrap(rpc, "init_rpc", _without_rpc)
