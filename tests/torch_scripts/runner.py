@@ -116,6 +116,15 @@ def main():
     import torch.distributed.fsdp
     import torch.distributed.optim  # noqa: F401
 
+    import simdp.cli.torchrun
+    import simdp.collectives.auto
+    import simdp.reports.table
+    import simdp.torch.launch  # noqa: F401
+    from simdp.distributed.launch import find
+    from simdp.torch.cuda.queries import extensions
+
+    extensions()
+    find(Path("dgx-a100"), 2, 2)  # compiles what checks a cluster
     for line in sys.stdin:
         job = json.loads(line)
         for name in job["imports"]:

@@ -50,7 +50,7 @@ class Runner:
             "kind": kind,
             "script": str(HERE / "scripts" / f"{name}.py"),
             "args": list(script.args),
-            "flags": ["--cluster", "cluster.yaml", "--nproc-per-node", str(size)],
+            "flags": ["--no-plots", "--cluster", "cluster.yaml", "--nproc-per-node", str(size)],
             "ranks": script.ranks,
             "launched": script.launched,
             "devices": count,
@@ -64,14 +64,6 @@ class Runner:
         done = json.loads(self.process.stdout.readline())
         assert not any(done["statuses"]), (folder / "log.txt").read_text()[-3000:]
         return done
-
-
-@pytest.fixture(scope="module")
-def runner():
-    found = Runner()
-    yield found
-    with found.process as process:  # which closes its pipes, and waits
-        process.stdin.close()
 
 
 def differences(real, virtual, within, path=""):

@@ -7,21 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_scripts import Runner  # noqa: E402
-
 import simdp  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def runner():
-    found = Runner()
-    yield found
-    with found.process as process:
-        process.stdin.close()
 
 
 def simulated(runner, folder, steps, *flags):
