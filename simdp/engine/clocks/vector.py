@@ -461,7 +461,10 @@ class VectorFabric:
             end[members] = op.latest(begin)[members] + op.seconds
             return end
         self._now = self.network.at(op.step)
-        return self.times(op.plan, op.nbytes, begin, op if op.record else None)
+        # A rank's transfers end with its part in the collective: where only ends are asked for,
+        # they need no spans.
+        recorded = op if op.record and self.trace.keep else None
+        return self.times(op.plan, op.nbytes, begin, recorded)
 
     def times(
         self, plan: Plan, nbytes: float, enter: Floats, recorded: Launch | None = None
