@@ -42,7 +42,7 @@ from simdp.torch.generators import Generators, Modules
 from simdp.torch.isolation import Clocks, Loading, ProcessState, Stores, Worlds
 from simdp.torch.process_groups import Futures
 from simdp.torch.ranks import PARTS, Rank, RankLocal, become, current
-from simdp.torch.spawning import KEY, Spawning, together
+from simdp.torch.spawning import KEY, SPAWNED, Spawning, together
 from simdp.torch.steps import DONE, StepsDone
 
 NAME = "torch._dynamo"
@@ -404,7 +404,7 @@ def _play_spawned(rank: Rank, name: str, count: int, body: Body) -> ProgramResul
 
     def prepare(child: Rank) -> None:
         child.environ = environ
-        child.state |= {"main": main, "marks": rank.state.get("marks", {})}
+        child.state |= {"main": main, "marks": rank.state.get("marks", {}), SPAWNED: True}
 
     given = where._replace(cluster=cluster), body, rank.arguments, rank.seed, None, prepare
     return play(name, *given, max(rank.device_count, count))

@@ -27,13 +27,16 @@ from simdp.files import read_text
 from simdp.results.trace import Trace
 from simdp.torch.ranks import PARTS, Rank, RankLocal, asking, become, current
 
-KEY, STARTED = "spawned", "started"
-"""Keys of a rank's started programs, and of its processes that have not run yet."""
+KEY, STARTED, SPAWNED = "spawned", "started", "by script"
+"""Keys of a rank's started programs, of its processes that have not run yet; of a started rank."""
 
 Play = Callable[[Rank, str, int, Callable[[Rank], Any]], ProgramResult]
 """Runs a program of several ranks on behalf of a rank."""
 
 START = "torch.multiprocessing.spawn"
+
+OWN_RANKS = "start a script that makes its own ranks"
+"""Part of the message to a script that starts its ranks itself, but was started on several."""
 
 
 class Context:
@@ -227,7 +230,7 @@ def _alone(call: str) -> Rank:
     if world_size > 1:
         raise ProgramError(
             f"{call}: the script runs on {world_size} ranks already, which are threads and start "
-            "no processes; start a script that makes its own ranks with --nproc-per-node 1."
+            f"no processes; {OWN_RANKS} with --nproc-per-node 1."
         )
     return rank
 

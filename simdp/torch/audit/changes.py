@@ -389,8 +389,13 @@ class Nudged(FirstCall):
     """Moves every parameter by one unit in the last place, and every gradient by a few.
 
     A sum over ranks rounds by units of its tensor's scale, also where an element is zero, and
-    adaptive optimizers enlarge that.
+    adaptive optimizers enlarge that. ``unit`` is that of a shorter data type in which a script
+    computes, to which weights are rounded by half a unit.
     """
+
+    def __init__(self, unit: float = 0.0) -> None:
+        super().__init__()
+        self.unit = unit
 
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
@@ -405,7 +410,8 @@ class Nudged(FirstCall):
             signs = torch.from_numpy(drawn.choice([-1.0, 1.0], size=tuple(local.shape)))
             away = signs.to(local.dtype) * float("inf")
             with torch._C._DisableTorchDispatch():
-                local.copy_(torch.nextafter(local.detach().cpu(), away))
+                moved = torch.nextafter(local.detach().cpu(), away)
+                local.copy_(moved * (1 + signs.to(local.dtype) * self.unit / 2))
 
     def _gradients(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here = mine()
@@ -419,7 +425,8 @@ class Nudged(FirstCall):
                     if grad is None or grad.is_meta or grad.layout is not torch.strided:
                         continue
                     noise = torch.from_numpy(drawn.standard_normal(tuple(grad.shape)))
-                    scale = grad.double().pow(2).mean().sqrt() * torch.finfo(grad.dtype).eps
+                    unit = max(self.unit, torch.finfo(grad.dtype).eps)
+                    scale = grad.double().pow(2).mean().sqrt() * unit
                     grad.add_((noise * scale * UNITS).to(grad.dtype))
 
 
@@ -584,6 +591,13 @@ class RestoredGenerators(FirstCall):
 # Precision ----------------------------------------------------------------------------------------
 
 LOWER = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class NoCommHooks(Change):
+    """Lets DDP reduce gradients itself, whatever hooks the script registers."""
+
+    def patch(self, patches: Patches) -> None:
+        patches.put(DistributedDataParallel, "register_comm_hook", lambda *given: None)
 
 
 class NoAutocast(Change):

@@ -26,6 +26,9 @@ NUDGES = 100
 COARSE = 4
 """Times the largest difference of a run in float32, of one under autocast."""
 
+NOTHING = 0.5
+"""Relative difference that rounding may explain from which a comparison shows nothing."""
+
 SMALLEST = 1e-2
 """Part of the largest tensor's norm below which a tensor is compared with that norm."""
 
@@ -51,14 +54,18 @@ class RunView:
     def _by_key(self) -> dict[tuple[int, int], int]:
         return {key: place for place, key in enumerate(self.keys)}
 
+    def step_of(self, place: int) -> int:
+        """Return the number, from 1, of a step among all of the script."""
+        return self.first.steps[place].at + self.skip + 1
+
     def place(self, key: tuple[int, int]) -> int | None:
         """Return the place of a step in the list of steps of rank 0."""
         return self._by_key.get(key)
 
     @cached_property
     def count(self) -> int:
-        """Steps of the optimizer with the most."""
-        return max((number + 1 for _, number in self.keys), default=0)
+        """Steps of the script."""
+        return max((step.at + self.skip + 1 for step in self.first.steps), default=0)
 
     def global_step(self, rank: RankRecord, own: int) -> int | None:
         """Return the step of rank 0, from 0, during which a rank's own step happens.
@@ -137,7 +144,7 @@ class RunView:
         """
         step = self.first.steps[place]
         if stage == "gradient" and step.reduces:
-            return self.local(step.number + self.skip)
+            return self.local(step.at + self.skip)
         found = {name: value for name, value in _of(step, stage).items() if value is not None}
         for rank in self.record.ranks[1:]:
             if place >= len(rank.steps):
@@ -236,6 +243,7 @@ class Rounding:
     ) -> None:
         self.smallest, self.coarse = ULPS * epsilon, coarse
         self._sizes: dict[tuple[tuple[int, int], str], tuple[dict[str, float], float]] = {}
+        self.lost: int | None = None  # first step, from 1, of which a comparison shows nothing
         if base is None or nudged is None:
             return
         for key in base.keys:
@@ -247,6 +255,8 @@ class Rounding:
                 # tensors share their rounding: one's may be small by chance
                 shared = (np.max if coarse else np.median)(list(found.values()) or [0.0])
                 self._sizes[key, stage] = found, float(shared)
+                if self.lost is None and self.bound(stage, key, "") >= NOTHING:
+                    self.lost = base.step_of(mine)
 
     def bound(self, stage: str, key: tuple[int, int], name: str) -> float:
         """Return the relative difference of a tensor that rounding explains."""
@@ -270,11 +280,11 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
                 continue
             for name, size in _stage(one, other, stage, mine, theirs):
                 bound = rounding.bound(stage, key, name)
-                all_sizes[key[1] + 1, stage, name] = size
+                all_sizes[one.step_of(mine), stage, name] = size
                 largest = max(largest, size)
-                if size > bound:
+                if size > bound and bound < NOTHING:
                     sizes = one.world_size, other.world_size
-                    rows.append(TensorRow(stage, name, key[1] + 1, sizes, size, bound))
+                    rows.append(TensorRow(stage, name, one.step_of(mine), sizes, size, bound))
                 else:
                     bound_of_largest = max(bound_of_largest, bound)
     first = rows[0].bound if rows else bound_of_largest
@@ -304,7 +314,7 @@ def replicas(view: RunView) -> tuple[str, str, int, float] | None:
     for place in range(len(view.first.steps)):
         if any(len(rank.steps) != len(view.first.steps) for rank in ranks):
             return None
-        number = view.first.steps[place].number + 1
+        number = view.step_of(place)
         found = _between(ranks, place, _reduced)
         if found is not None:
             return "gradient", found[0], number, found[1]

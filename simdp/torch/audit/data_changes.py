@@ -83,25 +83,35 @@ class GivenIndices(Change):
 def _whole(dataset: Any) -> Any:
     """Return the data set behind subsets."""
     if isinstance(dataset, _Seeded):
-        return _Seeded(_whole(dataset.inner), dataset.seed)
+        return _Seeded(_whole(dataset.inner), dataset.loader, dataset.drawn)
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return dataset
 
 
 class TiedLoading(Change):
-    """Draws the random numbers of a data set by sample and epoch, on whichever rank it is."""
+    """Draws the random numbers of a data set by sample, on whichever rank it is loaded.
+
+    Each time that a sample is loaded it gets other ones. Epochs do not say which time it is, since
+    an epoch on more ranks has fewer steps.
+    """
+
+    def __init__(self) -> None:
+        # times that each sample of a loader was loaded, on all ranks
+        self.drawn: Counter[tuple[int, int]] = Counter()
 
     def patch(self, patches: Patches) -> None:
         patches.wrap(fetching._MapDatasetFetcher, "fetch", self._around)
 
     def _around(self, original: Any) -> Any:
+        drawn = self.drawn
+
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             here = mine()
             if here is None or here.loading is None:
                 return original(self, possibly_batched_index)
             before = self.dataset
-            self.dataset = _Seeded(before, here.iterations.get(here.loading[0], 0))
+            self.dataset = _Seeded(before, here.loading[0], drawn)
             try:
                 return original(self, possibly_batched_index)
             finally:
@@ -113,13 +123,14 @@ class TiedLoading(Change):
 class _Seeded:
     """A data set whose generators start anew with each sample."""
 
-    def __init__(self, inner: Any, seed: int) -> None:
-        self.inner, self.seed = inner, seed
+    def __init__(self, inner: Any, loader: int, drawn: Counter[tuple[int, int]]) -> None:
+        self.inner, self.loader, self.drawn = inner, loader, drawn
 
     def __getitem__(self, index: Any) -> Any:
         sample = whole_indices(self.inner, [index])[0]
         before = generator_states()
-        seed_generators((sample * 1009 + self.seed) % 2**32)
+        seed_generators((sample * 1009 + self.drawn[self.loader, sample]) % 2**32)
+        self.drawn[self.loader, sample] += 1
         try:
             return self.inner[index]
         finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -103,9 +103,15 @@ class Investigation:
             records = [record for record in records if not record.error]
         self.views = {record.world_size: RunView(record) for record in records}
         samples.by_content(list(self.views.values()))
-        coarse = self.base().first.autocast and not self.exact
+        unit = 0.0 if self.exact else self.base().first.autocast
+        coarse = unit > 0
         if coarse:
             (nudged,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
+            how = "a run without it"
+            if nudged.error:  # a script may check the data type
+                (nudged,) = self.runner.run([self.changed(sizes[0], [ch.Nudged(unit)])])
+                how = "a run whose weights were moved by half a unit of its data type"
+            self.notes.append(f"autocast: what rounding explains was measured by {how}")
         if not nudged.error:
             base, other = self.base(), RunView(nudged)
             self.rounding = comparisons.Rounding(base, other, self.epsilon, coarse)
@@ -177,13 +183,15 @@ class Investigation:
         pair = Pair(self.base(), self.views[size], self.differences[size])
         check = self.checks[size]
         chosen: list[Suspect] = []
-        tie = suspects.order_of_samples(pair, check, self._tie(pair) if check.differing else None)
-        if tie is not None:
-            chosen.append(tie)
+        current = pair
+        if check.differing:
+            pair, tie, current = self._tied(pair, check)
+            chosen += [] if tie is None else [tie]
+        longer = self._longer(pair)
         traced = False
         legitimate = suspects.layers(pair)
-        legitimate += [one for one in suspects.reduction(pair) if one.legitimate]
-        current = self.tried(pair, chosen) if chosen else pair
+        hooks = suspects.comm_hooks(pair)
+        legitimate += [one for one in (*hooks, *suspects.reduction(pair)) if one.legitimate]
         for _ in range(6):
             if self._agrees(current):
                 break
@@ -191,8 +199,9 @@ class Investigation:
                 *suspects.weights_of_ranks(current),
                 *suspects.reduction(current),
                 *suspects.losses(current),
-                *suspects.schedule(current, pair),
+                *suspects.schedule(current, longer),
                 *suspects.scaled(current),
+                *(one for one in hooks if not one.legitimate),
             ]
             known = {(one.cause, one.change) for one in chosen}
             options = [one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known]
@@ -220,39 +229,83 @@ class Investigation:
             self.rows = [row for row in self.rows if row.ranks[1] != size]
         self._attribute(pair, chosen, current)
 
-    def _tie(self, pair: Pair) -> ch.Change | None:
-        """Return the change that gives the base run the samples of the other one."""
+    def _tied(self, pair: Pair, check: samples.SampleCheck) -> tuple[Pair, Suspect | None, Pair]:
+        """Give the base run the samples of the other one; return the pair before, and after it.
+
+        A way that leaves other samples is not used: numbers that a script draws may be its labels
+        alone.
+        """
+        for change in self._ties(pair):
+            tie = suspects.order_of_samples(pair, check, change)
+            if tie is None:
+                return pair, None, pair
+            found = self.tried(pair, [tie])
+            if not samples.check(found.base, found.view).differing:
+                return pair, tie, found
+        given, steps = self._inputs(pair)
+        if given is None:
+            return pair, None, pair
+        if steps < min(pair.base.count, pair.view.count):
+            self.notes.append(
+                f"compared up to step {steps}: ranks give the model in step {steps + 1} what one "
+                "call cannot have"
+            )
+            for size in (pair.base.world_size, pair.view.world_size):
+                self.runs[size].max_steps = steps
+            pair = self.tried(pair, [])
+        tie = suspects.order_of_samples(pair, check, given)
+        return (pair, None, pair) if tie is None else (pair, tie, self.tried(pair, [tie]))
+
+    def _ties(self, pair: Pair) -> Iterator[ch.Change]:
+        """Return changes that may give the base run the samples of the other one."""
         found = samples.tied(pair.view, pair.base)
         if found is not None:
-            return found
+            yield found
         sizes = pair.view.world_size, pair.base.world_size
         if samples.training_loaders(pair.view.first):
             kept = data_changes.KeptBatches()
             run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
             (record,) = self.runner.run([run])
             found = samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
-            return found or self._tie_inputs(pair)
+            if found is not None:
+                yield found
+            return
         rows = [self.changed(size, [data_changes.GivenRows()]) for size in sizes]
         view, base = (RunView(record) for record in self.runner.run(rows))
         indexed = [one.first.backwards and one.first.backwards[0].indexed for one in (view, base)]
         if all(indexed):
-            return samples.tied(view, base)
+            found = samples.tied(view, base)
+            if found is not None:
+                yield found
         if not pair.view.first.index_draws:
-            return self._tie_inputs(pair)
+            return
         draws = [data_changes.IntegerDraws() for _ in sizes]
         runs = [
             self.changed(size, [one], keep={"found": _found_by(one)})
             for size, one in zip(sizes, draws, strict=True)
         ]
         given, own = (record.extra.get("found", {}) for record in self.runner.run(runs))
-        return samples.tied_draws(pair.view, pair.base, given, own) or self._tie_inputs(pair)
+        found = samples.tied_draws(pair.view, pair.base, given, own)
+        if found is not None:
+            yield found
 
-    def _tie_inputs(self, pair: Pair) -> ch.Change | None:
+    def _inputs(self, pair: Pair) -> tuple[ch.Change | None, int]:
         """Return the change that gives the base run's model what that of the other one gets."""
         inputs = data_changes.Inputs()
         run = self.changed(pair.view.world_size, [inputs], keep={"found": lambda: inputs.found})
         (record,) = self.runner.run([run])
         return samples.tied_inputs(pair.view, pair.base, record.extra.get("found", {}))
+
+    def _longer(self, pair: Pair) -> Pair:
+        """Return runs as written, the base as long as the samples of the other one last."""
+        base, view = pair.base, pair.view
+        each = [sum(one.samples(0).values()) for one in (base, view)]
+        if not suspects.other_rates(pair) or not 0 < each[0] < each[1]:
+            return pair
+        run = self.changed(base.world_size, [])
+        steps = -(-run.max_steps * each[1] // each[0])
+        (record,) = self.runner.run([replace(run, max_steps=steps)])
+        return self._pair(RunView(record), view.record, pair)
 
     def _agrees(self, pair: Pair) -> bool:
         return pair.difference.same and comparisons.replicas(pair.view) is None
@@ -559,7 +612,7 @@ def _collectives(record: RunRecord) -> Finding:
     if at >= len(odd):  # what the others call is what this rank leaves out
         other = next((listed[at] for listed in calls if at < len(listed)), None)
         line = line if other is None or other.line is None else other.line
-    step = max((rank.steps[-1].number + 1 for rank in record.ranks if rank.steps), default=0)
+    step = max((rank.steps[-1].at + 1 for rank in record.ranks if rank.steps), default=0)
     return finding(
         "collectives_differ",
         line,

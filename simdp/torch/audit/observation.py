@@ -28,10 +28,11 @@ class Observation:
     def __init__(self) -> None:
         self.record = RankRecord()
         self.loaders: dict[int, int] = {}  # by id
-        self.kept: list[Any] = []  # objects whose ids are used
+        self.kept: list[Any] = []  # loaders, whose ids are used
         self.iterations: dict[int, int] = {}  # of a loader
         self.loaded: dict[int, int] = {}  # batches of a loader
         self.optimizers: dict[int, int] = {}
+        self.stepped: list[Any] = []  # optimizers, in the order of their first steps
         self.parameters: dict[int, Any] = {}  # by id
         self.names: dict[int, str] = {}
         self.roots: list[Any] = []
@@ -52,6 +53,8 @@ class Observation:
         self.since = 0  # backward passes since the last step
         self.depth = 0  # of nested modules
         self.stepping = 0  # of nested optimizers
+        self.step = 0  # steps of the script so far
+        self.begun: dict[int, int] = {}  # by optimizer: steps of the script before its first
         self.scheduled = 0
         self.building = 0  # of nested schedulers
         self.states: Any = None  # of the generators
@@ -88,10 +91,15 @@ class Observation:
         """The batch that the model got last; the one loaded last where it was changed before."""
         return self.batch if self.used is None else self.used
 
-    @property
-    def step(self) -> int:
-        """Steps of the optimizer with the most."""
-        return max((one.number + 1 for one in self.record.steps), default=0)
+    def begin_step(self, optimizer: int, number: int) -> int:
+        """Count an optimizer's step; return its number among all of the script.
+
+        Models that are trained one after the other have steps one after the other, and optimizers
+        that take turns share them.
+        """
+        found = self.begun.setdefault(optimizer, self.step) + number
+        self.step = max(self.step, found + 1)
+        return found
 
 
 def mine() -> Observation | None:

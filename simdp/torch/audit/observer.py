@@ -47,6 +47,7 @@ from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import generator_states
 from simdp.torch.process_groups import Virtual
 from simdp.torch.ranks import Rank, RankLocal, current
+from simdp.torch.spawning import SPAWNED
 from simdp.torch.steps import DONE, StepsDone
 
 SMALL = 16
@@ -83,9 +84,13 @@ class Observer(RankLocal):
         self.records: dict[int, RankRecord] = {}
         self.states: dict[tuple[int, int], Any] = {}  # by rank and optimizer
         self.stopped_at: int | None = None
+        self._spawned: dict[int, Observation] = {}  # of ranks that the script itself starts
 
     def begin(self, rank: Rank) -> None:
-        rank.state[KEY] = Observation()
+        known = self._spawned.get(rank.rank) if SPAWNED in rank.state else None
+        rank.state[KEY] = known or Observation()
+        if SPAWNED in rank.state:  # a script that starts its ranks twice trains on
+            self._spawned[rank.rank] = rank.state[KEY]
         self.records[rank.rank] = rank.state[KEY].record
 
     def end(self, rank: Rank) -> None:
@@ -95,7 +100,9 @@ class Observer(RankLocal):
                 self._finish(rank, observation)
 
     def _finish(self, rank: Rank, here: Observation) -> None:
-        """Record the last values of modules that no optimizer has, such as averaged copies."""
+        """Record last values: learning rates, and those of modules without an optimizer."""
+        here.record.ended = DONE not in rank.state
+        here.record.rates = [_rates(optimizer) for optimizer in here.stepped]
         known = set(here.parameters)
         for number, root in enumerate(here.roots):
             tensors = [*root.named_parameters(), *root.named_buffers()]
@@ -168,6 +175,8 @@ class Observer(RankLocal):
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", _casting)
         patches.wrap(torch, "compile", _compiling)
+        patches.wrap(DistributedDataParallel, "register_comm_hook", _hooking_reduction)
+        patches.wrap(nn.DataParallel, "forward", _replicating)
 
     def _called(self, here: Observation, module: Any, args: Any, kwargs: Any) -> None:
         """Observe a call of a module by the script, not by another module."""
@@ -250,6 +259,8 @@ class Observer(RankLocal):
             trained, samples, number, line, here.step, rows, here.num_rows, indexed
         )
         record.counts = list(here.counts)
+        if loss.numel() > 1 and here.record.messages and here.record.staged is None:
+            here.record.staged = line
         if batch is not None:
             loader = here.record.loaders[batch.loader]
             loader.iterated = batch.line
@@ -325,18 +336,20 @@ class Observer(RankLocal):
             return
         rank = current()
         assert rank is not None
-        number = here.optimizers.setdefault(id(optimizer), len(here.optimizers))
-        if len(here.kept) < len(here.optimizers):
-            here.kept.append(optimizer)
+        if id(optimizer) not in here.optimizers:
+            here.optimizers[id(optimizer)] = len(here.stepped)
+            here.stepped.append(optimizer)
+        number = here.optimizers[id(optimizer)]
         count = sum(one.optimizer == number for one in here.record.steps)
         if count >= self.max_steps:
             self.check(here)
         record = StepRecord(
             number,
             count,
+            here.step,
             running(),
             len(here.record.calls),
-            tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group),
+            _rates(optimizer),
             tuple(_numbers(group) for group in optimizer.param_groups),
         )
         record.generators, record.buffers = hash_of(here.states), here.buffers
@@ -350,6 +363,7 @@ class Observer(RankLocal):
         with unobserved():
             self._gradients(rank, here, optimizer, record)
         here.record.steps.append(record)
+        record.at = here.begin_step(number, count)
         here.states, here.own_states, here.since = None, {}, 0
 
     def _keep(self, rank: Rank, number: int, optimizer: Any, here: Observation) -> None:
@@ -439,6 +453,8 @@ class Observer(RankLocal):
 
         patches.put(Virtual, "_call", _call)
         patches.put(Virtual, "barrier", _barrier)
+        for name in ("send", "recv"):
+            patches.wrap(Virtual, name, _messaging)
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -465,6 +481,10 @@ def _followed(here: Observation, parameter: Any) -> int | None:
         return None
     first = [*place[:by_samples], *(0 for _ in place[by_samples:])]
     return int(mesh.mesh[tuple(first)])
+
+
+def _rates(optimizer: Any) -> tuple[float, ...]:
+    return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
 
 
 def _numbers(group: Any) -> dict[str, Any]:
@@ -674,7 +694,8 @@ def _casting(original: Any) -> Any:
     def __enter__(self: Any) -> Any:  # noqa: N807
         here = seen()
         if here is not None and self._enabled and self.fast_dtype != torch.float32:
-            here.record.autocast = True
+            unit = float(torch.finfo(self.fast_dtype).eps)
+            here.record.autocast = max(here.record.autocast, unit)
         return original(self)
 
     return __enter__
@@ -723,6 +744,29 @@ def _hooking(original: Any) -> Any:
         return original(self, hook)
 
     return register_hook
+
+
+def _hooking_reduction(original: Any) -> Any:
+    @functools.wraps(original)
+    def register_comm_hook(self: Any, state: Any, hook: Any) -> Any:
+        here = seen()
+        if here is not None:
+            by_torch = str(getattr(hook, "__module__", "")).partition(".")[0] == "torch"
+            here.record.comm_hooks.append((by_torch, running()))
+        return original(self, state, hook)
+
+    return register_comm_hook
+
+
+def _replicating(original: Any) -> Any:
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None and len(self.device_ids) > 1 and here.record.replicated is None:
+            here.record.replicated = running()
+        return original(self, *args, **kwargs)
+
+    return forward
 
 
 def _scheduler_made(original: Any) -> Any:
@@ -783,6 +827,17 @@ def _loading(kind: str) -> Callable[[Any], Any]:
 
 
 # Collectives --------------------------------------------------------------------------------------
+
+
+def _messaging(original: Any) -> Any:
+    @functools.wraps(original)
+    def message(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = seen()
+        if here is not None:
+            add(here.record.messages, running())
+        return original(self, *args, **kwargs)
+
+    return message
 
 
 def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: str) -> None:

@@ -83,6 +83,7 @@ class StepRecord:
 
     optimizer: int
     number: int  # of this optimizer, from 0
+    at: int  # of the script, from 0: an optimizer begins at the step that the others have reached
     line: Line | None
     calls: int  # collectives of the rank before it
     lr: tuple[float, ...]
@@ -137,6 +138,10 @@ class RankRecord:
     draws: list[Line | None] = field(default_factory=list)  # of random numbers in a step
     augmented: list[Line | None] = field(default_factory=list)  # loaders whose data sets draw them
     wrappers: list[Line | None] = field(default_factory=list)  # DDP
+    comm_hooks: list[tuple[bool, Line | None]] = field(default_factory=list)  # torch's own; line
+    replicated: Line | None = None  # a call of nn.DataParallel on several devices
+    messages: list[Line | None] = field(default_factory=list)  # sent or received
+    staged: Line | None = None  # a backward pass of a tensor that is no loss, after a message
     late: list[str] = field(default_factory=list)  # parameters of modules wrapped before
     broadcasts_buffers: bool = True
     bypasses: list[Line | None] = field(default_factory=list)
@@ -152,8 +157,10 @@ class RankRecord:
     splits: list[Line | None] = field(default_factory=list)  # random_split and randperm
     index_draws: list[Line | None] = field(default_factory=list)  # of random integers
     states: dict[str, Floats] = field(default_factory=dict)  # modules outside optimizers, at last
+    rates: list[tuple[float, ...]] = field(default_factory=list)  # of each optimizer, at the end
+    ended: bool = False  # by itself, before the last step
     follows: int | None = None  # rank of which it has another part of each weight, and the samples
-    autocast: bool = False
+    autocast: float = 0.0  # unit in the last place of its data type; 0 without
     compiled: bool = False
 
     def divide_batches(self) -> None:

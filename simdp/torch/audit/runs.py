@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from multiprocessing import connection
@@ -23,9 +23,13 @@ from simdp.errors import DeadlockError, SimdpError
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.records import RankRecord, RunRecord, ranks_counted
 from simdp.torch.generators import INSTALLED, PER_RANK
+from simdp.torch.spawning import OWN_RANKS
 
 MOST_WORKERS = 4
 """Runs at a time, for their memory."""
+
+NO_DEVICE = "invalid device ordinal"
+"""Part of torch's message to a script that uses more devices than there are ranks."""
 
 MACHINE, PER_NODE = Path("dgx-a100"), 8
 """The virtual machine, and devices of a node."""
@@ -38,6 +42,8 @@ class Program:
     name: str
     file: str | None
     code: Any  # ScriptCode, or the function
+    spawns: bool = False  # it starts its ranks itself, on all devices of one process
+    devices: int = 0  # of a node; 0 for one of each rank
 
 
 @dataclass
@@ -94,7 +100,22 @@ class Runner:
         self._preload(records)
         self.count += len(records)
         self.seconds += sum(record.seconds for record in records)
-        return records
+        changed = self._fitted(records)
+        if changed == self.program:
+            return records
+        self.program = changed
+        return self.run(runs)
+
+    def _fitted(self, records: Sequence[RunRecord]) -> Program:
+        """Return the program as it has to be started, by the errors of its runs."""
+        errors = [record.error for record in records]
+        return replace(
+            self.program,
+            spawns=self.program.spawns or any(OWN_RANKS in error for error in errors),
+            devices=PER_NODE
+            if any(NO_DEVICE in error for error in errors)
+            else self.program.devices,
+        )
 
     def _preload(self, records: Sequence[RunRecord]) -> None:
         """Import the installed packages that the program has imported, for all later runs."""
@@ -188,7 +209,8 @@ def play(program: Program, run: Run) -> RunRecord:
             return done >= step and exists(path)
 
     observer = Observer(run.max_steps, stop, run.state_at)
-    where = find(MACHINE, run.world_size, min(run.world_size, PER_NODE))
+    count = 1 if program.spawns else run.world_size
+    where = find(MACHINE, count, min(count, PER_NODE))
     begun = resource.getrusage(resource.RUSAGE_SELF)
     error, kind = "", ""
     waiting: tuple[str, ...] = ()
@@ -218,7 +240,7 @@ def play(program: Program, run: Run) -> RunRecord:
 
 def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
     environ = dict(run.environ)
-    count = min(run.world_size, PER_NODE)
+    count = program.devices or min(run.world_size, PER_NODE)
     if callable(program.code):
         launch.play(
             program.name,

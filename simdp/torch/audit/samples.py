@@ -328,10 +328,13 @@ def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> C
     return GivenBatches(given) if given else None
 
 
-def tied_inputs(source: RunView, target: RunView, inputs: dict[Any, Any]) -> Change | None:
+def tied_inputs(
+    source: RunView, target: RunView, inputs: dict[Any, Any]
+) -> tuple[Change | None, int]:
     """Return the change that gives one run's model and losses the inputs of another one.
 
-    ``inputs`` are those of the source, by rank, backward pass and number of the call.
+    ``inputs`` are those of the source, by rank, backward pass and number of the call. Also the
+    number of steps that it holds for: it ends before the first whose inputs cannot be joined.
     """
     given: dict[tuple[int, int, int], Any] = {}
     calls: dict[tuple[int, int], dict[int, Any]] = {}
@@ -345,14 +348,14 @@ def tied_inputs(source: RunView, target: RunView, inputs: dict[Any, Any]) -> Cha
         for rank, passes in enumerate(target.backwards(step)):
             flat = arranged(contents[rank :: target.world_size], len(passes))
             if flat is None or not passes:
-                return None
+                return (Inputs(given) if step else None), step
             for (number, _), parts in zip(passes, flat, strict=True):
                 for call in parts[0]:
                     joined = _joined([part.get(call) for part in parts])
                     if joined is None:
-                        return None
+                        return (Inputs(given) if step else None), step
                     given[rank, number, call] = joined
-    return Inputs(given) if given else None
+    return (Inputs(given) if given else None), min(source.count, target.count)
 
 
 def _content(record: RankRecord, rank: int, backward: Any, batches: dict[Any, Any]) -> Any:

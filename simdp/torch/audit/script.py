@@ -27,9 +27,6 @@ from simdp.torch.audit.runs import Program, Run, Runner
 STEPS = 24
 """Optimizer steps that are compared by default."""
 
-VAGUE = 0.1
-"""Relative difference from which rounding explains nearly anything."""
-
 LISTED = 64
 """Steps of the ledger in a report."""
 
@@ -190,6 +187,24 @@ def _audit(program: Program, request: ScriptAudit) -> AuditReport:
 
 def _check_steps(program: Program, inquiry: Investigation) -> None:
     """Raise an error if the script ends without a step on some number of ranks."""
+    for view in inquiry.views.values():
+        if view.first.replicated is not None and not view.first.calls:
+            raise ScenarioError(
+                [
+                    f"audit: {program.name}:{view.first.replicated.line}: all devices of "
+                    "nn.DataParallel are of one rank, and an audit compares numbers of ranks; "
+                    "wrap the model in DistributedDataParallel."
+                ]
+            )
+        staged = next((rank.staged for rank in view.record.ranks if rank.staged is not None), None)
+        if staged is not None:
+            raise ScenarioError(
+                [
+                    f"audit: {program.name}:{staged.line}: gradients of activations come from "
+                    "another rank, as in a pipeline whose ranks have other layers; an audit "
+                    "compares ranks that have the whole model."
+                ]
+            )
     idle = [view for view in inquiry.views.values() if not view.first.steps]
     if not idle:
         return
@@ -301,12 +316,13 @@ def _notes(inquiry: Investigation) -> list[str]:
     views = list(inquiry.views.values())
     if any(rank.compiled for view in views for rank in view.record.ranks):
         found.append("torch.compile: what it compiles ran eager")
-    if any(view.first.autocast for view in views) and not inquiry.exact:
-        found.append("autocast: what rounding explains was measured by a run without it")
     if inquiry.exact:
         found.append("float64: parameters, data and autocast were lifted")
-    if not inquiry.exact and any(row.bound > VAGUE for row in inquiry.rows):
-        found.append("rounding explains differences as large as a tensor itself; see --exact")
+    if inquiry.rounding.lost is not None:
+        found.append(
+            f"from step {inquiry.rounding.lost} on, rounding explains differences as large as a "
+            f"tensor itself{'' if inquiry.exact else '; see --exact'}"
+        )
     counts = {view.world_size: sum(view.samples(0).values()) for view in views}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} on {size}" for size, count in sorted(counts.items()))

@@ -282,6 +282,27 @@ def _modules_of_ranks(view: RunView) -> list[Suspect]:
     return []
 
 
+def comm_hooks(pair: Pair) -> list[Suspect]:
+    """Return the suspect of hooks that reduce gradients in DDP's place."""
+    hooks = pair.view.first.comm_hooks
+    if not hooks:
+        return []
+    by_torch, line = hooks[0]
+    return [
+        Suspect(
+            "compressed_gradients" if by_torch else "bypassed_ddp",
+            by_torch,
+            "with DDP's own all-reduce",
+            lambda: ([ch.NoCommHooks()], [ch.NoCommHooks()]),
+            line,
+            "a hook of torch compresses gradients"
+            if by_torch
+            else "a hook of the script reduces gradients to others than their mean",
+            "compress less, or leave the hook out",
+        )
+    ]
+
+
 def reduction(pair: Pair) -> list[Suspect]:
     """Return suspects of gradients that are not averaged, or otherwise changed after backward."""
     found = [_unaveraged(pair), _clipped(pair)]
@@ -545,19 +566,21 @@ def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
     divided = _shares(base, 1), _shares(view, 1)
     partial = tuple(_shares(one, max(one.micro_steps(0))) for one in (base, view))
     counts = " and ".join(str(max(each, default=0)) for each in micro)
-    found = [
-        Weighting(
-            "accumulation_not_divided",
-            False,
-            "divided by the number of micro-batches",
-            divided[0],
-            divided[1],
-            line,
-            f"the loss is not divided by the accumulated micro-batches, {counts} on "
-            f"{base.world_size} and {view.world_size} ranks",
-            "divide the loss by the number of micro-batches",
+    found = []
+    if base.micro_steps(0) and max(base.micro_steps(0)) != max(view.micro_steps(0)):
+        found.append(
+            Weighting(
+                "accumulation_not_divided",
+                False,
+                "divided by the number of micro-batches",
+                divided[0],
+                divided[1],
+                line,
+                f"the loss is not divided by the accumulated micro-batches, {counts} on "
+                f"{base.world_size} and {view.world_size} ranks",
+                "divide the loss by the number of micro-batches",
+            )
         )
-    ]
     if any(value != 1 for weights in partial for value in weights.values()):
         found.append(
             Weighting(
@@ -709,19 +732,16 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     ``written`` are the runs of the script as it is, with its own samples.
     """
     base, view = pair.base, pair.view
-    rates = {key: base.first.steps[place].lr for place, key in enumerate(base.keys)}
     settings = {key: base.first.steps[place].settings for place, key in enumerate(base.keys)}
-    different = [
-        key
-        for place, key in enumerate(view.keys)
-        if key in rates and not np.allclose(rates[key], view.first.steps[place].lr, rtol=1e-9)
-    ]
+    different = other_rates(pair)
     if not different:
         return []
     first = different[0]
     place = view.place(first)
+    own = base.place(first)
     assert place is not None
-    mine, theirs = rates[first], view.first.steps[place].lr
+    assert own is not None
+    mine, theirs = base.first.steps[own].lr, view.first.steps[place].lr
     steps = [_scheduled(one) for one in (base, view)]
     lines = view.first.schedulers
     line = by_world_size(lines[0]) if lines else None
@@ -729,17 +749,20 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
         line = rate_line(view.first.steps[0].line.file)
     stepped = view.first.scheduler_steps
     if stepped and abs(steps[0] - steps[1]) > 1e-6:
-        own, where = stepped[0]
-        line = where if own or line is None else line  # a library's steps follow from its making
+        by_script, where = stepped[0]
+        line = (
+            where if by_script or line is None else line
+        )  # a library's steps follow from its making
         evidence = (
             f"the schedule moves {steps[0]:g} and {steps[1]:g} times per step on "
             f"{base.world_size} and {view.world_size} ranks"
         )
     else:
         evidence = "the schedule's length depends on the number of ranks"
-    evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {first[1] + 1}"
+    at = view.step_of(place)
+    evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {at}"
     remedy = "count optimizer steps, the same on any number of ranks"
-    follows = _follows_samples(written)
+    follows = _follows_samples(written) or _ends_with_training(written)
     if follows:
         evidence = f"{FOLLOWS}, not the steps of {base.world_size} and {view.world_size} ranks"
         remedy = "they were compared with the same rates"
@@ -757,6 +780,34 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     ]
 
 
+def other_rates(pair: Pair) -> list[tuple[int, int]]:
+    """Return the keys of steps with other learning rates than the same step of the base run."""
+    base, view = pair.base, pair.view
+    rates = {key: base.first.steps[place].lr for place, key in enumerate(base.keys)}
+    return [
+        key
+        for place, key in enumerate(view.keys)
+        if key in rates and not np.allclose(rates[key], view.first.steps[place].lr, rtol=1e-9)
+    ]
+
+
+def _ends_with_training(pair: Pair) -> bool:
+    """Return whether schedules move until the script ends, and end at the same rates.
+
+    So they do where a schedule is as long as an epoch, and warms up for a number of steps.
+    """
+    views = (pair.base, pair.view)
+    if not all(view.first.ended and view.first.steps and view.first.rates for view in views):
+        return False
+    peaks, ends, moves = [], [], []
+    for view in views:
+        rates = [step.lr for step in view.first.steps if step.optimizer == 0]
+        peaks.append(max(rates))
+        ends.append(view.first.rates[0])
+        moves.append(not np.allclose(rates[-1], ends[-1], rtol=1e-9))
+    return all(moves) and all(np.allclose(one, other, rtol=1e-9) for one, other in (peaks, ends))
+
+
 FOLLOWS = "learning rates follow the samples seen"
 """Of a schedule that is right where the samples of a step depend on the number of ranks."""
 
@@ -766,14 +817,23 @@ def _follows_samples(pair: Pair) -> bool:
 
     So they are where a rank's batch is fixed, and a schedule is as long as an epoch.
     """
+    return any(_equal_by_samples(pair, whole) for whole in (True, False))
+
+
+def _equal_by_samples(pair: Pair, whole: bool) -> bool:
+    """Compare rates by samples: over all steps, or those before one of another size."""
     seen = []
     for view in (pair.base, pair.view):
         total, found = 0, {}
+        first = sum(view.samples(0).values())
+        rates = {one.at: one.lr for one in view.first.steps if one.optimizer == 0}
         for step in range(view.count):
-            place = view.place((0, step))
-            if place is not None:
-                found[total] = view.first.steps[place].lr
-            total += sum(view.samples(step).values())
+            if step in rates:
+                found[total] = rates[step]
+            size = sum(view.samples(step).values())
+            if not whole and size != first:
+                break
+            total += size
         seen.append(found)
     common = sorted(seen[0].keys() & seen[1].keys())
     same = all(np.allclose(seen[0][at], seen[1][at], rtol=1e-9) for at in common)
