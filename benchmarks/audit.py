@@ -1,9 +1,12 @@
 """Audits of scripts with one planted fault: how often it is named first, with its line.
 
     python -m benchmarks.audit [FOLDER ...] [--ranks 1,2,4]
+    python -m benchmarks.audit --trainers [NAME ...]
 
 The scripts, their repaired twins and clean ones are those of ``tests/torch/audit_scripts``, whose
-``truth.yaml`` says what is true of each. Needs torch.
+``truth.yaml`` says what is true of each. With ``--trainers``, those of ``tests/torch_scripts``, as
+people write them, in float32 and float64: what is found has to be what ``audited.yaml`` says of
+each. Needs torch.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
+from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,8 @@ import yaml
 from benchmarks.beside_torch import NO_TORCH, complain
 from benchmarks.table import Row, show
 
-SCRIPTS = Path(__file__).parents[1] / "tests" / "torch" / "audit_scripts"
+TESTS = Path(__file__).parents[1] / "tests"
+SCRIPTS, TRAINERS = TESTS / "torch" / "audit_scripts", TESTS / "torch_scripts"
 
 
 def request(folder: Path, script: str, ranks: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
@@ -67,16 +73,46 @@ def audited(folder: Path, script: str, ranks: tuple[int, ...]) -> tuple[Row, boo
     return (name, found, f"{truth['cause']}:{truth['line']}", named), named, at_line
 
 
+def trainers(names: list[str]) -> Iterator[Row]:
+    """Audit the scripts that people write as they are; yield a row for each data type."""
+    from simdp.errors import SimdpError
+    from simdp.torch.audit import ScriptAudit, audit_script
+
+    sys.path.insert(0, str(TRAINERS))
+    scripts = import_module("table").SCRIPTS
+    known = yaml.safe_load((TRAINERS / "audited.yaml").read_text())
+    for name, exact in product(names or sorted(known), (False, True)):
+        truth = known[name]
+        if exact and not truth.get("float64", True):
+            continue
+        path = str(TRAINERS / "scripts" / f"{name}.py")
+        ranks = tuple(truth.get("ranks", (1, 2)))
+        given = tuple(one.replace("PORT", "29500") for one in scripts[name].args)
+        asked = ScriptAudit(path, given, ranks, exact=exact, max_steps=6)
+        with tempfile.TemporaryDirectory() as empty, chdir(empty):
+            try:
+                found: list[str] = [one.cause for one in audit_script(asked).findings]
+            except SimdpError as error:
+                found = [str(error)]
+        right = [truth["refused"]] if "refused" in truth else truth.get("found", [])
+        shown = ["refused" if "refused" in truth else ", ".join(each) for each in (found, right)]
+        case = f"{name}, {'float64' if exact else 'float32'}"
+        yield case, shown[0] or "nothing", shown[1] or "nothing", found == right
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print a row for each script, and the parts that are named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit")
     parser.add_argument("folders", nargs="*")
     parser.add_argument("--ranks", default="1,2,4")
+    parser.add_argument("--trainers", action="store_true")
     given = parser.parse_args(arguments)
     ranks = tuple(int(part) for part in given.ranks.split(","))
     if find_spec("torch") is None:
         complain("audit")
         return NO_TORCH
+    if given.trainers:
+        return show("audits of trainers", list(trainers(given.folders)))
     rows: list[Row] = []
     faults: list[tuple[bool, bool]] = []
     repaired: list[tuple[bool, bool]] = []

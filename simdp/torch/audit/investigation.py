@@ -55,6 +55,7 @@ class Investigation:
     rounding: comparisons.Rounding = field(default_factory=comparisons.Rounding)
     always: list[ch.Change] = field(default_factory=list)
     repairs: list[Suspect] = field(default_factory=list)  # which make replicas equal
+    follows_samples: bool = False  # learning rates do, which other steps therefore have
 
     @property
     def epsilon(self) -> float:
@@ -146,10 +147,12 @@ class Investigation:
                 return
         if first.world_size == 1 or first.kind == "rank":
             size = first.world_size
+            where = "in float64 on" if self.exact else "on"
+            first_try = "leave --exact out, or run" if self.exact else "run"
             raise ScenarioError(
                 [
-                    f"audit: the script fails on {ranks_counted(size)}: {first.reason}; run it "
-                    f"with simdp torchrun --nproc-per-node {size} first."
+                    f"audit: the script fails {where} {ranks_counted(size)}: {first.reason}; "
+                    f"{first_try} it with simdp torchrun --nproc-per-node {size} first."
                 ]
             )
         self.findings.append(_collectives(first))
@@ -386,6 +389,7 @@ class Investigation:
                 self.repairs.append(suspect)
             if not suspect.findings:
                 self.notes.append(f"{suspect.evidence}; {suspect.remedy}")
+                self.follows_samples |= suspect.cause == "schedule_steps_with_world_size"
                 continue
             self.findings.append(self._named(suspect, without, final))
 

@@ -17,7 +17,7 @@ from simdp.results.audit import (
     Finding,
     SampleRow,
 )
-from simdp.torch.audit import comparisons, samples, suspects
+from simdp.torch.audit import comparisons, samples
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.investigation import Investigation
 from simdp.torch.audit.records import ranks_counted
@@ -446,7 +446,7 @@ def _schedule(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     status = _status(findings, ["schedule_steps_with_world_size"])
     if status is not None:
         return Check("schedule", status, "learning rates depend on the number of ranks")  # type: ignore[arg-type]
-    if any(note.startswith(suspects.FOLLOWS) for note in inquiry.notes):
+    if inquiry.follows_samples:
         return Check("schedule", "ok", "same learning rates after the same number of samples")
     return Check("schedule", "ok", "same learning rates on any number of ranks")
 

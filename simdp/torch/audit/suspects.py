@@ -764,7 +764,8 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     remedy = "count optimizer steps, the same on any number of ranks"
     follows = _follows_samples(written) or _ends_with_training(written)
     if follows:
-        evidence = f"{FOLLOWS}, not the steps of {base.world_size} and {view.world_size} ranks"
+        sizes_listed = f"{base.world_size} and {view.world_size} ranks"
+        evidence = f"learning rates follow the samples seen, not the steps of {sizes_listed}"
         remedy = "they were compared with the same rates"
     return [
         Suspect(
@@ -806,10 +807,6 @@ def _ends_with_training(pair: Pair) -> bool:
         ends.append(view.first.rates[0])
         moves.append(not np.allclose(rates[-1], ends[-1], rtol=1e-9))
     return all(moves) and all(np.allclose(one, other, rtol=1e-9) for one, other in (peaks, ends))
-
-
-FOLLOWS = "learning rates follow the samples seen"
-"""Of a schedule that is right where the samples of a step depend on the number of ranks."""
 
 
 def _follows_samples(pair: Pair) -> bool:
