@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -379,3 +380,127 @@ def test_a_loss_in_a_library_s_loop_has_the_line_of_the_script(tmp_path, monkeyp
     (found,) = audit_script(ScriptAudit("train.py", ranks=(1, 2))).findings
     assert found.cause == "loss_sum_not_averaged"
     assert USES_THE_LOOP.splitlines()[found.line - 1].strip().startswith("return self.layer(x)")
+
+
+def with_a_warm_up_over_an_epoch():
+    """Warm up for a step and fall to zero with the epoch, which has fewer steps on more ranks."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps, data = 12 // n, torch.randn(12, 2, 4)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: float(step) if step < 1 else (steps - step) / (steps - 1)
+    )
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(data[step * n + rank]).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_schedule_may_end_with_training():
+    report = audit_function(with_a_warm_up_over_an_epoch, (1, 2))
+    assert report.findings == ()
+    assert any(note.startswith("learning rates follow the samples") for note in report.notes)
+
+
+def with_a_schedule_that_ends_early():
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps, data = 12 // n, torch.randn(12, 2, 4)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: max(steps // n - step, 0) / steps,  # divided by the ranks twice
+    )
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(data[step * n + rank]).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_schedule_that_ends_before_training_does_not():
+    assert causes(with_a_schedule_that_ends_early) == ["schedule_steps_with_world_size"]
+
+
+def with_autocast():
+    """Check the data type of the output, so that a run without autocast fails."""
+    rank, _ = begin()
+    model = DistributedDataParallel(nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        drawn = torch.Generator().manual_seed(100 * step + rank)
+        x = torch.randn(8, 16, generator=drawn)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = model(x)
+        if found.dtype is not torch.bfloat16:
+            raise TypeError("another data type")
+        optimizer.zero_grad()
+        found.float().square().mean().backward()
+        optimizer.step()
+
+
+def test_rounding_of_autocast_is_measured_in_a_script_that_checks_its_data_types():
+    report = audit_function(with_autocast, (1, 2))
+    assert report.findings == ()
+    assert any("moved by half a unit of its data type" in note for note in report.notes)
+
+
+def test_in_float64_such_a_script_is_refused():
+    with pytest.raises(ScenarioError) as raised:
+        audit_function(with_autocast, (1, 2), exact=True)
+    assert raised.value.problems == [
+        "audit: the script fails in float64 on 1 rank: TypeError: another data type; leave --exact "
+        "out, or run it with simdp torchrun --nproc-per-node 1 first."
+    ]
+
+
+def hooked(hook):
+    """Return a script whose hook reduces gradients in DDP's place."""
+
+    def train():
+        rank, _ = begin()
+        model = DistributedDataParallel(nn.Linear(4, 4))
+        model.register_comm_hook(None, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            drawn = torch.Generator().manual_seed(100 * step + rank)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4, generator=drawn)).square().mean().backward()
+            optimizer.step()
+
+    return train
+
+
+def of_large_gradients(state, bucket):
+    """Reduce gradients that are cut to a limit on each rank, and not what is above it."""
+    cut = bucket.buffer().clamp_(-0.01, 0.01).div_(dist.get_world_size())
+    return dist.all_reduce(cut, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def test_hooks_of_torch_compress_and_those_of_a_script_may_be_wrong():
+    (found,) = audit_function(hooked(default_hooks.bf16_compress_hook), (1, 2)).findings
+    assert (found.cause, found.legitimate) == ("compressed_gradients", True)
+    (found,) = audit_function(hooked(of_large_gradients), (1, 2)).findings
+    assert (found.cause, found.legitimate) == ("bypassed_ddp", False)
+    assert found.text == "a hook of the script reduces gradients to others than their mean"
+
+
+def with_two_models_in_turn():
+    """Train a second model of the same names when the first is done, with other data."""
+    rank, _ = begin()
+    for phase in range(2):
+        model = DistributedDataParallel(nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        drawn = torch.Generator().manual_seed(10 * phase + rank)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4, generator=drawn)).square().mean().backward()
+            optimizer.step()
+
+
+def test_steps_of_a_second_model_follow_those_of_the_first():
+    report = audit_function(with_two_models_in_turn, (1, 2))
+    assert report.findings == ()
+    assert report.steps == 6
