@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -601,11 +602,26 @@ class NoCommHooks(Change):
 
 
 class NoAutocast(Change):
-    """Disables autocast."""
+    """Disables autocast, and the mixed precision of FSDP."""
+
+    longer: Any = torch.float32  # data type in place of shorter ones
 
     def patch(self, patches: Patches) -> None:
         kind = torch.amp.autocast_mode.autocast
         patches.wrap(kind, "__enter__", self._around)
+        for policy in (MixedPrecision, MixedPrecisionPolicy):
+            patches.wrap(policy, "__init__", self._mixing)
+
+    def _mixing(self, original: Any) -> Any:
+        def lifted(dtype: Any) -> Any:
+            return self.longer if isinstance(dtype, torch.dtype) and dtype in LOWER else dtype
+
+        @functools.wraps(original)
+        def __init__(policy: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            named = {key: lifted(value) for key, value in kwargs.items()}
+            original(policy, *(lifted(value) for value in args), **named)
+
+        return __init__
 
     def _around(self, original: Any) -> Any:
         def __enter__(self: Any) -> Any:  # noqa: N807
@@ -616,7 +632,9 @@ class NoAutocast(Change):
 
 
 class Float64(NoAutocast):
-    """Computes in float64: parameters, data and autocast."""
+    """Computes in float64: parameters, data, autocast and the mixed precision of FSDP."""
+
+    longer = torch.float64
 
     def begin(self, rank: Rank) -> None:
         torch.set_default_dtype(torch.float64)

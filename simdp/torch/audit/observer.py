@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
@@ -175,6 +176,8 @@ class Observer(RankLocal):
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", _casting)
         patches.wrap(torch, "compile", _compiling)
+        for policy in (MixedPrecision, MixedPrecisionPolicy):
+            patches.wrap(policy, "__init__", after(_mixing))
         patches.wrap(DistributedDataParallel, "register_comm_hook", _hooking_reduction)
         patches.wrap(nn.DataParallel, "forward", _replicating)
 
@@ -690,12 +693,22 @@ def _terms(name: str, input: Any, target: Any, kwargs: Any) -> float:
     return float(values(weight)[labels[kept].astype(int)].sum())
 
 
+def _mixing(here: Observation, policy: Any) -> None:
+    for dtype in vars(policy).values():
+        _shorten(here, dtype)
+
+
+def _shorten(here: Observation, dtype: Any) -> None:
+    """Record that a script computes in a shorter data type than that of its parameters."""
+    if dtype in (torch.bfloat16, torch.float16):
+        here.record.autocast = max(here.record.autocast, float(torch.finfo(dtype).eps))
+
+
 def _casting(original: Any) -> Any:
     def __enter__(self: Any) -> Any:  # noqa: N807
         here = seen()
-        if here is not None and self._enabled and self.fast_dtype != torch.float32:
-            unit = float(torch.finfo(self.fast_dtype).eps)
-            here.record.autocast = max(here.record.autocast, unit)
+        if here is not None and self._enabled:
+            _shorten(here, self.fast_dtype)
         return original(self)
 
     return __enter__

@@ -160,7 +160,8 @@ class RankRecord:
     rates: list[tuple[float, ...]] = field(default_factory=list)  # of each optimizer, at the end
     ended: bool = False  # by itself, before the last step
     follows: int | None = None  # rank of which it has another part of each weight, and the samples
-    autocast: float = 0.0  # unit in the last place of its data type; 0 without
+    # unit in the last place of the shorter data type of autocast or FSDP's mixed precision, or 0
+    autocast: float = 0.0
     compiled: bool = False
 
     def divide_batches(self) -> None:

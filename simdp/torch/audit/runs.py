@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import pickle
 import resource
+import stat
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -97,6 +99,10 @@ class Runner:
                 for _, _, process in running.values():
                     process.kill()
         records = [found[number] for number in range(len(runs))]
+        reads = [record.extra.pop("reads", False) for record in records]
+        if self.workers > 1 and any(reads):
+            self.workers = 1  # a run must not read what another one writes in the same folder
+            return self.run(runs)
         self._preload(records)
         self.count += len(records)
         self.seconds += sum(record.seconds for record in records)
@@ -169,11 +175,31 @@ def _write(program: Program, run: Run, path: Path) -> None:
     with open(1, "w", closefd=False) as stdout, open(2, "w", closefd=False) as stderr:
         sys.stdout, sys.stderr = stdout, stderr
         warnings.simplefilter("default")  # the script's, whatever this process makes of them
-        before = set(sys.modules)
+        before, written = set(sys.modules), Written()
+        sys.addaudithook(written.observe)
         record = play(program, run)
+        record.extra["reads"] = written.read
         record.extra["imported"] = _imported(before)
         with Path(f"{path}.pickle").open("wb") as stream:
             pickle.dump(record, stream)
+
+
+class Written:
+    """Observes whether a process reads files that were written since it began."""
+
+    def __init__(self) -> None:
+        self.begun, self.read = time.time(), False
+
+    def observe(self, event: str, arguments: Any) -> None:
+        """Receive an event of the interpreter: https://docs.python.org/3/library/audit_events.html."""
+        if event != "open" or self.read or not isinstance(arguments[0], str):
+            return
+        path, mode, flags = arguments
+        reads = not flags & (os.O_WRONLY | os.O_RDWR) if mode is None else "r" in str(mode)
+        if reads and not path.endswith(".pyc"):
+            with suppress(OSError):
+                found = Path(path).stat()
+                self.read = stat.S_ISREG(found.st_mode) and found.st_mtime >= self.begun
 
 
 def _read(path: Path, run: Run) -> RunRecord:
