@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -606,10 +605,15 @@ class NoAutocast(Change):
 
     longer: Any = torch.float32  # data type in place of shorter ones
 
+    def __init__(self) -> None:
+        from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy  # takes a second
+
+        self.policies = MixedPrecision, MixedPrecisionPolicy
+
     def patch(self, patches: Patches) -> None:
         kind = torch.amp.autocast_mode.autocast
         patches.wrap(kind, "__enter__", self._around)
-        for policy in (MixedPrecision, MixedPrecisionPolicy):
+        for policy in self.policies:
             patches.wrap(policy, "__init__", self._mixing)
 
     def _mixing(self, original: Any) -> Any:

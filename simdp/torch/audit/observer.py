@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
@@ -176,8 +175,6 @@ class Observer(RankLocal):
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", _casting)
         patches.wrap(torch, "compile", _compiling)
-        for policy in (MixedPrecision, MixedPrecisionPolicy):
-            patches.wrap(policy, "__init__", after(_mixing))
         patches.wrap(DistributedDataParallel, "register_comm_hook", _hooking_reduction)
         patches.wrap(nn.DataParallel, "forward", _replicating)
 
@@ -186,6 +183,7 @@ class Observer(RankLocal):
         if id(module) not in here.root_ids:
             here.root_ids.add(id(module))
             here.roots.append(module)
+            _mixing(here, module)
             if not here.record.steps:
                 here.names.clear()
         trains = torch.is_grad_enabled() and any(
@@ -693,9 +691,14 @@ def _terms(name: str, input: Any, target: Any, kwargs: Any) -> float:
     return float(values(weight)[labels[kept].astype(int)].sum())
 
 
-def _mixing(here: Observation, policy: Any) -> None:
-    for dtype in vars(policy).values():
-        _shorten(here, dtype)
+def _mixing(here: Observation, root: Any) -> None:
+    """Record the mixed precision of FSDP or DDP."""
+    for module in root.modules():
+        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+        policy = getattr(module, "mixed_precision", None)
+        for one in (getattr(state, "_mp_policy", None), policy):
+            for name in ("param_dtype", "reduce_dtype"):
+                _shorten(here, getattr(one, name, None))
 
 
 def _shorten(here: Observation, dtype: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -340,6 +341,7 @@ def test_a_script_on_gpus_is_audited_in_float64():
 
 LOOP = """
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 def fit(model, batches):
@@ -504,3 +506,24 @@ def test_steps_of_a_second_model_follow_those_of_the_first():
     report = audit_function(with_two_models_in_turn, (1, 2))
     assert report.findings == ()
     assert report.steps == 6
+
+
+def with_fsdp_in_16_bits():
+    rank, _ = begin()
+    model = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        drawn = torch.Generator().manual_seed(100 * step + rank)
+        optimizer.zero_grad()
+        model(torch.randn(8, 16, generator=drawn)).float().square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_mixed_precision_of_fsdp_is_no_finding(exact):
+    report = audit_function(with_fsdp_in_16_bits, (1, 2), exact=exact)
+    assert report.findings == ()
+    (check,) = [one for one in report.checks if one.topic == "gradients"]
+    size = float(check.text.split()[2].rstrip(","))
+    assert size < 1e-12 if exact else 1e-4 < size < 0.5
