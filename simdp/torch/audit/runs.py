@@ -9,7 +9,6 @@ import resource
 import stat
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -175,7 +174,7 @@ def _write(program: Program, run: Run, path: Path) -> None:
     with open(1, "w", closefd=False) as stdout, open(2, "w", closefd=False) as stderr:
         sys.stdout, sys.stderr = stdout, stderr
         warnings.simplefilter("default")  # the script's, whatever this process makes of them
-        before, written = set(sys.modules), Written()
+        before, written = set(sys.modules), Written(Path(f"{path}.txt"))
         sys.addaudithook(written.observe)
         record = play(program, run)
         record.extra["reads"] = written.read
@@ -185,10 +184,10 @@ def _write(program: Program, run: Run, path: Path) -> None:
 
 
 class Written:
-    """Observes whether a process reads files that were written since it began."""
+    """Observes whether a process reads files that were written since ``first`` was."""
 
-    def __init__(self) -> None:
-        self.begun, self.read = time.time(), False
+    def __init__(self, first: Path) -> None:
+        self.begun, self.read = first.stat().st_mtime, False
 
     def observe(self, event: str, arguments: Any) -> None:
         """Receive an event of the interpreter: https://docs.python.org/3/library/audit_events.html."""
