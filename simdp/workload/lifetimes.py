@@ -117,6 +117,7 @@ def recomputed(workload: Workload) -> list[Rerun]:
     if workload.recompute == "none":
         return []
     runs: list[Rerun] = []
+    saved = None if workload.use_reentrant or workload.model.timed else _Saved(workload)
     for block in _checkpointed(workload):
         stored = _stored(workload.graph, block.calls, workload.recompute)
         ends = [i for i, (a, b) in enumerate(pairwise(block.calls), 1) if b != a + 1]
@@ -125,7 +126,7 @@ def recomputed(workload: Workload) -> list[Rerun]:
             span, kept = range(calls[0], calls[-1] + 1), stored.intersection(calls)
             # torch.compile does not store an output that backward has no use for.
             stops_at = frozenset[int]() if workload.compile else kept
-            stopped = 0 if workload.use_reentrant else _stopped(workload, span, stops_at)
+            stopped = 0 if saved is None else saved.stopped(span, stops_at)
             kept = kept.intersection(span[: len(span) - stopped])
             run = Rerun(span, kept, stopped)
             needed = any(workload.graph.flows[number] for number in calls)
@@ -143,26 +144,29 @@ def _checkpointed(workload: Workload) -> list[ModuleBlock]:
     ]
 
 
-def _stopped(workload: Workload, calls: range, stored: frozenset[int]) -> int:
-    """Count the calls at the end of a block behind the last tensor that backward needs.
+class _Saved:
+    """What backward needs of each call's tensors; layers with given times have unknown needs."""
 
-    Inputs and weights are saved before a call runs, outputs and statistics only afterwards: a
-    product does not run again for its inputs, a norm does for its statistics.
-    """
-    graph = workload.graph
-    if workload.model.timed:  # layers of unknown needs
-        return 0
-    shapes = graph.shapes(workload.model.known_shapes())
-    dtypes = call_dtypes(graph, workload.precision, workload.dtype)
-    for number in reversed(calls):
-        call, flows = graph.calls[number], graph.flows[number]
-        given = [shapes[value] for value in call.inputs]
-        kept = kept_of(graph, number, given, _itemsize(dtypes[number]))
-        if number in stored or (flows and (kept.output or kept.nbytes or kept.fixed)):
-            return calls[-1] - number
-        if flows and (kept.inputs or call.layer.parameters()):
-            return calls[-1] - number + 1
-    return len(calls)
+    def __init__(self, workload: Workload) -> None:
+        self.graph = workload.graph
+        self.shapes = self.graph.shapes(workload.model.known_shapes())
+        self.dtypes = call_dtypes(self.graph, workload.precision, workload.dtype)
+
+    def stopped(self, calls: range, stored: frozenset[int]) -> int:
+        """Count the calls at the end of a block behind the last tensor that backward needs.
+
+        Inputs and weights are saved before a call runs, outputs and statistics only afterwards: a
+        product does not run again for its inputs, a norm does for its statistics.
+        """
+        for number in reversed(calls):
+            call, flows = self.graph.calls[number], self.graph.flows[number]
+            given = [self.shapes[value] for value in call.inputs]
+            kept = kept_of(self.graph, number, given, _itemsize(self.dtypes[number]))
+            if number in stored or (flows and (kept.output or kept.nbytes or kept.fixed)):
+                return calls[-1] - number
+            if flows and (kept.inputs or call.layer.parameters()):
+                return calls[-1] - number + 1
+        return len(calls)
 
 
 ROUNDING = 1e-9

@@ -77,6 +77,7 @@ class Streams:
         self._calls: dict[int, Queued] = {}
         self._done: dict[int, Floats] = {}
         self._under_way: list[Slowing] = []
+        self._sorted: list[Slowing] | None = None  # of those under way, until they change
 
     def launch(self, op: Launch, clock: Floats) -> None:
         """Queue a collective that every rank's compute stream launches at its clock [s]."""
@@ -100,6 +101,7 @@ class Streams:
         slowdown = self.of_compute(queued.op)
         if np.any(slowdown):
             self._under_way.append(Slowing(queued.begin, queued.end, slowdown))
+            self._sorted = None
 
     def wait(self, calls: Sequence[int], clock: Floats) -> Floats:
         """Instant at which each rank continues after a wait, shape `(world_size,)` [s]."""
@@ -113,8 +115,10 @@ class Streams:
 
     def are_free(self, clock: Floats) -> bool:
         """Whether no collective that slows compute down is running."""
-        self._under_way = [one for one in self._under_way if (one.end > clock).any()]
-        return not self._under_way
+        left = [one for one in self._under_way if (one.end > clock).any()]
+        if len(left) < len(self._under_way):
+            self._under_way, self._sorted = left, None
+        return not left
 
     def stretched(self, clock: Floats, seconds: Floats) -> Floats:
         """Duration of work that runs concurrently with collectives, shape `(world_size,)` [s].
@@ -137,14 +141,16 @@ class Streams:
         """Intervals of running collectives, sorted by their begin on every rank."""
         if len({*self._free, *self._queues}) < 2:  # those of one stream follow each other
             return self._under_way
-        shape = self._under_way[0].begin.shape
-        columns = [
-            np.stack([np.broadcast_to(part, shape) for part in column])
-            for column in zip(*self._under_way, strict=True)
-        ]
-        order = np.argsort(columns[0], axis=0, kind="stable")
-        sorts = (np.take_along_axis(column, order, axis=0) for column in columns)
-        return [Slowing(*each) for each in zip(*sorts, strict=True)]
+        if self._sorted is None:
+            shape = self._under_way[0].begin.shape
+            columns = [
+                np.stack([np.broadcast_to(part, shape) for part in column])
+                for column in zip(*self._under_way, strict=True)
+            ]
+            order = np.argsort(columns[0], axis=0, kind="stable")
+            sorts = (np.take_along_axis(column, order, axis=0) for column in columns)
+            self._sorted = [Slowing(*each) for each in zip(*sorts, strict=True)]
+        return self._sorted
 
     def _placed(
         self,
@@ -193,7 +199,7 @@ class Streams:
             placed = self._placed(queued.op, queued.ready, free, np.inf, queued.behind)
             queued.enter, queued.end = placed.enter, placed.end
             left[place], free = queued, queued.end
-        self._under_way = []
+        self._under_way, self._sorted = [], None
         for several in self._queues.values():
             for queued in several:
                 self._note(queued)
