@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simdp.errors import ScenarioError
 from simdp.traces.logs import MAX_TEXT_BYTES, READERS, JobLog, read_log
-from simdp.traces.sources import ALLOWED, files_in, kinds_of
+from simdp.traces.sources import ALLOWED, files_in, is_trace, kinds_of
 from simdp.traces.stream import opened
 
 CONFIG = "config.json"
@@ -77,7 +77,10 @@ def _take_texts(found: JobFiles, files: Iterable[Path]) -> None:
 
 
 def _text(path: Path) -> str | None:
-    """Read a text file, packed or not; None if it is something else."""
+    """Read a text file, packed or not; None if it is something else, such as a trace."""
+    with opened(path) as stream:
+        if is_trace(stream):
+            return None
     try:
         with opened(path) as stream:
             content = stream.read(MAX_TEXT_BYTES + 1)
