@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_strategy import EARLY, EVERY, ON_RANKS, run_of, scenario
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ def several():
         yield pytest.param({"kind": kind}, INFER, id=f"{kind} {INFER}")
 
 
-every_case = for_each(("strategy", "options"), list(several()))
+some_cases = for_some(("strategy", "options"), list(several()), 2)
 
 
 def plain(value):
@@ -70,7 +70,7 @@ def written(run):
 # Memory ------------------------------------------------------------------------------------------
 
 
-@every_case
+@some_cases
 def test_memory_alone_finds_the_ledger_of_a_whole_run(strategy, options):
     alone, whole, counted = (
         run_of(scenario(strategy, numerics=numerics, **options))
@@ -110,7 +110,7 @@ def test_what_may_be_left_out_is_followed_too(monkeypatch):
     assert run.memory.ledger.peak.min() > 1e9
 
 
-@every_case
+@some_cases
 def test_what_steps_take_they_give_back(strategy, options):
     """What is kept from the end of the first step on does not grow."""
     run = run_of(scenario(strategy, **options))
@@ -134,7 +134,7 @@ def test_what_steps_take_they_give_back(strategy, options):
 # Costs -------------------------------------------------------------------------------------------
 
 
-@every_case
+@some_cases
 def test_costs_without_numbers_are_those_with_them(strategy, options):
     scripts = [
         written(run_of(scenario(strategy, numerics=numerics, **options)))
