@@ -281,8 +281,10 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
             for name, size in _stage(one, other, stage, mine, theirs):
                 bound = rounding.bound(stage, key, name)
                 all_sizes[one.step_of(mine), stage, name] = size
+                if bound >= NOTHING:
+                    continue
                 largest = max(largest, size)
-                if size > bound and bound < NOTHING:
+                if size > bound:
                     sizes = one.world_size, other.world_size
                     rows.append(TensorRow(stage, name, one.step_of(mine), sizes, size, bound))
                 else:
