@@ -244,6 +244,7 @@ class Rounding:
         self.smallest, self.coarse = ULPS * epsilon, coarse
         self._sizes: dict[tuple[tuple[int, int], str], tuple[dict[str, float], float]] = {}
         self.lost: int | None = None  # first step, from 1, of which a comparison shows nothing
+        most: dict[str, float] = {}  # by stage, in all steps so far
         if base is None or nudged is None:
             return
         for key in base.keys:
@@ -252,9 +253,10 @@ class Rounding:
                 continue
             for stage in ("gradient", "weights"):
                 found = relative(nudged.whole(stage, theirs), base.whole(stage, mine))
-                # tensors share their rounding: one's may be small by chance
-                shared = (np.max if coarse else np.median)(list(found.values()) or [0.0])
-                self._sizes[key, stage] = found, float(shared)
+                # tensors and steps share their rounding: one's may be small by chance
+                shared = float((np.max if coarse else np.median)(list(found.values()) or [0.0]))
+                most[stage] = max(shared, most.get(stage, 0.0))
+                self._sizes[key, stage] = found, most[stage]
                 if self.lost is None and self.bound(stage, key, "") >= NOTHING:
                     self.lost = base.step_of(mine)
 
