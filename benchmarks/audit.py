@@ -111,6 +111,9 @@ def main(arguments: list[str] | None = None) -> int:
     if find_spec("torch") is None:
         complain("audit")
         return NO_TORCH
+    known = {path.stem for path in (TRAINERS / "scripts").glob("*.py")}
+    if given.trainers and set(given.folders) - known:
+        parser.error(f"--trainers: {', '.join(set(given.folders) - known)}: not in {TRAINERS}.")
     if given.trainers:
         return show("audits of trainers", list(trainers(given.folders)))
     rows: list[Row] = []

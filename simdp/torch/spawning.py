@@ -27,8 +27,11 @@ from simdp.files import read_text
 from simdp.results.trace import Trace
 from simdp.torch.ranks import PARTS, Rank, RankLocal, asking, become, current
 
-KEY, STARTED, SPAWNED = "spawned", "started", "by script"
-"""Keys of a rank's started programs, of its processes that have not run yet; of a started rank."""
+KEY, STARTED = "spawned", "started"
+"""Keys of a rank's started programs, and of its processes that have not run yet."""
+
+SPAWNED = "by script"
+"""Key of a rank that a script has started."""
 
 Play = Callable[[Rank, str, int, Callable[[Rank], Any]], ProgramResult]
 """Runs a program of several ranks on behalf of a rank."""

@@ -102,19 +102,15 @@ class WeightedLosses(Change):
     ) -> None:
         self.factors, self.count = dict(factors), count
 
-    def begin(self, rank: Rank) -> None:
-        rank.state["backward passes"] = 0
-
     def patch(self, patches: Patches) -> None:
         patches.wrap(torch.autograd, "backward", self._around)
 
     def _around(self, original: Any) -> Any:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            rank = current()
-            if rank is None or torch._C._current_graph_task_id() != -1:
+            rank, here = current(), mine()
+            if rank is None or here is None or torch._C._current_graph_task_id() != -1:
                 return original(tensors, grad_tensors, *args, **kwargs)
-            number = rank.state["backward passes"]
-            rank.state["backward passes"] = number + 1
+            number = len(here.record.backwards) - 1  # that of this one is already there
             listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             factor = self.factors.get((rank.rank, number), 1.0)
             if self.count is not None:
@@ -312,7 +308,7 @@ class ImposedRates(Change):
         here = mine()
         if here is None or here.stepping:
             return
-        number = here.optimizers.setdefault(id(optimizer), len(here.optimizers))
+        number = here.number_of_optimizer(optimizer)
         count = sum(one.optimizer == number for one in here.record.steps)
         settings = self.settings.get((number, count))
         if settings is None:
@@ -534,7 +530,7 @@ class RestoredOptimizers(Change):
         here, rank = mine(), current()
         if here is None or rank is None or here.stepping:
             return
-        number = here.optimizers.setdefault(id(optimizer), len(here.optimizers))
+        number = here.number_of_optimizer(optimizer)
         if any(one.optimizer == number for one in here.record.steps):
             return
         state = self.states.get((rank.rank, number))
@@ -601,14 +597,15 @@ class NoCommHooks(Change):
 
 
 class NoAutocast(Change):
-    """Disables autocast, and the mixed precision of FSDP."""
+    """Disables autocast, and the mixed precision of FSDP and DDP."""
 
     longer: Any = torch.float32  # data type in place of shorter ones
 
     def __init__(self) -> None:
         from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy  # takes a second
+        from torch.nn.parallel.distributed import _MixedPrecision  # DDP's
 
-        self.policies = MixedPrecision, MixedPrecisionPolicy
+        self.policies = MixedPrecision, MixedPrecisionPolicy, _MixedPrecision
 
     def patch(self, patches: Patches) -> None:
         kind = torch.amp.autocast_mode.autocast

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ COARSE = 4
 """Times the largest difference of a run in float32, of one under autocast."""
 
 NOTHING = 0.5
-"""Relative difference that rounding may explain from which a comparison shows nothing."""
+"""Bound from which a tensor is not compared; of the median tensor: none in that step or later."""
 
 SMALLEST = 1e-2
 """Part of the largest tensor's norm below which a tensor is compared with that norm."""
@@ -36,8 +36,10 @@ SMALLEST = 1e-2
 class RunView:
     """A run, aligned by the steps of rank 0."""
 
-    def __init__(self, record: RunRecord, skip: int = 0) -> None:
-        self.record, self.skip = record, skip
+    def __init__(
+        self, record: RunRecord, skip: int = 0, skipped: Mapping[int, int] | None = None
+    ) -> None:
+        self.record, self.skip, self._skipped = record, skip, skipped or {}
         self.world_size = record.world_size
 
     @property
@@ -48,7 +50,10 @@ class RunView:
     @cached_property
     def keys(self) -> list[tuple[int, int]]:
         """Optimizer and number of each step, in the order of rank 0."""
-        return [(step.optimizer, step.number + self.skip) for step in self.first.steps]
+        return [
+            (step.optimizer, step.number + self._skipped.get(step.optimizer, 0))
+            for step in self.first.steps
+        ]
 
     @cached_property
     def _by_key(self) -> dict[tuple[int, int], int]:
@@ -184,6 +189,7 @@ class Difference(NamedTuple):
     size: float
     bound: float  # of the first row; else the largest
     sizes: dict[tuple[int, str, str], float]  # of all tensors, by step, stage and name
+    compared: int = 0  # gradients
 
     @property
     def same(self) -> bool:
@@ -230,8 +236,10 @@ class Rounding:
     epsilon : float
         A unit in the last place.
     coarse : bool
-        Whether the second run lacks the script's autocast instead. Then weights are not compared,
-        since an adaptive optimizer enlarges small gradients.
+        Whether the second run shows the rounding of a shorter data type. Then weights are not
+        compared, since an adaptive optimizer enlarges small gradients.
+    finer : Rounding, optional
+        What rounding explains besides.
     """
 
     def __init__(
@@ -240,31 +248,46 @@ class Rounding:
         nudged: RunView | None = None,
         epsilon: float = 1.2e-7,
         coarse: bool = False,
+        finer: Rounding | None = None,
     ) -> None:
-        self.smallest, self.coarse = ULPS * epsilon, coarse
+        self.smallest, self.coarse, self.finer = ULPS * epsilon, coarse, finer
         self._sizes: dict[tuple[tuple[int, int], str], tuple[dict[str, float], float]] = {}
         self.lost: int | None = None  # first step, from 1, of which a comparison shows nothing
         most: dict[str, float] = {}  # by stage, in all steps so far
+        middle: dict[str, float] = {}
+        self._chaotic: set[tuple[tuple[int, int], str]] = set()
         if base is None or nudged is None:
             return
         for key in base.keys:
             mine, theirs = base.place(key), nudged.place(key)
             if mine is None or theirs is None:
                 continue
-            for stage in ("gradient", "weights"):
+            for stage in ("gradient",) if coarse else ("gradient", "weights"):
                 found = relative(nudged.whole(stage, theirs), base.whole(stage, mine))
                 # tensors and steps share their rounding: one's may be small by chance
-                shared = float((np.max if coarse else np.median)(list(found.values()) or [0.0]))
+                listed = list(found.values()) or [0.0]
+                shared = float((np.max if coarse else np.median)(listed))
                 most[stage] = max(shared, most.get(stage, 0.0))
                 self._sizes[key, stage] = found, most[stage]
-                if self.lost is None and self.bound(stage, key, "") >= NOTHING:
-                    self.lost = base.step_of(mine)
+                middle[stage] = max(float(np.median(listed)), middle.get(stage, 0.0))
+                if self._times * middle[stage] >= NOTHING:
+                    self._chaotic.add((key, stage))
+                    self.lost = self.lost or base.step_of(mine)
 
     def bound(self, stage: str, key: tuple[int, int], name: str) -> float:
         """Return the relative difference of a tensor that rounding explains."""
         found, shared = self._sizes.get((key, stage), ({}, 0.0))
-        times = COARSE if self.coarse else NUDGES
-        return max(self.smallest, times * max(found.get(name, 0.0), shared))
+        finer = 0.0 if self.finer is None else self.finer.bound(stage, key, name)
+        return max(self.smallest, self._times * max(found.get(name, 0.0), shared), finer)
+
+    @property
+    def _times(self) -> int:
+        return COARSE if self.coarse else NUDGES
+
+    def compares(self, stage: str, key: tuple[int, int], name: str) -> bool:
+        """Return whether a comparison of a tensor shows anything."""
+        own = self._times * self._sizes.get((key, stage), ({}, 0.0))[0].get(name, 0.0)
+        return (key, stage) not in self._chaotic and own < NOTHING
 
 
 def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
@@ -272,7 +295,7 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
     rows: list[TensorRow] = []
     all_sizes: dict[tuple[int, str, str], float] = {}
     largest = 0.0
-    bound_of_largest = rounding.smallest
+    bound_of_largest, compared = rounding.smallest, 0
     for key in one.keys:
         mine, theirs = one.place(key), other.place(key)
         if mine is None or theirs is None:
@@ -283,8 +306,9 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
             for name, size in _stage(one, other, stage, mine, theirs):
                 bound = rounding.bound(stage, key, name)
                 all_sizes[one.step_of(mine), stage, name] = size
-                if bound >= NOTHING:
+                if not rounding.compares(stage, key, name):
                     continue
+                compared += stage == "gradient"
                 largest = max(largest, size)
                 if size > bound:
                     sizes = one.world_size, other.world_size
@@ -292,7 +316,7 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
                 else:
                     bound_of_largest = max(bound_of_largest, bound)
     first = rows[0].bound if rows else bound_of_largest
-    return Difference(rows, largest, first, all_sizes)
+    return Difference(rows, largest, first, all_sizes, compared)
 
 
 def _stage(

@@ -169,19 +169,16 @@ class IntegerDraws(Change):
     def __init__(self) -> None:
         self.found: dict[Draw, Any] = {}
 
-    def begin(self, rank: Rank) -> None:
-        rank.state["integer draws"] = Counter()
-
     def patch(self, patches: Patches) -> None:
         patches.wrap(torch, "randint", self._around)
 
     def _around(self, original: Any) -> Any:
         def randint(*args: Any, **kwargs: Any) -> Any:
-            found, rank, line = original(*args, **kwargs), current(), running()
-            if rank is None or line is None or not torch.is_grad_enabled():
+            found, rank, here, line = original(*args, **kwargs), current(), mine(), running()
+            if rank is None or here is None or line is None or not torch.is_grad_enabled():
                 return found  # those without gradients are of an evaluation
-            number = rank.state["integer draws"][line]
-            rank.state["integer draws"][line] += 1
+            number = here.integer_draws[line]
+            here.integer_draws[line] += 1
             return self.drawn((rank.rank, line, number), found)
 
         return randint
@@ -331,7 +328,9 @@ def _copied(value: Any) -> Any:
 
 
 def _placed(value: Any, like: Any) -> Any:
-    """Return nested tensors on the devices of others."""
+    """Return nested tensors on the devices of others; those that a gradient goes through stay."""
+    if isinstance(like, torch.Tensor) and like.requires_grad:
+        return like
     if isinstance(value, torch.Tensor):
         return value.to(like.device) if isinstance(like, torch.Tensor) else value
     if isinstance(value, dict):

@@ -56,6 +56,7 @@ class Investigation:
     always: list[ch.Change] = field(default_factory=list)
     repairs: list[Suspect] = field(default_factory=list)  # which make replicas equal
     follows_samples: bool = False  # learning rates do, which other steps therefore have
+    most_steps: int | None = None  # of which ranks have inputs that one call can have
 
     @property
     def epsilon(self) -> float:
@@ -80,7 +81,7 @@ class Investigation:
         fields = {
             "arguments": run.arguments,
             "environ": run.environ,
-            "max_steps": run.max_steps,
+            "max_steps": run.max_steps if self.most_steps is None else self.most_steps,
             **more,
         }
         lifted = [ch.Float64()] if self.exact else []
@@ -92,6 +93,16 @@ class Investigation:
         runs = [self.changed(size, []) for size in sizes]
         runs.append(self.changed(sizes[0], [ch.Nudged()]))
         *records, nudged = self.runner.run(runs)
+        for record in records:
+            if record.started not in (None, record.world_size):
+                raise ScenarioError(
+                    [
+                        f"audit: the script starts {record.started} ranks itself where "
+                        f"{record.world_size} are asked for; let it start as many as "
+                        "torch.cuda.device_count(), or give their number by --batch-arg, as "
+                        "'--world-size {ranks}'."
+                    ]
+                )
         failed = [record for record in records if record.error]
         if failed:
             self._failed(records, failed)
@@ -104,18 +115,28 @@ class Investigation:
             records = [record for record in records if not record.error]
         self.views = {record.world_size: RunView(record) for record in records}
         samples.by_content(list(self.views.values()))
-        unit = 0.0 if self.exact else self.base().first.autocast
-        coarse = unit > 0
-        if coarse:
-            (nudged,) = self.runner.run([self.changed(sizes[0], [ch.NoAutocast()])])
-            how = "a run without it"
-            if nudged.error:  # a script may check the data type
-                (nudged,) = self.runner.run([self.changed(sizes[0], [ch.Nudged(unit)])])
-                how = "a run whose weights were moved by half a unit of its data type"
-            self.notes.append(f"autocast: what rounding explains was measured by {how}")
+        base = self.base()
         if not nudged.error:
-            base, other = self.base(), RunView(nudged)
-            self.rounding = comparisons.Rounding(base, other, self.epsilon, coarse)
+            self.rounding = comparisons.Rounding(base, RunView(nudged), self.epsilon)
+        unit = 0.0 if self.exact else base.first.autocast
+        if unit:
+            self.rounding = self._coarse(base, unit)
+
+    def _coarse(self, base: RunView, unit: float) -> comparisons.Rounding:
+        """Measure what rounding to a shorter data type explains."""
+        size = base.world_size
+        (found,) = self.runner.run([self.changed(size, [ch.NoAutocast()])])
+        how = "by a run in float32"
+        if found.error:  # a script may check the data type
+            (found,) = self.runner.run([self.changed(size, [ch.Nudged(unit)])])
+            how = "by a run whose weights were moved by half a unit of its data type"
+        if found.error:
+            how = "in units of its data type alone"
+        self.notes.append(f"mixed precision: what rounding explains was measured {how}")
+        other = None if found.error else RunView(found)
+        return comparisons.Rounding(
+            base, other, unit if other is None else EPSILON, True, self.rounding
+        )
 
     def _failed(self, records: list[RunRecord], failed: list[RunRecord]) -> None:
         first = failed[0]
@@ -149,10 +170,11 @@ class Investigation:
             size = first.world_size
             where = "in float64 on" if self.exact else "on"
             first_try = "leave --exact out, or run" if self.exact else "run"
+            command = f"simdp torchrun --nproc-per-node {1 if first.started else size}"
             raise ScenarioError(
                 [
                     f"audit: the script fails {where} {ranks_counted(size)}: {first.reason}; "
-                    f"{first_try} it with simdp torchrun --nproc-per-node {size} first."
+                    f"{first_try} it with {command} first."
                 ]
             )
         self.findings.append(_collectives(first))
@@ -180,6 +202,7 @@ class Investigation:
         ]
         for size in unequal:
             self.explain(size)
+            self.most_steps = None
 
     def explain(self, size: int) -> None:
         """Find the causes by which a run differs."""
@@ -199,12 +222,12 @@ class Investigation:
             if self._agrees(current):
                 break
             wrong = [
+                *(one for one in hooks if not one.legitimate),
                 *suspects.weights_of_ranks(current),
                 *suspects.reduction(current),
                 *suspects.losses(current),
                 *suspects.schedule(current, longer),
                 *suspects.scaled(current),
-                *(one for one in hooks if not one.legitimate),
             ]
             known = {(one.cause, one.change) for one in chosen}
             options = [one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known]
@@ -243,21 +266,21 @@ class Investigation:
             if tie is None:
                 return pair, None, pair
             found = self.tried(pair, [tie])
-            if not samples.check(found.base, found.view).differing:
+            if found is not pair and not samples.check(found.base, found.view).differing:
                 return pair, tie, found
         given, steps = self._inputs(pair)
         if given is None:
             return pair, None, pair
         if steps < min(pair.base.count, pair.view.count):
             self.notes.append(
-                f"compared up to step {steps}: ranks give the model in step {steps + 1} what one "
-                "call cannot have"
+                f"compared up to step {steps}: in step {steps + 1} ranks give the model inputs "
+                "that cannot be joined into one call"
             )
-            for size in (pair.base.world_size, pair.view.world_size):
-                self.runs[size].max_steps = steps
+            self.most_steps = steps
             pair = self.tried(pair, [])
         tie = suspects.order_of_samples(pair, check, given)
-        return (pair, None, pair) if tie is None else (pair, tie, self.tried(pair, [tie]))
+        found = pair if tie is None else self.tried(pair, [tie])
+        return pair, None if found is pair else tie, found
 
     def _ties(self, pair: Pair) -> Iterator[ch.Change]:
         """Return changes that may give the base run the samples of the other one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,8 +54,10 @@ class Observation:
         self.since = 0  # backward passes since the last step
         self.depth = 0  # of nested modules
         self.stepping = 0  # of nested optimizers
+        self.messaged = False  # whether a message was sent or received since the last step
+        self.integer_draws: Counter[Line] = Counter()  # of the script, recorded by a change
         self.step = 0  # steps of the script so far
-        self.begun: dict[int, int] = {}  # by optimizer: steps of the script before its first
+        self.together: set[int] = set()  # optimizers that took the last step
         self.scheduled = 0
         self.building = 0  # of nested schedulers
         self.states: Any = None  # of the generators
@@ -91,15 +94,23 @@ class Observation:
         """The batch that the model got last; the one loaded last where it was changed before."""
         return self.batch if self.used is None else self.used
 
-    def begin_step(self, optimizer: int, number: int) -> int:
-        """Count an optimizer's step; return its number among all of the script.
+    def number_of_optimizer(self, optimizer: Any) -> int:
+        """Return the number of an optimizer, in the order of their first steps."""
+        if id(optimizer) not in self.optimizers:
+            self.optimizers[id(optimizer)] = len(self.stepped)
+            self.stepped.append(optimizer)
+        return self.optimizers[id(optimizer)]
 
-        Models that are trained one after the other have steps one after the other, and optimizers
-        that take turns share them.
+    def begin_step(self, optimizer: int) -> int:
+        """Count an optimizer's step; return the number of the script's step that it is part of.
+
+        A step of the script is all steps of optimizers without a backward pass between them.
         """
-        found = self.begun.setdefault(optimizer, self.step) + number
-        self.step = max(self.step, found + 1)
-        return found
+        if self.since or not self.step or optimizer in self.together:
+            self.step += 1
+            self.together = set()
+        self.together.add(optimizer)
+        return self.step - 1
 
 
 def mine() -> Observation | None:

@@ -84,12 +84,14 @@ class Observer(RankLocal):
         self.records: dict[int, RankRecord] = {}
         self.states: dict[tuple[int, int], Any] = {}  # by rank and optimizer
         self.stopped_at: int | None = None
-        self._spawned: dict[int, Observation] = {}  # of ranks that the script itself starts
+        self.started: int | None = None  # ranks that the script starts itself
+        self._spawned: dict[int, Observation] = {}  # of those
 
     def begin(self, rank: Rank) -> None:
         known = self._spawned.get(rank.rank) if SPAWNED in rank.state else None
         rank.state[KEY] = known or Observation()
-        if SPAWNED in rank.state:  # a script that starts its ranks twice trains on
+        if SPAWNED in rank.state:  # started twice, ranks continue the same record
+            self.started = rank.runtime.cluster.world_size
             self._spawned[rank.rank] = rank.state[KEY]
         self.records[rank.rank] = rank.state[KEY].record
 
@@ -260,7 +262,7 @@ class Observer(RankLocal):
             trained, samples, number, line, here.step, rows, here.num_rows, indexed
         )
         record.counts = list(here.counts)
-        if loss.numel() > 1 and here.record.messages and here.record.staged is None:
+        if loss.numel() > 1 and here.messaged and here.record.staged is None:
             here.record.staged = line
         if batch is not None:
             loader = here.record.loaders[batch.loader]
@@ -337,17 +339,14 @@ class Observer(RankLocal):
             return
         rank = current()
         assert rank is not None
-        if id(optimizer) not in here.optimizers:
-            here.optimizers[id(optimizer)] = len(here.stepped)
-            here.stepped.append(optimizer)
-        number = here.optimizers[id(optimizer)]
+        number = here.number_of_optimizer(optimizer)
         count = sum(one.optimizer == number for one in here.record.steps)
         if count >= self.max_steps:
             self.check(here)
         record = StepRecord(
             number,
             count,
-            here.step,
+            here.begin_step(number),
             running(),
             len(here.record.calls),
             _rates(optimizer),
@@ -359,13 +358,13 @@ class Observer(RankLocal):
         )
         here.buffers = {}
         record.scheduled = here.scheduled
-        if self.state_at == count:
+        kept = (rank.rank, number) in self.states
+        if self.state_at is not None and record.at >= self.state_at and not kept:
             self._keep(rank, number, optimizer, here)
         with unobserved():
             self._gradients(rank, here, optimizer, record)
         here.record.steps.append(record)
-        record.at = here.begin_step(number, count)
-        here.states, here.own_states, here.since = None, {}, 0
+        here.states, here.own_states, here.since, here.messaged = None, {}, 0, False
 
     def _keep(self, rank: Rank, number: int, optimizer: Any, here: Observation) -> None:
         import copy
@@ -454,7 +453,7 @@ class Observer(RankLocal):
 
         patches.put(Virtual, "_call", _call)
         patches.put(Virtual, "barrier", _barrier)
-        for name in ("send", "recv"):
+        for name in ("send", "recv", "recv_anysource"):
             patches.wrap(Virtual, name, _messaging)
 
 
@@ -850,7 +849,7 @@ def _messaging(original: Any) -> Any:
     def message(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = seen()
         if here is not None:
-            add(here.record.messages, running())
+            here.messaged = True
         return original(self, *args, **kwargs)
 
     return message

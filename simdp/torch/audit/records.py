@@ -83,7 +83,7 @@ class StepRecord:
 
     optimizer: int
     number: int  # of this optimizer, from 0
-    at: int  # of the script, from 0: an optimizer begins at the step that the others have reached
+    at: int  # of the script, from 0: optimizers share one without a backward pass between them
     line: Line | None
     calls: int  # collectives of the rank before it
     lr: tuple[float, ...]
@@ -140,7 +140,6 @@ class RankRecord:
     wrappers: list[Line | None] = field(default_factory=list)  # DDP
     comm_hooks: list[tuple[bool, Line | None]] = field(default_factory=list)  # torch's own; line
     replicated: Line | None = None  # a call of nn.DataParallel on several devices
-    messages: list[Line | None] = field(default_factory=list)  # sent or received
     staged: Line | None = None  # a backward pass of a tensor that is no loss, after a message
     late: list[str] = field(default_factory=list)  # parameters of modules wrapped before
     broadcasts_buffers: bool = True
@@ -158,7 +157,7 @@ class RankRecord:
     index_draws: list[Line | None] = field(default_factory=list)  # of random integers
     states: dict[str, Floats] = field(default_factory=dict)  # modules outside optimizers, at last
     rates: list[tuple[float, ...]] = field(default_factory=list)  # of each optimizer, at the end
-    ended: bool = False  # by itself, before the last step
+    ended: bool = False  # whether the script ended before its steps were cut
     follows: int | None = None  # rank of which it has another part of each weight, and the samples
     # unit in the last place of the shorter data type of autocast or FSDP's mixed precision, or 0
     autocast: float = 0.0
@@ -196,6 +195,7 @@ class RunRecord:
     seconds: float = 0.0  # CPU
     output: str = ""
     stopped_at: int | None = None  # optimizer steps of rank 0 when it was stopped
+    started: int | None = None  # ranks that the script started itself
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

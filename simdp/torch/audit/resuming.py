@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -60,6 +61,7 @@ class Resuming:
     ) -> None:
         self.investigation, self.save, self.resume = investigation, save, resume
         self.at_step, self.sizes = at_step, sizes
+        self.skipped: Mapping[int, int] = {}  # steps of each optimizer before resuming
 
     def check(self) -> Resumed:
         """Run it through, stopped, and resumed; add what is found.
@@ -111,7 +113,9 @@ class Resuming:
         )
         for option, record in (("--save-arg", through), ("--resume-arg", resumed)):
             _check_run(option, record)
-        view, other = RunView(through), RunView(resumed, skip=done)
+        view = RunView(through)
+        self.skipped = Counter(one.optimizer for one in view.first.steps if one.at < done)
+        other = RunView(resumed, done, self.skipped)
         return self._compared(view, other, done, path, most - done, folder)
 
     def _shortened(self, size: int, path: Path, at_step: int, done: int) -> int:
@@ -172,7 +176,7 @@ class Resuming:
                 (record,) = inquiry.runner.run([self._resumed(self.sizes[1], path, steps, parts)])
                 if record.error:
                     continue
-                again = RunView(record, skip=done)
+                again = RunView(record, done, self.skipped)
                 found = self._difference(view, again)
                 self._record(suspect, current, found)
                 if found.same or _later(current, found):
@@ -242,7 +246,7 @@ class Resuming:
         if moved is not None:
             found += self._sampler(view, other, moved, folder)
         states = view.record.extra.get("states", {})
-        found += _rates(view, other, done)
+        found += _rates(view, other, self.skipped)
         found += _generators(view, other, done, states)
         found += _optimizers(view, other, done, states)
         return found
@@ -356,10 +360,16 @@ def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, s
     return _load_line(view), "is not loaded" if saved else "is not in the checkpoint"
 
 
+def _after(view: RunView, done: int) -> int | None:
+    """Return the place of the first optimizer's first step after those that are done."""
+    steps = enumerate(view.first.steps)
+    return next((place for place, one in steps if not one.optimizer and one.at >= done), None)
+
+
 def _optimizers(
     view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
 ) -> list[Suspect]:
-    place = view.place((0, done))
+    place = _after(view, done)
     if place is None or not other.first.steps or not states:
         return []
     mine, theirs = view.first.steps[place].state, other.first.steps[0].state
@@ -385,11 +395,11 @@ def _optimizers(
     ]
 
 
-def _rates(view: RunView, other: RunView, done: int) -> list[Suspect]:
+def _rates(view: RunView, other: RunView, skipped: Mapping[int, int]) -> list[Suspect]:
     rates = {
-        (key[0], key[1] - done): view.first.steps[place].settings
+        (key[0], key[1] - skipped.get(key[0], 0)): view.first.steps[place].settings
         for place, key in enumerate(view.keys)
-        if key[1] >= done
+        if key[1] >= skipped.get(key[0], 0)
     }
     wrong = [
         step
@@ -409,7 +419,7 @@ def _rates(view: RunView, other: RunView, done: int) -> list[Suspect]:
             [ch.ImposedRates(rates)],
             line,
             f"the schedule {how}: learning rate {step.lr[0]:.4g} in place of {rate[0]:.4g} at step "
-            f"{step.number + done + 1}",
+            f"{step.at + other.skip + 1}",
             "save scheduler.state_dict() and load it",
         )
     ]
@@ -422,7 +432,7 @@ def _lr(settings: Sequence[dict[str, Any]]) -> list[float]:
 def _generators(
     view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
 ) -> list[Suspect]:
-    place = view.place((0, done))
+    place = _after(view, done)
     if place is None or not other.first.steps or not states:
         return []
     mine, theirs = view.first.steps[place], other.first.steps[0]

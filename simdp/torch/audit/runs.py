@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import resource
+import shutil
 import stat
 import sys
 import tempfile
@@ -68,6 +69,9 @@ class Runner:
         self.program = program
         self.workers = workers or min(os.cpu_count() or 1, MOST_WORKERS)
         self.seconds, self.count, self._preloaded = 0.0, 0, False
+        self.earlier: set[str] = set()  # files that a run read, and an earlier one had written
+        with tempfile.NamedTemporaryFile(prefix="simdp-audit-") as first:
+            self._begun = Path(first.name).stat().st_mtime
 
     def run(self, runs: Sequence[Run]) -> list[RunRecord]:
         """Run them, as many at a time as there are workers; results in the same order.
@@ -87,7 +91,9 @@ class Runner:
                     while waiting and len(running) < self.workers:
                         number, run = waiting.pop(0)
                         path = Path(folder) / f"{number}"
-                        process = FORK.Process(target=_write, args=(self.program, run, path))
+                        process = FORK.Process(
+                            target=_write, args=(self.program, run, path, self._begun)
+                        )
                         process.start()
                         running[process.sentinel] = number, path, process
                     for sentinel in connection.wait(list(running)):
@@ -99,9 +105,10 @@ class Runner:
                     process.kill()
         records = [found[number] for number in range(len(runs))]
         reads = [record.extra.pop("reads", False) for record in records]
+        self.earlier |= {path for record in records for path in record.extra.pop("earlier", ())}
         if self.workers > 1 and any(reads):
             self.workers = 1  # a run must not read what another one writes in the same folder
-            return self.run(runs)
+            return self._again(runs)
         self._preload(records)
         self.count += len(records)
         self.seconds += sum(record.seconds for record in records)
@@ -109,6 +116,16 @@ class Runner:
         if changed == self.program:
             return records
         self.program = changed
+        return self._again(runs)
+
+    def _again(self, runs: Sequence[Run]) -> list[RunRecord]:
+        """Run them once more, without the checkpoints at which runs were stopped."""
+        for run in runs:
+            if run.stop_at is not None:
+                path = run.stop_at[1]
+                if path.is_dir():
+                    shutil.rmtree(path)
+                path.unlink(missing_ok=True)
         return self.run(runs)
 
     def _fitted(self, records: Sequence[RunRecord]) -> Program:
@@ -166,7 +183,7 @@ FORK = multiprocessing.get_context("fork")
 """Processes that have imported torch already, and share the program."""
 
 
-def _write(program: Program, run: Run, path: Path) -> None:
+def _write(program: Program, run: Run, path: Path, begun: float) -> None:
     """Run a program in a process of its own; its output and record go to files."""
     output = os.open(f"{path}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
@@ -174,31 +191,51 @@ def _write(program: Program, run: Run, path: Path) -> None:
     with open(1, "w", closefd=False) as stdout, open(2, "w", closefd=False) as stderr:
         sys.stdout, sys.stderr = stdout, stderr
         warnings.simplefilter("default")  # the script's, whatever this process makes of them
-        before, written = set(sys.modules), Written(Path(f"{path}.txt"))
+        before, written = set(sys.modules), Written(begun, Path(f"{path}.txt"))
         sys.addaudithook(written.observe)
         record = play(program, run)
-        record.extra["reads"] = written.read
+        record.extra["reads"], record.extra["earlier"] = written.own, written.earlier
         record.extra["imported"] = _imported(before)
         with Path(f"{path}.pickle").open("wb") as stream:
             pickle.dump(record, stream)
 
 
 class Written:
-    """Observes whether a process reads files that were written since ``first`` was."""
+    """Observes whether a process reads files that were written in the course of an audit.
 
-    def __init__(self, first: Path) -> None:
-        self.begun, self.read = first.stat().st_mtime, False
+    Parameters
+    ----------
+    begun : float
+        When the audit began [s].
+    first : Path
+        A file that was written when the process began.
+    """
+
+    def __init__(self, begun: float, first: Path) -> None:
+        self.begun, self.now = begun, first.stat().st_mtime
+        self.own = False  # whether it reads what was written since the process began
+        self.earlier: list[str] = []  # files read that were written before that
 
     def observe(self, event: str, arguments: Any) -> None:
         """Receive an event of the interpreter: https://docs.python.org/3/library/audit_events.html."""
-        if event != "open" or self.read or not isinstance(arguments[0], str):
+        if event != "open" or not isinstance(arguments[0], str):
             return
         path, mode, flags = arguments
         reads = not flags & (os.O_WRONLY | os.O_RDWR) if mode is None else "r" in str(mode)
-        if reads and not path.endswith(".pyc"):
-            with suppress(OSError):
-                found = Path(path).stat()
-                self.read = stat.S_ISREG(found.st_mode) and found.st_mtime >= self.begun
+        if not reads or path.endswith(".pyc") or path.startswith(SYSTEMS):
+            return
+        with suppress(OSError):
+            found = Path(path).stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_mtime < self.begun:
+                return
+            if found.st_mtime >= self.now:
+                self.own = True
+            elif path not in self.earlier:
+                self.earlier.append(path)
+
+
+SYSTEMS = ("/proc/", "/sys/", "/dev/")
+"""Folders whose files are none."""
 
 
 def _read(path: Path, run: Run) -> RunRecord:
@@ -256,7 +293,7 @@ def play(program: Program, run: Run) -> RunRecord:
     for rank in ranks:
         rank.divide_batches()
     record = RunRecord(run.world_size, ranks, error, kind, waiting, seconds)
-    record.stopped_at = observer.stopped_at
+    record.stopped_at, record.started = observer.stopped_at, observer.started
     record.extra = {name: call() for name, call in run.keep.items()}
     if run.state_at is not None:
         record.extra["states"] = observer.states
@@ -266,6 +303,8 @@ def play(program: Program, run: Run) -> RunRecord:
 def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
     environ = dict(run.environ)
     count = program.devices or min(run.world_size, PER_NODE)
+    if program.spawns:
+        count = run.world_size
     if callable(program.code):
         launch.play(
             program.name,

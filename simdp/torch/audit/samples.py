@@ -350,8 +350,10 @@ def tied_inputs(
             if flat is None or not passes:
                 return (Inputs(given) if step else None), step
             for (number, _), parts in zip(passes, flat, strict=True):
+                if any(part.keys() != parts[0].keys() for part in parts):
+                    return (Inputs(given) if step else None), step
                 for call in parts[0]:
-                    joined = _joined([part.get(call) for part in parts])
+                    joined = _joined([part[call] for part in parts])
                     if joined is None:
                         return (Inputs(given) if step else None), step
                     given[rank, number, call] = joined
@@ -370,16 +372,22 @@ def _joined(parts: list[Any]) -> Any:
     first = parts[0]
     if len(parts) == 1:
         return first
+    if any(type(part) is not type(first) for part in parts):
+        return None
     if isinstance(first, torch.Tensor):
         if any(part.shape[1:] != first.shape[1:] for part in parts) or not first.ndim:
             return None
         return torch.cat(list(parts))
     if isinstance(first, dict):
+        if any(part.keys() != first.keys() for part in parts):
+            return None
         given = {key: [part[key] for part in parts] for key in first}
         found = {key: _joined(values) for key, values in given.items()}
         unlike = [key for key in found if found[key] is None and given[key][0] is not None]
         return None if unlike else found
     if isinstance(first, list | tuple):
+        if any(len(part) != len(first) for part in parts):
+            return None
         columns = list(zip(*parts, strict=True))
         listed = [_joined(list(column)) for column in columns]
         unlike = [

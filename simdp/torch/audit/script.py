@@ -20,6 +20,7 @@ from simdp.results.audit import (
 from simdp.torch.audit import comparisons, samples
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.investigation import Investigation
+from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import ranks_counted
 from simdp.torch.audit.resuming import CHECKPOINT, Resumed, Resuming
 from simdp.torch.audit.runs import Program, Run, Runner
@@ -191,7 +192,7 @@ def _check_steps(program: Program, inquiry: Investigation) -> None:
         if view.first.replicated is not None and not view.first.calls:
             raise ScenarioError(
                 [
-                    f"audit: {program.name}:{view.first.replicated.line}: all devices of "
+                    f"audit: {_place(view.first.replicated)}: all devices of "
                     "nn.DataParallel are of one rank, and an audit compares numbers of ranks; "
                     "wrap the model in DistributedDataParallel."
                 ]
@@ -200,7 +201,7 @@ def _check_steps(program: Program, inquiry: Investigation) -> None:
         if staged is not None:
             raise ScenarioError(
                 [
-                    f"audit: {program.name}:{staged.line}: gradients of activations come from "
+                    f"audit: {_place(staged)}: gradients of activations come from "
                     "another rank, as in a pipeline whose ranks have other layers; an audit "
                     "compares ranks that have the whole model."
                 ]
@@ -224,6 +225,10 @@ def _check_steps(program: Program, inquiry: Investigation) -> None:
             f"give other numbers of ranks, as --ranks {2 * size},{4 * size}."
         ]
     )
+
+
+def _place(line: Line) -> str:
+    return f"{Path(line.file).name}:{line.line}"
 
 
 def _resume_sizes(inquiry: Investigation) -> tuple[int, int]:
@@ -318,10 +323,15 @@ def _notes(inquiry: Investigation) -> list[str]:
         found.append("torch.compile: what it compiles ran eager")
     if inquiry.exact:
         found.append("float64: parameters, data and autocast were lifted")
+    for path in sorted(inquiry.runner.earlier)[:3]:
+        found.append(
+            f"runs read {path}, which an earlier run wrote: they cannot be compared if the script "
+            "goes on from there"
+        )
     if inquiry.rounding.lost is not None:
         found.append(
-            f"from step {inquiry.rounding.lost} on, rounding explains differences as large as a "
-            f"tensor itself{'' if inquiry.exact else '; see --exact'}"
+            f"from step {inquiry.rounding.lost} on, rounding explains half of a tensor and more, "
+            f"and nothing is compared{'' if inquiry.exact else '; see --exact'}"
         )
     counts = {view.world_size: sum(view.samples(0).values()) for view in views}
     if len(set(counts.values())) > 1:
@@ -385,6 +395,8 @@ def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     rows = [row for row in inquiry.rows if row.stage == "gradient"]
     causes = [one.cause for one in findings if one.cause not in ELSEWHERE]
     if not rows and not causes:
+        if not any(one.compared for one in inquiry.differences.values()):
+            return Check("gradients", "not checked", "rounding may explain any difference")
         worst = max((one.size for one in inquiry.differences.values()), default=0.0)
         return Check("gradients", "ok", f"agree to {worst:.0e}, as rounding explains")
     status = _status(findings, causes) or _status(findings, ALSO_GRADIENTS)
@@ -447,7 +459,7 @@ def _schedule(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     if status is not None:
         return Check("schedule", status, "learning rates depend on the number of ranks")  # type: ignore[arg-type]
     if inquiry.follows_samples:
-        return Check("schedule", "ok", "same learning rates after the same number of samples")
+        return Check("schedule", "ok", "learning rates follow the samples or the end of training")
     return Check("schedule", "ok", "same learning rates on any number of ranks")
 
 

@@ -297,7 +297,7 @@ def comm_hooks(pair: Pair) -> list[Suspect]:
             line,
             "a hook of torch compresses gradients"
             if by_torch
-            else "a hook of the script reduces gradients to others than their mean",
+            else "a hook of the script returns something other than the mean of the gradients",
             "compress less, or leave the hook out",
         )
     ]
@@ -762,10 +762,13 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     at = view.step_of(place)
     evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {at}"
     remedy = "count optimizer steps, the same on any number of ranks"
-    follows = _follows_samples(written) or _ends_with_training(written)
+    by_samples = _follows_samples(written)
+    follows = by_samples or _ends_with_training(written)
     if follows:
         sizes_listed = f"{base.world_size} and {view.world_size} ranks"
-        evidence = f"learning rates follow the samples seen, not the steps of {sizes_listed}"
+        evidence = f"schedules end with training on {sizes_listed}"
+        if by_samples:
+            evidence = f"learning rates follow the samples seen, not the steps of {sizes_listed}"
         remedy = "they were compared with the same rates"
     return [
         Suspect(
@@ -788,8 +791,12 @@ def other_rates(pair: Pair) -> list[tuple[int, int]]:
     return [
         key
         for place, key in enumerate(view.keys)
-        if key in rates and not np.allclose(rates[key], view.first.steps[place].lr, rtol=1e-9)
+        if key in rates and not _same_rates(rates[key], view.first.steps[place].lr)
     ]
+
+
+def _same_rates(one: Sequence[float], other: Sequence[float]) -> bool:
+    return len(one) == len(other) and np.allclose(one, other, rtol=1e-9)
 
 
 def _ends_with_training(pair: Pair) -> bool:
@@ -798,6 +805,8 @@ def _ends_with_training(pair: Pair) -> bool:
     So they do where a schedule is as long as an epoch, and warms up for a number of steps.
     """
     views = (pair.base, pair.view)
+    if len({sum(view.samples(0).values()) for view in views}) == 1:
+        return False  # epochs are as long on any number of ranks
     if not all(view.first.ended and view.first.steps and view.first.rates for view in views):
         return False
     peaks, ends, moves = [], [], []
@@ -805,8 +814,8 @@ def _ends_with_training(pair: Pair) -> bool:
         rates = [step.lr for step in view.first.steps if step.optimizer == 0]
         peaks.append(max(rates))
         ends.append(view.first.rates[0])
-        moves.append(not np.allclose(rates[-1], ends[-1], rtol=1e-9))
-    return all(moves) and all(np.allclose(one, other, rtol=1e-9) for one, other in (peaks, ends))
+        moves.append(not _same_rates(rates[-1], ends[-1]))
+    return all(moves) and _same_rates(*peaks) and _same_rates(*ends)
 
 
 def _follows_samples(pair: Pair) -> bool:
@@ -833,7 +842,7 @@ def _equal_by_samples(pair: Pair, whole: bool) -> bool:
             total += size
         seen.append(found)
     common = sorted(seen[0].keys() & seen[1].keys())
-    same = all(np.allclose(seen[0][at], seen[1][at], rtol=1e-9) for at in common)
+    same = all(_same_rates(seen[0][at], seen[1][at]) for at in common)
     return same and len({seen[0][at] for at in common}) > 1
 
 

@@ -182,7 +182,7 @@ def test_learning_rates_may_follow_the_samples_seen():
     assert report.findings == ()
     assert any(note.startswith("learning rates follow the samples seen") for note in report.notes)
     (check,) = [one for one in report.checks if one.topic == "schedule"]
-    assert check.text == "same learning rates after the same number of samples"
+    assert check.text == "learning rates follow the samples or the end of training"
 
 
 def with_tensor_parallelism():
@@ -403,7 +403,27 @@ def with_a_warm_up_over_an_epoch():
 def test_a_schedule_may_end_with_training():
     report = audit_function(with_a_warm_up_over_an_epoch, (1, 2))
     assert report.findings == ()
-    assert any(note.startswith("learning rates follow the samples") for note in report.notes)
+    assert any(note.startswith("schedules end with training") for note in report.notes)
+
+
+def with_a_longer_warm_up_on_more_ranks():
+    """Take a fixed global batch, so that the schedule should not depend on the ranks."""
+    rank, n = begin()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data, warm = torch.randn(12, 4, 4), 2 * n
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: step / warm if step < warm else (12 - step) / (12 - warm)
+    )
+    for step in range(12):
+        optimizer.zero_grad()
+        model(data[step][rank * 4 // n : (rank + 1) * 4 // n]).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_warm_up_that_grows_with_the_ranks_is_a_finding():
+    assert causes(with_a_longer_warm_up_on_more_ranks) == ["schedule_steps_with_world_size"]
 
 
 def with_a_schedule_that_ends_early():
@@ -486,7 +506,9 @@ def test_hooks_of_torch_compress_and_those_of_a_script_may_be_wrong():
     assert (found.cause, found.legitimate) == ("compressed_gradients", True)
     (found,) = audit_function(hooked(of_large_gradients), (1, 2)).findings
     assert (found.cause, found.legitimate) == ("bypassed_ddp", False)
-    assert found.text == "a hook of the script reduces gradients to others than their mean"
+    assert found.text == (
+        "a hook of the script returns something other than the mean of the gradients"
+    )
 
 
 def with_two_models_in_turn():
@@ -527,3 +549,80 @@ def test_mixed_precision_of_fsdp_is_no_finding(exact):
     (check,) = [one for one in report.checks if one.topic == "gradients"]
     size = float(check.text.split()[2].rstrip(","))
     assert size < 1e-12 if exact else 1e-4 < size < 0.5
+
+
+def with_two_optimizers_after_one_pass(weighted):
+    """Average over the items of each rank, which has other numbers of them."""
+
+    def train():
+        rank, n = begin()
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+        first, second = model.module[0], model.module[2]
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (first, second)]
+        data = torch.randn(6, 12, 4)
+        for x in data:
+            cut = 12 if n == 1 else 4
+            mine = x[:cut] if rank == 0 else x[cut:]
+            found = nn.functional.mse_loss(model(mine), mine[:, :1])
+            if weighted:
+                found = found * len(mine) * n / 12
+            found.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return train
+
+
+def test_optimizers_after_one_backward_pass_share_a_step():
+    report = audit_function(with_two_optimizers_after_one_pass(weighted=False), (1, 2))
+    assert [one.cause for one in report.findings] == ["loss_mean_of_rank_means"]
+    assert report.steps == 6
+    assert causes(with_two_optimizers_after_one_pass(weighted=True)) == []
+
+
+TWO_OPTIMIZERS = """
+import argparse, os
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--save")
+parser.add_argument("--resume")
+given = parser.parse_args()
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+torch.manual_seed(0)
+critic = DistributedDataParallel(nn.Linear(4, 1))
+maker = DistributedDataParallel(nn.Linear(2, 4))
+optimizers = [torch.optim.Adam(critic.parameters()), torch.optim.Adam(maker.parameters())]
+begin = 0
+if given.resume:
+    state = torch.load(given.resume)
+    critic.load_state_dict(state["critic"])
+    maker.load_state_dict(state["maker"])
+    for optimizer, one in zip(optimizers, state["optimizers"]):
+        optimizer.load_state_dict(one)
+    begin = state["done"]
+for turn in range(begin, 6):
+    noise = torch.randn(8, 2, generator=torch.Generator().manual_seed(10 * turn + rank))
+    for _ in range(2):
+        optimizers[0].zero_grad()
+        critic(maker(noise).detach()).square().mean().backward()
+        optimizers[0].step()
+    optimizers[1].zero_grad()
+    (critic(maker(noise)) - 1).square().mean().backward()
+    optimizers[1].step()
+    if given.save and rank == 0:
+        state = {"critic": critic.state_dict(), "maker": maker.state_dict(), "done": turn + 1}
+        torch.save({**state, "optimizers": [one.state_dict() for one in optimizers]}, given.save)
+"""
+
+
+def test_optimizers_that_take_turns_are_resumed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TWO_OPTIMIZERS)
+    saved = {"save_arg": "--save {checkpoint}", "resume_arg": "--resume {checkpoint}"}
+    report = audit_script(ScriptAudit("train.py", ranks=(1, 2), at_step=6, **saved))
+    assert report.findings == ()

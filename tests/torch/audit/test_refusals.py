@@ -130,3 +130,28 @@ def test_a_run_that_is_killed(tmp_path, monkeypatch):
     message = r"^audit: a run on (1 rank|2 ranks) ended without a result: bye$"
     with pytest.raises(SimdpError, match=message):
         audit_script(ScriptAudit("train.py", ranks=(1, 2)))
+
+
+SPAWNS = """
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+def train(rank):
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=3)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=3)
+"""
+
+
+def test_a_script_that_starts_its_own_number_of_ranks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SPAWNS)
+    assert refused(script="train.py", ranks=(1, 2)) == (
+        "audit: the script starts 3 ranks itself where 1 are asked for; let it start as many as "
+        "torch.cuda.device_count(), or give their number by --batch-arg, as '--world-size {ranks}'."
+    )

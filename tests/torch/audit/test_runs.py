@@ -30,3 +30,20 @@ def test_runs_that_read_what_they_write_are_not_side_by_side(train, workers, tmp
     records = runner.run([Run(1), Run(2)])
     assert [record.error for record in records] == ["", ""]
     assert runner.workers == workers
+
+
+def goes_on():
+    """Read what an earlier run has written."""
+    path = Path("snapshot.txt")
+    if not path.exists():
+        path.write_text("1.5")
+    assert path.read_text() == "1.5"
+
+
+def test_files_of_earlier_runs_are_noted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = Runner(Program("train", None, goes_on), workers=1)
+    runner.run([Run(1)])
+    assert runner.earlier == set()
+    runner.run([Run(1)])
+    assert runner.earlier == {"snapshot.txt"}
