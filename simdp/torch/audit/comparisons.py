@@ -287,7 +287,8 @@ class Rounding:
     def compares(self, stage: str, key: tuple[int, int], name: str) -> bool:
         """Return whether a comparison of a tensor shows anything."""
         own = self._times * self._sizes.get((key, stage), ({}, 0.0))[0].get(name, 0.0)
-        return (key, stage) not in self._chaotic and own < NOTHING
+        whole = self.bound(stage, key, name) >= 1  # as much as the tensor itself
+        return (key, stage) not in self._chaotic and own < NOTHING and not whole
 
 
 def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
