@@ -20,7 +20,7 @@ from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
 from simdp.torch.audit.lines import Line, last_of_block
 from simdp.torch.audit.records import RunRecord, ranks_counted
-from simdp.torch.audit.runs import Run
+from simdp.torch.audit.runs import PREFIX, Run
 from simdp.torch.audit.suspects import Suspect
 
 CHECKPOINT = "{checkpoint}"
@@ -75,7 +75,7 @@ class Resuming:
         for suspect in inquiry.repairs:  # else the checkpoint lacks what differs between ranks
             inquiry.always += suspect.changes()[1]
             inquiry.notes.append(f"resuming was compared {suspect.change}")
-        with tempfile.TemporaryDirectory(prefix="simdp-audit-") as folder:
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             return self._check(Path(folder))
 
     def _run(self, size: int, path: Path, given: Sequence[str], **more: Any) -> Run:

@@ -27,6 +27,9 @@ from simdp.torch.audit.records import RankRecord, RunRecord, ranks_counted
 from simdp.torch.generators import INSTALLED, PER_RANK
 from simdp.torch.spawning import OWN_RANKS
 
+PREFIX = "simdp-audit-"
+"""Of folders for the files of an audit, such as the checkpoints that it asks a script for."""
+
 MOST_WORKERS = 4
 """Runs at a time, for their memory."""
 
@@ -70,7 +73,7 @@ class Runner:
         self.workers = workers or min(os.cpu_count() or 1, MOST_WORKERS)
         self.seconds, self.count, self._preloaded = 0.0, 0, False
         self.earlier: set[str] = set()  # files that a run read, and an earlier one had written
-        with tempfile.NamedTemporaryFile(prefix="simdp-audit-") as first:
+        with tempfile.NamedTemporaryFile(prefix=PREFIX) as first:
             self._begun = Path(first.name).stat().st_mtime
 
     def run(self, runs: Sequence[Run]) -> list[RunRecord]:
@@ -83,7 +86,7 @@ class Runner:
         """
         _load()
         found: dict[int, RunRecord] = {}
-        with tempfile.TemporaryDirectory(prefix="simdp-audit-") as folder:
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             waiting = list(enumerate(runs))
             running: dict[Any, tuple[int, Path, Any]] = {}
             try:
@@ -222,7 +225,7 @@ class Written:
             return
         path, mode, flags = arguments
         reads = not flags & (os.O_WRONLY | os.O_RDWR) if mode is None else "r" in str(mode)
-        if not reads or path.endswith(".pyc") or path.startswith(SYSTEMS):
+        if not reads or path.endswith(".pyc") or path.startswith(SYSTEMS) or PREFIX in path:
             return
         with suppress(OSError):
             found = Path(path).stat()
