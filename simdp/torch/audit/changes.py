@@ -650,6 +650,28 @@ class Float64(NoAutocast):
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
         patches.wrap(torch, "set_default_dtype", lambda original: lambda dtype: None)
+        patches.wrap(torch, "load", _loading)
+
+
+def _loading(original: Any) -> Any:
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():  # a file's tensors are made from its own numbers
+            found = original(*args, **kwargs)
+            return _doubled(found)
+
+    return load
+
+
+def _doubled(value: Any) -> Any:
+    """Return nested tensors in float64, where they are shorter."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.dtype in LOWER else value
+    if isinstance(value, dict):
+        return type(value)((key, _doubled(one)) for key, one in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_doubled(one) for one in value)
+    return value
 
 
 class _Lifted(TorchFunctionMode):

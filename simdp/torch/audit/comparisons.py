@@ -26,8 +26,12 @@ NUDGES = 100
 COARSE = 4
 """Times the largest difference of a run in float32, of one under autocast."""
 
-NOTHING = 0.5
-"""Bound from which a tensor is not compared; of the median tensor: none in that step or later."""
+CHAOTIC = 0.125
+"""Difference by rounding from which a tensor is not compared; of the median tensor: none is, from
+that step on."""
+
+VANISHING = 2.3e-16
+"""Part of a weight's norm below which its gradient is zero: a unit in the last place of float64."""
 
 SMALLEST = 1e-2
 """Part of the largest tensor's norm below which a tensor is compared with that norm."""
@@ -253,7 +257,7 @@ class Rounding:
         self.smallest, self.coarse, self.finer = ULPS * epsilon, coarse, finer
         self._sizes: dict[tuple[tuple[int, int], str], tuple[dict[str, float], float]] = {}
         self.lost: int | None = None  # first step, from 1, of which a comparison shows nothing
-        most: dict[str, float] = {}  # by stage, in all steps so far
+        most = 0.0  # in all steps so far
         middle: dict[str, float] = {}
         self._chaotic: set[tuple[tuple[int, int], str]] = set()
         if base is None or nudged is None:
@@ -264,13 +268,14 @@ class Rounding:
                 continue
             for stage in ("gradient",) if coarse else ("gradient", "weights"):
                 found = relative(nudged.whole(stage, theirs), base.whole(stage, mine))
-                # tensors and steps share their rounding: one's may be small by chance
+                # tensors share their rounding, and steps in short data types: one's may be small by
+                # chance
                 listed = list(found.values()) or [0.0]
                 shared = float((np.max if coarse else np.median)(listed))
-                most[stage] = max(shared, most.get(stage, 0.0))
-                self._sizes[key, stage] = found, most[stage]
+                most = max(shared, most) if coarse else shared
+                self._sizes[key, stage] = found, most
                 middle[stage] = max(float(np.median(listed)), middle.get(stage, 0.0))
-                if self._times * middle[stage] >= NOTHING:
+                if middle[stage] >= CHAOTIC:
                     self._chaotic.add((key, stage))
                     self.lost = self.lost or base.step_of(mine)
 
@@ -286,9 +291,9 @@ class Rounding:
 
     def compares(self, stage: str, key: tuple[int, int], name: str) -> bool:
         """Return whether a comparison of a tensor shows anything."""
-        own = self._times * self._sizes.get((key, stage), ({}, 0.0))[0].get(name, 0.0)
-        whole = self.bound(stage, key, name) >= 1  # as much as the tensor itself
-        return (key, stage) not in self._chaotic and own < NOTHING and not whole
+        own = self._sizes.get((key, stage), ({}, 0.0))[0].get(name, 0.0)
+        whole = self.coarse and self.bound(stage, key, name) >= 1  # as much as the tensor itself
+        return (key, stage) not in self._chaotic and own < CHAOTIC and not whole
 
 
 def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
@@ -331,6 +336,12 @@ def _stage(
     reference, given = one.whole(stage, mine), other.whole(stage, theirs)
     order = {name: place for place, name in enumerate(reference)}
     sizes = relative(given, reference)
+    if stage == "gradient":
+        weights = one.whole("weights", mine)
+        for name in sizes.keys() & weights.keys():
+            both = [norm(one[name]) for one in (reference, given) if name in one]
+            if max(both) < VANISHING * norm(weights[name]):
+                sizes[name] = 0.0  # left by sums that cancel
     return [(name, sizes[name]) for name in sorted(sizes, key=lambda one: order.get(one, 1 << 30))]
 
 

@@ -330,8 +330,8 @@ def _notes(inquiry: Investigation) -> list[str]:
         )
     if inquiry.rounding.lost is not None:
         found.append(
-            f"from step {inquiry.rounding.lost} on, rounding explains half of a tensor and more, "
-            f"and nothing is compared{'' if inquiry.exact else '; see --exact'}"
+            f"from step {inquiry.rounding.lost} on, rounding changes tensors by an eighth and "
+            f"more, and nothing is compared{'' if inquiry.exact else '; see --exact'}"
         )
     counts = {view.world_size: sum(view.samples(0).values()) for view in views}
     if len(set(counts.values())) > 1:

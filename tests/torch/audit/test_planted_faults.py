@@ -49,7 +49,10 @@ def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-OFTEN = [*FAULTS[:8], *(name for name in FAULTS if name[:2] in ("66", "67", "68", "69", "70"))]
+OFTEN = [
+    *FAULTS[:8],
+    *(name for name in FAULTS if name[:2] in ("51", "66", "67", "68", "69", "70")),
+]
 """Folders that every run of the tests audits whole; `benchmarks.audit` audits all of them."""
 
 OTHERS = [name for name in FAULTS if name not in OFTEN]
