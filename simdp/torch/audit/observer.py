@@ -895,5 +895,8 @@ def _digest(state: Any) -> int:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a checkpoint was written: a file, or a folder with one."""
-    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+    """Return whether a checkpoint was written: a file, or a folder with one.
+
+    A script may add to the path, as with each rank's number.
+    """
+    return any(one.is_file() or any(one.iterdir()) for one in path.parent.glob(f"{path.name}*"))

@@ -19,6 +19,7 @@ from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
 from simdp.torch.audit.lines import Line, last_of_block
+from simdp.torch.audit.observer import exists
 from simdp.torch.audit.records import RunRecord, ranks_counted
 from simdp.torch.audit.runs import PREFIX, Run
 from simdp.torch.audit.suspects import Suspect
@@ -92,7 +93,7 @@ class Resuming:
         (stopped,) = inquiry.runner.run(
             [self._run(before, path, self.save, stop_at=(self.at_step or 1, path))]
         )
-        if not path.exists():
+        if not exists(path):
             _check_run("--save-arg", stopped)
             raise ScenarioError(
                 [

@@ -126,9 +126,11 @@ class Runner:
         for run in runs:
             if run.stop_at is not None:
                 path = run.stop_at[1]
-                if path.is_dir():
-                    shutil.rmtree(path)
-                path.unlink(missing_ok=True)
+                for one in path.parent.glob(f"{path.name}*"):
+                    if one.is_dir():
+                        shutil.rmtree(one)
+                    else:
+                        one.unlink()
         return self.run(runs)
 
     def _fitted(self, records: Sequence[RunRecord]) -> Program:

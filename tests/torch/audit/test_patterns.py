@@ -626,3 +626,18 @@ def test_optimizers_that_take_turns_are_resumed(tmp_path, monkeypatch):
     saved = {"save_arg": "--save {checkpoint}", "resume_arg": "--resume {checkpoint}"}
     report = audit_script(ScriptAudit("train.py", ranks=(1, 2), at_step=6, **saved))
     assert report.findings == ()
+    (check,) = [one for one in report.checks if one.topic == "resume"]
+    assert check.text == "stopped after step 6; 12 steps after it are those of the run that went on"
+
+
+def test_each_rank_may_add_to_the_path_of_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = TWO_OPTIMIZERS.replace("and rank == 0", "").replace(
+        "given.save)", "f'{given.save}.{rank}')"
+    )
+    own = own.replace("load(given.resume)", "load(f'{given.resume}.{rank}')")
+    (tmp_path / "train.py").write_text(own)
+    saved = {"save_arg": "--save {checkpoint}", "resume_arg": "--resume {checkpoint}"}
+    report = audit_script(ScriptAudit("train.py", ranks=(1, 2), at_step=6, **saved))
+    assert report.findings == ()
+    assert report.resume_same is True
