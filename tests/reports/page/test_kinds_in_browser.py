@@ -86,6 +86,7 @@ def test_the_ledger_of_an_audit_has_a_panel_for_each_number_of_ranks_that_names_
         assert tab.locator("#tip").inner_text() == "epoch 1: no rank sees 8, 9"
         tab.locator("details.data summary").last.click()
         rows = tab.locator("details.data tbody tr")
+        rows.first.wait_for()  # made when it opens
         assert rows.count() == 4 + 10
         assert rows.nth(8).locator("td").all_inner_texts() == [
             "2 ranks",
