@@ -430,6 +430,13 @@ UNITS = 2
 """Units in the last place, of the root mean square of its tensor, that move a gradient."""
 
 
+class NoCommHooks(Change):
+    """Lets DDP reduce gradients itself, whatever hooks the script registers."""
+
+    def patch(self, patches: Patches) -> None:
+        patches.put(DistributedDataParallel, "register_comm_hook", lambda *given: None)
+
+
 class AveragedBuffers(Change):
     """Averages the buffers of a module over ranks before and after its calls that train."""
 
@@ -589,13 +596,6 @@ class RestoredGenerators(FirstCall):
 LOWER = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class NoCommHooks(Change):
-    """Lets DDP reduce gradients itself, whatever hooks the script registers."""
-
-    def patch(self, patches: Patches) -> None:
-        patches.put(DistributedDataParallel, "register_comm_hook", lambda *given: None)
-
-
 class NoAutocast(Change):
     """Disables autocast, and the mixed precision of FSDP and DDP."""
 
@@ -633,7 +633,7 @@ class NoAutocast(Change):
 
 
 class Float64(NoAutocast):
-    """Computes in float64: parameters, data, autocast and the mixed precision of FSDP."""
+    """Computes in float64: parameters, data, autocast, and the mixed precision of FSDP and DDP."""
 
     longer = torch.float64
 

@@ -894,9 +894,11 @@ def _digest(state: Any) -> int:
     return int.from_bytes(loaders.digest(bytes(values(state).astype(np.uint8))), "big")
 
 
-def exists(path: Path) -> bool:
-    """Return whether a checkpoint was written: a file, or a folder with one.
+def checkpoints(path: Path) -> list[Path]:
+    """Return the files and folders of a checkpoint; a script may add each rank's number to it."""
+    return list(path.parent.glob(f"{path.name}*"))
 
-    A script may add to the path, as with each rank's number.
-    """
-    return any(one.is_file() or any(one.iterdir()) for one in path.parent.glob(f"{path.name}*"))
+
+def exists(path: Path) -> bool:
+    """Return whether a checkpoint was written: a file, or a folder with one."""
+    return any(one.is_file() or any(one.iterdir()) for one in checkpoints(path))

@@ -123,14 +123,13 @@ class Runner:
 
     def _again(self, runs: Sequence[Run]) -> list[RunRecord]:
         """Run them once more, without the checkpoints at which runs were stopped."""
-        for run in runs:
-            if run.stop_at is not None:
-                path = run.stop_at[1]
-                for one in path.parent.glob(f"{path.name}*"):
-                    if one.is_dir():
-                        shutil.rmtree(one)
-                    else:
-                        one.unlink()
+        from simdp.torch.audit.observer import checkpoints
+
+        for one in (one for run in runs if run.stop_at for one in checkpoints(run.stop_at[1])):
+            if one.is_dir():
+                shutil.rmtree(one)
+            else:
+                one.unlink()
         return self.run(runs)
 
     def _fitted(self, records: Sequence[RunRecord]) -> Program:
