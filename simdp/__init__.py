@@ -14,7 +14,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from simdp.version import __version__ as __version__
 
 if "numpy" not in sys.modules:
     # The bits of a matrix product depend on the number of BLAS threads; one gives the same arrays

@@ -37,6 +37,7 @@ FLOORS = [
         "files",
         "tables",
         "moved",
+        "version",
     },
     {"results", "traces"},
     {"cluster", "workload", "collectives", "job"},

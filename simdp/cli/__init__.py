@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import simdp
 from simdp.cli.commands import COMMANDS, epilog
 from simdp.cli.common import STOPPED, complain
+from simdp.version import __version__
 
 MAX_PROBLEMS = 50
 """Lines that say what is wrong; who has more of them begins with the first."""
@@ -85,7 +85,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"simdp {simdp.__version__}")
+        print(f"simdp {__version__}")
         raise typer.Exit
 
 

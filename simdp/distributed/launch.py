@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, NoReturn, cast, get_args
 import numpy as np
 from pydantic import ValidationError
 
-import simdp
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
@@ -38,6 +37,7 @@ from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace, part
 from simdp.scenario import Scenario
 from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
+from simdp.version import __version__
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"
 """Rendezvous address of torchrun, without effect."""
@@ -205,7 +205,7 @@ def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
         raise ScenarioError([f"{path}: {line}" for line in error.problems]) from None
 
 
-OURS = str(Path(simdp.__file__).parent)
+OURS = str(Path(__file__).parents[1])
 
 
 def place_of(trace: TracebackType | None, *others: str) -> str:
@@ -505,7 +505,7 @@ class ProgramResult:
         cluster = self.where.cluster.model_dump(mode="json")
         shown = {"name": self.name, "program": self.name, "seed": self.seed, "cluster": cluster}
         result = Result(shown, {}, {"simulated_s": self.simulated_s}, trace)
-        return Study(simdp.__version__, shown, [result])
+        return Study(__version__, shown, [result])
 
 
 def _on_one_lane(trace: Trace) -> Trace:

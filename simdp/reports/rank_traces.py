@@ -26,7 +26,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-import simdp
 from simdp.arrays import Ints
 from simdp.errors import ScenarioError
 from simdp.files import whole_files
@@ -37,6 +36,7 @@ from simdp.results.memory import CollectiveTraffic, LaunchedKernels
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, CallSize
 from simdp.strategies import strategy_class
+from simdp.version import __version__
 
 STREAM = 7  # number of the compute stream, as of torch's default stream; others follow
 HOST = 10_000  # stand-in process and main thread of rank 0; others follow
@@ -519,7 +519,7 @@ def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, T
         "baseTimeNanoseconds": 0,
         "traceName": f"{result.scenario['name']}/{file_name(rank)}",
         "otherData": {
-            "simdp": simdp.__version__,
+            "simdp": __version__,
             "scenario": result.scenario["name"],
             "seed": result.scenario["seed"],
             **machine_name(result),

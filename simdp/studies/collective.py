@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-import simdp
 from simdp.cluster import Cluster
 from simdp.collectives import FAMILIES, member_of
 from simdp.collectives.base import Algorithm
@@ -42,6 +41,7 @@ from simdp.studies.intervals import (
     with_pool_of,
 )
 from simdp.studies.variants import parse_sizes, parse_world_sizes
+from simdp.version import __version__
 
 # Collective ---------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ def sweep_collective(
     times = {row.nbytes: row.seconds for row in measured.rows} if measured else {}
     curves = tuple(_served(collective, *pair, sizes, root, times, known, base) for pair in pairs)
     against = None if measured is None else Path(measured.path).name
-    return CollectiveStudy(simdp.__version__, collective, name, dtype, root, curves, against)
+    return CollectiveStudy(__version__, collective, name, dtype, root, curves, against)
 
 
 class GroupSplit(NamedTuple):

@@ -19,7 +19,6 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-import simdp
 from simdp.arrays import Array
 from simdp.cluster import Cluster
 from simdp.errors import ScenarioError
@@ -38,6 +37,7 @@ from simdp.strategies import STRATEGIES, AnyStrategy, strategy_class
 from simdp.studies.executor import Failed, executor_for, in_order
 from simdp.studies.many import PointRequest, shared_first, simulated
 from simdp.studies.store import Store
+from simdp.version import __version__
 from simdp.workload.models import MODEL
 
 # Making points comparable -------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def compare(
     for number in kept:
         compared[number].changed["strategy"] = raw["strategy"]
     notes = said + notes + _different_costs(compared) + _hidden_by_the_file(raw, values)
-    return Comparison(simdp.__version__, raw, values, compared, notes)
+    return Comparison(__version__, raw, values, compared, notes)
 
 
 def _hidden_by_the_file(raw: Raw, over: Mapping[str, Any]) -> list[str]:

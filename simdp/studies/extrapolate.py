@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import simdp
 from simdp.cluster.hardware import catalogue_device, close_devices, device_option, read_machine
 from simdp.engine.simulate import simulate, times_alone
 from simdp.errors import ScenarioError, UnitError
@@ -37,6 +36,7 @@ from simdp.studies.store import Store
 from simdp.studies.sweep import MAX_INTERVALS
 from simdp.studies.variants import parse_world_sizes
 from simdp.units import format_quantity, parse
+from simdp.version import __version__
 from simdp.workload.models import MODEL
 
 # Requests -----------------------------------------------------------------------------------------
@@ -493,7 +493,7 @@ def extrapolate(
     study = _study(made, played)
     remarks = [*recording.remarks, *made.remarks, *_remarks(recording, played, points)]
     found = Extrapolation(
-        simdp.__version__, recording.step, points, _best(points), list(dict.fromkeys(remarks))
+        __version__, recording.step, points, _best(points), list(dict.fromkeys(remarks))
     )
     return Extrapolated(found, study, _scenarios(made, points))
 
@@ -597,7 +597,7 @@ def _study(made: Points, played: Played) -> Study:
     over = {key: values for key, values in over.items() if len(values) > 1 or "world" in key}
     first = next(one for one, result in played if isinstance(result, Result))
     assert first.scenario is not None
-    study = Study(simdp.__version__, {**first.scenario.resolved(), "sweep": over})
+    study = Study(__version__, {**first.scenario.resolved(), "sweep": over})
     for number, (one, result) in enumerate(played):
         chosen = {key: value for key, value in one.set.items() if key in over}
         if isinstance(result, Result):

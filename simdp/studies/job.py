@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import simdp
 from simdp.arrays import Floats
 from simdp.engine.job.account import PARTS
 from simdp.engine.job.planning import guarded_mttf_of, mttf_of, planned
@@ -25,6 +24,7 @@ from simdp.results.result import Result
 from simdp.scenario import Scenario
 from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.store import ResultCache, Store, done_in_order, key_of, key_of_all
+from simdp.version import __version__
 
 RUNS, BLOCK = 1000, 25
 """Default number of runs of an ensemble, and of a block, which is stored at once."""
@@ -79,7 +79,7 @@ def job(
     """
     if runs < 1 or workers < 1:
         raise ValueError(f"runs and workers must be >= 1, got {runs} and {workers}")
-    study = JobStudy(simdp.__version__, scenario.resolved(), until)
+    study = JobStudy(__version__, scenario.resolved(), until)
     points = scenario.points()
     blocks = len(points) * -(-runs // BLOCK)
     with executor_for(min(workers, blocks), scheduler) as executor:

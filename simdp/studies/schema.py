@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-import simdp
 from simdp.cluster.hardware import describe_device, describe_link
 from simdp.family import WRITTEN_OUT
 from simdp.files import Catalogue
@@ -35,6 +34,7 @@ from simdp.spec import Quantity, Spec, from_catalogue, one_of
 from simdp.studies.families import families, tables
 from simdp.studies.fits import describe
 from simdp.units import DIMENSIONS, quantity_pattern
+from simdp.version import __version__
 from simdp.workload.compute import describe_host
 
 # Docstrings ---------------------------------------------------------------------------------------
@@ -540,4 +540,4 @@ def reference() -> dict[str, str]:
             units = ", ".join(DIMENSIONS[marker.dimension].printed)
             quantities[name] = marker.dimension + ", > 0" * marker.exclusive, units
     calls = reference_page.Named(members, families(), named, quantities)
-    return reference_page.pages(known.definitions, calls, simdp.__version__)
+    return reference_page.pages(known.definitions, calls, __version__)

@@ -18,13 +18,13 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-import simdp
 from simdp.arrays import Array
 from simdp.files import fingerprint, put_npz
 from simdp.files.records import RecordFile, StoredRecord
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import named_files
 from simdp.studies.executor import CompletedItem, Failed, PointExecutor
+from simdp.version import __version__
 
 # Store --------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class Store:
     @property
     def num_other(self) -> int:
         """Number of points of other versions of simdp, which are never reused."""
-        return self._records.count(other_than=simdp.__version__)
+        return self._records.count(other_than=__version__)
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Read a stored point; None where it is missing or damaged."""
@@ -102,7 +102,7 @@ class Store:
             put_npz(arrays, stream)
             more = stream.getvalue()
         record = StoredRecord(zlib.compress(json.dumps(value).encode(), 1), more)
-        self._records.put(key, simdp.__version__, record)
+        self._records.put(key, __version__, record)
 
     def close(self) -> None:
         """Close the file; points are safe without it."""
@@ -125,7 +125,7 @@ def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
     import hashlib  # only for studies of many runs
 
     files = [_print_of(path) for path in named_files(dict(raw), base)]
-    versions = [simdp.__version__, np.__version__]
+    versions = [__version__, np.__version__]
     of = json.dumps([versions, *more, raw, files], sort_keys=True)
     return hashlib.sha256(of.encode()).hexdigest()[:32]
 

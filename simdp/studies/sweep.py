@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import simdp
 from simdp.engine.clocks.clock import Fabric
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute.call_times import compute_parts
@@ -24,6 +23,7 @@ from simdp.studies.answers import MAX_RANKS, complete, lost_to, step_time_with
 from simdp.studies.executor import Failed, executor_for
 from simdp.studies.many import shared_first, simulate_all
 from simdp.studies.store import Store
+from simdp.version import __version__
 
 Progress = Callable[[int, int], None]
 
@@ -83,7 +83,7 @@ def sweep(
     if part and scenario.sweep:
         several_runs = "a sweep has many runs; stop and resume them one by one"
         raise ValueError(f"{next(iter(part))}: {several_runs}")
-    study = Study(simdp.__version__, scenario.resolved())
+    study = Study(__version__, scenario.resolved())
     with executor_for(workers, scheduler) as executor:
         if scenario.sweep:
             points = scenario.points()

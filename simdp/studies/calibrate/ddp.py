@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-import simdp
 from simdp.cluster.hardware import DEVICES, LINKS, AnyDevice, AnyLink
 from simdp.files import format_yaml
 from simdp.results.calibration import FittedConstant, FittedStep, NextStep, StepCalibration
@@ -20,6 +19,7 @@ from simdp.studies.calibrate.next_measurement import variance_left, wanted_step
 from simdp.studies.calibrate.steps import OF_ONE, StepsFit, fit_steps, written
 from simdp.studies.intervals import NORMAL_90
 from simdp.units import format_percent
+from simdp.version import __version__
 
 LEFT_OUT = ("machine", "world_size")
 """Keys of a cluster that are not part of a machine's entry."""
@@ -63,7 +63,7 @@ def calibrate_ddp(
         residual=found.fit.residual,
         next_point=following,
         entry=entry,
-        version=simdp.__version__,
+        version=__version__,
         wanted=None if wanted is None else wanted_step(wanted, entry, found.fit),
     )
 

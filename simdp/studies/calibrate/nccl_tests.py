@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-import simdp
 from simdp.arrays import Floats
 from simdp.cluster.hardware import device_option
 from simdp.collectives.costs.nccl import NcclCost
@@ -37,6 +36,7 @@ from simdp.studies.calibrate.logs import (
 from simdp.studies.calibrate.next_measurement import next_point, wanted_step
 from simdp.studies.intervals import COST
 from simdp.units import format_percent, format_quantity
+from simdp.version import __version__
 
 BUCKET = 25.0 * 2**20
 """A bucket of torch's DDP [bytes]."""
@@ -100,7 +100,7 @@ def calibrate_nccl_tests(
     following = _following(measured, found, predictor, target)
     entry = _entry(name, device, measured, fitted, found, following)
     asked = None if wanted is None else wanted_step(wanted, entry, found, COST)
-    shared = found.listed(_write), found.residual, entry, simdp.__version__
+    shared = found.listed(_write), found.residual, entry, __version__
     points = _points(measured, fitted)
     return CalibrationStudy(name, *shared, points=points, next_point=following, wanted=asked)
 
@@ -255,7 +255,7 @@ def _entry(
     cluster, source = _cluster(device, measured)
     files = ", ".join(dict.fromkeys(measured.sources))
     source["collectives.cost"] = (
-        f"fitted to {files} by calibrate nccl-tests of simdp {simdp.__version__}; "
+        f"fitted to {files} by calibrate nccl-tests of simdp {__version__}; "
         "other constants: NCCL 2.30.7"
     )
     intervals = {}

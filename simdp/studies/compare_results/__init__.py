@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import simdp
 from simdp.results.comparison import Difference, KeyChange, PointDifference
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.result import Result
@@ -32,6 +31,7 @@ from simdp.studies.compare_results.matching import (
     matched,
     steps_of,
 )
+from simdp.version import __version__
 
 __all__ = ["Input", "compare_results"]
 
@@ -81,7 +81,7 @@ def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Differen
         for side, known in zip((first, second), left, strict=True)
     )
     return Difference(
-        simdp.__version__, first.side, second.side, tuple(points), only_a, only_b, tuple(notes)
+        __version__, first.side, second.side, tuple(points), only_a, only_b, tuple(notes)
     )
 
 
@@ -123,8 +123,8 @@ def _notes(
     """Notes on versions, scenarios that do not load, and calibration."""
     for side in (first, second):
         written = side.side.version
-        if written != simdp.__version__:
-            yield f"{side.name} was written by simdp {written}; this is {simdp.__version__}."
+        if written != __version__:
+            yield f"{side.name} was written by simdp {written}; this is {__version__}."
     for side, point in ((first, here), (second, there)):
         if not point.loads:
             yield (
@@ -168,4 +168,4 @@ def _beside_traces(first: ComparedResult, second: ComparedResult) -> Difference:
         laid_out(*both(a_figures, b_figures)),
         (),
     )
-    return Difference(simdp.__version__, first.side, second.side, (point,), (), (), tuple(notes))
+    return Difference(__version__, first.side, second.side, (point,), (), (), tuple(notes))

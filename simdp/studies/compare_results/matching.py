@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import simdp
 from simdp.errors import ScenarioError
 from simdp.files import open_file
 from simdp.results.comparison import Side, written
@@ -23,6 +22,7 @@ from simdp.scenario.overrides import Raw, grid, move_paths
 from simdp.scenario.root import build
 from simdp.studies.diagnose import diagnose
 from simdp.traces import kind_of
+from simdp.version import __version__
 
 # Keys ---------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class ComparedResult:
 def given(what: Input) -> ComparedResult:
     """Read one side; a ScenarioError if it is neither a result nor a trace with steps."""
     if isinstance(what, Result):
-        what = Study(simdp.__version__, {**what.scenario, "sweep": {}}, [what])
+        what = Study(__version__, {**what.scenario, "sweep": {}}, [what])
     if isinstance(what, Study):
         name = str(what.scenario.get("name", "scenario"))
         return ComparedResult(name, _checked(name, what), None, Path())
@@ -271,11 +271,11 @@ def _checked(name: str, study: Study) -> Study:
     if study.points and not lacking:
         return study
     written = study.version
-    by = "" if written == simdp.__version__ else f", which simdp {written} wrote"
+    by = "" if written == __version__ else f", which simdp {written} wrote"
     lacks = ", ".join(lacking) or "points"
     raise ScenarioError(
         [
-            f"{name}: lacks {lacks}{by}; run its scenario again with simdp {simdp.__version__}: "
+            f"{name}: lacks {lacks}{by}; run its scenario again with simdp {__version__}: "
             f"python -m simdp run {name}."
         ]
     )

@@ -15,10 +15,10 @@ from itertools import chain, count, islice
 from threading import Lock
 from typing import Any
 
-import simdp
 from simdp.engine import threads
 from simdp.errors import ScenarioError, SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
+from simdp.version import __version__
 
 PATIENCE = 4.0
 """Timeout for a scheduler to answer, and to have a worker [s]."""
@@ -68,7 +68,7 @@ class DaskExecutor(PointExecutor):
     def each(
         self, function: Callable[[T], R], items: Sequence[T]
     ) -> Iterator[tuple[int, CompletedItem[R] | Failed]]:
-        do = partial(_attempt, simdp.__version__, function)
+        do = partial(_attempt, __version__, function)
         numbers: dict[Any, int] = {}
         coming = iter(range(len(items)))
         again: list[int] = []
@@ -180,9 +180,9 @@ def _translated(error: Any) -> Exception:
 
 def _attempt(version: str, function: Callable[[T], R], item: T) -> CompletedItem[R] | Failed:
     """Call a function on a worker, which must have the same version of simdp."""
-    if simdp.__version__ != version:
+    if __version__ != version:
         return Failed.of(
-            SimdpError(f"a worker has simdp {simdp.__version__}, not {version}; install that there")
+            SimdpError(f"a worker has simdp {__version__}, not {version}; install that there")
         )
     with ALONE:
         threads.limit(1)

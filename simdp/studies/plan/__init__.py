@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import simdp
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
 from simdp.moved import renamed
@@ -46,6 +45,7 @@ from simdp.studies.plan.request import (
 )
 from simdp.studies.plan.search import Player, Search, sampled
 from simdp.studies.store import Store
+from simdp.version import __version__
 
 
 def __getattr__(name: str) -> Any:
@@ -200,7 +200,7 @@ def _searched(
     if not is_exact:
         pruned["sampled"] = len(space) - len(bounds.points) - sum(impossible.values())
     result = PlanResult(
-        version=simdp.__version__,
+        version=__version__,
         scenario=scenario.resolved(),
         goal=asked.goal,
         limits=asked.limits,

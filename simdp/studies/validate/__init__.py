@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-import simdp
 from simdp.collectives import Algorithm
 from simdp.engine import threads
 from simdp.engine.collective import Bench
@@ -48,6 +47,7 @@ from simdp.studies.validate.jobs import (
     same_work,
     time_step,
 )
+from simdp.version import __version__
 
 Clock = Callable[[int], float]
 
@@ -256,9 +256,7 @@ def joined(
         excluded += [
             Excluded(scenario.name, cluster, one.set, one.reason) for one in measured.excluded
         ]
-    return Validation(
-        simdp.__version__, tuple(points), tuple(rows), noise, sources, tuple(excluded)
-    )
+    return Validation(__version__, tuple(points), tuple(rows), noise, sources, tuple(excluded))
 
 
 def compare(job: ValidationGroup) -> Comparisons:
