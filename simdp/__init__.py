@@ -23,20 +23,6 @@ if "numpy" not in sys.modules:
         os.environ.setdefault(_variable, "1")
 
 
-class _Moved:
-    """Finds old names of modules with `simdp.moved`, where Python finds none."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if not name.startswith("simdp.") or name == "simdp.moved":
-            return None
-        from simdp.moved import OldModuleFinder
-
-        return OldModuleFinder().find_spec(name, path, target)
-
-
-if not any(type(finder).__name__ == "_Moved" for finder in sys.meta_path):
-    sys.meta_path.append(_Moved())
-
 if TYPE_CHECKING:
     from simdp.engine.simulate import simulate
     from simdp.errors import DeadlockError, ScenarioError, SimdpError

@@ -126,7 +126,7 @@ def _with_current_keys(
     data: Mapping[Any, Any], unknown: Sequence[object], known: Sequence[str]
 ) -> tuple[dict[Any, Any], list[InitErrorDetails]]:
     """Give old keys their current names; a key under both names is an error."""
-    from simdp.moved import advise_key, old_keys
+    from simdp.renamed_keys import advise_key, old_keys
 
     data, errors = dict(data), []
     for new in known:

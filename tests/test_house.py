@@ -36,7 +36,7 @@ FLOORS = [
         "rng",
         "files",
         "tables",
-        "moved",
+        "renamed_keys",
         "version",
     },
     {"results", "traces"},

@@ -9,8 +9,6 @@ from typing import Annotated, ClassVar, Literal
 from simdp.family import Family
 from simdp.spec import Bool, Spec, one_of
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
 
 class Allocator(Spec):
     """Base of the memory allocators."""

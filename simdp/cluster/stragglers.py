@@ -28,8 +28,6 @@ from simdp.files import read_csv
 from simdp.spec import Float, Int, PositiveSeconds, Quantity, Spec, one_of, problem
 from simdp.units import format_quantity
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
 
 class Straggler(Spec):
     """A cause of slower compute or links. A member overrides the methods of its effects.

@@ -27,13 +27,7 @@ from simdp.collectives.plans import (
     in_turn,
     layout_of,
 )
-from simdp.moved import renamed
 from simdp.spec import Int, PositiveBytes, Spec, problem
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
-
 
 MAX_SLICES = 1024
 """Limit of slices and pipelined chunks; more only add latencies."""

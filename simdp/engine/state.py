@@ -20,7 +20,7 @@ from simdp.engine.launcher import StepRecord
 from simdp.errors import ScenarioError
 from simdp.files import put_npz, read_npz, write_whole
 from simdp.job.targets import LossReached
-from simdp.moved import with_current_keys
+from simdp.renamed_keys import with_current_keys
 from simdp.results.metrics import Squares
 from simdp.scenario import Scenario
 from simdp.workload.sampling import START, Participants, Start

@@ -252,9 +252,6 @@ def expected_ettr(interval: float, write: float, mttf: float, restart: float) ->
     return (1 - (restart + interval / 2) / mttf) / (1 + write / interval)
 
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
-
 class Recovery(Spec):
     """Common options of all policies: the times of a restart from a checkpoint.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.files import read_json
-from simdp.moved import with_current_keys
+from simdp.renamed_keys import with_current_keys
 from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.result import Inline, as_json
 

@@ -14,7 +14,7 @@ import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, one_line
 from simdp.files import read_json, write_whole
-from simdp.moved import with_current_keys
+from simdp.renamed_keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import ORDER
 from simdp.results.trace import Trace

@@ -14,7 +14,7 @@ from simdp.cluster.hardware import DEVICES, LINKS, is_file
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, shown
 from simdp.files import read_scenario, shards_of
-from simdp.moved import current_key, old_keys, with_current_keys
+from simdp.renamed_keys import current_key, old_keys, with_current_keys
 from simdp.scenario.machines import NAMING, may_name, with_machine
 
 Raw = dict[str, Any]

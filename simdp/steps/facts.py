@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from simdp.arrays import Ints
 from simdp.cluster import Overheads
-from simdp.moved import renamed
 from simdp.steps.ops import Op, Quorum
 from simdp.steps.partition import Bucket
 from simdp.workload import Workload
@@ -22,11 +21,6 @@ from simdp.workload.layers.base import Synchronised
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import Participants, StepBatches
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
-
 
 Ops = Iterator[Op]
 """Generators of operations, returned by a strategy's methods."""

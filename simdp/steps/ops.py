@@ -7,18 +7,12 @@ collective within its step.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simdp.arrays import Ints
-from simdp.moved import renamed
 from simdp.steps.partition import Bucket, Factoring, Group, Partition, Selection
 from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.sampling import Participants
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
-
 
 # Quantization -------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from simdp.arrays import Ints
-from simdp.moved import advise
 from simdp.spec import Spec
 from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
 from simdp.steps.ops import (
@@ -133,16 +132,6 @@ class Strategy(Spec):
 
     launch_names: ClassVar[Mapping[str, str]] = {}
     """The wrapper's annotations around launches of collectives in traces, by collective."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Accept class attributes of earlier versions in place of ``execution``."""
-        if (one := vars(cls).get("one_process")) is not None:
-            advise(f"{cls.__name__}.one_process", 'execution = "single_process"')
-            cls.execution = "single_process" if one else cls.execution
-        if (player := vars(cls).get("player")) is not None:
-            advise(f"{cls.__name__}.player", 'execution = "synchronous" or "parameter_server"')
-            cls.execution = "parameter_server" if player == "server" else cls.execution
 
     @property
     def dtypes(self) -> LayerDtypes:

@@ -28,8 +28,6 @@ from simdp.spec import (
 )
 from simdp.units import format_quantity
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
 
 class Compute(Spec):
     """Base of sources of compute times."""

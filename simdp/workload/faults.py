@@ -11,8 +11,6 @@ from pydantic import Field
 from simdp.family import Family
 from simdp.spec import Int, Spec, one_of
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
 
 class Fault(Spec):
     """A value in the first element of the first gradient that a rank's backward finishes.

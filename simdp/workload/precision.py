@@ -17,8 +17,6 @@ from simdp.errors import unknown_name
 from simdp.family import Family
 from simdp.spec import Bool, Float, Int, Spec, one_of, problem
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
 # Rounding -----------------------------------------------------------------------------------------
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")

@@ -18,7 +18,6 @@ import numpy as np
 
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
-from simdp.moved import renamed
 from simdp.results.plan import GOALS, Option, PlanResult
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written, set_key
@@ -46,11 +45,6 @@ from simdp.studies.plan.request import (
 from simdp.studies.plan.search import Player, Search, sampled
 from simdp.studies.store import Store
 from simdp.version import __version__
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
-
 
 __all__ = ["PlanRequest", "plan", "ready"]
 

@@ -211,8 +211,6 @@ class NoData(Dataset):
         return {name: found + (name == "tgt") for name in model.graph.inputs}
 
 
-__path__: list[str] = []  # for old names of submodules, see simdp.moved
-
 # Distributions of lengths -------------------------------------------------------------------------
 
 LONGEST = 10**6

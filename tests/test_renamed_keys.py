@@ -1,11 +1,8 @@
-"""Old import paths, names and keys keep working, with a line of advice."""
+"""Old names of keys keep working, with a line of advice."""
 
-import importlib
 import json
-import sys
 import warnings
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 import yaml
@@ -17,45 +14,9 @@ from simdp.cluster.hardware import read_machine
 from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.job.recovery import Elastic
-from simdp.moved import KEYS, MODULES, NAMES, OldKeyWarning, current_key, with_current_keys
+from simdp.renamed_keys import KEYS, OldKeyWarning, current_key, with_current_keys
 from simdp.results.plan import PlanResult
 from simdp.results.result import Study
-from simdp.strategies import Strategy
-
-
-@pytest.mark.parametrize("old", MODULES)
-def test_a_moved_module_is_found_under_its_old_name(old):
-    sys.modules.pop(old, None)
-    with pytest.warns(FutureWarning) as caught:
-        module = importlib.import_module(old)
-    assert str(caught[-1].message) == f"{old} is now {MODULES[old]}; the old name will be removed."
-    new = importlib.import_module(MODULES[old])
-    names = [name for name in vars(new) if name[0].isalpha()]
-    assert names
-    assert all(getattr(module, name) is getattr(new, name) for name in names)
-    for name in [name for name in sys.modules if name in MODULES]:
-        del sys.modules[name]
-
-
-@for_each(
-    ("module", "old", "new"),
-    [(module, old, new) for module, names in NAMES.items() for old, new in names.items()],
-)
-def test_a_renamed_name_is_found_under_its_old_one(module, old, new):
-    loaded = importlib.import_module(module)
-    with pytest.warns(FutureWarning, match=rf"{module}.{old} is now {module}.{new};"):
-        found = getattr(loaded, old)
-    assert found is getattr(loaded, new)
-
-
-def test_a_name_that_never_was_is_refused():
-    with pytest.raises(
-        AttributeError, match=r"module 'simdp.steps.ops' has no attribute 'Nothing'"
-    ):
-        importlib.import_module("simdp.steps.ops").Nothing  # noqa: B018
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'simdp.nothing'"):
-        importlib.import_module("simdp.nothing")
-
 
 # Keys ---------------------------------------------------------------------------------------------
 
@@ -286,22 +247,3 @@ def test_other_warnings_are_shown_as_python_shows_them():
     shown = []
     _show(lambda *given, **named: shown.append(given), set(), UserWarning("x"), UserWarning)
     assert [str(message) for message, _ in shown] == ["x"]
-
-
-# Strategies ---------------------------------------------------------------------------------------
-
-
-def test_a_strategy_may_say_how_it_runs_as_it_once_did():
-    with pytest.warns(
-        FutureWarning, match=r'OnOne\.one_process is now execution = "single_process'
-    ):
-
-        class OnOne(Strategy):
-            one_process: ClassVar[bool] = True
-
-    with pytest.warns(FutureWarning, match=r"OnServer\.player is now execution = "):
-
-        class OnServer(Strategy):
-            player: ClassVar[str] = "server"
-
-    assert (OnOne.execution, OnServer.execution) == ("single_process", "parameter_server")

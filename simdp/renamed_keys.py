@@ -1,0 +1,78 @@
+"""Keys of earlier versions that users' files may hold: they keep working, with a line of advice."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+KEYS = {
+    ("recovery", "up"): "rejoin",
+    ("failures", "comeback"): "mean_downtime",
+    ("levels", "survives"): "tolerates",
+    ("host", "ahead"): "async_launch",
+    ("stragglers", "lasting_part"): "persistent_variance",
+}
+"""Keys of scenarios that changed, by the key that holds them and their old name."""
+
+
+class OldKeyWarning(FutureWarning):
+    """A scenario, setting or machine file has a key under its old name."""
+
+
+def old_keys(new: str) -> list[str]:
+    """Old names of a key."""
+    return [old for (_, old), name in KEYS.items() if name == new]
+
+
+def advise_key(old: str, new: str) -> None:
+    """Warn that a key is old."""
+    parent = next(parent for (parent, key), name in KEYS.items() if (key, name) == (old, new))
+    text = f"{parent}.{old} is now {parent}.{new}; the old key will be removed."
+    warnings.warn(text, OldKeyWarning, stacklevel=1)
+
+
+def current_key(key: str, advises: bool = True) -> str:
+    """A dotted key with the current name of its last part; warns where that is another one."""
+    *parents, last = key.split(".")
+    words = [word for word in parents if not word.isdecimal()]
+    new = KEYS.get((words[-1], last)) if words else None
+    if new is None:
+        return key
+    if advises:
+        advise_key(last, new)
+    return ".".join([*parents, new])
+
+
+def with_current_keys(value: Any, advises: bool = True, parent: str = "") -> Any:
+    """Copy plain data, such as a sweep or a saved scenario, with current names of all keys.
+
+    Parameters
+    ----------
+    value : Any
+        Mappings, whose keys may be dotted, lists and plain values.
+    advises : bool
+        Whether to warn of old keys.
+    parent : str
+        The key that holds it.
+
+    Raises
+    ------
+    ValueError
+        If a mapping has a key under both names.
+    """
+    if isinstance(value, list):
+        return [with_current_keys(inner, advises, parent) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[Any, Any] = {}
+    for key, inner in value.items():
+        dotted = f"{parent}.{key}" if parent else str(key)
+        new = current_key(dotted, advises).removeprefix(f"{parent}.")
+        if new != str(key) and new in value:
+            raise ValueError(f"{key} and {new} are the same key; keep {new}.")
+        words = [word for word in dotted.split(".") if not word.isdecimal()]
+        found[new if isinstance(key, str) else key] = with_current_keys(
+            inner, advises, words[-1] if words else parent
+        )
+    return found
