@@ -194,7 +194,22 @@ def test_ctrl_c_ends_a_script_with_its_table_and_files(torchrun, tmp_path, how):
             ["--standalone", "--nnodes", 2],
             "--nnodes 2: --standalone is for one node; leave one of them out.",
         ),
-        (["--redirects", 3], "No such option: --redirects"),
+        (["--redirects", 3], "--redirects 3: lines of ranks are not written to files; leave it"),
+        (["-r", "0:1,1:2"], "--redirects 0:1,1:2: lines of ranks are not written to files;"),
+        (["--log-dir", "logs"], "--log-dir logs: lines of ranks are not written to files; leave"),
+        (["--logs-specs", "mine"], "--logs-specs mine: lines of ranks are not written to files;"),
+        (["--duplicate-stdout-filters", "a"], "--duplicate-stdout-filters a: lines of ranks are"),
+        (["--duplicate_stderr_filters", "a"], "--duplicate-stderr-filters a: lines of ranks are"),
+        (["--numa-binding", "node"], "--numa-binding node: cores that a process is bound to are"),
+        (["--virtual-local-rank"], "--virtual-local-rank: a rank keeps its LOCAL_RANK and sees"),
+        (["--signals-to-handle", "SIGUSR1"], "--signals-to-handle SIGUSR1: no signal is passed"),
+        (["--event-log-handler", "console"], "--event-log-handler console: no agent runs that"),
+        (["--print-completion", "zsh"], "--print-completion zsh: is for torchrun alone; write"),
+        (["--rdzv-conf", "timeout"], "--rdzv-conf timeout: must be KEY=VALUE,..., as timeout=60."),
+        (["--monitor-interval", "often"], "--monitor-interval often: must be seconds, as 0.1."),
+        (["--shutdown-timeout", "1.5"], "--shutdown-timeout 1.5: must be whole seconds, as 30."),
+        (["--start-method", "thread"], "--start-method thread: must be spawn, fork or forkserver."),
+        (["--run-path", "-m"], "--run-path: runs a file, and -m a module; leave one of them out."),
         (["--max-steps", 0], "--max-steps 0: must be >= 1; leave it out for all steps."),
     ],
 )
@@ -203,6 +218,92 @@ def test_flags_that_cannot_be_served_are_refused(torchrun, arguments, told):
     assert (status, out) == (2, "")
     assert err.startswith(told)
     assert err.count("\n") == 1
+
+
+VARIABLES = """
+import os
+names = ("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME")
+print(*(os.environ[name] for name in names), end=" ")
+print(*(os.environ[f"TORCHELASTIC_{name}"] for name in ("RUN_ID", "MAX_RESTARTS")))
+"""
+
+
+@for_each(
+    ("arguments", "variables"),
+    [
+        ([], "127.0.0.1 29500 default none 0"),
+        (["--max-restarts", 3], "127.0.0.1 29500 default none 3"),
+        (["--rdzv-id", "job"], "127.0.0.1 29500 default job 0"),
+        (["--master-addr", "a", "--local-addr", "b"], "a 29500 default none 0"),
+        (["--local-addr", "b", "--master-port", 1], "b 1 default none 0"),
+        (["--master-addr", "a", "--local-addr", "b", "--rdzv-backend", "c10d"], "b 29500 default"),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "host:0"], "host 29400 default none 0"),
+        (["--standalone", "--rdzv-endpoint", "host:1", "--rdzv-id", 7], "127.0.0.1 29500 default"),
+        (["--nnodes", "1:1", "--standalone", "--role", "mine"], "127.0.0.1 29500 mine none 0"),
+        (
+            [
+                *("--rdzv-conf", "timeout=60,join_timeout=9", "--monitor-interval", ".5"),
+                *("--shutdown-timeout", 9, "--start-method", "fork", "--run-path"),
+                *("--signals-to-handle", "SIGTERM,SIGINT", "--event-log-handler", "null"),
+                *("--redirects", 0, "--node-rank", 0),
+            ],
+            "127.0.0.1 29500 default none 0",
+        ),
+    ],
+)
+def test_flags_without_an_effect_are_seen_in_the_environment_alone(
+    torchrun, tmp_path, arguments, variables
+):
+    needs_torch()
+    (tmp_path / "train.py").write_text(VARIABLES)
+    status, out, err = torchrun("--no-plots", "--quiet", *arguments, "train.py")
+    assert (status, err) == (0, "")
+    assert out.startswith(variables)
+
+
+def test_every_option_of_torchrun_is_accepted_or_refused_and_so_is_its_variable():
+    needs_torch()
+    import typer
+    from torch.distributed.run import get_args_parser
+
+    from simdp.cli.torchrun import command
+
+    ours = {name: one for one in typer.main.get_command(command).params for name in one.opts}
+    for action in get_args_parser()._actions:
+        for name in set(action.option_strings) - {"-h", "--help"}:
+            option = ours[name]
+            assert action.nargs != 0 or option.is_flag or "completion" in name, name
+            if type(action).__name__ in ("env", "check_env"):
+                assert f"PET_{action.dest.upper()}" in str(option.envvar), name
+
+
+def test_variables_of_torchrun_are_read(torchrun, tmp_path, monkeypatch):
+    needs_torch()
+    (tmp_path / "train.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])")
+    for name, value in {"NNODES": "2", "NPROC_PER_NODE": "2", "STANDALONE": "0"}.items():
+        monkeypatch.setenv(f"PET_{name}", value)
+    assert torchrun("--no-plots", "--quiet", "train.py") == (0, "4\n" * 4, "")
+    monkeypatch.setenv("PET_REDIRECTS", "3")
+    assert torchrun("train.py")[2].startswith("--redirects 3 (PET_REDIRECTS): lines of ranks are")
+
+
+def test_a_failed_rank_is_not_restarted_and_the_error_says_so(torchrun, tmp_path):
+    needs_torch()
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    status, _, err = torchrun("--max-restarts", 3, "train.py")
+    assert (status, err.splitlines()[0].partition(":")[0]) == (2, "rank 0 left with sys.exit(3)")
+    assert err.splitlines()[1] == (
+        "--max-restarts 3: simdp does not restart ranks; torchrun would have started the script "
+        "again on every rank, up to 3 times."
+    )
+
+
+def test_the_mark_of_lines_follows_its_template():
+    where = find("dgx-h100", 4, 2)
+    marks = output_prefixes(
+        "1", "", "mine", where, "${hostname}/${rank}/${local_rank} ${role_name} "
+    )
+    assert [mark["stdout"] for mark in marks[1:3]] == ["node0/1/1 mine ", "node1/2/0 mine "]
 
 
 def test_without_torch_it_says_so(torchrun):
@@ -241,7 +342,10 @@ def test_numbers_of_ranks_are_torchruns(tmp_path):
             lambda: cluster_size("dgx-h100", "1", "cpu"),
             "--nproc-per-node cpu: must be a number >= 1, auto",
         ),
-        (lambda: environment("", 1, "host:x", "", ""), "--rdzv-endpoint host:x: must be HOST:PORT"),
+        (
+            lambda: environment("", 1, "host:x", "", "", 0),
+            "--rdzv-endpoint host:x: must be HOST:PORT",
+        ),
         (
             lambda: output_prefixes("4", "", "", find("dgx-h100", 2, 2)),
             "--tee 4: must be 0, 1 (stdout), 2",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -25,17 +29,52 @@ if TYPE_CHECKING:
 OLDEST = 2, 14
 """The oldest torch that all scripts of the tests were tried with; before it hooks are missing."""
 
-IGNORED = (
+PREFIX = "[${role_name}${local_rank}]:"
+"""torchrun's default for ``--log-line-prefix-template``."""
+
+
+NO_FILES = "lines of ranks are not written to files; leave it out, and write > FILE at the end."
+INERT = {
+    "--rdzv-conf": ("[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", "must be KEY=VALUE,..., as timeout=60."),
+    "--monitor-interval": (r"\d+(\.\d*)?|\.\d+", "must be seconds, as 0.1."),
+    "--shutdown-timeout": (r"\d+", "must be whole seconds, as 30."),
+    "--start-method": ("spawn|fork|forkserver", "must be spawn, fork or forkserver."),
+    "--run-path": ("True", ""),
+    "--no-python": (None, "other programs cannot run on virtual ranks; give a script."),
+    "--virtual-local-rank": (
+        None,
+        "a rank keeps its LOCAL_RANK and sees all devices; leave it out.",
+    ),
+    "--numa-binding": (None, "cores that a process is bound to are not simulated; leave it out."),
+    "--signals-to-handle": (
+        "((SIGTERM|SIGINT|SIGHUP|SIGQUIT)(,|$))*",
+        "no signal is passed on to virtual ranks; leave it out, and end a run by Ctrl-C.",
+    ),
+    "--event-log-handler": ("null", "no agent runs that could log events; leave it out."),
+    "--redirects": ("0", NO_FILES),
+    "--log-dir": (None, NO_FILES),
+    "--logs-specs": (None, NO_FILES),
+    "--duplicate-stdout-filters": (None, NO_FILES),
+    "--duplicate-stderr-filters": (None, NO_FILES),
+    "--print-completion": (None, "is for torchrun alone; write python -m simdp --show-completion."),
+}
+"""Options of torchrun that can change nothing here, or are refused: the pattern of values that
+cannot, and why others are refused."""
+
+SWITCHES = ("--run-path", "--no-python", "--virtual-local-rank")
+"""Those without a value; theirs is ``True``."""
+
+IN_ENVIRONMENT = (
     *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts"),
-    *("node_rank", "master_addr", "master_port"),
+    *("node_rank", "master_addr", "master_port", "local_addr"),
 )
-"""Options of torchrun without an effect where one process runs all ranks."""
+"""Options of torchrun whose values only a script's environment shows."""
 
 command = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Torchrun(TyperCommand):
-    """The command; its help lists options without an effect in a separate section."""
+    """The command; its help lists options without an effect apart, and none that is refused."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options, and the options that are accepted and ignored."""
@@ -53,16 +92,48 @@ class Torchrun(TyperCommand):
             if parameter.param_type_name == "argument":
                 arguments.append(record)
             else:
-                (ignored if parameter.name in IGNORED else options).append(record)
+                (
+                    ignored
+                    if parameter.name in (*IN_ENVIRONMENT, *map(_parameter, INERT))
+                    else options
+                ).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 
 
-def _flag(*names: str, **more: Any) -> Any:
-    """Make an option in torchrun's two spellings."""
-    spelled = [name.replace("-", "_").replace("__", "--", 1) for name in names if name[:2] == "--"]
-    return typer.Option(*dict.fromkeys([*names, *spelled]), **more)
+def _variable(name: str) -> str:
+    """Return the environment variable of an option of torchrun."""
+    return f"PET_{_parameter(name).upper()}"
+
+
+def _flag(name: str, *letters: str, own: bool = False, **more: Any) -> Any:
+    """Make an option in torchrun's two spellings, and of torchrun's environment variable.
+
+    ``own`` are options of simdp, which have none.
+    """
+    spelled = name.replace("-", "_").replace("__", "--", 1)
+    more = more if own else {"envvar": _variable(name), "show_envvar": False, **more}
+    return typer.Option(*dict.fromkeys([name, *letters, spelled]), **more)
+
+
+def _with_inert_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Replace the last parameter, ``**inert``, by the options in `INERT`."""
+    signature = inspect.signature(function, eval_str=True)
+    *parameters, rest = signature.parameters.values()
+    for name, (accepted, _) in INERT.items():
+        letters = ["-r"] if name == "--redirects" else []
+        flag = _flag(name, *letters, help="No effect.", hidden=accepted is None)
+        kind = bool if name in SWITCHES else str | None
+        default = False if name in SWITCHES else None
+        named = rest.replace(name=_parameter(name), kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters.append(named.replace(default=default, annotation=Annotated[kind, flag]))
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def _parameter(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
 
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A torch script.")]
@@ -82,10 +153,8 @@ Cluster = Annotated[
         autocompletion=clusters,
     ),
 ]
-Module = Annotated[
-    bool, typer.Option("--module", "-m", help="SCRIPT is a module, as of python -m.")
-]
-Standalone = Annotated[bool, typer.Option("--standalone", help="One node, without a rendezvous.")]
+Module = Annotated[bool, _flag("--module", "-m", help="SCRIPT is a module, as of python -m.")]
+Standalone = Annotated[bool, _flag("--standalone", help="One node; --rdzv-* have no effect.")]
 RdzvBackend = Annotated[str, _flag("--rdzv-backend", help="static or c10d.")]
 RdzvEndpoint = Annotated[
     str, _flag("--rdzv-endpoint", help="HOST:PORT, for MASTER_ADDR and MASTER_PORT.")
@@ -94,13 +163,23 @@ RdzvId = Annotated[str, _flag("--rdzv-id", help="TORCHELASTIC_RUN_ID.")]
 MaxRestarts = Annotated[
     int, _flag("--max-restarts", help="TORCHELASTIC_MAX_RESTARTS; a failed rank is not restarted.")
 ]
-Role = Annotated[str, typer.Option("--role", help="ROLE_NAME, and the mark of --tee.")]
+Role = Annotated[str, _flag("--role", help="ROLE_NAME, and the mark of --tee.")]
 NodeRank = Annotated[int, _flag("--node-rank", help="Only 0: all nodes run here.")]
-MasterAddr = Annotated[str, _flag("--master-addr", help="MASTER_ADDR.")]
+MasterAddr = Annotated[str, _flag("--master-addr", help="MASTER_ADDR [127.0.0.1].")]
+LocalAddr = Annotated[
+    str, _flag("--local-addr", help="MASTER_ADDR, unless --master-addr or an endpoint is it.")
+]
 MasterPort = Annotated[int, _flag("--master-port", help="MASTER_PORT.")]
-NoPython = Annotated[bool, _flag("--no-python", help="Not here.", hidden=True)]
 Tee = Annotated[
     str, _flag("--tee", "-t", help="Mark the lines of ranks: 1 of stdout, 2 of stderr, 3.")
+]
+LinePrefix = Annotated[
+    str,
+    _flag(
+        "--log-line-prefix-template",
+        envvar=["PET_LOG_LINE_PREFIX_TEMPLATE", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"],
+        help="The mark of --tee, of ${role_name}, ${local_rank}, ${rank}, ${hostname}.",
+    ),
 ]
 LocalRanksFilter = Annotated[
     str, _flag("--local-ranks-filter", help="0,1: ranks whose output is shown [all].")
@@ -124,7 +203,9 @@ Compute = Annotated[
 ]
 MaxSteps = Annotated[
     int | None,
-    _flag("--max-steps", help="End each rank after this number of optimizer steps [all]."),
+    _flag(
+        "--max-steps", own=True, help="End each rank after this number of optimizer steps [all]."
+    ),
 ]
 NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
 
@@ -135,6 +216,7 @@ NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")]
     epilog=COMMANDS["torchrun"].epilog,
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
 )
+@_with_inert_options
 def torchrun(
     script: Script,
     arguments: Arguments = None,
@@ -149,10 +231,11 @@ def torchrun(
     max_restarts: MaxRestarts = 0,
     role: Role = "default",
     node_rank: NodeRank = 0,
-    master_addr: MasterAddr = "127.0.0.1",
+    master_addr: MasterAddr = "",
     master_port: MasterPort = 29500,
-    no_python: NoPython = False,
+    local_addr: LocalAddr = "",
     tee: Tee = "0",
+    log_line_prefix_template: LinePrefix = PREFIX,
     local_ranks_filter: LocalRanksFilter = "",
     fake: Fake = False,
     seed: Seed = 0,
@@ -163,9 +246,10 @@ def torchrun(
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_plots: NoPlots = False,
+    **inert: str | bool | None,
 ) -> int:
     """Run a torch script on every rank of a virtual cluster, with real tensors."""
-    refuse(no_python, node_rank, rdzv_backend, max_restarts, standalone, nnodes, max_steps)
+    refuse(inert, node_rank, rdzv_backend, max_restarts, standalone, nnodes, max_steps, module)
     torch_there()
     from simdp.torch import launch
     from simdp.torch.cuda.faking import faked
@@ -175,19 +259,46 @@ def torchrun(
     keep_what_is_freed()
     size = cluster_size(cluster, nnodes, nproc_per_node)
     code = launch.module(script) if module else launch.script(Path(script))
-    environ = environment(master_addr, master_port, rdzv_endpoint, rdzv_id, role)
-    environ["TORCHELASTIC_MAX_RESTARTS"] = str(max_restarts)
-    marks = output_prefixes(tee, local_ranks_filter, role, size.where)
+    if standalone:  # torchrun assigns these itself then
+        rdzv_backend, rdzv_endpoint, rdzv_id = "c10d", "", "none"
+    hosts = master_addr, local_addr
+    if rdzv_backend == "c10d":  # the agent's own address comes first
+        hosts = local_addr, master_addr
+    environ = environment(hosts, master_port, rdzv_endpoint, rdzv_id, role, max_restarts)
+    marks = output_prefixes(tee, local_ranks_filter, role, size.where, log_line_prefix_template)
     given = code, size.where, arguments or [], seed, environ, marks, size.device_count
     watched = recording(record, size.where, cluster)
     told = redirect_stdout(sys.stderr) if as_json else nullcontext()
     steps = Steps(max_steps, None if quiet else _report)
-    with counting(steps), computing(compute), watched, faked(fake), told:
+    with counting(steps), computing(compute), watched, faked(fake), told, once(max_restarts):
         result = launch.run(*given)
     folder = out or Path("runs") / code.name
     write_program(result, folder, not no_plots)
     _tell(result, script, size.where.name, folder, as_json, quiet, steps)
     return STOPPED if result.stopped else 0
+
+
+@contextmanager
+def once(max_restarts: int) -> Iterator[None]:
+    """Add to the error of a rank that ranks are not started again.
+
+    Raises
+    ------
+    RankError
+        If a rank fails.
+    """
+    from simdp.torch.launch import RankError
+
+    try:
+        yield
+    except RankError as error:
+        if not max_restarts:
+            raise
+        times = f"{max_restarts} time{'s' * (max_restarts > 1)}"
+        raise RankError(
+            f"{error}\n--max-restarts {max_restarts}: simdp does not restart ranks; torchrun would "
+            f"have started the script again on every rank, up to {times}."
+        ) from None
 
 
 @contextmanager
@@ -304,7 +415,7 @@ def record_script(script: str, arguments: Sequence[str], record: Path, cluster: 
 
     keep_what_is_freed()
     size = cluster_size(cluster, "1", "1")
-    environ = environment("127.0.0.1", 29500, "", "none", "default")
+    environ = environment(("", ""), 29500, "", "none", "default", 0)
     marks = output_prefixes("0", "", "default", size.where)
     with recording(record, size.where, cluster), redirect_stdout(sys.stderr):
         launch.run(
@@ -337,13 +448,14 @@ class ClusterSize(NamedTuple):
 
 
 def refuse(
-    no_python: bool,
+    inert: Mapping[str, str | bool | None],
     node_rank: int,
     rdzv_backend: str,
     max_restarts: int,
     standalone: bool,
     nnodes: str,
     max_steps: int | None,
+    module: bool,
 ) -> None:
     """Reject options that have no counterpart here.
 
@@ -354,21 +466,34 @@ def refuse(
     """
     from simdp.errors import ScenarioError, unknown_name
 
-    problems = []
-    if no_python:
-        problems.append("--no-python: other programs cannot run on virtual ranks; give a script.")
+    problems = _refused(inert)
+    if module and inert.get("run_path"):
+        problems.append("--run-path: runs a file, and -m a module; leave one of them out.")
     if node_rank:
         problems.append(f"--node-rank {node_rank}: this command runs all nodes; leave it out.")
     if rdzv_backend not in ("static", "c10d"):
         problems.append(f"--rdzv-backend: {unknown_name('name', rdzv_backend, ['c10d', 'static'])}")
     if max_restarts < 0:
         problems.append(f"--max-restarts {max_restarts}: must be >= 0.")
-    if standalone and nnodes != "1":
+    if standalone and nnodes not in ("1", "1:1"):
         problems.append(f"--nnodes {nnodes}: --standalone is for one node; leave one of them out.")
     if max_steps is not None and max_steps < 1:
         problems.append(f"--max-steps {max_steps}: must be >= 1; leave it out for all steps.")
     if problems:
         raise ScenarioError(problems)
+
+
+def _refused(inert: Mapping[str, str | bool | None]) -> list[str]:
+    """Return what is wrong with values of options in `INERT`, which variables may give."""
+    problems = []
+    for name, (accepted, reason) in INERT.items():
+        value, variable = inert.get(_parameter(name)), _variable(name)
+        if not value or (accepted is not None and re.fullmatch(accepted, str(value))):
+            continue
+        words = [name, *([] if name in SWITCHES else [str(value)])]
+        words += [f"({variable})"] if os.environ.get(variable) else []
+        problems.append(f"{' '.join(words)}: {reason}")
+    return problems
 
 
 def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize:
@@ -462,9 +587,16 @@ def computing(path: Path | None) -> Iterator[None]:
 
 
 def environment(
-    master_addr: str, master_port: int, rdzv_endpoint: str, rdzv_id: str, role: str
+    hosts: Sequence[str],
+    master_port: int,
+    rdzv_endpoint: str,
+    rdzv_id: str,
+    role: str,
+    max_restarts: int,
 ) -> dict[str, str]:
     """Environment variables of ranks, apart from those that identify a rank.
+
+    An endpoint is the address of the first rank, else the first of ``hosts`` that is given.
 
     Raises
     ------
@@ -473,10 +605,10 @@ def environment(
     """
     from simdp.errors import ScenarioError
 
-    host, port = master_addr, str(master_port)
+    host, port = next(filter(None, hosts), "127.0.0.1"), str(master_port)
     if rdzv_endpoint:
         host, _, port = rdzv_endpoint.partition(":")
-        port = port or "29400"
+        port = "29400" if port in ("", "0") else port  # 0: any that is free
         if not host or not port.isdigit():
             problem = f"--rdzv-endpoint {rdzv_endpoint}: must be HOST:PORT, as localhost:29400."
             raise ScenarioError([problem])
@@ -484,12 +616,17 @@ def environment(
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
         "TORCHELASTIC_RUN_ID": rdzv_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "ROLE_NAME": role,
     }
 
 
-def output_prefixes(tee: str, shown: str, role: str, where: Where) -> list[dict[str, str | None]]:
+def output_prefixes(
+    tee: str, shown: str, role: str, where: Where, template: str = PREFIX
+) -> list[dict[str, str | None]]:
     """Prefix of each rank's lines, on each stream; None for hidden ranks.
+
+    The host of a rank is named by its node, as in ``node0``.
 
     Raises
     ------
@@ -508,7 +645,12 @@ def output_prefixes(tee: str, shown: str, role: str, where: Where) -> list[dict[
         raise ScenarioError([problem])
     found: list[dict[str, str | None]] = []
     for rank in range(n):
-        mark = f"[{role}{rank % local}]:"
+        mark = Template(template).safe_substitute(
+            role_name=role,
+            local_rank=rank % local,
+            rank=rank,
+            hostname=f"node{rank // local}",
+        )
         hidden = bool(chosen) and rank % local not in chosen
         found.append(
             {
