@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
+from simdp.traces.kernels import is_communication
 from simdp.traces.rows import (
     ANNOTATION,
     COMMUNICATION,
@@ -133,11 +134,6 @@ def kernel_name(name: str) -> KernelName:
     if of and collective in REDUCING:
         dtype = dtype_name(of[1].removeprefix("__nv_").removesuffix("_t"))
     return KernelName(collective, algorithm, protocol, dtype)
-
-
-def is_communication(name: str) -> bool:
-    """Return whether a kernel communicates, by its name: NCCL's, and AMD's RCCL's."""
-    return name.startswith(("nccl", "rccl", "msccl"))
 
 
 # Gathering ----------------------------------------------------------------------------------------

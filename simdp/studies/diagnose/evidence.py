@@ -15,10 +15,11 @@ from simdp.studies.diagnose.charges import Lateness
 from simdp.studies.diagnose.critical import CriticalSteps
 from simdp.studies.diagnose.expected import CollectiveSize
 from simdp.studies.diagnose.exposed import Avoidable
-from simdp.studies.diagnose.host import TINY, blocked, inside, kernel_uses, matching, num_reads
+from simdp.studies.diagnose.host import TINY, blocked, inside, kernel_uses, num_reads
 from simdp.studies.diagnose.mismatches import ranks_in_words
 from simdp.traces import ANNOTATION, OP, RUNTIME, SYNC
 from simdp.traces.intervals import Instants
+from simdp.traces.kernels import PRODUCTS, of_kind
 from simdp.traces.timeline import OPTIMIZER, RankTimeline
 
 ALMOST_NONE = 1e-3
@@ -35,13 +36,6 @@ PAUSE, QUIET = 5e-3, 0.2
 
 IN_A_ROW = 5e-6
 """Longest mean time between kernels that are launched in time [s]."""
-
-PRODUCTS = re.compile(
-    r"^(?!triton_).*(gemm|nvjet|cutlass|xmma|cublas|conv|wgrad|dgrad|fprop|sdpa|flash|fmha|"
-    r"attention)",
-    re.IGNORECASE,
-)
-"""Kernels of matrix products, convolutions and attention."""
 
 LONGEST = re.compile(r"\((most of all .*)\) [^)]*$")
 """The kernel that takes longest, in a part of compute."""
@@ -114,8 +108,9 @@ class Evidence:
         if trace.on_host or not len(works) or np.isnan(kernels.launched).all():
             return []
         lasted = (kernels.end - kernels.start)[works] / line.num_steps
-        products = matching(kernels.names, kernels.name[works], PRODUCTS)
-        updates = self._in_update(kernels.launched[works])
+        products = of_kind(kernels, *PRODUCTS)[works]
+        updates = of_kind(kernels, "optimizer")[works]
+        updates |= self._in_update(kernels.launched[works])
         found = [
             ("matrix products and convolutions", float(lasted[products & ~updates].sum())),
             ("the optimizer's update", float(lasted[updates].sum())),

@@ -15,6 +15,7 @@ import numpy as np
 from simdp.arrays import Bools, Floats, Ints
 from simdp.traces import ANNOTATION, COMPUTE, COPY, RUNTIME, SET, SYNC, HostEvents, RankTrace
 from simdp.traces.intervals import NOTHING, Instants
+from simdp.traces.kernels import of_kind
 from simdp.traces.timeline import OPTIMIZER, RankTimeline
 
 LOADER = re.compile(
@@ -38,13 +39,6 @@ LEAST_BLOCKED = 50e-6
 
 READS = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero|nonzero|equal)$")
 """Operators whose answer the host waits for; optimizers and loaders read values of the host."""
-
-COPYING = re.compile(
-    r"(direct|bfloat16|float16|float8\w*)_copy_kernel|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|"
-    r"copy_device_to_device|^triton_poi_fused_{1,2}(to_copy|clone)_\d+$|"
-    r"^aten::(copy_|to|_to_copy|clone|contiguous)$"
-)
-"""Kernels and operators that only copy, cast, or change a layout."""
 
 COMPILING = re.compile(r"\(dynamo_timed\)$|^(entire_frame|entire_backward)_compile$|^dynamo$")
 """Operators and annotations of torch.compile at work."""
@@ -98,7 +92,7 @@ def kernel_uses(trace: RankTrace) -> KernelUses:
         compiles = computes & named(COMPILING)
         searches = computes & named(re.compile(re.escape(SEARCHING)))
         tiny = computes & (kernels.end - kernels.start < TINY) & ~reads & ~compiles & ~searches
-    copies = (copied & ~inputs) | (computes & named(COPYING) & ~tiny)
+    copies = (copied & ~inputs) | (computes & of_kind(kernels, "copy") & ~tiny)
     others = copies | inputs | reads | tiny | compiles | searches
     works = ~others & np.isin(kernels.kind, (COMPUTE, SET))
     return KernelUses(inputs, copies, works, reads, tiny, compiles, searches)

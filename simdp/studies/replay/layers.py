@@ -7,11 +7,9 @@ proportion to their backward; only gathers of single layers' parameters depend o
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -21,24 +19,7 @@ from simdp.strategies.zero import PERSISTENT_ELEMENTS, PREFETCHED_ELEMENTS
 from simdp.studies.replay.strategy import Recognised, elements_of, whole_nbytes
 from simdp.studies.replay.timeline import BACKWARD, COPIED, FORWARD, StepCollective, StepWork
 from simdp.studies.replay.typical import micro_steps
-
-# Products -----------------------------------------------------------------------------------------
-
-PRODUCTS = re.compile(
-    r"gemm|xmma|hmma|cutlass|convolve|conv2d|wgrad|dgrad|winograd|cudnn_infer|implicit_|"
-    r"flash|fmha|attention|\bmm\b|addmm|bmm|matmul|conv|linear|sgemv",
-    re.IGNORECASE,
-)
-"""Parts of what cuBLAS, cuDNN, CUTLASS, FlashAttention and torch's operators are called."""
-
-NOT = re.compile(r"batch_?norm|bn_(fw|bw)|elementwise|reduce|memcpy|memset|nchwToNhwc|copy", re.I)
-
-
-@cache
-def is_product(name: str) -> bool:
-    """Whether a kernel's name is one of a product's."""
-    return bool(PRODUCTS.search(name)) and not NOT.search(name)
-
+from simdp.traces.kernels import is_product
 
 # Elements -----------------------------------------------------------------------------------------
 

@@ -27,14 +27,15 @@ class Job:
         size=2,
         slow=None,
         meets=False,
+        product=GEMM,
     ):
-        self.slow, self.meets, self.phase = slow, meets, FORWARD
+        self.slow, self.meets, self.phase, self.product = slow, meets, FORWARD, product
         self.every, self.busy, self.lead, self.loading = every, busy, lead, loading
         self.transfer, self.size = transfer, size
         self.events, self.number = [], 0
         self.device = self.stream = 0.0
 
-    def kernel(self, host, tid, name=GEMM, after=0.0):
+    def kernel(self, host, tid, name=None, after=0.0):
         """Launch a kernel, which begins when the device is free."""
         self.number += 1
         begin = max(host + 5, self.device, after)
@@ -42,7 +43,7 @@ class Job:
         self.device = begin + took
         self.events += [
             launch(self.number, host, 4, tid),
-            kernel(self.number, begin, took, name),
+            kernel(self.number, begin, took, name or self.product),
         ]
 
     def all_reduce(self, host, elements, tid, name="allreduce"):

@@ -49,6 +49,13 @@ def test_buckets_tensors_and_the_optimizer_are_found(tmp_path):
     assert {row["products"] for row in rows if float(row["backward_us"])} == {"1"}
 
 
+@for_each("name", ["nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNN", "triton_tem_fused_mm_0"])
+def test_products_of_hopper_and_of_triton_are_products(tmp_path, name):
+    """On another device, their time follows its rate of products."""
+    rows = rows_of(replay_of([trace_of(tmp_path, product=name)]))
+    assert {row["products"] for row in rows if float(row["backward_us"])} == {"1"}
+
+
 def test_a_host_that_is_late_is_told_from_the_device(tmp_path):
     """With a CUDA graph each layer takes what its kernels do."""
     trace = trace_of(tmp_path)
