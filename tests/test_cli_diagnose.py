@@ -120,6 +120,7 @@ def test_traces_may_be_given_one_by_one(folder, capsys):
     [
         (["nowhere"], "nowhere"),
         (["TRACES", "--machine", "dgx-h10"], "--machine: dgx-h10: there is no such file"),
+        (["TRACES", "--model", "gpt2"], "--model: is compared with sizes in logs, and there is"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, words, folder, capsys):
@@ -157,6 +158,10 @@ def test_dumps_of_the_flight_recorder_are_told_apart(tmp_path, capsys):
         config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
         dump = {"version": "2.5", "pg_config": config, "pg_status": {}, "entries": entries}
         (tmp_path / f"nccl_trace_rank_{rank}.json").write_text(json.dumps(dump))
+    assert run_command_line(["diagnose", str(tmp_path), "--machine", "dgx-h100"]) == 2
+    assert capsys.readouterr().err == (
+        "--machine: is for traces and logs, and there is none; leave it out.\n"
+    )
     assert run_command_line(["diagnose", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["step_time_s"] is None

@@ -45,6 +45,7 @@ def test_a_machine_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         (["--out", "job.txt"], "--out job.txt: is no YAML file; write for example scenario.yaml"),
         (["--gradients", "5"], "--gradients: 5 has no unit"),
+        (["--gradients", "5 MB"], "--gradients: collectives of the traces tell it; leave it out."),
         (["--machine", "dgx-h10"], "unknown machine 'dgx-h10'"),
     ],
 )

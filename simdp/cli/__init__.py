@@ -51,7 +51,10 @@ class Commands(TyperGroup):
             app = typer.Typer(add_completion=False, **SETTINGS)
             app.command(name=cmd_name, epilog=command.epilog)(found)
             found = app
-        return typer.main.get_command(found)
+        made: Any = typer.main.get_command(found)
+        for each in [*getattr(made, "commands", {}).values()] or [made]:
+            each.callback = partial(_without_contradictions, each.callback)
+        return made
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command typed, or suggest the closest one."""
@@ -67,6 +70,19 @@ class Commands(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(shown)
+
+
+def _without_contradictions(command: Callable[..., Any], **given: Any) -> Any:
+    """Run a command, unless one of its options leaves another one without an effect."""
+    from simdp.errors import ScenarioError
+
+    for loud, name in (("quiet", "as_json"), ("verbose", "as_json"), ("verbose", "quiet")):
+        if given.get(loud) and given.get(name):
+            option = "--json" if name == "as_json" else f"--{name}"
+            raise ScenarioError(
+                [f"--{loud}: has no effect beside {option}; leave one of the two out."]
+            )
+    return command(**given)
 
 
 app = typer.Typer(

@@ -16,6 +16,9 @@ import typer
 from simdp.cli.common import (
     Overrides,
     ScenarioPath,
+    Scheduler,
+    Shared,
+    Workers,
     add_page,
     listed_values,
     overrides_of,
@@ -75,11 +78,8 @@ def plan(
         int | None, typer.Option(min=1, help="Samples of a step [the scenario's].")
     ] = None,
     settings: Overrides = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the points.")] = 1,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="tcp://HOST:PORT", help="A Dask scheduler whose workers share them."),
-    ] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     go_on: Annotated[bool, typer.Option("--continue", help="Reuse finished points.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME-plan].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan.json, only.")] = False,
@@ -91,12 +91,13 @@ def plan(
     from simdp.studies.plan import ready
     from simdp.studies.store import Store
 
+    Shared(workers, scheduler, go_on, None).check()
     limits = {"deadline": deadline, "budget": budget, "energy": energy, "memory": max_memory}
     asked = _asked(goal, limits, choose or [], global_batch, sure)
     overrides = overrides_of(settings)
     kept = (out.parent if out else Path("runs")) / "points"
     with (
-        executor_for(workers, scheduler) as at_work,
+        executor_for(workers or 1, scheduler) as at_work,
         Store(kept, go_on) as store,
         _line(quiet) as progress,
     ):

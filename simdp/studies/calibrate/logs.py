@@ -152,6 +152,15 @@ def _laid_out(
 ) -> Measurements:
     several = [t for t in tables if t.num_nodes > 1]
     inside = [t for t in tables if t.local_size > 1]
+    needless = {
+        "--link": link is not None and not inside,
+        "--inter-link": inter_link is not None and not several,
+        "--links-per-node": links_per_node > 1 and not several,
+    }
+    if any(needless.values()):
+        where = "between nodes" if several else "within a node"
+        problem = f"all files are of transfers {where}; leave it out, or give --nodes of the files."
+        raise ScenarioError([f"{name}: {problem}" for name, wrong in needless.items() if wrong])
     inter = _inter_figures(several, inter_link, links_per_node) if several else None
     intra = _intra_figures(inside, link, inter, links_per_node) if inside else None
     points, seconds, sources = [], [], []

@@ -83,6 +83,13 @@ def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model:
     models = {str(path): {"kind": "transformers", "path": str(path)} for path in files.configs}
     if model is not None:
         models = {model if isinstance(model, str) else "--model": model}
+    problems = []
+    if model is not None and not files.logs:
+        problems.append("--model: is compared with sizes in logs, and there is none; leave it out.")
+    if machine is not None and not (files.logs or files.traces):
+        problems.append("--machine: is for traces and logs, and there is none; leave it out.")
+    if problems:
+        raise ScenarioError(problems)
     parts = list[Diagnosis]()
     if files.traces:
         parts.append(_of_traces(read_traces(files.traces), machine, remedies))

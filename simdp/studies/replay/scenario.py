@@ -411,8 +411,10 @@ class _Replay:
 
     def _elements(self, itemsize: int) -> int | None:
         """Elements of all gradients, as given."""
-        if self.request.gradients is None or self.found.buckets:
+        if self.request.gradients is None:
             return None
+        if self.found.buckets:
+            raise ScenarioError(["--gradients: collectives of the traces tell it; leave it out."])
         return round(self.request.gradients / itemsize)
 
     def _buffers(self) -> tuple[int, int]:

@@ -259,6 +259,12 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
         ({"cost": [1]}, "cost: [1] is not a mapping; write for example {algorithms: [ring, nvls]}"),
         ({"nodes": [0]}, "--nodes 0: is not a number of 1 or more."),
         ({"links_per_node": 0}, "--links-per-node 0: is not a number of 1 or more."),
+        (
+            {"inter_link": "25 GB/s"},
+            "--inter-link: all files are of transfers within a node; leave",
+        ),
+        ({"links_per_node": 2}, "--links-per-node: all files are of transfers within a node;"),
+        ({"nodes": [8], "link": "9 GB/s"}, "--link: all files are of transfers between nodes;"),
         ({"link": "0 GB/s"}, "--link 0 GB/s: is out of range; give for example 25 GB/s."),
         ({"link": "1e400 GB/s"}, "--link 1e400 GB/s: is out of range; give for example 25 GB/s."),
     ],
