@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from simdp.cli import run_command_line
 
@@ -89,3 +91,47 @@ def test_a_row_that_is_tight_is_no_sure_answer(capsys: pytest.CaptureFixture[str
 def test_a_wrong_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["fits", "gpt2", "--gpus", "8", "--machine", "dgx-h10"]) == 2
     assert capsys.readouterr().err.startswith("--machine: unknown machine 'dgx-h10'")
+
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 9,  # more than the two small depths that memory is taken from
+    "num_attention_heads": 2,
+}
+
+
+@pytest.mark.slow
+@for_each(
+    ("model", "strategy", "where"),
+    [
+        (
+            "{kind: transformers, path: config.json, sequence_length: 8}",
+            "DDP",
+            "--machine dgx-h100",
+        ),
+        (
+            "{kind: Transformers, path: ., sequence_length: 8}",
+            "{kind: FSDP}",
+            "--device A100-SXM4-80GB",
+        ),
+        ("resnet18-cifar", "{overlap: false}", "--machine dgx-a100"),
+    ],
+)
+def test_every_short_form_passes_fits_init_and_plan(
+    model: str, strategy: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    small = ["--gpus", "2", "--microbatch", "1", "--recompute", "none", *where.split()]
+    small += ["--method", "full"]
+    assert run_command_line(["fits", model, *small, "--strategy", strategy]) == 0
+    file = "below/first.yaml"  # in another folder than the paths of the command line
+    told = ["init", "--model", model, *small, "--strategy", strategy, "--out", file, "--force"]
+    assert run_command_line(told) == 0
+    assert run_command_line(["check", file]) == 0
+    searched = ["sweep=null", "target={samples: 64}", f"strategy={strategy}"]
+    chosen = [f"--set={setting}" for setting in searched]
+    assert run_command_line(["plan", file, *chosen, "--choose", "workload.microbatch=1"]) == 0

@@ -12,9 +12,9 @@ from simdp.engine.simulate import memory_needed, simulate
 from simdp.files import parse_yaml
 from simdp.scenario import checked, load_scenario
 from simdp.studies.first_scenario import first_scenario
-from simdp.studies.fits import fitting, preset
+from simdp.studies.fits import fitting
 from simdp.studies.methods import FitsRequest, place_of
-from simdp.workload.models import PRESETS
+from simdp.workload.models import PRESETS, read_model
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_every_machine_and_every_third_model_makes_a_scenario_that_is_valid():
     pairs += [("dgx-a100", model) for model in list(PRESETS)[::3]]
     for machine, model in pairs:
         size = place_of(machine, None).usual_size if model == "resnet18" else 2
-        recompute = "blocks" if preset(model).graph.blocks else "none"
+        recompute = "blocks" if read_model(model).graph.blocks else "none"
         told = {"strategy": "ddp"} if model == "resnet18" else least
         asked = FitsRequest(model, size, machine, microbatch=1, recompute=recompute, **told)
         raw = parse_yaml(first_scenario(asked, file), machine)
@@ -287,3 +287,10 @@ def test_a_terminal_is_asked_only_for_what_is_missing(say, monkeypatch):
     asked = answered(monkeypatch, "resnet18")
     assert say("init", "--machine", "dgx-1", "--gpus", "4", "--microbatch", "1")[0] == 0
     assert [question for question, _ in asked] == ["Model (list models)"]
+
+
+def test_a_convolutional_network_is_trained_by_sgd(say):
+    told = ["--machine", "dgx-h100", "--model", "resnet50", "--gpus", "2", "--microbatch", "1"]
+    assert say("init", *told, *PLAIN)[0] == 0
+    workload = parse_yaml(Path("scenario.yaml").read_text(), "scenario.yaml")["workload"]
+    assert workload["optimizer"] == {"kind": "sgd", "lr": 0.1, "momentum": 0.9}

@@ -86,15 +86,12 @@ def _preset_of(kind: str, model: Mapping[str, Any]) -> str:
 @cache
 def _presets(kind: str) -> list[tuple[str, Mapping[str, Any]]]:
     """List the presets of a kind, resolved, without options that depend on the data."""
-    from pydantic import TypeAdapter
-
-    from simdp.workload.models import PRESETS, AnyModel, Model
+    from simdp.workload.models import PRESETS, read_model
 
     found = list[tuple[str, Mapping[str, Any]]]()
     for name in PRESETS.names():
         if PRESETS[name].get("kind") == kind:
-            made: Model = TypeAdapter(AnyModel).validate_python(name)
-            values = made.model_dump(mode="json")
+            values = read_model(name).model_dump(mode="json")
             found.append((name, {key: v for key, v in values.items() if not _is_free(key)}))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from simdp.files import format_yaml
 from simdp.reports.figures import nbytes
 from simdp.results.plan import Fitting, FittingRow
 from simdp.scenario import Scenario
+from simdp.scenario.overrides import move_paths
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.fits import fitting
 from simdp.studies.methods import (
@@ -73,6 +73,7 @@ def first_scenario(asked: FitsRequest, file: Path) -> str:
     if len(sizes) > 1:
         raw["sweep"] = {"cluster.world_size": sizes}
     checked_here(raw)
+    raw = move_paths(raw, Path(), file.parent)
     return _in_words(asked, place, raw, row, found, file)
 
 
@@ -229,8 +230,7 @@ def _cluster(place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
         for caveat in read_machine(machine, Path()).caveats:
             yield f"  # Caution: {caveat}"
         yield "  # `python -m simdp list machines` prints all; `calibrate` makes one of your logs"
-        written = os.path.relpath(machine, file.parent) if is_file(machine) else machine
-        yield from _line("machine", written, 2)
+        yield from _line("machine", raw["cluster"]["machine"], 2)
         if "devices_per_node" in place.cluster:
             yield "  # of a node, in place of the machine's"
             yield from _line("devices_per_node", place.cluster["devices_per_node"], 2)

@@ -8,11 +8,9 @@ otherwise the whole model is computed. Times are those of the whole model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache, cached_property
 from math import floor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -28,8 +26,7 @@ from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario import Scenario
 from simdp.scenario.checks import joint_problems
-from simdp.scenario.overrides import override_all
-from simdp.scenario.root import build, following
+from simdp.scenario.root import following
 from simdp.strategies import STRATEGIES, AnyStrategy, Strategy
 from simdp.strategies.ddp import default_buckets
 from simdp.strategies.memory import beside_tensors, fits, room_for_tensors, state_on_device
@@ -48,9 +45,9 @@ from simdp.studies.methods import (
     raw_of,
     with_data,
 )
-from simdp.studies.variants import variant
+from simdp.studies.variants import variant, with_values
 from simdp.workload.finetuning import Lora, Quantized
-from simdp.workload.models import AnyModel, Model
+from simdp.workload.models import Model, read_model
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.step_costs import forward_flops
 
@@ -96,7 +93,8 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
     place = place_of(asked.machine, asked.device, asked.node_size)
     if asked.gpus is not None:
         place.check_size(asked.gpus)
-    precision = check(asked, place)
+    asked = resolved(asked, place)
+    precision = asked.precision
     stacks = cache(lambda gpus: _Stacks(asked, place, precision, gpus))
     if asked.gpus is not None:
         found = [(trial.row(has_times), trial) for trial in _trials(stacks(asked.gpus))]
@@ -125,23 +123,24 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
     )
 
 
-def check(asked: FitsRequest, place: TrainingNodes) -> Any:
-    """Check the options except those of the nodes; return the precision as in YAML.
+def resolved(asked: FitsRequest, place: TrainingNodes) -> FitsRequest:
+    """Return the request with its precision, and kinds in their usual spelling.
 
-    A ScenarioError if one of them does not exist.
+    A ScenarioError if an option, except those of the nodes, does not exist.
     """
     known_value("MODEL", asked.model)
     known_choice("--recompute", asked.recompute, RECOMPUTE)
     known_choice("--method", asked.method, METHODS)
     if asked.strategy is not None:
-        known_value("--strategy", asked.strategy)
+        asked = asked._replace(strategy=known_value("--strategy", asked.strategy))
     if asked.precision is None:
-        return place.usual_precision
-    if asked.precision in ("amp", "mixed"):  # in a dtype that the devices support
+        return asked._replace(precision=place.usual_precision)
+    precision = known_value("--precision", asked.precision)
+    if precision in ("amp", "mixed"):  # in a dtype that the devices support
         usual = place.usual_precision
         dtype = usual["dtype"] if isinstance(usual, dict) else "bfloat16"
-        return {"kind": asked.precision, "dtype": dtype}
-    return known_value("--precision", asked.precision)
+        precision = {"kind": precision, "dtype": dtype}
+    return asked._replace(precision=precision)
 
 
 def _trials(stacks: _Stacks) -> Iterator[_Trial]:
@@ -298,15 +297,8 @@ class _Stacks:
         plain = wanted._replace(recompute="none", lora=None, quantized=None)
         if asked.strategy is None:
             plain = plain._replace(strategy="ddp")
-        self.whole, raw = with_data(raw_of(asked, place, gpus, plain), 1)
-        model = self.whole.workload.model
-        key = model.depth_key
-        self.depth = int(getattr(model, key)) if key else 0
-        self.short: list[Scenario] = []
-        if key and self.depth > DEPTHS[1] and _is_uniform(self.whole.strategy):
-            for depth in DEPTHS:
-                settings = {f"workload.model.{key}": depth}
-                self.short.append(build(override_all(deepcopy(raw), settings, Path()), Path()))
+        self.whole, _ = with_data(raw_of(asked, place, gpus, plain), 1)
+        self.short = short_stacks(self.whole) if _is_uniform(self.whole.strategy) else []
         self.times: dict[str, Times] = {}
 
 
@@ -356,7 +348,7 @@ class _Trial:
     def lines(self) -> list[MemoryLine]:
         """Memory by samples of a micro-batch, at every operation that may be the peak."""
         short = [self._with_method(scenario) for scenario in self.stacks.short]
-        return list(lines_of_depth(self.whole, short, self.stacks.depth))
+        return list(lines_of_depth(self.whole, short))
 
     def peak_at(self, samples: int) -> float:
         """Tensors at the peak of the fullest rank [bytes]."""
@@ -463,17 +455,31 @@ class _Trial:
         return row if ends is None else replace(row, low_s=ends[0], high_s=ends[1])
 
 
-def lines_of_depth(whole: Scenario, short: Sequence[Scenario], depth: int) -> Iterator[MemoryLine]:
+def short_stacks(whole: Scenario) -> list[Scenario]:
+    """Make the scenario with `DEPTHS` blocks; none where it is no deeper, or no stack."""
+    key = whole.workload.model.depth_key
+    if key is None or _depth(whole) <= DEPTHS[1]:
+        return []
+    raw, setting = whole.resolved(), f"workload.model.{key}"
+    short = [with_values(whole, raw, {setting: depth}) for depth in DEPTHS]
+    return [following(scenario, whole.base) for scenario in short]
+
+
+def _depth(scenario: Scenario) -> int:
+    model = scenario.workload.model
+    return int(getattr(model, model.depth_key or "", 0))
+
+
+def lines_of_depth(whole: Scenario, short: Sequence[Scenario]) -> Iterator[MemoryLine]:
     """Memory by samples of a micro-batch, at every operation that may be the peak.
 
-    ``short`` is the scenario with `DEPTHS` blocks in place of ``depth``; empty where it is no
-    deeper, or no stack.
+    ``short`` is from `short_stacks`.
     """
     if not short or not _grows_by_blocks(short):
         yield from lines_by_phase(whole, everywhere=True).values()
         return
     fewer, more = (lines_by_phase(scenario) for scenario in short)
-    further = depth - DEPTHS[0]
+    further = _depth(whole) - DEPTHS[0]
     for phase, line in fewer.items():
         if phase in more:
             one, two = ((1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2))
@@ -635,15 +641,9 @@ SHOWN = 6
 """Most buckets that are listed one by one."""
 
 
-def preset(name: str) -> Model:
-    """Make the model of a preset."""
-    model: Model = TypeAdapter(AnyModel).validate_python(name)
-    return model
-
-
 def describe(name: str) -> str:
     """Describe a preset in a line, for ``list models``: float32, torch's buckets."""
-    model = preset(name)
+    model = read_model(name)
     elements = model.num_parameters()
     flops = forward_flops(model.graph, model.known_shapes())
     buckets = [ITEMSIZE * elements for elements in default_buckets(model, ITEMSIZE)]

@@ -659,14 +659,9 @@ def step_novelty(
 @cache
 def family_of(model: str) -> Family:
     """Kind of a preset, see `ModelGraph.family`; ``unknown`` for any other name."""
-    from pydantic import TypeAdapter
+    from simdp.workload.models import PRESETS, read_model
 
-    from simdp.workload.models import PRESETS, AnyModel, Model
-
-    if model not in PRESETS.names():
-        return "unknown"
-    made: Model = TypeAdapter(AnyModel).validate_python(model)
-    return made.graph.family
+    return read_model(model).graph.family if model in PRESETS.names() else "unknown"
 
 
 def as_kind(new: Sequence[str], family: Family, fitted: Collection[Family]) -> list[str]:

@@ -26,8 +26,10 @@ from simdp.phrases import problems
 from simdp.scenario import Scenario, checked
 from simdp.strategies import AnyStrategy, Strategy, strategy_class
 from simdp.workload.layers.linear import Linear, TransposedLinear
-from simdp.workload.models import AnyModel, Model
+from simdp.workload.models import AnyModel, Model, read_model
 from simdp.workload.precision import AnyPrecision
+
+Raw = dict[str, Any]
 
 STEPS = 4
 """The first is warm-up; the others are equal where only times are computed."""
@@ -36,8 +38,8 @@ DATASETS = (None, "images", "tokens", "digits", "blobs", "regression")
 """Data sets in order of preference: the first that the model accepts is taken, None if none is
 needed."""
 
-OPTIMIZERS = {"images": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
-"""Optimizer by data set; adamw for all others."""
+SGD: Raw = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
+"""Optimizer of convolutional networks, as in torchvision's references."""
 
 STRATEGIES_TRIED: dict[str, Any] = {
     "ddp": "ddp",
@@ -78,8 +80,6 @@ TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)."""
 
 OWN_LINK, OWN_NETWORK = "pcie4-x16", "100gbe"
 """Links assumed for nodes with a device that no machine of the catalogue has."""
-
-Raw = dict[str, Any]
 
 
 class FitsRequest(NamedTuple):
@@ -191,15 +191,20 @@ def known_machine(name: str) -> Machine:
 
 
 def known_value(option: str, value: Any) -> Any:
-    """Validate a model, strategy or precision; return it. A ScenarioError has every problem."""
+    """Validate a model, strategy or precision; return it with the usual spelling of its kind.
+
+    A model keeps its spelling. A ScenarioError has every problem.
+    """
     fields = {"--strategy": AnyStrategy, "--precision": AnyPrecision}
     field: Any = fields.get(option, AnyModel)
     try:
-        TypeAdapter(field).validate_python(value)
+        kind = TypeAdapter(field).validate_python(value).kind
     except ValidationError as error:
         colon = [f"{'.' if p.place else ': '}{p.line}" for p in problems(error, value)]
         raise ScenarioError([f"{option}{line}" for line in colon]) from None
-    return value
+    if option not in fields:
+        return value
+    return {**value, "kind": kind} if isinstance(value, dict) and set(value) - {"kind"} else kind
 
 
 def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
@@ -345,8 +350,7 @@ def _strategies_of(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
 
 def _adapters(model: Any, in_4_bits: bool) -> Raw | None:
     """The workload keys of adapters and 4-bit layers; None where no layer of the model matches."""
-    field: Any = AnyModel
-    made: Model = TypeAdapter(field).validate_python(model)
+    made = read_model(model)
     if made.timed:
         return None
     graph = made.graph
@@ -397,18 +401,25 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
         batch = {"global_batch": microbatch * size}
     refused: ScenarioError | None = None
     for data in DATASETS:
-        workload = {**raw["workload"], **batch, "optimizer": OPTIMIZERS.get(data or "", "adamw")}
+        workload = {**raw["workload"], **batch}
         if data is not None:
             samples = {"num_samples": microbatch * size * STEPS}
             workload["dataset"] = {"kind": data, **samples}
-        found = {**raw, "workload": workload}
         try:
+            scenario = checked_here({**raw, "workload": workload})
+            optimizer = usual_optimizer(scenario.workload.model)
+            found = {**raw, "workload": {**workload, "optimizer": optimizer}}
             return checked_here(found), found
         except ScenarioError as error:
             others = [line for line in error.problems if "workload.dataset" not in line]
             refused = ScenarioError(others) if others else refused or error
     assert refused is not None
     raise refused
+
+
+def usual_optimizer(model: Model) -> Raw | str:
+    """Return the optimizer that a model is usually trained with, as in YAML."""
+    return SGD if model.graph.family == "convolutional" else "adamw"
 
 
 def checked_here(raw: Raw) -> Scenario:

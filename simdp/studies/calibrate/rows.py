@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from simdp.cluster.hardware import (
     DEVICES,
@@ -30,9 +30,9 @@ from simdp.results.calibration import LeftOutRow, RowsScenario, TableScenarios
 from simdp.scenario import checked
 from simdp.scenario.overrides import move_paths, set_key
 from simdp.strategies import strategy_class
-from simdp.studies.methods import OPTIMIZERS, STRATEGIES_TRIED, Raw, place_of
+from simdp.studies.methods import STRATEGIES_TRIED, Raw, place_of, usual_optimizer
 from simdp.units import format_percent, parse_percent
-from simdp.workload.models import MODELS, PRESETS, AnyModel, Model
+from simdp.workload.models import MODELS, PRESETS, read_model
 
 # Columns ------------------------------------------------------------------------------------------
 
@@ -644,10 +644,11 @@ class _GroupedRows:
         shared, largest = _shared(rows), max(rows, key=lambda row: row.gpus)
         strategy = next((row.strategy for row in rows if row.strategy is not None), "single")
         precision, is_tf32 = precision_value(shared["precision"], kind_of(strategy))
-        model, is_image, tokens = self._model(shared["model"])
+        model = shared["model"]
+        usual, tokens = self._usual_optimizer(model)
         if not tokens and any(row.kind == "tokens" for row in rows):
             raise _RowError("tokens/s: a sample of this model has no tokens; give samples/s.")
-        optimizer = shared["optimizer"] or (OPTIMIZERS["images"] if is_image else "adamw")
+        optimizer = shared["optimizer"] or usual
         workload: Raw = {"model": model, "optimizer": optimizer, "precision": precision}
         if shared["recompute"] != "none":
             workload["recompute"] = shared["recompute"]
@@ -675,22 +676,18 @@ class _GroupedRows:
         raw["measured"] = self._measured(rows, steps, tokens, strategy, is_whole)
         return raw, "rows of one GPU" if steps else DATA_SHEET
 
-    def _model(self, model: Any) -> tuple[Any, bool, int]:
-        """A model as in YAML, whether its samples are images, and the tokens of a sample."""
-        field: Any = AnyModel
+    def _usual_optimizer(self, value: Any) -> tuple[Any, int]:
+        """The usual optimizer of a model as in YAML, and the tokens of a sample."""
         try:
-            made: Model = TypeAdapter(field).validate_python(
-                model, context={"base": self.path.parent}
-            )
-        except ValidationError:
-            return model, False, 0  # `checked` explains it
-        if made.timed or made.unread:
-            return model, False, 0
-        shapes, first = made.input_shapes(), made.graph.inputs[0]
-        shape = shapes[first] or ()
-        if made.num_tokens(first) is None:
-            return model, len(shape) == 3, 0
-        return model, False, int(shape[0]) if shape else 0
+            model = read_model(value, self.path.parent)
+        except (ValidationError, ScenarioError):
+            return "adamw", 0  # `checked` explains it
+        if model.timed:
+            return "adamw", 0
+        first = model.graph.inputs[0]
+        shape = model.input_shapes()[first]
+        tokens = int(shape[0]) if shape and model.num_tokens(first) is not None else 0
+        return usual_optimizer(model), tokens
 
     def _measured(
         self,

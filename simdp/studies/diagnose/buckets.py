@@ -17,10 +17,9 @@ from simdp.reports.figures import percent, seconds
 from simdp.results.diagnosis import BucketRow, Diagnosis, Finding
 from simdp.steps.partition import limits
 from simdp.strategies.ddp import default_buckets
-from simdp.studies.fits import preset
 from simdp.traces import ITEMSIZE, DdpLogging
 from simdp.traces.timeline import RankTimeline
-from simdp.workload.models import PRESETS
+from simdp.workload.models import PRESETS, read_model
 
 # Buckets ------------------------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ def rule_in_words(found: Sequence[BucketRow]) -> str | None:
 
 def preset_buckets(name: str) -> list[int]:
     """Elements of the buckets that torch's DDP makes of a model of the catalogue, once rebuilt."""
-    return default_buckets(preset(name), GRADIENT_ITEMSIZE)
+    return default_buckets(read_model(name), GRADIENT_ITEMSIZE)
 
 
 # DDP's logging data -------------------------------------------------------------------------------

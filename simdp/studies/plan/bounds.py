@@ -37,7 +37,6 @@ simulation) is cheap, and is the first bound. `Bounds.look` then adds communicat
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -49,6 +48,7 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats
 from simdp.cluster import Cluster
+from simdp.cluster.allocators import Exact
 from simdp.cluster.hardware import Device
 from simdp.engine.choice import Planner
 from simdp.engine.compute import COMPUTE, Times
@@ -62,7 +62,7 @@ from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import JOULES, Rates
 from simdp.scenario import Scenario
 from simdp.scenario.checks import joint_problems
-from simdp.scenario.overrides import Raw, set_key
+from simdp.scenario.overrides import Raw
 from simdp.scenario.root import build
 from simdp.steps import ops
 from simdp.steps.facts import Facts
@@ -70,7 +70,7 @@ from simdp.steps.ops import HostCopy
 from simdp.steps.partition import Group
 from simdp.steps.program import CALLING, Interpreter, ProcessGroups, called_by, flat
 from simdp.studies.executor import CompletedItem, PointExecutor
-from simdp.studies.fits import DEPTHS, lines_of_depth
+from simdp.studies.fits import lines_of_depth, short_stacks
 from simdp.studies.plan.request import (
     ACCUM,
     BATCH,
@@ -91,18 +91,10 @@ def lines_of(raw: Raw, base: Path) -> list[MemoryLine]:
     ``raw`` is a scenario with one sample per micro-batch, merged with its machine; a ScenarioError
     if it is invalid. Exact allocation is assumed, since allocators never take less.
     """
-    raw = copy.deepcopy(raw)
-    raw["cluster"]["allocator"] = "exact"
     whole = build(raw, base)
-    model = whole.workload.model
-    key, short = model.depth_key, []
-    depth = int(getattr(model, key)) if key else 0
-    if key and depth > DEPTHS[1]:
-        for less in DEPTHS:
-            fewer = copy.deepcopy(raw)
-            set_key(fewer, f"workload.model.{key}", less)
-            short.append(build(fewer, base))
-    return list(lines_of_depth(whole, short, depth))
+    exact = {"allocator": Exact()}
+    whole = whole.model_copy(update={"cluster": whole.cluster.model_copy(update=exact)})
+    return list(lines_of_depth(whole, short_stacks(whole)))
 
 
 TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import TypeAdapter
+
 from simdp.family import Family
 from simdp.files import Catalogue
 from simdp.spec import one_of
@@ -49,6 +51,26 @@ PRESETS = Catalogue(Path(__file__).parent / "presets")
 MODEL = one_of("model", MODELS, presets=PRESETS, shared=True)
 AnyModel = Annotated[Model, MODEL]
 
+
+def read_model(value: Any, base: Path | None = None) -> Model:
+    """Make the model of a value as in YAML, read from its files.
+
+    Parameters
+    ----------
+    value : str or mapping
+        Name of a preset, a kind, or a mapping with a kind.
+    base : Path, optional
+        Folder that relative paths start from; by default the current one.
+
+    Raises
+    ------
+    pydantic.ValidationError, ScenarioError
+        If the value or a file is invalid.
+    """
+    model: Model = TypeAdapter(AnyModel).validate_python(value)
+    return model.read(base or Path(), 4)
+
+
 USUAL_LAYERS = 50
 """Default layers of a model known only by its number of parameters and a step's time: about as
 many as ResNet-50 and BERT have with large weights."""
@@ -63,4 +85,4 @@ def in_layers(model: Any) -> Any:
     return {**model, "num_layers": min(there, USUAL_LAYERS) if isinstance(there, int) else 1}
 
 
-__all__ = ["MODEL", "MODELS", "PRESETS", "AnyModel", "Model", "in_layers"]
+__all__ = ["MODEL", "MODELS", "PRESETS", "AnyModel", "Model", "in_layers", "read_model"]

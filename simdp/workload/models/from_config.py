@@ -189,7 +189,7 @@ class Transformers(Model):
     Attributes
     ----------
     path : str
-        The file, relative to the scenario's.
+        The file or its folder, relative to the scenario's.
     architecture : str or None
         Class of transformers, such as BertForSequenceClassification; by default the first one of
         the file's ``architectures``.
@@ -209,6 +209,7 @@ class Transformers(Model):
 
     def read(self, base: Path, itemsize: int) -> Model:
         path = base / self.path
+        path = path / "config.json" if path.is_dir() else path
         config = read_json(path)
         if not isinstance(config, dict):
             raise _refusal(path, "is not a config.json; it holds no keys.")

@@ -10,6 +10,7 @@ from simdp.errors import ScenarioError
 from simdp.files import parse_yaml
 from simdp.scenario import load_scenario
 from simdp.studies.calibrate.rows import column_name, figure_unit, scenarios_from_table
+from simdp.studies.methods import SGD, FitsRequest, Method, place_of, raw_of, with_data
 
 HEADS = "model,machine,gpus,microbatch,precision,strategy,samples/s"
 ONE, EIGHT = "vgg16,dgx-a100,1,64,full,,400", "vgg16,dgx-a100,8,64,full,ddp,3000"
@@ -290,3 +291,27 @@ def test_machines_of_a_file_are_found_from_the_folder_of_the_scenarios(read):
     )
     _, (raw,) = read(HEADS, "vgg16,mine.yaml,4,64,full,ddp,1000")
     assert raw["cluster"] == {"machine": "../mine.yaml", "world_size": 4}
+
+
+def test_a_model_has_the_optimizer_that_init_takes_for_it(read):
+    found = {}
+    for model in ("resnet18", "vit-b", "gpt2"):
+        _, (raw,) = read(HEADS, f"{model},dgx-a100,8,1,full,ddp,1000")
+        place, method = place_of("dgx-a100", None), Method("full", "ddp", "full", "none")
+        _, own = with_data(raw_of(FitsRequest(model, 8), place, 8, method), 1)
+        found[model] = raw["workload"]["optimizer"]
+        assert found[model] == own["workload"]["optimizer"]
+    assert found == {"resnet18": SGD, "vit-b": "adamw", "gpt2": "adamw"}
+    assert SGD == {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
+
+
+def test_a_model_of_a_config_json_is_read_relative_to_the_table(read):
+    config = {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
+    Path("config.json").write_text(json.dumps(config))
+    heads = HEADS.replace(",", ";").replace("samples", "tokens")
+    row = "{kind: transformers, path: config.json};dgx-a100;8;2;full;ddp;1600"
+    found, (raw,) = read(heads, row)
+    assert raw["measured"]["points"][0]["throughput"] == "100 samples/s"  # of 16 tokens
+    Path("out").mkdir()
+    Path("out/a.yaml").write_text(found.scenarios[0].text)
+    assert load_scenario(Path("out/a.yaml")).workload.model.kind == "gpt2"

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
-from simdp.workload.models import PRESETS, AnyModel
+from simdp.workload.models import PRESETS, read_model
 
 LEAST = 65_536
 """Elements below which many tensors have equal sizes."""
@@ -105,8 +104,7 @@ def preset_tensors() -> dict[str, tuple[Tensor, ...]]:
 def made_tensors(name: str, raw: Any) -> tuple[Tensor, ...]:
     """Parameters of a model as in YAML, in order of registration."""
     try:
-        model = TypeAdapter(AnyModel).validate_python(raw)
-        model = model.read(Path(), 4)
+        model = read_model(raw)
     except ValidationError as error:
         raise ScenarioError([f"{name}: {found.line}" for found in problems(error, raw)]) from None
     return tuple(
