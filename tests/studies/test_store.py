@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-import simdp
 from simdp.errors import ScenarioError
 from simdp.files.records import RecordFile
+from simdp.studies import store as store_module
 from simdp.studies.store import FILE, Store, key_of
 
 
@@ -75,7 +75,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_points_of_another_version_are_counted_and_never_taken(tmp_path, monkeypatch, load):
     point = load()
     with monkeypatch.context() as patched:
-        patched.setattr(simdp, "__version__", "0.0.1")
+        patched.setattr(store_module, "__version__", "0.0.1")
         with Store(tmp_path) as store:
             store.put(key_of(point), {"metrics": 1})
     with Store(tmp_path, go_on=True) as store:

@@ -95,7 +95,7 @@ def test_a_sweep_is_the_serial_one_although_workers_are_killed(local, tmp_path):
 
 
 def test_a_worker_of_another_version_says_so(local, monkeypatch):
-    monkeypatch.setattr(module.simdp, "__version__", "9.9")
+    monkeypatch.setattr(module, "__version__", "9.9")
     with executor_for(scheduler=local.scheduler_address) as cluster:
         ((_, failed),) = cluster.each(half, [1])
     assert failed.reason.startswith("a worker has simdp ")
