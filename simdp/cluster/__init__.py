@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.allocators import AnyAllocator, Exact
@@ -26,11 +35,13 @@ from simdp.cluster.hardware import (
     Power,
     one_or_list,
     rates_of,
+    read_machine,
 )
 from simdp.cluster.numbering import InterNode, Numbering, link_name
 from simdp.cluster.stragglers import AnyStraggler, LinkFactors, factors
 from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.direct import SwitchTopology
+from simdp.errors import ScenarioError
 from simdp.results.metrics import Rates
 from simdp.spec import Int, Price, Spec, problem
 
@@ -127,8 +138,10 @@ class Cluster(Spec):
     def _one_link_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
         return one_or_list(AnyLink, value, info, optional=True)
 
+    _bond: int = PrivateAttr(default=1)
+
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Cluster:
+    def _sizes_fit(self, info: ValidationInfo) -> Cluster:
         n, per_node, k = self.world_size, self.ranks_per_node, self.ranks_per_device
         if per_node is not None and n > per_node:
             if n % per_node:
@@ -158,7 +171,11 @@ class Cluster(Spec):
                     f"device: ranks {rank // k * k} and {rank} share a device, but the list gives "
                     "them different ones; give both the same."
                 )
-        for wrong in [*self._list_problems(), *self._power_problems()]:
+        for wrong in [
+            *self._list_problems(),
+            *self._bond_cards((info.context or {}).get("base")),
+            *self._power_problems(),
+        ]:
             raise problem(wrong)
         for wrong in self._network_problems():
             raise problem(wrong)
@@ -191,6 +208,36 @@ class Cluster(Spec):
                 )
         return found
 
+    def _bond_cards(self, base: Path | None) -> list[str]:
+        """Bond the cards that a rank has beyond its first; reject numbers that leave some over.
+
+        A machine's cards belong to all devices of its nodes, however many of them a job uses.
+        """
+        inter, ranks = self.inter_node, self.ranks_per_node or self.world_size
+        if inter is None or inter.nics is not None or inter.links_per_node <= ranks:
+            return []
+        cards = inter.links_per_node
+        with suppress(ScenarioError):  # a file, which reading the scenario reports
+            whole = read_machine(self.machine, base or Path()).cluster if self.machine else {}
+            if cards == whole.get("inter_node", {}).get("links_per_node"):
+                ranks = max(ranks, whole.get("devices_per_node", 1) * self.ranks_per_device)
+        bond, over = divmod(cards, ranks) if cards >= ranks else (1, 0)
+        place = f"inter_node.links_per_node: {cards} cards"
+        if over and self.num_nodes > 1:
+            return [
+                f"{place} are no multiple of the {ranks} ranks of a node; use {cards - over} or "
+                f"{cards - over + ranks}, or write the card of each in nics."
+            ]
+        try:
+            for topology in self.topology if isinstance(self.topology, list) else [self.topology]:
+                topology.bonded(bond)
+            inter.bonded(bond)
+        except ValueError as error:
+            why = f"{place} are {bond} for each of {ranks} ranks, but {error}."
+            return [why] if self.num_nodes > 1 else []
+        self._bond = bond
+        return []
+
     def _power_problems(self) -> list[str]:
         """Reject incomplete powers."""
         if self.power is None:
@@ -208,7 +255,7 @@ class Cluster(Spec):
 
     def _network_problems(self) -> list[str]:
         """Reject topologies that do not fit their endpoints, or leave ranks disconnected."""
-        inter = self.inter_node
+        inter = self.inter_node and self.inter_node.bonded(self._bond)
         cards = inter.links_per_node if inter else 0
         inside = self.topology if isinstance(self.topology, list) else [self.topology]
         found: list[str] = []
@@ -318,7 +365,8 @@ class Cluster(Spec):
     @cached_property
     def numbering(self) -> Numbering:
         """The numbering of links and vertices, built on first use."""
-        return Numbering(self.num_nodes, self.local_size, self.topology, self.link, self.inter_node)
+        nodes, local = self.num_nodes, self.local_size
+        return Numbering(nodes, local, self.topology, self.link, self.inter_node, self._bond)
 
     @cached_property
     def degraded(self) -> LinkFactors | None:
@@ -388,12 +436,12 @@ class Cluster(Spec):
     def across_parents(self) -> Ints | None:
         """Return the reduction tree between nodes, over the ports of network cards (see `ports`).
 
-        As `Topology.parents`, shape `(num_nodes * links_per_node + num_reducers,)`.
+        As `Topology.parents`, shape `(num_nodes * cards + num_reducers,)`.
         """
         return self.numbering.across_parents
 
     def ports(self, ranks: Ints) -> Ints:
-        """Return the port of each rank's network card: ``node * links_per_node + card``."""
+        """Return the port of each rank's network card: ``node * cards + card``."""
         return self.numbering.ports(ranks)
 
 

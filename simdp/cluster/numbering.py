@@ -33,9 +33,11 @@ class InterNode(Spec):
         node, for the links at that node's ports.
     links_per_node : int
         Network cards per node, k: local rank r uses card ``r % k``. With switches every card has a
-        separate port; a ring or a full mesh of nodes exists k times.
+        separate port; a ring or a full mesh of nodes exists k times. Where a node of m ranks has a
+        multiple of m cards, each rank spreads its traffic evenly over k / m of them, which act as
+        one card with their total bandwidth.
     nics : list of int or None
-        The card of each device of a node, instead of ``r % k``.
+        The card of each device of a node, instead of ``r % k``; it uses no other card.
     """
 
     model_config = ConfigDict(json_schema_extra={"required": []})  # a machine may bring the link
@@ -53,6 +55,25 @@ class InterNode(Spec):
     def links(self, num_nodes: int) -> list[Link]:
         """Return one link per node."""
         return self.link if isinstance(self.link, list) else [self.link] * num_nodes
+
+    def bonded(self, count: int) -> InterNode:
+        """Return the same network, in which ``count`` cards of a node act as one.
+
+        Raises
+        ------
+        ValueError
+            If the topology has no such form.
+        """
+        if count == 1:
+            return self
+        links = self.link if isinstance(self.link, list) else [self.link]
+        wide = [link.model_copy(update={"bandwidth": count * link.bandwidth}) for link in links]
+        update = {
+            "topology": self.topology.bonded(count),
+            "link": wide if isinstance(self.link, list) else wide[0],
+            "links_per_node": self.links_per_node // count,
+        }
+        return self.model_copy(update=update)
 
 
 NO_LINK = Link(alpha="0 s", bandwidth="1 B/s")
@@ -81,11 +102,15 @@ class Numbering:
         Inside the nodes.
     inter_node : InterNode or None
         Between them.
+    bond : int, optional
+        Network cards of a node that act as one, for the same rank.
 
     Attributes
     ----------
+    inter : InterNode or None
+        The network between nodes, with bonded cards.
     cards : int
-        Network cards per node.
+        Network cards per node; bonded ones count once.
     inside : list of NodeKind
         Nodes grouped by their interior.
     first : ndarray, shape `(num_nodes + 1,)`
@@ -105,10 +130,12 @@ class Numbering:
         topologies: Topology | Sequence[Topology],
         links: Link | Sequence[Link] | None,
         inter_node: InterNode | None,
+        bond: int = 1,
     ) -> None:
-        self.num_nodes, self.local_size, self.inter = num_nodes, local_size, inter_node
+        self.num_nodes, self.local_size, self.bond = num_nodes, local_size, bond
+        self.inter = inter_node and inter_node.bonded(bond)
         self.world_size = num_nodes * local_size
-        self.cards = inter_node.links_per_node if inter_node else 0
+        self.cards = self.inter.links_per_node if self.inter else 0
         self.inside = self._kinds(topologies, links)
         self.kind_of = np.zeros(num_nodes, dtype=np.int64)
         counts = np.zeros(num_nodes, dtype=np.int64)
@@ -179,6 +206,11 @@ class Numbering:
     def first_across_reducer(self) -> int:
         """The first reducing switch between nodes."""
         return self.world_size + self.num_nodes * self.num_inside_reducers
+
+    def card_name(self, card: int) -> str:
+        """Name a network card of a node, or the cards of a bond: ``cards 4-7``."""
+        first = card * self.bond
+        return f"card {card}" if self.bond == 1 else f"cards {first}-{first + self.bond - 1}"
 
     def ports(self, ranks: Ints) -> Ints:
         """Return ports of ranks' network cards: ``node * cards + card``."""
@@ -369,16 +401,15 @@ def _between_nodes(numbering: Numbering, link: int) -> list[str]:
     if topology.of_ports:
         n = nodes * cards
         return [
-            f"card {end % cards} of node {end // cards}"
+            f"{numbering.card_name(end % cards)} of node {end // cards}"
             if end < n
             else topology.switch_name(end, n, cards).replace("the ", "the inter-node ")
             for end in _ends(topology, number, n, cards)
         ]
     number, card = divmod(number, cards)
+    name = numbering.card_name(card)
     return [
-        f"card {card} of node {end}"
-        if end < nodes
-        else f"{topology.switch_name(end, nodes)} for card {card}"
+        f"{name} of node {end}" if end < nodes else f"{topology.switch_name(end, nodes)} for {name}"
         for end in _ends(topology, number, nodes, 1)
     ]
 
@@ -391,7 +422,7 @@ def _inside_a_node(numbering: Numbering, link: int) -> list[str]:
     names = [
         f"rank {node * m + end}"
         if end < m
-        else f"card {end - m} of node {node}"
+        else f"{numbering.card_name(end - m)} of node {node}"
         if end < placed
         else kind.topology.switch_name(end, m, kind.cards)
         for end in ends

@@ -617,9 +617,10 @@ def problem_with(numbering: Numbering, degraded: DegradedLink) -> str | None:
     if degraded.node is not None:
         if nodes == 1:
             return "node: there are no links between nodes where there is one; use rank or link."
-        if degraded.card is not None and degraded.card >= numbering.cards:
+        cards = numbering.cards * numbering.bond
+        if degraded.card is not None and degraded.card >= cards:
             return (
-                f"card: node {degraded.node} has cards 0 ... {numbering.cards - 1}, not "
+                f"card: node {degraded.node} has cards 0 ... {cards - 1}, not "
                 f"{degraded.card}; see inter_node.links_per_node."
             )
     if degraded.rank is not None and m == 1:
@@ -642,6 +643,7 @@ def _of_node(numbering: Numbering, node: int, card: int | None) -> Ints:
     if inter is None or node >= nodes or nodes == 1:
         return np.empty(0, dtype=np.int64)
     links = np.arange(numbering.num_links - numbering.between)
+    card = None if card is None else card // numbering.bond  # equal parts: it slows all of a bond
     if inter.topology.of_ports:
         ends = inter.topology.ends(links, nodes * cards, cards)
         mine = [_among(end, node * cards, cards, card) for end in ends]

@@ -296,7 +296,8 @@ def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int
             leaves = src[src // m != dst // m]
             used[leaves // m, nics[leaves % m]] = True
     most = int(used.sum(axis=1).max())
-    return (most, there) if most else None
+    bond = cluster.numbering.bond
+    return (bond * most, bond * there) if most else None
 
 
 # Costs and targets --------------------------------------------------------------------------------

@@ -44,8 +44,7 @@ def among_others(alone: Layout) -> Layout:
 
 def _above_ranks(cluster: Cluster, parents: Ints) -> Ints:
     """Return reducing switches between nodes, by rank instead of by network port."""
-    assert cluster.inter_node is not None
-    num_ports = cluster.num_nodes * cluster.inter_node.links_per_node
+    num_ports = cluster.num_nodes * cluster.numbering.cards
     ports = cluster.ports(np.arange(cluster.world_size))
     found = np.concatenate([parents[ports], parents[num_ports:]])
     return np.where(found < 0, -1, found - num_ports + cluster.world_size)
@@ -204,8 +203,8 @@ def wiring_of(cluster: Cluster) -> Wiring:
     peer, network = _classes(cluster)
     inter_alpha, inter_bandwidth, cards = 0.0, inf, 0
     if nodes > 1:
-        assert cluster.inter_node is not None
-        links = cluster.inter_node.links(nodes)
+        assert cluster.numbering.inter is not None
+        links = cluster.numbering.inter.links(nodes)
         cards = len(np.unique(cluster.numbering.nics))
         inter_alpha = max(link.alpha for link in links)
         inter_bandwidth = cards * min(link.bandwidth for link in links)

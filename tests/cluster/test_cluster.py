@@ -253,7 +253,7 @@ def test_every_pair_of_ranks_is_joined_and_stays_in_its_node(
     inner = used & same_node[:, None]
     assert (alpha[outside] == 10e-6).all()
     assert (alpha[inner] == 1e-6).all()
-    assert (bandwidth[outside] == 10e9).all()
+    assert (bandwidth[outside] == max(cards // per_node, 1) * 10e9).all()
     assert (bandwidth[inner] == 100e9).all()
     for start, end, links in zip(src, dst, routes, strict=True):
         assert where.link_name(int(links[0])).startswith("the link from ")
@@ -673,3 +673,65 @@ def test_nothing_is_no_device_topology_or_card():
     for wrong in ({"device": None}, {"topology": None}, {"inter_node": {**inter, "link": None}}):
         with pytest.raises(ValidationError):
             Cluster.model_validate({**whole, "inter_node": inter, **wrong})
+
+
+# More cards than devices --------------------------------------------------------------------------
+
+
+@for_each("between", ["switch", "ring", "full_mesh", "rail_optimised"])
+def test_the_cards_of_a_device_act_as_one(between):
+    """Four nodes of two devices with four cards each, and with one that is four times as wide."""
+    spread = two_level(8, 2, "switch", between, 8)
+    wide = {"alpha": "10 us", "bandwidth": "40 GB/s"}
+    joined = two_level(8, 2, "switch", between, 2, link=wide)
+    src, dst = pairs(8)
+    assert np.array_equal(spread.routes(src, dst), joined.routes(src, dst))
+    links = np.arange(spread.num_links)
+    for one, other in zip(spread.link_figures(links), joined.link_figures(links), strict=True):
+        assert np.array_equal(one, other)
+    assert "cards 4-7 of node 0" in names(spread, 1, 3)[0]
+
+
+@for_each("cards", [2, 8])
+def test_a_leaf_has_as_many_ports_and_as_much_bandwidth_up_however_cards_are_spread(cards):
+    """Two nodes of two devices on a leaf of 2 x ``cards`` ports, with half of the bandwidth up."""
+    tree = {"kind": "fat_tree", "ports_per_leaf": 2 * cards, "oversubscription": 2}
+    where = two_level(8, 2, "switch", tree, cards)
+    links = np.arange(where.num_links)
+    _, bandwidth = where.link_figures(links)
+    up = [link for link in links if "leaf switch 0 to spine" in where.link_name(link)]
+    assert bandwidth[up].sum() == 2 * cards * 10e9 / 2
+
+
+def test_a_device_that_names_its_card_uses_no_other():
+    where = two_level(4, 2, "switch", "switch", 8, nics=[0, 5])
+    _, bandwidth = where.link_figures(np.array(route(where, 1, 3)))
+    assert names(where, 1, 3)[0] == "the link from card 5 of node 0 to the inter-node switch"
+    assert (bandwidth == 10e9).all()
+
+
+def test_cards_that_cannot_be_spread_evenly_are_refused():
+    def line(cards, between="switch", inside="switch"):
+        inter = {"topology": between, "link": BETWEEN, "links_per_node": cards}
+        sizes = {"world_size": 4, "devices_per_node": 2, "topology": inside}
+        (found,) = refusal(**sizes, inter_node=inter)
+        return found
+
+    assert line(5) == (
+        "inter_node.links_per_node: 5 cards are no multiple of the 2 ranks of a node; use 4 or 6, "
+        "or write the card of each in nics."
+    )
+    lead = "inter_node.links_per_node: 8 cards are 4 for each of 2 ranks, but "
+    assert line(8, "dragonfly") == (
+        f"{lead}each card has its own port at a router; use fat_tree or rail_optimised."
+    )
+    assert line(8, {"kind": "fat_tree", "ports_per_leaf": 6}) == (
+        f"{lead}a leaf of 6 ports has cards of several devices; make ports_per_leaf a multiple "
+        "of 4."
+    )
+    places = {"kind": "nvidia_smi", "path": str(TOPO / "dgx_a100.txt"), "pcie": "pcie4-x16"}
+    assert line(8, inside=places) == (
+        f"{lead}nvidia_smi gives every card its place; leave out the cards' rows."
+    )
+    one_node = two_level(2, 2, "switch", "dragonfly", 8)
+    assert one_node.num_nodes == 1

@@ -74,6 +74,18 @@ def test_a_ring_is_as_fast_as_its_slowest_link(where, fabric, lengths):
     assert lengths(fabric=fabric) == pytest.approx(np.full(STEPS, sound), rel=1e-9)
 
 
+@for_each("cost", ["links", "nccl"])
+@for_each("card", [0, 3])
+def test_one_of_four_cards_slows_all_four_of_its_device(card, cost, lengths):
+    """Each has an equal part of the bytes, and they are done when the slowest is."""
+    nodes = {"devices_per_node": 2, "collectives": {"cost": cost}}
+    spread = nodes | {"inter_node": between("switch", bandwidth="11 GB/s", cards=8)}
+    joined = nodes | {"inter_node": between("switch", bandwidth="44 GB/s", cards=2)}
+    found = lengths({"node": 1, "card": card}, topology="switch", **spread)
+    assert found == pytest.approx(lengths({"node": 1, "card": 0}, topology="switch", **joined))
+    assert found.max() > lengths(topology="switch", **spread).max()
+
+
 @for_each("where", [{"node": 1}, {"node": 1, "card": 0}])
 def test_a_node_or_its_card_slows_the_ring_between_nodes(where, lengths):
     nodes = {"devices_per_node": 2, "inter_node": between("switch", cards=2)}

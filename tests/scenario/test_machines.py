@@ -149,6 +149,71 @@ def test_a_machine_can_be_a_file_beside_the_scenario(tmp_path):
     assert moved["cluster"]["machine"] == "../mine.yaml"
 
 
+ALL_CARDS = {"link": "efa-100g", "links_per_node": 32}
+
+
+@pytest.mark.slow
+@for_each(
+    "collectives",
+    [{"cost": {"kind": "nccl", "algorithms": ["ring", "tree", "nvls"]}}]
+    + [{"cost": "links", "all_reduce": name} for name in ("ring", "hierarchical")],
+)
+def test_32_cards_of_a_node_are_as_fast_as_the_eight_that_stand_for_them(collectives, tmp_path):
+    """Of AWS p5: a GPU sends over four cards of 100 Gbit/s, which aws-p5 has as one of 400."""
+    own = {"device": "h100-sxm5-80gb", "link": "nvlink4", "devices_per_node": 8}
+    times, used = [], []
+    for cluster in (
+        {"machine": "aws-p5"},
+        {"machine": "aws-p5", "inter_node": ALL_CARDS},
+        {"machine": None, **own, "inter_node": ALL_CARDS},
+    ):
+        run = scenario(tmp_path, None, cluster | {"world_size": 16}, collectives=collectives)
+        result = simdp.simulate(run)
+        times.append(result.metrics["comm_s"])
+        used.append(result.network["bottleneck"]["utilization"])
+    assert times == pytest.approx([times[0]] * 3, rel=1e-9)
+    assert used == pytest.approx([used[0]] * 3, rel=1e-9)
+
+
+def test_sixteen_cards_of_eight_a100_take_as_long_as_measured(tmp_path):
+    """OCI BM.GPU.B4.8, 16 cards of 100 Gbit/s RoCE: 1 GiB on two nodes took 10.89 ms.
+
+    Source: github.com/oracle-quickstart/oci-hpc-oke, nccl-tests with NCCL 2.29.3.
+    """
+    cluster = {"machine": None, "world_size": 16, "devices_per_node": 8}
+    cluster |= {"device": "a100-sxm4-40gb", "link": "nvlink3"}
+    cluster["inter_node"] = {"link": "roce-100g", "links_per_node": 16}
+    made = scenario(tmp_path, None, cluster)
+    found = made.collectives.cost.seconds("all_reduce", 2.0**30, wiring_of(made.cluster))
+    assert found == pytest.approx(10.8874e-3, rel=0.1)
+
+
+@for_each("way", ["file", "setting", "sweep"])
+def test_a_job_on_some_devices_of_a_machines_nodes_has_the_cards_of_these(way, tmp_path):
+    """DGX H100 has a card per device: two of them do not get its eight."""
+    few, machine = {"cluster.devices_per_node": 2}, {"machine": "dgx-h100", "world_size": 4}
+    if way == "file":
+        made = scenario(tmp_path, None, machine | {"devices_per_node": 2})
+    elif way == "setting":
+        made = scenario(tmp_path, few, machine)
+    else:
+        sweep = {key: [value] for key, value in few.items()}
+        ((_, made),) = scenario(tmp_path, None, machine, sweep=sweep).points()
+    wiring = wiring_of(made.cluster)
+    assert (wiring.num_nodes, wiring.cards, wiring.inter_bandwidth) == (2, 2, 2 * 50e9)
+    both = scenario(tmp_path, few | {"cluster.inter_node.links_per_node": 4}, machine)
+    assert wiring_of(both.cluster).inter_bandwidth == 4 * 50e9
+
+
+def test_devices_of_a_machine_in_a_file_keep_their_share_of_its_cards(tmp_path):
+    node = {"devices_per_node": 4, "device": "a100-sxm4-40gb", "link": "nvlink3"}
+    node["inter_node"] = {"link": "roce-100g", "links_per_node": 8}
+    write(tmp_path, "mine.yaml", cluster=node, source="ours")
+    for devices in (4, 2, 1):
+        few = {"machine": "mine.yaml", "world_size": 2 * devices, "devices_per_node": devices}
+        assert wiring_of(scenario(tmp_path, None, few).cluster).inter_bandwidth == devices * 25e9
+
+
 def test_a_cost_of_another_kind_replaces_that_of_the_machine():
     raw = {"cluster": {"machine": "dgx-1"}, "collectives": {"cost": {"kind": "links"}}}
     assert with_machine(raw, Path())["collectives"]["cost"] == {"kind": "links"}

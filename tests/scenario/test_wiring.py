@@ -34,7 +34,7 @@ def test_a_node_sends_over_the_cards_that_its_ranks_use():
     full = wiring(world_size=16, devices_per_node=8, **keys)
     assert (full.num_nodes, full.local_size, full.cards) == (2, 8, 4)
     assert (full.inter_alpha, full.inter_bandwidth) == (9e-6, 40e9)
-    assert wiring(world_size=4, devices_per_node=1, **keys).inter_bandwidth == 10e9
+    assert wiring(world_size=4, devices_per_node=1, **keys)[6:8] == (40e9, 1)
     shared = {**inter, "nics": [0] * 8}
     assert wiring(world_size=16, devices_per_node=8, link=LINK, inter_node=shared).cards == 1
     assert wiring(world_size=8, devices_per_node=8, **keys).inter_bandwidth == inf

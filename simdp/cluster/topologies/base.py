@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -93,6 +93,16 @@ class Topology(Spec):
         A route between nodes then includes links between device and card.
         """
         return 0
+
+    def bonded(self, count: int) -> Self:
+        """Return the same topology, of which an endpoint stands for ``count`` network cards.
+
+        Raises
+        ------
+        ValueError
+            If there is none, with the reason.
+        """
+        return self
 
     def parents(self, n: int, per_node: int = 1) -> Ints | None:
         """Return the parents of the reduction tree, for reductions inside the network.

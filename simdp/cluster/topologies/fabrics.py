@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -280,6 +280,14 @@ class FatTreeTopology(ClosTopology):
             return None
         return self.pods * (self.leaves or self.ports_per_leaf) * self.ports_per_leaf
 
+    def bonded(self, count: int) -> Self:
+        if self.ports_per_leaf % count:
+            raise ValueError(
+                f"a leaf of {self.ports_per_leaf} ports has cards of several devices; make "
+                f"ports_per_leaf a multiple of {count}"
+            )
+        return self.model_copy(update={"ports_per_leaf": self.ports_per_leaf // count})
+
     def clos(self, n: int, per_node: int) -> Clos:
         leaves = -(-n // self.ports_per_leaf)
         in_pod = leaves if self.levels == 2 else self.leaves or self.ports_per_leaf
@@ -379,6 +387,9 @@ class DragonflyTopology(Topology):
         if self.groups is None:
             return None
         return self.groups * self.routers_per_group * self.ports_per_router
+
+    def bonded(self, count: int) -> Self:
+        raise ValueError("each card has its own port at a router; use fat_tree or rail_optimised")
 
     # Links: ports up, ports down, from router to router of each group (a x a of them), and from
     # group to group (g x g). Vertices: ports, then routers, group by group.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
@@ -492,6 +492,11 @@ class NvidiaSmiTopology(PcieTopology):
 
     def num_cards(self, per_node: int) -> int:
         return per_node if self.parsed.cards else 0
+
+    def bonded(self, count: int) -> Self:
+        if self.parsed.cards:
+            raise ValueError("nvidia_smi gives every card its place; leave out the cards' rows")
+        return self
 
     # Links: those of NVLink, edge by edge, and then PCIe's. Vertices: devices, cards and hubs of
     # PCIe, and last the NVSwitch.

@@ -150,7 +150,16 @@ def _contradictions(tables: Sequence[_LogTable]) -> list[str]:
 def _laid_out(
     tables: Sequence[_LogTable], link: str | None, inter_link: str | None, links_per_node: int
 ) -> Measurements:
+    widest = max(table.local_size for table in tables)
     several = [t for t in tables if t.num_nodes > 1]
+    if over := several and links_per_node > widest and links_per_node % widest:
+        raise ScenarioError(
+            [
+                f"--links-per-node {links_per_node}: is no multiple of the {widest} ranks of a "
+                f"node; give {links_per_node - over} or {links_per_node - over + widest}."
+            ]
+        )
+    sizes = links_per_node, widest
     inside = [t for t in tables if t.local_size > 1]
     needless = {
         "--link": link is not None and not inside,
@@ -161,11 +170,11 @@ def _laid_out(
         where = "between nodes" if several else "within a node"
         problem = f"all files are of transfers {where}; leave it out, or give --nodes of the files."
         raise ScenarioError([f"{name}: {problem}" for name, wrong in needless.items() if wrong])
-    inter = _inter_figures(several, inter_link, links_per_node) if several else None
+    inter = _inter_figures(several, inter_link, *sizes) if several else None
     intra = _intra_figures(inside, link, inter, links_per_node) if inside else None
     points, seconds, sources = [], [], []
     for table in tables:
-        wiring = wiring_between(table.num_nodes, table.local_size, intra, inter, links_per_node)
+        wiring = wiring_between(table.num_nodes, table.local_size, intra, inter, *sizes)
         for row in table.log.rows:
             points.append(CalibrationPoint(table.collective, float(row.nbytes), wiring))
             seconds.append(row.seconds)
@@ -176,7 +185,7 @@ def _laid_out(
         tuple(sources),
         intra,
         inter,
-        max(table.local_size for table in tables),
+        widest,
         links_per_node,
     )
 
@@ -187,11 +196,13 @@ def wiring_between(
     link: LinkFigures | None,
     inter_link: LinkFigures | None,
     links_per_node: int,
+    devices_per_node: int,
 ) -> Wiring:
-    """The wiring of nodes behind switches."""
+    """The wiring of nodes behind switches; a device's network cards act as one."""
     inside = link if local_size > 1 else None
     across = inter_link if num_nodes > 1 else None
-    cards = min(links_per_node, local_size) if across else 0
+    bond = max(links_per_node // devices_per_node, 1)
+    cards = min(links_per_node // bond, local_size) if across else 0
     return Wiring(
         world_size=num_nodes * local_size,
         num_nodes=num_nodes,
@@ -199,7 +210,7 @@ def wiring_between(
         intra_alpha=inside.alpha if inside else 0.0,
         intra_bandwidth=inside.bandwidth if inside else inf,
         inter_alpha=across.alpha if across else 0.0,
-        inter_bandwidth=across.bandwidth * cards if across else inf,
+        inter_bandwidth=across.bandwidth * bond * cards if across else inf,
         cards=cards,
         peer=_carries(inside, False) if inside else "nvlink",
         network=_carries(across, True) if across else "rdma",
@@ -216,13 +227,14 @@ def _carries(figures: LinkFigures, between_nodes: bool) -> str:
 
 
 def _inter_figures(
-    tables: Sequence[_LogTable], given: str | None, links_per_node: int
+    tables: Sequence[_LogTable], given: str | None, links_per_node: int, devices_per_node: int
 ) -> LinkFigures:
     if given is not None:
         return _given("--inter-link", given, NET_ALPHA)
     each = []
     for table in tables:
-        cards = min(links_per_node, table.local_size)
+        bond = max(links_per_node // devices_per_node, 1)
+        cards = min(links_per_node, bond * table.local_size)
         plain = Wiring(
             table.world_size, table.num_nodes, table.local_size, 0, 1, 0, float(cards), cards
         )

@@ -230,6 +230,7 @@ def _following(
                 measured.link,
                 measured.inter_link,
                 measured.links_per_node,
+                measured.devices_per_node,
             )
             for times in (2, 4)
         ]

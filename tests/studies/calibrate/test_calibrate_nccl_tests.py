@@ -265,12 +265,28 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
         ),
         ({"links_per_node": 2}, "--links-per-node: all files are of transfers within a node;"),
         ({"nodes": [8], "link": "9 GB/s"}, "--link: all files are of transfers between nodes;"),
+        (
+            {"links_per_node": 6, "nodes": [2]},
+            "--links-per-node 6: is no multiple of the 4 ranks of a node; give 4 or 8.",
+        ),
         ({"link": "0 GB/s"}, "--link 0 GB/s: is out of range; give for example 25 GB/s."),
         ({"link": "1e400 GB/s"}, "--link 1e400 GB/s: is out of range; give for example 25 GB/s."),
     ],
 )
 def test_options_that_do_not_fit_are_refused(made, options, said):
     assert said in refusal([made], **options)
+
+
+def test_a_log_of_nodes_with_two_cards_per_device_counts_both(made):
+    link, inter = "nvlink3", "25 GB/s"
+    wirings = [
+        read_measurements([made], [2], link, inter if cards == 8 else "50 GB/s", cards)
+        .points[0]
+        .wiring
+        for cards in (8, 4)
+    ]
+    assert wirings[0] == wirings[1]
+    assert (wirings[0].cards, wirings[0].inter_bandwidth) == (4, 4 * 50e9)
 
 
 def test_a_log_that_no_known_algorithm_serves_is_refused():
