@@ -236,9 +236,9 @@ def distances(num_heads: int, keys: int, bias_max: float, dtype: str) -> Array:
     slopes = 2.0 ** (-bias_max / rounded * np.arange(1, rounded + 1))
     if rounded != num_heads:
         slopes = np.concatenate([slopes[1::2], slopes[::2]])[:num_heads]
-    found: Array = (slopes[:, None] * np.arange(1 - keys, 1)).astype(dtype)
-    found.setflags(write=False)
-    return found
+    bias: Array = (slopes[:, None] * np.arange(1 - keys, 1)).astype(dtype)
+    bias.setflags(write=False)
+    return bias
 
 
 # Attention in blocks ------------------------------------------------------------------------------
@@ -308,9 +308,9 @@ def attend(parts: AttentionParts, sight: Sight, out: Array) -> Array:
         ones = np.ones(scores.shape[4], dtype=scores.dtype)
         total = (scores.reshape(-1, scores.shape[4]) @ ones).reshape(top.shape)
         np.maximum(total, 1, out=total)  # at least 1 but in rows of zeros
-        found = _folded(scores) @ parts.values[block.samples, block.heads, :, block.keys]
+        weighted = _folded(scores) @ parts.values[block.samples, block.heads, :, block.keys]
         place = block.samples, block.heads, slice(None), block.queries
-        np.divide(found.reshape(*scores.shape[:4], -1), total, out=out[place])
+        np.divide(weighted.reshape(*scores.shape[:4], -1), total, out=out[place])
         sums[place] = top + np.log(total)
     return sums
 
@@ -346,9 +346,9 @@ def attend_back(
 def _cut(parts: AttentionParts, sight: Sight) -> Iterator[_Block]:
     batch, kv_heads, heads, length, _ = parts.queries.shape
     keys, everything = parts.keys.shape[3], slice(None)
-    each = kv_heads * heads * length * keys
-    if each <= SHORT_SCORES:
-        for samples in blocks(batch, each, SHORT_SCORES):
+    scores_per_sample = kv_heads * heads * length * keys
+    if scores_per_sample <= SHORT_SCORES:
+        for samples in blocks(batch, scores_per_sample, SHORT_SCORES):
             yield _Block(samples, everything, slice(0, length), slice(0, keys))
         return
     for sample, head in np.ndindex(batch, kv_heads):
@@ -369,8 +369,8 @@ def _scaled(parts: AttentionParts, block: _Block) -> Array:
     """The queries of a block over sqrt(d), contiguous."""
     queries = parts.queries[block.samples, block.heads, :, block.queries]
     scale = queries.dtype.type(1 / sqrt(queries.shape[4]))
-    found: Array = np.multiply(queries, scale, order="C")
-    return found
+    scaled: Array = np.multiply(queries, scale, order="C")
+    return scaled
 
 
 def _folded(array: Array) -> Array:
@@ -515,17 +515,17 @@ class Attention(Layer):
 
     def _heads(self, *packed: Array) -> AttentionParts:
         """Queries, keys and values as views."""
-        found: list[Array] = []
+        arrays: list[Array] = []
         for array, packs in zip(packed, self._packs(len(packed)), strict=True):
             heads, shape = sum(packs), array.shape[:2]
             if self.interleaved:
                 split = array.reshape(*shape, self.num_heads, 3, array.shape[2] // heads)
-                found += [split[:, :, :, part] for part in range(3)]
+                arrays += [split[:, :, :, part] for part in range(3)]
                 continue
             split = array.reshape(*shape, heads, array.shape[2] // heads)
             ends = np.cumsum(packs)
-            found += [split[:, :, end - n : end] for n, end in zip(packs, ends, strict=True)]
-        return AttentionParts(*(self._grouped(array) for array in found))
+            arrays += [split[:, :, end - n : end] for n, end in zip(packs, ends, strict=True)]
+        return AttentionParts(*(self._grouped(array) for array in arrays))
 
     def _grouped(self, array: Array) -> Array:
         """From shape `(batch, length, heads, d)` to that of `AttentionParts`."""
@@ -590,8 +590,8 @@ class Attention(Layer):
             for part in sample_blocks(weights):
                 kept = None if other is None else other[part]
                 self._back(parts.of(part), dparts.of(part), slopes[part], weights[part], kept)
-        found = zip([*gradients, *[None] * (self.pad_id is not None)], needs, strict=True)
-        return tuple(gradient if need else None for gradient, need in found)
+        with_need = zip([*gradients, *[None] * (self.pad_id is not None)], needs, strict=True)
+        return tuple(gradient if need else None for gradient, need in with_need)
 
     def _back(
         self,
@@ -901,16 +901,16 @@ class T5Attention(Layer):
             np.matmul(dscores.swapaxes(2, 3), queries[part], out=dkeys[part])
         if self.bias:
             self._add_bias(run, dbias)
-        found = zip([*gradients, *[None] * (self.pad_id is not None)], needs, strict=True)
-        return tuple(gradient if need else None for gradient, need in found)
+        with_need = zip([*gradients, *[None] * (self.pad_id is not None)], needs, strict=True)
+        return tuple(gradient if need else None for gradient, need in with_need)
 
     def _add_bias(self, run: Pass, dbias: Array) -> None:
         """Sum the gradients of the scores of each bucket."""
         where = self._buckets(*dbias.shape[1:]).reshape(-1)
-        found, sums = sums_by_token(where, dbias.reshape(self.num_heads, -1).T)
+        buckets_seen, sums = sums_by_token(where, dbias.reshape(self.num_heads, -1).T)
         gradient = run.room(self.bias)
         gradient.fill(0)
-        gradient[found] = sums
+        gradient[buckets_seen] = sums
         run.add_gradient(self.bias, gradient)
 
     # Costs ----------------------------------------------------------------------------------------
@@ -949,10 +949,10 @@ def buckets(queries: int, keys: int, both_ways: bool, num_buckets: int, max_dist
     they count as distance 0.
     """
     distance = np.arange(keys) - np.arange(queries)[:, None]
-    found = np.zeros((queries, keys), dtype=np.int64)
+    bucket = np.zeros((queries, keys), dtype=np.int64)
     if both_ways:
         num_buckets //= 2
-        found += (distance > 0) * num_buckets
+        bucket += (distance > 0) * num_buckets
         distance = np.abs(distance)
     else:
         distance = -np.minimum(distance, 0)
@@ -960,6 +960,6 @@ def buckets(queries: int, keys: int, both_ways: bool, num_buckets: int, max_dist
     growth = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
     share = growth / np.float32(log(max_distance / exact)) * np.float32(num_buckets - exact)
     far = np.minimum(exact + share.astype(np.int64), num_buckets - 1)
-    found += np.where(distance < exact, distance, far)
-    found.setflags(write=False)  # cached
-    return found
+    bucket += np.where(distance < exact, distance, far)
+    bucket.setflags(write=False)  # cached
+    return bucket

@@ -68,23 +68,25 @@ class ExtentsOf:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        one = {"type": "integer", "minimum": self.minimum}
-        many = {"type": "array", "items": one, "minItems": self.axes, "maxItems": self.axes}
-        return {"anyOf": [one, many, *({"const": word} for word in self.words)]}
+        integer = {"type": "integer", "minimum": self.minimum}
+        many = {"type": "array", "items": integer, "minItems": self.axes, "maxItems": self.axes}
+        return {"anyOf": [integer, many, *({"const": word} for word in self.words)]}
 
     def validate(self, value: Any) -> Any:
         """Convert to one length per axis."""
         if isinstance(value, str) and value in self.words:
             return value
-        found = tuple(value) if isinstance(value, list | tuple) else (value,) * self.axes
-        if len(found) != self.axes or any(type(n) is not int or n < self.minimum for n in found):
+        extents = tuple(value) if isinstance(value, list | tuple) else (value,) * self.axes
+        if len(extents) != self.axes or any(
+            type(n) is not int or n < self.minimum for n in extents
+        ):
             words = "".join(f", nor {word!r}" for word in self.words)
             example = [self.minimum + 1 + axis for axis in range(self.axes)]
             raise problem(
                 f"{shown(value)} is neither a whole number >= {self.minimum} "
                 f"nor {LISTS[self.axes]}, such as {example}{words}."
             )
-        return found
+        return extents
 
 
 def _shortened(value: Any) -> Any:
@@ -135,12 +137,12 @@ class Initial:
             return np.full(shape, self.size, dtype=dtype)
         if self.kind == "uniform":
             return generator.uniform(self.size, shape, dtype)
-        found = generator.normal(self.size, shape, dtype)
-        while self.within is not None and (beyond := np.abs(found) > self.within).any():
-            found = np.where(beyond, generator.normal(self.size, shape, dtype), found)
+        values = generator.normal(self.size, shape, dtype)
+        while self.within is not None and (beyond := np.abs(values) > self.within).any():
+            values = np.where(beyond, generator.normal(self.size, shape, dtype), values)
         if self.zero_row is not None:
-            found[self.zero_row] = 0
-        return found
+            values[self.zero_row] = 0
+        return values
 
     def skip_as_torch(self, generator: TorchGenerator, shape: tuple[int, ...], dtype: str) -> None:
         """Advance a generator as `draw_as_torch` does, without making the numbers."""
@@ -154,14 +156,14 @@ class Initial:
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Draw float64 values from a NumPy stream, which torch has no counterpart of."""
         if self.kind == "constant":
-            found = np.full(shape, self.size)
+            values = np.full(shape, self.size)
         elif self.kind == "normal":
-            found = self.size * random.standard_normal(shape)
+            values = self.size * random.standard_normal(shape)
         else:
-            found = random.uniform(-self.size, self.size, shape)
+            values = random.uniform(-self.size, self.size, shape)
         if self.zero_row is not None:
-            found[self.zero_row] = 0
-        return found
+            values[self.zero_row] = 0
+        return values
 
 
 def uniform(bound: float) -> Initial:
@@ -520,8 +522,8 @@ def _alone(exchange: Exchange[T], answer: Callable[[Array], Array]) -> T:
     try:
         exchange.send(answer(own))
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        result: T = stop.value
+        return result
     raise AssertionError("an exchange yields once")
 
 
@@ -740,16 +742,16 @@ def block_names(parameters: Sequence[str]) -> list[str]:
     A block's name ends with the first part that is a number (``encoder.layers.0``, ``layer1.0``),
     or is the first of several parts (``Mixed_5b``), unless that contains other blocks.
     """
-    found: dict[str, None] = {}
+    prefixes: dict[str, None] = {}
     for name in parameters:
         parts = name.split(".")[:-1]  # the last one is the tensor's own
         number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
         if number is not None:
-            found[".".join(parts[: number + 1])] = None
+            prefixes[".".join(parts[: number + 1])] = None
         elif len(parts) > 1:
-            found[parts[0]] = None
-    holding = {name[:dot] for name in found for dot, sign in enumerate(name) if sign == "."}
-    return [name for name in found if name not in holding]
+            prefixes[parts[0]] = None
+    holding = {name[:dot] for name in prefixes for dot, sign in enumerate(name) if sign == "."}
+    return [name for name in prefixes if name not in holding]
 
 
 def grouped(
@@ -770,12 +772,12 @@ def grouped(
     homes, users = list[str](), dict[str, set[str]]()
     for layer in calls:
         learned = [parameter.name for parameter in layer.parameters()]
-        found = home(layer.name)
-        if not found and not learned and homes:
-            found = homes[-1]
-        homes.append(found)
+        unit = home(layer.name)
+        if not unit and not learned and homes:
+            unit = homes[-1]
+        homes.append(unit)
         for name in learned:
-            users.setdefault(name, set()).add(found)
+            users.setdefault(name, set()).add(unit)
     numbers: dict[str, list[int]] = {}
     for number, of_call in enumerate(homes):
         numbers.setdefault(of_call, []).append(number)
@@ -801,16 +803,16 @@ def within(calls: Sequence[Layer], units: Sequence[str]) -> list[frozenset[str]]
     belongs to the units of the call before it, except a unit that is a single layer.
     """
     known = {name: unit for unit in units for name in unit.split(", ")}
-    found, before = list[frozenset[str]](), frozenset[str]()
+    blocks, before = list[frozenset[str]](), frozenset[str]()
     for layer in calls:
         parts = layer.name.split(".") if layer.name else []
         names = [".".join(parts[: end + 1]) for end in range(len(parts))]
         here = frozenset(known[name] for name in names if name in known)
         if not (layer.name or layer.parameters()):
             here = before
-        found.append(here)
+        blocks.append(here)
         before = here - {known[layer.name]} if layer.name in known else here
-    return found
+    return blocks
 
 
 # Graph --------------------------------------------------------------------------------------------
@@ -860,10 +862,10 @@ class ModelGraph:
     @property
     def family(self) -> Family:
         """Kind of the model by its called layers; ``unknown`` if one only has a time or a size."""
-        found = {call.layer.family for call in self.calls}
-        if "unknown" in found:
+        families = {call.layer.family for call in self.calls}
+        if "unknown" in families:
             return "unknown"
-        return next((one for one in get_args(Family) if one in found), "unknown")
+        return next((family for family in get_args(Family) if family in families), "unknown")
 
     @cached_property
     def num_modules(self) -> int:
@@ -884,9 +886,9 @@ class ModelGraph:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Trainable tensors in torch's order of registration, shared ones once."""
-        found = {p.name: p for layer in reversed(self.registered) for p in layer.parameters()}
+        by_name = {p.name: p for layer in reversed(self.registered) for p in layer.parameters()}
         names = dict.fromkeys(p.name for layer in self.registered for p in layer.parameters())
-        return tuple(found[name] for name in names)
+        return tuple(by_name[name] for name in names)
 
     @cached_property
     def num_parameters(self) -> int:
@@ -929,12 +931,12 @@ class ModelGraph:
     def needs(self) -> tuple[tuple[bool, ...], ...]:
         """For each call and input, whether a gradient is needed (trainable weights before it)."""
         learned = [False] * len(self.inputs)
-        found = []
+        needs_of_calls = []
         for call in self.calls:
             needs = tuple(learned[value] for value in call.inputs)
-            found.append(needs)
+            needs_of_calls.append(needs)
             learned.append(any(needs) or bool(self._learned(call.layer)))
-        return tuple(found)
+        return tuple(needs_of_calls)
 
     def _learned(self, layer: Layer) -> list[str]:
         names = [parameter.name for parameter in layer.parameters()]
@@ -958,7 +960,9 @@ class ModelGraph:
         """For each call, the first call with an equal layer, apart from its name."""
         first: dict[tuple[type[Layer], str], int] = {}
         layers = [call.layer.model_copy(update={"name": ""}) for call in self.calls]
-        return tuple(first.setdefault((type(one), repr(one)), n) for n, one in enumerate(layers))
+        return tuple(
+            first.setdefault((type(layer), repr(layer)), n) for n, layer in enumerate(layers)
+        )
 
     @cached_property
     def is_synchronised(self) -> bool:
@@ -988,15 +992,15 @@ class ModelGraph:
         """Shape of every value, per sample; a ShapeError names the layer that does not fit."""
         if tuple(inputs) in self._known_shapes:
             return list(self._known_shapes[tuple(inputs)])
-        found = list(inputs)
+        shapes = list(inputs)
         for call in self.calls:
-            given = [found[value] for value in call.inputs]
+            given = [shapes[value] for value in call.inputs]
             try:
-                found.append(call.layer.output_shape(*given))
+                shapes.append(call.layer.output_shape(*given))
             except ShapeError as error:
                 raise ShapeError(f"{call.layer.name or call.layer.kind}: {error}") from None
-        self._known_shapes[tuple(inputs)] = found
-        return list(found)
+        self._known_shapes[tuple(inputs)] = shapes
+        return list(shapes)
 
     @cached_property
     def _known_shapes(self) -> dict[tuple[Shape, ...], list[Shape]]:

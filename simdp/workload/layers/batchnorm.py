@@ -135,12 +135,12 @@ class BatchNormSettings(Layer):
     def evaluated(self) -> Layer:
         return EvaluatedBatchNorm(**self.model_dump(exclude={"kind"}))
 
-    def track(self, run: Pass, found: BatchStatistics) -> None:
+    def track(self, run: Pass, statistics: BatchStatistics) -> None:
         """Update the running statistics with a batch's; the variance is the unbiased one.
 
         Raises ScenarioError if there is one value per channel, which has no variance.
         """
-        if found.num_values == 1:
+        if statistics.num_values == 1:
             raise ScenarioError(
                 [
                     f"{self.name or self.kind}: normalises over one value per channel, which "
@@ -148,13 +148,13 @@ class BatchNormSettings(Layer):
                     "is so small."
                 ]
             )
-        if not self.track_running_stats or not found.num_values:
+        if not self.track_running_stats or not statistics.num_values:
             return
         mean, variance, batches = (run.buffers[buffer.name] for buffer in self.buffers())
         batches += 1
         share = 1.0 / float(batches) if self.momentum is None else self.momentum
-        unbiased = found.variance * (found.num_values / (found.num_values - 1))
-        mean += share * (found.mean - mean)
+        unbiased = statistics.variance * (statistics.num_values / (statistics.num_values - 1))
+        mean += share * (statistics.mean - mean)
         variance += share * (unbiased - variance)
 
     def normalise(self, run: Pass, centred: Array, variance: Array) -> tuple[Array, Normalised]:
@@ -211,9 +211,9 @@ class BatchNorm(BatchNormSettings):
     """Base of batch norms over the rank's own micro-batch."""
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        found, centred = moments(inputs[0])
-        self.track(run, found)
-        return self.normalise(run, centred, found.variance)
+        statistics, centred = moments(inputs[0])
+        self.track(run, statistics)
+        return self.normalise(run, centred, statistics.variance)
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
@@ -236,8 +236,8 @@ class EvaluatedBatchNorm(BatchNormSettings):
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         if not self.track_running_stats:
-            found, centred = moments(inputs[0])
-            return self.normalise(run, centred, found.variance)
+            statistics, centred = moments(inputs[0])
+            return self.normalise(run, centred, statistics.variance)
         mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
         last = channels_last(inputs[0])
         return self.normalise(run, last - mean.astype(last.dtype), variance)
@@ -334,16 +334,16 @@ class InstanceNorm(ChannelGroups):
             raise ShapeError(f"normalises over one pixel, which gives 0: gets {inputs[0]}")
         return inputs[0]
 
-    def track(self, run: Pass, found: NormalizedRows) -> None:
+    def track(self, run: Pass, normalized: NormalizedRows) -> None:
         """Move the statistics towards the mean over samples; torch counts no batches here."""
-        if not self.track_running_stats or not self.momentum or not len(found.mean):
+        if not self.track_running_stats or not self.momentum or not len(normalized.mean):
             return
         mean, variance, _ = (run.buffers[buffer.name] for buffer in self.buffers())
-        length = found.hat.shape[1]
-        unbiased = found.variance * (length / (length - 1))
-        each = (-1, self.num_features)
-        mean += self.momentum * (found.mean.reshape(each).mean(axis=0) - mean)
-        variance += self.momentum * (unbiased.reshape(each).mean(axis=0) - variance)
+        length = normalized.hat.shape[1]
+        unbiased = normalized.variance * (length / (length - 1))
+        per_feature = (-1, self.num_features)
+        mean += self.momentum * (normalized.mean.reshape(per_feature).mean(axis=0) - mean)
+        variance += self.momentum * (unbiased.reshape(per_feature).mean(axis=0) - variance)
 
     def evaluated(self) -> Layer:
         if not self.track_running_stats:
@@ -367,8 +367,10 @@ class EvaluatedInstanceNorm(InstanceNorm):
         if self.affine:
             weight, bias = (run.parameters[p.name] for p in self.parameters())
             scale, shift = scale * weight, shift * weight + bias
-        each = (-1, *[1] * (x.ndim - 2))
-        y: Array = x * scale.astype(x.dtype).reshape(each) + shift.astype(x.dtype).reshape(each)
+        per_feature = (-1, *[1] * (x.ndim - 2))
+        y: Array = x * scale.astype(x.dtype).reshape(per_feature) + shift.astype(x.dtype).reshape(
+            per_feature
+        )
         return y, None
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -462,14 +464,14 @@ class SyncBatchNorm(BatchNormSettings, Synchronised):
         own, centred = moments(x)
         part = np.concatenate([own.mean, own.variance, [own.num_values]])
         rows = yield part.astype(x.dtype)
-        found = _joined(rows.astype(np.float64), self.num_features)
-        self.track(run, found)
+        statistics = _joined(rows.astype(np.float64), self.num_features)
+        self.track(run, statistics)
         values = rows_of(centred)
-        shifts = repeated(own.mean - found.mean, values)
+        shifts = repeated(own.mean - statistics.mean, values)
         for block in blocks(*values.shape):
             values[block] += shifts
-        y, saved = self.normalise(run, centred, found.variance)
-        return y, (saved, found.num_values)
+        y, saved = self.normalise(run, centred, statistics.variance)
+        return y, (saved, statistics.num_values)
 
     def exchanged_backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]

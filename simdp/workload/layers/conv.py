@@ -92,15 +92,15 @@ class ConvWindow:
         ShapeError if it is 0.
         """
         _, *lengths = image_shape(shape, len(self.kernel))
-        found = tuple(self._count(axis, length) for axis, length in enumerate(lengths))
-        if min(found) < 1:
+        extents = tuple(self._count(axis, length) for axis, length in enumerate(lengths))
+        if min(extents) < 1:
             reach = " x ".join(map(str, self.reach))
             raise ShapeError(
                 f"has windows of {reach} pixels, but gets images of "
                 f"shape {shape}, which are smaller, even with the padding; make them larger, or "
                 "kernel_size smaller"
             )
-        return found
+        return extents
 
     def _count(self, axis: int, length: int) -> int:
         room = length + self.before[axis] + self.after[axis] - self.reach[axis]
@@ -112,8 +112,8 @@ class ConvWindow:
 
     def span(self, count: Extents) -> Extents:
         """Pixels that this many windows cover, including the padding."""
-        each = zip(count, self.stride, self.reach, strict=True)
-        return tuple((n - 1) * s + r for n, s, r in each)
+        axes = zip(count, self.stride, self.reach, strict=True)
+        return tuple((n - 1) * s + r for n, s, r in axes)
 
     def place(self, frame: Array, images: Array) -> None:
         """Copy channels-last images into a frame of size `span`; the padding is not written."""
@@ -178,11 +178,11 @@ def neighbourhoods(
         return
     images = min(max(pixels // per_image, 1), max(num_images, 1))
     cut = _cut(count, pixels)
-    each = prod(count[cut + 1 :])
-    lines = min(max(pixels // each, 1), count[cut])
+    pixels_per_line = prod(count[cut + 1 :])
+    lines = min(max(pixels // pixels_per_line, 1), count[cut])
     frame = np.zeros((images, *window.span(count), channels), dtype=x.dtype)
     seen = window.taps(frame, count, groups)
-    room = np.empty((groups, images * lines * each, depth // groups), dtype=x.dtype)
+    room = np.empty((groups, images * lines * pixels_per_line, depth // groups), dtype=x.dtype)
     end = 0
     for first in range(0, num_images, images):
         part = x[first : first + images]
@@ -451,10 +451,10 @@ class Convolution(AnyConvolution):
         parts, bundle = self.groups // self._bundle, self._bundle
         if bundle == 1:
             return weight.reshape(parts, out // parts, share, *kernel)
-        each = out // self.groups
-        dense = np.zeros((parts, bundle, each, bundle, share, *kernel), dtype=weight.dtype)
-        _diagonal(dense)[...] = weight.reshape(parts, bundle, each, share, *kernel)
-        return dense.reshape(parts, bundle * each, bundle * share, *kernel)
+        out_per_group = out // self.groups
+        dense = np.zeros((parts, bundle, out_per_group, bundle, share, *kernel), dtype=weight.dtype)
+        _diagonal(dense)[...] = weight.reshape(parts, bundle, out_per_group, share, *kernel)
+        return dense.reshape(parts, bundle * out_per_group, bundle * share, *kernel)
 
     def _add(self, run: Pass, gradient: Array) -> None:
         """Add a gradient of the grouped weight in the weight's shape."""
@@ -509,8 +509,8 @@ class TransposedConvolution(AnyConvolution):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         check_groups(self.groups, self.in_channels, self.out_channels)
-        each = zip(self.output_padding, self.stride, self.dilation, strict=True)
-        if any(more >= max(stride, dilation) for more, stride, dilation in each):
+        axes = zip(self.output_padding, self.stride, self.dilation, strict=True)
+        if any(more >= max(stride, dilation) for more, stride, dilation in axes):
             raise problem(
                 f"output_padding: {list(self.output_padding)} is not less than the stride, "
                 f"{list(self.stride)}, or the dilation, {list(self.dilation)}; write less."
@@ -529,14 +529,14 @@ class TransposedConvolution(AnyConvolution):
         """``(length - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1``."""
         check_channels(inputs[0], self.in_channels, len(self.kernel_size))
         span = self.window.span(inputs[0][1:])
-        each = zip(span, self.padding, self.output_padding, strict=True)
-        found = tuple(n - 2 * less + more for n, less, more in each)
-        if min(found) < 1:
+        axes = zip(span, self.padding, self.output_padding, strict=True)
+        extents = tuple(n - 2 * less + more for n, less, more in axes)
+        if min(extents) < 1:
             raise ShapeError(
                 f"has no output for samples of shape {inputs[0]}: the padding cuts off all "
                 "of it; reduce the padding"
             )
-        return (self.out_channels, *found)
+        return (self.out_channels, *extents)
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         x = channels_last(inputs[0])

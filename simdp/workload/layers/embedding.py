@@ -222,12 +222,12 @@ def waves(length: int, d_model: int, dtype: str) -> Array:
     """Encoding of the first positions, shape `(length, d_model)`, computed in float64."""
     step = np.exp(np.arange(0, d_model, 2) * (-log(10000.0) / d_model))
     angle = np.arange(length)[:, None] * step
-    found = np.empty((length, d_model))
-    found[:, 0::2] = np.sin(angle)
-    found[:, 1::2] = np.cos(angle[:, : d_model // 2])
-    found = found.astype(dtype)
-    found.setflags(write=False)  # cached
-    return found
+    encoding = np.empty((length, d_model))
+    encoding[:, 0::2] = np.sin(angle)
+    encoding[:, 1::2] = np.cos(angle[:, : d_model // 2])
+    encoding = encoding.astype(dtype)
+    encoding.setflags(write=False)  # cached
+    return encoding
 
 
 class TokenTypeEmbedding(EmbeddingTable):

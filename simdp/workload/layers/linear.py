@@ -130,8 +130,8 @@ def affine_backward_cost(
     """``db = sum of dy``, ``dW = dy^T x`` and ``dx = dy W``."""
     rows = float(prod(shape[:-1]))
     product = affine_cost(shape, fan_in, fan_out, False, itemsize)
-    found = [Kernel(rows * fan_out, rows * fan_out * itemsize, fan_out * itemsize)] * bias
-    return [*found, product] + [product] * need_input_grad
+    kernels = [Kernel(rows * fan_out, rows * fan_out * itemsize, fan_out * itemsize)] * bias
+    return [*kernels, product] + [product] * need_input_grad
 
 
 class Projection(Layer):

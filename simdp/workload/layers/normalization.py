@@ -82,8 +82,8 @@ class LayerNorm(RowNorm):
 
     def _tensors(self, run: Pass) -> tuple[Array | None, Array | None]:
         """Weight and bias, or None."""
-        found = [run.parameters[parameter.name].reshape(-1) for parameter in self.parameters()]
-        weight, bias = (*found, None, None)[:2]
+        tensors = [run.parameters[parameter.name].reshape(-1) for parameter in self.parameters()]
+        weight, bias = (*tensors, None, None)[:2]
         return weight, bias
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
@@ -315,7 +315,7 @@ def normalised(x: Array, eps: float) -> NormalizedRows:
     return NormalizedRows(hat, inverse, mean, variance)
 
 
-def gradient(found: NormalizedRows, slope: Array) -> Array:
+def gradient(normalized: NormalizedRows, slope: Array) -> Array:
     """Gradient of the rows: ``inverse (slope - mean(slope) - hat mean(slope hat))``.
 
     ``slope`` is the gradient of the normalised values, shape `(rows, length)`; it is overwritten by
@@ -323,11 +323,11 @@ def gradient(found: NormalizedRows, slope: Array) -> Array:
     """
     length = slope.shape[1]
     for rows in blocks(len(slope), length):
-        here, hat = slope[rows], found.hat[rows]
+        here, hat = slope[rows], normalized.hat[rows]
         projected = np.vecdot(here, hat)[:, None] / length
         here -= here.mean(axis=1, keepdims=True)
         here -= hat * projected
-        here *= found.inverse[rows]
+        here *= normalized.inverse[rows]
     return slope
 
 
@@ -361,21 +361,21 @@ class ChannelGroups(Norm):
         bias = Parameter(f"{self.name}.bias", shape, constant(0.0))
         return [weight, bias] * self.affine
 
-    def track(self, run: Pass, found: NormalizedRows) -> None:
+    def track(self, run: Pass, normalized: NormalizedRows) -> None:
         """Update running statistics; by default there are none."""
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         x = np.ascontiguousarray(inputs[0])
-        found = normalised(x.reshape(len(x) * self.groups, -1), self.eps)
-        self.track(run, found)
-        y = found.hat.reshape(len(x), self.channels, -1)
+        normalized = normalised(x.reshape(len(x) * self.groups, -1), self.eps)
+        self.track(run, normalized)
+        y = normalized.hat.reshape(len(x), self.channels, -1)
         if self.affine:
             weight, bias = (run.parameters[p.name][:, None] for p in self.parameters())
             y = y * weight
             y += bias
         else:
             y = y.copy()
-        return y.reshape(x.shape), found
+        return y.reshape(x.shape), normalized
 
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]

@@ -214,12 +214,12 @@ class TimedLayer(WithoutNumbers):
         return [Parameter(self.name, (self.num_elements,), constant(0.0))]
 
     def buffers(self) -> list[Buffer]:
-        found = []
+        buffers = []
         if self.num_buffers:
-            found.append(Buffer(f"{self.name}.buffers", (self.num_buffers,), 0.0))
+            buffers.append(Buffer(f"{self.name}.buffers", (self.num_buffers,), 0.0))
         if self.num_counters:
-            found.append(Buffer(f"{self.name}.counters", (self.num_counters,), 0, integer=True))
-        return found
+            buffers.append(Buffer(f"{self.name}.counters", (self.num_counters,), 0, integer=True))
+        return buffers
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return ()

@@ -496,7 +496,7 @@ class RoIAlign(Layer):
     def backward(
         self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
     ) -> tuple[Array | None, ...]:
-        slopes, found = self._tall(dy, saved[0][0]), list[Array | None]()
+        slopes, gradients = self._tall(dy, saved[0][0]), list[Array | None]()
         for shape, need, (chosen, rows, columns) in zip(
             saved, needs, self._regions(saved), strict=True
         ):
@@ -504,14 +504,14 @@ class RoIAlign(Layer):
             if dx is not None:
                 places: Any = (..., rows, columns)
                 np.add.at(dx, places, slopes[:, chosen].swapaxes(1, 2))
-            found.append(dx)
-        return tuple(found)
+            gradients.append(dx)
+        return tuple(gradients)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         """One kernel per map, with eight operations per sampled point."""
         out = prod(self.output_shape(*inputs)) / len(inputs)
-        each = Kernel(out * SAMPLES * 8, out * (SAMPLES + 1) * itemsize)
-        return [each] * len(inputs)
+        per_input = Kernel(out * SAMPLES * 8, out * (SAMPLES + 1) * itemsize)
+        return [per_input] * len(inputs)
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
@@ -611,8 +611,8 @@ def _line(old: int, scale: int, align_corners: bool, dtype: np.dtype[Any]) -> Ar
     else:
         place = np.maximum((new + 0.5) / scale - 0.5, 0.0)
     below = place.astype(np.int64)
-    found = np.zeros((len(new), old), dtype=dtype)
+    weights = np.zeros((len(new), old), dtype=dtype)
     share = place - below
-    found[new, below] = 1 - share
-    found[new, np.minimum(below + 1, old - 1)] += share.astype(dtype)
-    return found
+    weights[new, below] = 1 - share
+    weights[new, np.minimum(below + 1, old - 1)] += share.astype(dtype)
+    return weights

@@ -217,14 +217,14 @@ def walk_back(
         # A projected state acts only through hidden.
         slope = (through if projected is not None else slope[0] + through, *slope[1:])
     flat, inner = given.reshape(-1, shape[2]), hidden.reshape(-1, shape[2])
-    found = Weights(
+    gradients = Weights(
         flat.T @ x.reshape(-1, x.shape[2]),
         inner.T @ before.reshape(-1, dy.shape[2]),
         None if weights.bias_ih is None else flat.sum(axis=0),
         None if weights.bias_hh is None else inner.sum(axis=0),
         projected,
     )
-    return given @ weights.ih, found, slope
+    return given @ weights.ih, gradients, slope
 
 
 class Below(NamedTuple):
@@ -300,12 +300,12 @@ class Recurrent(Layer):
     def _parts(self) -> dict[str, str]:
         """Field of `Weights` by name of parameter without layer number."""
         parts = ["ih", "hh"]
-        found = {part: f"weight_{part}" for part in parts}
+        parts_by_name = {part: f"weight_{part}" for part in parts}
         if self.bias:
-            found |= {f"bias_{part}": f"bias_{part}" for part in parts}
+            parts_by_name |= {f"bias_{part}": f"bias_{part}" for part in parts}
         if self.state_size != self.hidden_size:
-            found["hr"] = "weight_hr"
-        return {name: part for part, name in found.items()}
+            parts_by_name["hr"] = "weight_hr"
+        return {name: part for part, name in parts_by_name.items()}
 
     def _fan_in(self, number: int) -> int:
         return self.width if number else self.input_size
@@ -313,7 +313,7 @@ class Recurrent(Layer):
     def parameters(self) -> list[Parameter]:
         rows = self.cell.gates * self.hidden_size
         start = uniform(1.0 / sqrt(self.hidden_size))
-        found = []
+        parameters = []
         for number in range(self.num_layers):
             shapes: dict[str, Shape] = {
                 "ih": (rows, self._fan_in(number)),
@@ -323,11 +323,11 @@ class Recurrent(Layer):
                 "hr": (self.state_size, self.hidden_size),
             }
             for suffix in self._suffixes(number):
-                found += [
+                parameters += [
                     Parameter(f"{self.name}.{name}_{suffix}", shapes[part], start)
                     for name, part in self._parts().items()
                 ]
-        return found
+        return parameters
 
     def output_shape(self, *inputs: Shape) -> Shape:
         length, features = sequence_shape(inputs[0])
@@ -380,10 +380,10 @@ class Recurrent(Layer):
                 self._directions(run, number), saved[number].walked, parts, strict=True
             )
             for (suffix, weights), walked, part in directions:
-                dx, found, _ = walk_back(cell, walked, weights, part, zeros)
+                dx, gradients, _ = walk_back(cell, walked, weights, part, zeros)
                 slope += dx
                 for name, part_of in self._parts().items():
-                    gradient = getattr(found, part_of)
+                    gradient = getattr(gradients, part_of)
                     run.add_gradient(f"{self.name}.{name}_{suffix}", gradient)
             if saved[number].mask is not None:
                 slope = masked(slope, saved[number].mask, self.dropout)
@@ -415,35 +415,35 @@ class Recurrent(Layer):
         return [dropout_cost(float(length * self.width), itemsize)] * bool(self.dropout)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        length, found = inputs[0][0], []
+        length, kernels = inputs[0][0], []
         for number in range(self.num_layers):
             given, step = self._products(number, length, itemsize)
-            found += self._dropped(length, itemsize) * bool(number)
-            found += [given, *[step] * length] * (1 + self.bidirectional)
-        return found
+            kernels += self._dropped(length, itemsize) * bool(number)
+            kernels += [given, *[step] * length] * (1 + self.bidirectional)
+        return kernels
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
         """Each step's state; then, for all steps at once, the input and both weights."""
-        length, found = inputs[0][0], []
+        length, kernels = inputs[0][0], []
         for number in reversed(range(self.num_layers)):
             given, step = self._products(number, length, itemsize)
             inner = Kernel(length * step.flops, length * step.nbytes, step.fixed)
             below = bool(number) or needs[0]
-            each = [*[step] * length, *[given] * below, given, inner]
-            found += each * (1 + self.bidirectional)
-            found += self._dropped(length, itemsize) * bool(number)
-        return found
+            per_direction = [*[step] * length, *[given] * below, given, inner]
+            kernels += per_direction * (1 + self.bidirectional)
+            kernels += self._dropped(length, itemsize) * bool(number)
+        return kernels
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         """Gates and states of all steps, outputs of the lower layers, masks of dropout."""
         length, hidden = inputs[0][0], self.hidden_size
         kept = self.cell.gates + self.cell.states - 1 + (self.state_size != hidden)
-        each = kept * hidden * (1 + self.bidirectional)
+        per_layer = kept * hidden * (1 + self.bidirectional)
         below = self.width * (self.num_layers - 1)
         mask = float(length * below * bool(self.dropout))
-        values = float(length * (each * self.num_layers + below))
+        values = float(length * (per_layer * self.num_layers + below))
         return Kept(inputs=(0,), output=True, nbytes=values * itemsize + mask)
 
     def evaluated(self) -> Layer:

@@ -142,8 +142,8 @@ class RopeParameters(RopeScaling):
         low, high = self.low_freq_factor or 0.0, self.high_freq_factor or 1.0
         share = (self._old_length * speeds / (2 * pi) - low) / (high - low)
         share = np.clip(share, 0, 1)
-        found: Floats = (1 - share) * speeds / self._factor + share * speeds
-        return found
+        frequencies: Floats = (1 - share) * speeds / self._factor + share * speeds
+        return frequencies
 
     def _yarn(self, speeds: Floats, columns: int) -> Floats:
         def column(turns: float) -> float:
@@ -158,8 +158,8 @@ class RopeParameters(RopeScaling):
         if low == high:
             high += 0.001  # as transformers: no division by zero
         ramp = np.clip((np.arange(columns // 2) - low) / (high - low), 0, 1)
-        found: Floats = speeds / self._factor * ramp + speeds * (1 - ramp)
-        return found
+        frequencies: Floats = speeds / self._factor * ramp + speeds * (1 - ramp)
+        return frequencies
 
     def _attention_factor(self) -> float:
         def scale(by: float) -> float:
@@ -272,7 +272,7 @@ class Rotary(Layer):
         """Both products, negation, each half written into zeros, and the sums."""
         size, joined = self._turning(inputs)
         half = [Kernel(0.0, size * itemsize), Kernel(0.0, size * itemsize)]
-        found = [
+        kernels = [
             Kernel(size, 2 * size * itemsize),
             Kernel(size, 2 * size * itemsize),
             Kernel(size / 2, size * itemsize),
@@ -282,7 +282,7 @@ class Rotary(Layer):
             Kernel(size, 3 * size * itemsize),
             *[Kernel(0.0, 2 * joined * itemsize)] * bool(joined),
         ]
-        return found if needs[0] else []
+        return kernels if needs[0] else []
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         return Kept()  # cosines and sines exist once, for all layers
@@ -294,6 +294,6 @@ def waves(rope: RopeParameters, columns: int, length: int, dtype: str) -> tuple[
     speeds, factor = rope.speeds(columns)
     angle = np.arange(length)[:, None, None] * speeds
     cos, sin = ((factor * wave(angle)).astype(dtype) for wave in (np.cos, np.sin))
-    for found in (cos, sin):
-        found.setflags(write=False)  # cached
+    for table in (cos, sin):
+        table.setflags(write=False)  # cached
     return cos, sin

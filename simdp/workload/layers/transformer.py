@@ -130,13 +130,13 @@ def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
 
     The last number in a parameter's name is the layer's.
     """
-    found = []
+    parameters = []
     for parameter in draws:
         stack = re.match(r"(.*\.layers\.|layers\.)(\d+)(\..*)", parameter.name)
         if stack and int(stack[2]):
             parameter = parameter._replace(initial=copy_of(f"{stack[1]}0{stack[3]}"))
-        found.append(parameter)
-    return found
+        parameters.append(parameter)
+    return parameters
 
 
 class TransformerEncoderLayer(TransformerLayer, EncoderLayer):

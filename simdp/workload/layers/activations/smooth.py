@@ -179,8 +179,12 @@ class QuickGELU(Activation):
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         size = float(prod(inputs[0]))
-        one = Kernel(size, 2 * size * itemsize)
-        return [one, one._replace(flops=4 * size), one._replace(nbytes=3 * size * itemsize)]
+        scaled = Kernel(size, 2 * size * itemsize)
+        return [
+            scaled,
+            scaled._replace(flops=4 * size),
+            scaled._replace(nbytes=3 * size * itemsize),
+        ]
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
