@@ -133,7 +133,7 @@ class Future:
 
 def issue(
     at: Member,
-    asked: CallSignature,
+    signature: CallSignature,
     given: CallArguments,
     async_op: bool,
     collective: str,
@@ -147,7 +147,7 @@ def issue(
     value of its future, by default the outputs, or without any the inputs.
     """
     runtime, rank = at.process.runtime, at.process.rank
-    handle = at.group.issue(rank, runtime.clock[rank], asked, given, collective, op, root)
+    handle = at.group.issue(rank, runtime.clock[rank], signature, given, collective, op, root)
     if async_op:
         return Work(at.process, handle, tensors or given.outputs or given.inputs)
     runtime.wait(handle)
@@ -171,9 +171,9 @@ def broadcast(
         return None
     root = at.root(src, group_src, call, "src")
     whole(tensor, call, "tensor")
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
     given = CallArguments((tensor,), ()) if root.mine else CallArguments((), (tensor,))
-    return issue(at, asked, given, async_op, call, root=root.place)
+    return issue(at, signature, given, async_op, call, root=root.place)
 
 
 def scatter(
@@ -192,8 +192,8 @@ def scatter(
     root = at.root(src, group_src, call, "src", 0)
     whole(tensor, call, "tensor")
     pieces = _only_at(root, at, scatter_list, call, "scatter_list", tensor, read_only=True)
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
-    return issue(at, asked, CallArguments(pieces, (tensor,)), async_op, call, root=root.place)
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
+    return issue(at, signature, CallArguments(pieces, (tensor,)), async_op, call, root=root.place)
 
 
 def gather(
@@ -212,8 +212,8 @@ def gather(
     root = at.root(dst, group_dst, call, "dst", 0)
     whole(tensor, call, "tensor", read_only=True)
     pieces = _only_at(root, at, gather_list, call, "gather_list", tensor)
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
-    return issue(at, asked, CallArguments((tensor,), pieces), async_op, call, root=root.place)
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, root.shown)
+    return issue(at, signature, CallArguments((tensor,), pieces), async_op, call, root=root.place)
 
 
 def _only_at(
@@ -245,8 +245,8 @@ def all_gather(
         return None
     whole(tensor, call, "tensor", read_only=True)
     outputs = checked(tensor_list, len(at.group.ranks), tensor, call, "tensor_list")
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape)
-    return issue(at, asked, CallArguments((tensor,), outputs), async_op, "all_gather")
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape)
+    return issue(at, signature, CallArguments((tensor,), outputs), async_op, "all_gather")
 
 
 def all_gather_into_tensor(
@@ -261,10 +261,10 @@ def all_gather_into_tensor(
     whole(output_tensor, call, "output_tensor")
     n = len(at.group.ranks)
     like(output_tensor, input_tensor.dtype, n * input_tensor.size, call, "output_tensor")
-    asked = CallSignature(call, named(input_tensor.dtype), input_tensor.shape)
+    signature = CallSignature(call, named(input_tensor.dtype), input_tensor.shape)
     outputs = list(output_tensor.reshape(n, -1)) if output_tensor.flags.c_contiguous else None
     given = CallArguments((input_tensor,), outputs or (output_tensor,))
-    return issue(at, asked, given, async_op, "all_gather", tensors=(output_tensor,))
+    return issue(at, signature, given, async_op, "all_gather", tensors=(output_tensor,))
 
 
 def all_to_all(
@@ -281,10 +281,10 @@ def all_to_all(
     n = len(at.group.ranks)
     inputs = checked(input_tensor_list, n, None, call, "input_tensor_list", True)
     outputs = checked(output_tensor_list, n, None, call, "output_tensor_list")
-    for each in (*inputs, *outputs):
-        like(each, inputs[0].dtype, each.size, call, "every tensor")
-    asked = CallSignature(call, named(inputs[0].dtype), (n,))
-    return issue(at, asked, CallArguments(inputs, outputs), async_op, "all_to_all")
+    for array in (*inputs, *outputs):
+        like(array, inputs[0].dtype, array.size, call, "every tensor")
+    signature = CallSignature(call, named(inputs[0].dtype), (n,))
+    return issue(at, signature, CallArguments(inputs, outputs), async_op, "all_to_all")
 
 
 def all_to_all_single(
@@ -310,9 +310,9 @@ def all_to_all_single(
     n = len(at.group.ranks)
     inputs = blocks(input, n, input_split_sizes, call, "input")
     outputs = blocks(output, n, output_split_sizes, call, "output")
-    asked = CallSignature(call, named(output.dtype), output.shape[1:], "rows")
+    signature = CallSignature(call, named(output.dtype), output.shape[1:], "rows")
     given = CallArguments(inputs, outputs)
-    return issue(at, asked, given, async_op, "all_to_all", tensors=(output,))
+    return issue(at, signature, given, async_op, "all_to_all", tensors=(output,))
 
 
 # Messages -----------------------------------------------------------------------------------------
@@ -350,8 +350,8 @@ def isend(
     ProgramError
         If there is no such rank, or the tensor is invalid.
     """
-    found = posted_send("isend", tensor, dst, group, tag, group_dst)
-    return None if found is None else Work(found[0].process, found[1], [tensor])
+    posted = posted_send("isend", tensor, dst, group, tag, group_dst)
+    return None if posted is None else Work(posted[0].process, posted[1], [tensor])
 
 
 def irecv(
@@ -362,8 +362,8 @@ def irecv(
     group_src: int | None = None,
 ) -> Work | None:
     """Start to receive a tensor from rank ``src``, or from any rank; see `isend`."""
-    found = posted_receive("irecv", tensor, src, group, tag, group_src)
-    return None if found is None else Work(found[0].process, found[1], [tensor])
+    posted = posted_receive("irecv", tensor, src, group, tag, group_src)
+    return None if posted is None else Work(posted[0].process, posted[1], [tensor])
 
 
 def send(
@@ -374,9 +374,9 @@ def send(
     group_dst: int | None = None,
 ) -> None:
     """Send a tensor to rank ``dst``; see `isend`."""
-    found = posted_send("send", tensor, dst, group, tag, group_dst)
-    if found is not None:
-        found[0].process.runtime.wait(found[1])
+    posted = posted_send("send", tensor, dst, group, tag, group_dst)
+    if posted is not None:
+        posted[0].process.runtime.wait(posted[1])
 
 
 def recv(
@@ -390,11 +390,11 @@ def recv(
 
     Returns the sender's rank; -1 for a rank outside of the group.
     """
-    found = posted_receive("recv", tensor, src, group, tag, group_src)
-    if found is None:
+    posted = posted_receive("recv", tensor, src, group, tag, group_src)
+    if posted is None:
         return -1
-    found[0].process.runtime.wait(found[1])
-    return found[1].source
+    posted[0].process.runtime.wait(posted[1])
+    return posted[1].source
 
 
 class P2POp:
@@ -456,10 +456,10 @@ def posted_send(
         return None
     whole(tensor, call, "tensor", read_only=True)
     dst = _other(at, dst, group_dst, call, "dst")
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"dst={dst}" + _tagged(tag))
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, f"dst={dst}" + _tagged(tag))
     runtime, rank = at.process.runtime, at.process.rank
     clock, name = runtime.clock[rank], at.group.name
-    return at, runtime.messages.send(rank, clock, asked, tensor, dst, tag, name)
+    return at, runtime.messages.send(rank, clock, signature, tensor, dst, tag, name)
 
 
 def posted_receive(
@@ -472,17 +472,17 @@ def posted_receive(
     whole(tensor, call, "tensor")
     if src is not None or group_src is not None:
         src = _other(at, src, group_src, call, "src")
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"src={src}" + _tagged(tag))
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, f"src={src}" + _tagged(tag))
     runtime, rank = at.process.runtime, at.process.rank
     clock, name = runtime.clock[rank], at.group.name
-    return at, runtime.messages.receive(rank, clock, asked, tensor, src, tag, name)
+    return at, runtime.messages.receive(rank, clock, signature, tensor, src, tag, name)
 
 
 def _other(at: Member, rank: Any, group_rank: Any, call: str, name: str) -> int:
-    found = at.root(rank, group_rank, call, name)
-    if found.mine:
-        raise ProgramError(f"{call}: {found.shown} is this rank itself; give another one.")
-    return found.rank
+    peer = at.root(rank, group_rank, call, name)
+    if peer.mine:
+        raise ProgramError(f"{call}: {peer.shown} is this rank itself; give another one.")
+    return peer.rank
 
 
 def _tagged(tag: int) -> str:
@@ -542,8 +542,8 @@ def all_reduce(
         return None
     whole(tensor, call, "tensor")
     name = _named(op, tensor, at, call)
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"op={name}")
-    return issue(at, asked, CallArguments((tensor,), (tensor,)), async_op, call, name)
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, f"op={name}")
+    return issue(at, signature, CallArguments((tensor,), (tensor,)), async_op, call, name)
 
 
 def all_reduce_coalesced(
@@ -574,8 +574,8 @@ def all_reduce_coalesced(
             )
     name, dtype = _named(op, several[0], at, call), named(several[0].dtype)
     shapes = ", ".join(f"{dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in several)
-    asked = CallSignature(call, more=f"{shapes}, op={name}")
-    work = issue(at, asked, CallArguments(several, several), async_op, "all_reduce", name)
+    signature = CallSignature(call, more=f"{shapes}, op={name}")
+    work = issue(at, signature, CallArguments(several, several), async_op, "all_reduce", name)
     return None if work is None else work.get_future()
 
 
@@ -598,9 +598,9 @@ def reduce(
     root = at.root(dst, group_dst, call, "dst")
     whole(tensor, call, "tensor")
     name = _named(op, tensor, at, call)
-    asked = CallSignature(call, named(tensor.dtype), tensor.shape, f"{root.shown}, op={name}")
+    signature = CallSignature(call, named(tensor.dtype), tensor.shape, f"{root.shown}, op={name}")
     given = CallArguments((tensor,), (tensor,) if root.mine else ())
-    return issue(at, asked, given, async_op, call, name, root.place)
+    return issue(at, signature, given, async_op, call, name, root.place)
 
 
 def reduce_scatter(
@@ -618,13 +618,15 @@ def reduce_scatter(
     whole(output, call, "output")
     pieces = checked(input_list, len(at.group.ranks), output, call, "input_list", True)
     name = _named(op, output, at, call)
-    asked = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
+    signature = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
     if at.group.backend not in REDUCES_PIECES:
-        return issue(at, asked, CallArguments(pieces, (output,)), async_op, "reduce_scatter", name)
+        return issue(
+            at, signature, CallArguments(pieces, (output,)), async_op, "reduce_scatter", name
+        )
     work = None
     for place, rank in enumerate(at.group.ranks):
         given = CallArguments((pieces[place],), (output,) if rank == at.process.rank else ())
-        work = issue(at, asked, given, async_op, "reduce", name, place, (output,))
+        work = issue(at, signature, given, async_op, "reduce", name, place, (output,))
     return work
 
 
@@ -644,8 +646,10 @@ def reduce_scatter_tensor(
     whole(input, call, "input", read_only=True)
     like(input, output.dtype, len(at.group.ranks) * output.size, call, "input")
     name = _named(op, output, at, call)
-    asked = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
-    return issue(at, asked, CallArguments((input,), (output,)), async_op, "reduce_scatter", name)
+    signature = CallSignature(call, named(output.dtype), output.shape, f"op={name}")
+    return issue(
+        at, signature, CallArguments((input,), (output,)), async_op, "reduce_scatter", name
+    )
 
 
 MONITORED = ("gloo",)
@@ -705,12 +709,12 @@ def monitored_barrier(
         )
     patience = seconds_of(timeout, call) or at.process.timeout or TIMEOUT
     rank, ranks = at.process.rank, at.group.ranks
-    first, asked = rank == ranks[0], CallSignature(call)
+    first, signature = rank == ranks[0], CallSignature(call)
     came = np.array([at.process.runtime.clock[rank]])
     everyone = list(np.zeros((len(ranks), 1))) if first else []
-    issue(at, asked, CallArguments((came,), everyone), False, "gather")
-    late = [ranks[place] for place, each in enumerate(everyone) if each > came + patience]
+    issue(at, signature, CallArguments((came,), everyone), False, "gather")
+    late = [ranks[place] for place, arrival in enumerate(everyone) if arrival > came + patience]
     if late:
         shown = listed(late if wait_all_ranks else late[:1])
         raise ProgramError(f"{call}: {shown} did not come within {patience:g} s of rank {rank}.")
-    issue(at, asked, CallArguments(everyone, (came,)), False, "scatter")
+    issue(at, signature, CallArguments(everyone, (came,)), False, "scatter")

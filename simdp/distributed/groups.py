@@ -102,14 +102,14 @@ class Member(NamedTuple):
             If it is not in the group.
         """
         number = whole_number(rank)
-        found = None if number is None else self.group.place.get(number)
-        if found is None:
+        place = None if number is None else self.group.place.get(number)
+        if place is None:
             known = ", ".join(map(str, self.group.ranks))
             raise ProgramError(
                 f"{call}: {name}={rank!r} is no rank of group {self.group.name}; give one of "
                 f"{known}."
             )
-        return found
+        return place
 
     def root(
         self, rank: Any, group_rank: Any, call: str, name: str, default: int | None = None
@@ -129,18 +129,18 @@ class Member(NamedTuple):
             place = self.place(rank, call, name)
         else:
             place = _place(self.group, group_rank, call, f"group_{name}")
-        found = self.group.ranks[place]
-        return Root(place, found, found == self.process.rank, f"{name}={found}")
+        root_rank = self.group.ranks[place]
+        return Root(place, root_rank, root_rank == self.process.rank, f"{name}={root_rank}")
 
 
 def _place(group: ProgramGroup, number: Any, call: str, name: str) -> int:
-    found = whole_number(number)
-    if found is None or not 0 <= found < len(group.ranks):
+    place = whole_number(number)
+    if place is None or not 0 <= place < len(group.ranks):
         raise ProgramError(
             f"{call}: {name}={number!r} is no place in group {group.name}; give one of 0 ... "
             f"{len(group.ranks) - 1}."
         )
-    return found
+    return place
 
 
 def whole_number(rank: Any) -> int | None:
@@ -159,10 +159,10 @@ def initialised(call: str) -> Process:
     ProgramError
         If it has none.
     """
-    found = process(call)
-    if found.world is None:
+    caller = process(call)
+    if caller.world is None:
         raise ProgramError(f"{call}: there is no default group yet; call init_process_group first.")
-    return found
+    return caller
 
 
 def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Member | None:
@@ -198,13 +198,13 @@ def member(group: AnyGroup, call: str, warn: bool = True, depth: int = 3) -> Mem
 
 def destroy_process_group(group: AnyGroup = None) -> None:
     """Destroy a group; by default, the default group and all others."""
-    found = member(group, "destroy_process_group", warn=False)
-    if found is None:
+    membership = member(group, "destroy_process_group", warn=False)
+    if membership is None:
         return
-    if found.group is found.process.world:
-        found.process.world = None
+    if membership.group is membership.process.world:
+        membership.process.world = None
     else:
-        found.process.destroyed[found.group.name] = None
+        membership.process.destroyed[membership.group.name] = None
 
 
 def is_initialized() -> bool:
@@ -214,22 +214,22 @@ def is_initialized() -> bool:
 
 def get_rank(group: AnyGroup = None) -> int:
     """Return the rank of the caller, in a group its place there; -1 outside of it."""
-    found = member(group, "get_rank", warn=False)
-    return -1 if found is None else found.group.place[found.process.rank]
+    membership = member(group, "get_rank", warn=False)
+    return -1 if membership is None else membership.group.place[membership.process.rank]
 
 
 def get_world_size(group: AnyGroup = None) -> int:
     """Return the number of ranks of a group; -1 outside of it."""
-    found = member(group, "get_world_size", warn=False)
-    return -1 if found is None else len(found.group.ranks)
+    membership = member(group, "get_world_size", warn=False)
+    return -1 if membership is None else len(membership.group.ranks)
 
 
 def _of(group: AnyGroup, call: str) -> ProgramGroup:
     """Return a group that the caller must belong to."""
-    found = member(group, call, warn=False)
-    if found is None:
+    membership = member(group, call, warn=False)
+    if membership is None:
         raise ProgramError(f"{call}: this rank is no member of the group; ask on one that is.")
-    return found.group
+    return membership.group
 
 
 def get_backend(group: AnyGroup = None) -> str:
@@ -524,8 +524,10 @@ def _members(asking: Process, ranks: Any, call: str) -> tuple[int, ...]:
     if ranks is not None and not isinstance(ranks, Iterable):
         raise ProgramError(f"{call}: ranks is {ranks!r}; give a list of ranks, as [{ranks!r}].")
     given = list(range(n)) if ranks is None else list(ranks)
-    asked = [found for found in map(whole_number, given) if found is not None and 0 <= found < n]
-    members = tuple(sorted(dict.fromkeys(asked)))
+    valid_ranks = [
+        number for number in map(whole_number, given) if number is not None and 0 <= number < n
+    ]
+    members = tuple(sorted(dict.fromkeys(valid_ranks)))
     if not members or len(members) < len(given):
         raise ProgramError(
             f"{call}: ranks {given} must be some of 0 ... {n - 1}, each once and one at least."
@@ -555,13 +557,13 @@ def made_groups(
         name = f"{number}{' of its own' * alone} (ranks {', '.join(map(str, members))})"
         groups.append(runtime.group(name, members, chosen))
     shown = ", ".join(str(list(members)) for members in lists)
-    asked = CallSignature(call, more=f"{shown}, backend={chosen}")
+    signature = CallSignature(call, more=f"{shown}, backend={chosen}")
     if alone:
         (own,) = groups
-        handle = own.issue(rank, runtime.clock[rank], asked, NOTHING, None, blocked=True)
+        handle = own.issue(rank, runtime.clock[rank], signature, NOTHING, None, blocked=True)
         runtime.wait(handle)
     else:
-        runtime.meet(rank, asked)
+        runtime.meet(rank, signature)
     return [
         ProcessGroup(asking, group, desc or "undefined")
         if rank in group.place
@@ -617,18 +619,18 @@ class DeviceMesh:
 
     def _make(self, backends: Sequence[str | None]) -> list[AnyGroup]:
         asking = initialised(CALL)
-        found: list[AnyGroup] = []
+        groups: list[AnyGroup] = []
         for dim, (size, backend) in enumerate(zip(self.mesh.shape, backends, strict=True)):
             if size == asking.runtime.cluster.world_size and backend is None:
-                found.append(GroupMember.WORLD)
+                groups.append(GroupMember.WORLD)
                 continue
             name = self.mesh_dim_names[dim] if self.mesh_dim_names else f"dim_{dim}"
             rows = np.moveaxis(self.mesh, dim, -1).reshape(-1, size).tolist()
             lists = [tuple(sorted(row)) for row in rows]
             made = made_groups(asking, lists, backend, f"mesh_{name}", CALL)
             mine = [group for group in made if group is not GroupMember.NON_GROUP_MEMBER]
-            found.append(mine[0] if mine else GroupMember.NON_GROUP_MEMBER)
-        return found
+            groups.append(mine[0] if mine else GroupMember.NON_GROUP_MEMBER)
+        return groups
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -650,8 +652,8 @@ class DeviceMesh:
 
     def get_coordinate(self) -> tuple[int, ...] | None:
         """Return the caller's coordinate in the grid; None outside of it."""
-        found = np.argwhere(self.mesh == self._rank).tolist()
-        return tuple(found[0]) if found else None
+        coordinates = np.argwhere(self.mesh == self._rank).tolist()
+        return tuple(coordinates[0]) if coordinates else None
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """Return the caller's place along a dimension, which is optional for a grid of one.
@@ -697,13 +699,13 @@ class DeviceMesh:
         part = self.mesh[place]
         return DeviceMesh(self.device_type, part, mesh_dim_names=names, _groups=groups)
 
-    def _dim(self, asked: int | str | None, call: str) -> int:
+    def _dim(self, dim: int | str | None, call: str) -> int:
         names = self.mesh_dim_names or ()
-        if isinstance(asked, str) and asked in names:
-            return names.index(asked)
-        number = 0 if asked is None and self.ndim == 1 else whole_number(asked)
+        if isinstance(dim, str) and dim in names:
+            return names.index(dim)
+        number = 0 if dim is None and self.ndim == 1 else whole_number(dim)
         if number is None or not -self.ndim <= number < self.ndim:
-            raise ProgramError(f"{call}: {asked!r} is not a dimension of {self}.")
+            raise ProgramError(f"{call}: {dim!r} is not a dimension of {self}.")
         return number % self.ndim
 
     def __repr__(self) -> str:

@@ -103,14 +103,14 @@ def process(call: str) -> Process:
         If the code runs on no rank.
     """
     try:
-        found = CURRENT.get()
+        current = CURRENT.get()
     except LookupError:
         raise ProgramError(
             f"{call}: this code runs on no rank; start it with python -m simdp exec PROGRAM.py, "
             "or with simdp.distributed.launch; threads that a rank starts are no ranks."
         ) from None
-    found.runtime.check()
-    return found
+    current.runtime.check()
+    return current
 
 
 # Clusters -----------------------------------------------------------------------------------------
@@ -153,19 +153,19 @@ def find(
     changes = {"world_size": world_size, "devices_per_node": devices_per_node}
     changes = {key: value for key, value in changes.items() if value is not None}
     if isinstance(cluster, Cluster):
-        found = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
-        return Where("cluster", found, _by_nccl(found, {}, Collectives()))
+        resized = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
+        return Where("cluster", resized, _by_nccl(resized, {}, Collectives()))
     path = cluster_file(Path(cluster))
     raw = read_cluster(path, list(Scenario.model_fields))
     stragglers = raw["cluster"].get("stragglers", [])
     filled = with_machine(raw, path.parent)
-    found = _cluster(
+    resized = _cluster(
         str(path), filled["cluster"] | {"stragglers": stragglers} | changes, path.parent
     )
     collectives = _collectives(path, filled)
     if not filled.get("neighbours"):
-        collectives = _by_nccl(found, filled.get("collectives") or {}, collectives)
-    return Where(str(raw.get("name", path.stem)), found, collectives)
+        collectives = _by_nccl(resized, filled.get("collectives") or {}, collectives)
+    return Where(str(raw.get("name", path.stem)), resized, collectives)
 
 
 def _by_nccl(cluster: Cluster, written: dict[str, Any], collectives: Collectives) -> Collectives:
@@ -179,11 +179,11 @@ def _by_nccl(cluster: Cluster, written: dict[str, Any], collectives: Collectives
 
 def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
     try:
-        found = Cluster.model_validate(raw, context={"base": base})
+        cluster = Cluster.model_validate(raw, context={"base": base})
     except ValidationError as error:
-        lines = [f"{where}: cluster.{found.line}" for found in problems(error, raw)]
+        lines = [f"{where}: cluster.{cluster.line}" for cluster in problems(error, raw)]
         raise ScenarioError(lines) from None
-    for number, straggler in enumerate(found.stragglers):
+    for number, straggler in enumerate(cluster.stragglers):
         if straggler.kind == "degraded_link" and straggler.comes_and_goes():
             raise ScenarioError(
                 [
@@ -191,7 +191,7 @@ def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
                     "of which a rank program knows none; leave out steps, on and off."
                 ]
             )
-    return found
+    return cluster
 
 
 def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
@@ -199,7 +199,7 @@ def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
     try:
         return Collectives.model_validate(written).settled(path.parent)
     except ValidationError as error:
-        lines = [f"{path}: collectives.{found.line}" for found in problems(error, written)]
+        lines = [f"{path}: collectives.{wrong.line}" for wrong in problems(error, written)]
         raise ScenarioError(lines) from None
     except ScenarioError as error:
         raise ScenarioError([f"{path}: {line}" for line in error.problems]) from None
@@ -213,24 +213,24 @@ def place_of(trace: TracebackType | None, *others: str) -> str:
 
     ``others`` are folders of libraries outside of the program.
     """
-    found = [
+    places = [
         f", {frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(trace)
         if not frame.filename.startswith((OURS, *others))
     ]
-    return found[-1] if found else ""
+    return places[-1] if places else ""
 
 
 def without_internals(error: BaseException) -> str:
     """Format a traceback like Python, without simdp's frames."""
-    told = traceback.TracebackException.from_exception(error)
-    chain: list[traceback.TracebackException] = [told]
+    shown = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException] = [shown]
     while chain:
-        each = chain.pop()
-        kept = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
-        each.stack = traceback.StackSummary.from_list(kept)
-        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-    return "".join(told.format()).rstrip("\n")
+        link = chain.pop()
+        kept = [frame for frame in link.stack if not frame.filename.startswith(OURS)]
+        link.stack = traceback.StackSummary.from_list(kept)
+        chain += [cause for cause in (link.__cause__, link.__context__) if cause is not None]
+    return "".join(shown.format()).rstrip("\n")
 
 
 # Shelter ------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def collectives_of(backend: str, own: Collectives) -> Collectives:
     return own if chosen is None else Collectives.model_validate(chosen)
 
 
-def chosen_backend(asked: object, default: str, call: str) -> str:
+def chosen_backend(backend: object, default: str, call: str) -> str:
     """Return the backend of a program, from any of torch's spellings.
 
     Raises
@@ -398,19 +398,19 @@ def chosen_backend(asked: object, default: str, call: str) -> str:
     ProgramError
         If there is no such backend.
     """
-    if asked is None:
+    if backend is None:
         return default
-    if not isinstance(asked, str):
-        raise ProgramError(f"{call}: backend is {asked!r}; give one of {', '.join(BACKENDS)}.")
-    pairs = [pair.partition(":") for pair in asked.lower().split(",")]
+    if not isinstance(backend, str):
+        raise ProgramError(f"{call}: backend is {backend!r}; give one of {', '.join(BACKENDS)}.")
+    pairs = [pair.partition(":") for pair in backend.lower().split(",")]
     devices = [device for device, _, _ in pairs]
-    if ":" not in asked:
-        names = {"cuda": asked.lower()}
+    if ":" not in backend:
+        names = {"cuda": backend.lower()}
     elif all(name for _, _, name in pairs) and len(set(devices)) == len(pairs):
         names = {device: name for device, _, name in pairs}
     else:
         raise ProgramError(
-            f"{call}: backend {asked!r} must name one for each device, as 'cpu:gloo,cuda:nccl'."
+            f"{call}: backend {backend!r} must name one for each device, as 'cpu:gloo,cuda:nccl'."
         )
     for name in names.values():
         if name not in BACKENDS:

@@ -35,9 +35,9 @@ def all_gather_object(object_list: list[Any], obj: Any, group: AnyGroup = None) 
         return
     _places(object_list, len(at.group.ranks), call, "object_list")
     data, sizes = _shared(at, call, obj)
-    found = np.empty((len(sizes), len(data)), np.uint8)
-    _issue(at, call, "all_gather", [data], list(found))
-    object_list[:] = _objects(found, sizes)
+    received = np.empty((len(sizes), len(data)), np.uint8)
+    _issue(at, call, "all_gather", [data], list(received))
+    object_list[:] = _objects(received, sizes)
 
 
 def gather_object(
@@ -66,10 +66,10 @@ def gather_object(
             f"{call}: object_gather_list belongs to rank {root.rank} alone; leave it out elsewhere."
         )
     data, sizes = _shared(at, call, obj, root)
-    found = np.empty((len(sizes) if root.mine else 0, len(data)), np.uint8)
-    _issue(at, call, "gather", [data], list(found), root)
+    received = np.empty((len(sizes) if root.mine else 0, len(data)), np.uint8)
+    _issue(at, call, "gather", [data], list(received), root)
     if object_gather_list is not None:
-        object_gather_list[:] = _objects(found, sizes)
+        object_gather_list[:] = _objects(received, sizes)
 
 
 def scatter_object_list(
@@ -104,10 +104,10 @@ def scatter_object_list(
     longest = max(sizes, default=np.zeros(1, np.int64)).copy()
     _broadcast(at, call, longest, root)
     length = int(longest[0])
-    found, size = np.empty(length, np.uint8), np.zeros(1, np.int64)
-    _issue(at, call, "scatter", [_padded(data, length) for data in pickles], [found], root)
+    received, size = np.empty(length, np.uint8), np.zeros(1, np.int64)
+    _issue(at, call, "scatter", [_padded(data, length) for data in pickles], [received], root)
     _issue(at, call, "scatter", sizes, [size], root)
-    scatter_object_output_list[0] = _objects([found], [size])[0]
+    scatter_object_output_list[0] = _objects([received], [size])[0]
 
 
 def broadcast_object_list(
@@ -157,10 +157,10 @@ def send_object_list(
     """
     call = "send_object_list"
     for tensor in _joined(object_list, call, True):
-        found = posted_send(call, tensor, dst, group, 0, group_dst)
-        if found is None:
+        posted = posted_send(call, tensor, dst, group, 0, group_dst)
+        if posted is None:
             return
-        found[0].process.runtime.wait(found[1])
+        posted[0].process.runtime.wait(posted[1])
 
 
 def recv_object_list(
@@ -189,9 +189,9 @@ def recv_object_list(
 
 
 def _receive(at: Member, call: str, tensor: Array, source: int, group: AnyGroup) -> None:
-    found = posted_receive(call, tensor, source, group, 0, None)
-    assert found is not None
-    at.process.runtime.wait(found[1])
+    posted = posted_receive(call, tensor, source, group, 0, None)
+    assert posted is not None
+    at.process.runtime.wait(posted[1])
 
 
 def _issue(
@@ -204,8 +204,8 @@ def _issue(
 ) -> None:
     sample = (*outputs, *inputs)[0]
     place, shown = (root.place, root.shown) if root else (0, "")
-    asked = CallSignature(call, named(sample.dtype), sample.shape, shown)
-    issue(at, asked, CallArguments(inputs, outputs), False, collective, root=place)
+    signature = CallSignature(call, named(sample.dtype), sample.shape, shown)
+    issue(at, signature, CallArguments(inputs, outputs), False, collective, root=place)
 
 
 def _broadcast(at: Member, call: str, tensor: Array, root: Root) -> None:

@@ -51,20 +51,20 @@ class Npz(Dataset):
         return len(self._read(base)["x"])
 
     def input_shapes(self, model: Model, base: Path) -> dict[str, Shape]:
-        found = self._read(base, model.graph.inputs)
-        return {name: found[name].shape[1:] for name in model.graph.inputs}
+        arrays = self._read(base, model.graph.inputs)
+        return {name: arrays[name].shape[1:] for name in model.graph.inputs}
 
     def problem_with(self, model: Model, loss: Loss, base: Path) -> str | None:
-        found = self._read(base, model.graph.inputs)
+        arrays = self._read(base, model.graph.inputs)
         for name, shape in zip(model.graph.inputs, model.known_shapes(), strict=True):
-            wrong = _problem_with_shape(name, found[name], shape)
+            wrong = _problem_with_shape(name, arrays[name], shape)
             if not wrong and model.num_tokens(name) is None:
-                wrong = _problem_with_numbers(name, found[name])
+                wrong = _problem_with_numbers(name, arrays[name])
             elif not wrong:
-                wrong = _problem_with_tokens(name, found[name], model)
+                wrong = _problem_with_tokens(name, arrays[name], model)
             if wrong:
                 return wrong
-        return loss.problem_with(found["y"], model.output_shape())
+        return loss.problem_with(arrays["y"], model.output_shape())
 
     def arrays(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Array]:
         return self._read(base, model.graph.inputs)
@@ -73,22 +73,22 @@ class Npz(Dataset):
         if model.padding is None:
             return {}
         arrays = self._read(base, model.graph.inputs)
-        found = {}
+        lengths = {}
         for name in model.graph.inputs:
             counts = arrays[name] != model.padding
             if name == model.target_follows:
                 counts |= ~loss.ignored(arrays["y"])
-            found[name] = reach(counts)
-        return found
+            lengths[name] = reach(counts)
+        return lengths
 
     def _read(self, base: Path, inputs: Sequence[str] = ("x",)) -> dict[str, Array]:
         """The arrays of a model's inputs and y: floats as stored, the others as int64."""
         path = base / self.path
-        found = _stored_array(path, fingerprint(path))
+        arrays = _stored_array(path, fingerprint(path))
         wanted = [*inputs, "y"]
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in wanted if name not in arrays]
         if missing:
-            listed = ", ".join(sorted(found)) or "nothing"
+            listed = ", ".join(sorted(arrays)) or "nothing"
             raise ScenarioError(
                 [
                     f"{path}: has no array {missing[0]!r}; it holds {listed}; "
@@ -96,13 +96,13 @@ class Npz(Dataset):
                 ]
             )
         for name in wanted:
-            if found[name].dtype.kind not in "fiub":
+            if arrays[name].dtype.kind not in "fiub":
                 raise ScenarioError(
-                    [f"{path}: {name} is {found[name].dtype}; store real or whole numbers."]
+                    [f"{path}: {name} is {arrays[name].dtype}; store real or whole numbers."]
                 )
-        first = found[wanted[0]]
+        first = arrays[wanted[0]]
         for name in wanted[1:]:
-            other = found[name]
+            other = arrays[name]
             if first.ndim == 0 or other.ndim == 0 or len(first) != len(other) or not len(first):
                 raise ScenarioError(
                     [
@@ -110,16 +110,16 @@ class Npz(Dataset):
                         "give both as many samples."
                     ]
                 )
-        return {name: _widened(found[name]) for name in wanted}
+        return {name: _widened(arrays[name]) for name in wanted}
 
 
 @lru_cache(maxsize=1)
 def _stored_array(path: Path, checksums: tuple[tuple[str, int], ...]) -> dict[str, Array]:
     """Read a file once, as read-only arrays."""
-    found = read_npz(path)
-    for array in found.values():
+    arrays = read_npz(path)
+    for array in arrays.values():
         array.setflags(write=False)
-    return found
+    return arrays
 
 
 def _widened(array: Array) -> Array:

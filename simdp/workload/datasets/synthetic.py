@@ -146,8 +146,8 @@ class Sequences(Synthetic):
     def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
         if not self._may_differ(model, base):
             return {}
-        found = self.source_lengths(model, seed, base)
-        return {name: found + (name == "tgt") for name in model.graph.inputs}
+        lengths = self.source_lengths(model, seed, base)
+        return {name: lengths + (name == "tgt") for name in model.graph.inputs}
 
     def _may_differ(self, model: Model, base: Path) -> bool:
         """Whether samples can be padded: with a padding token, or in a causal model."""

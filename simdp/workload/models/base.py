@@ -50,14 +50,14 @@ class FileNames(NamedTuple):
 
         Ignored names are left out.
         """
-        found = [(self._renamed(name), name) for name in stored]
+        names = [(self._renamed(name), name) for name in stored]
         lead = f"{self.prefix}."
-        inside = self.prefix and any(name.startswith(lead) for name, _ in found)
+        inside = self.prefix and any(name.startswith(lead) for name, _ in names)
         if self.prefix and not inside and any(name.startswith(lead) for name in wanted):
-            found = [(new if new in wanted else lead + new, name) for new, name in found]
+            names = [(new if new in wanted else lead + new, name) for new, name in names]
         if inside and not any(name.startswith(lead) for name in wanted):
-            found = [(new.removeprefix(lead), name) for new, name in found if new.startswith(lead)]
-        return [(new, name) for new, name in found if new in wanted or not self._is_ignored(new)]
+            names = [(new.removeprefix(lead), name) for new, name in names if new.startswith(lead)]
+        return [(new, name) for new, name in names if new in wanted or not self._is_ignored(new)]
 
     def _renamed(self, name: str) -> str:
         for pattern, new in self.renames:
@@ -135,8 +135,8 @@ class Model(Spec):
 
     def known_shapes(self) -> tuple[Shape, ...]:
         """Shapes of the inputs, which must be known."""
-        found = self.input_shapes()
-        shapes = tuple(found[name] for name in self.graph.inputs)
+        shapes_by_input = self.input_shapes()
+        shapes = tuple(shapes_by_input[name] for name in self.graph.inputs)
         assert all(shape is not None for shape in shapes), "the scenario's checks refuse this"
         return tuple(shape for shape in shapes if shape is not None)
 

@@ -383,13 +383,15 @@ class _Net(ImageGraph):
 
     def mixed_5(self, name: str, x: Value, pool_channels: int) -> Value:
         """InceptionA."""
-        one = self.unit(f"{name}.branch1x1", x, 64, 1)
+        single = self.unit(f"{name}.branch1x1", x, 64, 1)
         five = self.unit(f"{name}.branch5x5_1", x, 48, 1)
         five = self.unit(f"{name}.branch5x5_2", five, 64, 5)
         three = self.unit(f"{name}.branch3x3dbl_1", x, 64, 1)
         three = self.unit(f"{name}.branch3x3dbl_2", three, 96, 3)
         three = self.unit(f"{name}.branch3x3dbl_3", three, 96, 3)
-        return self.concat(f"{name}.concat", one, five, three, self.pooled(name, x, pool_channels))
+        return self.concat(
+            f"{name}.concat", single, five, three, self.pooled(name, x, pool_channels)
+        )
 
     def mixed_6a(self, name: str, x: Value) -> Value:
         """InceptionB."""
@@ -401,7 +403,7 @@ class _Net(ImageGraph):
 
     def mixed_6(self, name: str, x: Value, channels: int) -> Value:
         """InceptionC."""
-        one = self.unit(f"{name}.branch1x1", x, 192, 1)
+        single = self.unit(f"{name}.branch1x1", x, 192, 1)
         seven = self.unit(f"{name}.branch7x7_1", x, channels, 1)
         seven = self.unit(f"{name}.branch7x7_2", seven, channels, (1, 7))
         seven = self.unit(f"{name}.branch7x7_3", seven, 192, (7, 1))
@@ -410,7 +412,7 @@ class _Net(ImageGraph):
         twice = self.unit(f"{name}.branch7x7dbl_3", twice, channels, (1, 7))
         twice = self.unit(f"{name}.branch7x7dbl_4", twice, channels, (7, 1))
         twice = self.unit(f"{name}.branch7x7dbl_5", twice, 192, (1, 7))
-        return self.concat(f"{name}.concat", one, seven, twice, self.pooled(name, x, 192))
+        return self.concat(f"{name}.concat", single, seven, twice, self.pooled(name, x, 192))
 
     def mixed_7a(self, name: str, x: Value) -> Value:
         """InceptionD."""
@@ -424,13 +426,13 @@ class _Net(ImageGraph):
 
     def mixed_7(self, name: str, x: Value) -> Value:
         """InceptionE."""
-        one = self.unit(f"{name}.branch1x1", x, 320, 1)
+        single = self.unit(f"{name}.branch1x1", x, 320, 1)
         three = self.unit(f"{name}.branch3x3_1", x, 384, 1)
         three = self.forked(f"{name}.branch3x3_2", three)
         twice = self.unit(f"{name}.branch3x3dbl_1", x, 448, 1)
         twice = self.unit(f"{name}.branch3x3dbl_2", twice, 384, 3)
         twice = self.forked(f"{name}.branch3x3dbl_3", twice)
-        return self.concat(f"{name}.concat", one, three, twice, self.pooled(name, x, 192))
+        return self.concat(f"{name}.concat", single, three, twice, self.pooled(name, x, 192))
 
     def aux(self, name: str, x: Value) -> Value:
         """InceptionAux."""

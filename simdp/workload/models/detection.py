@@ -116,15 +116,15 @@ class PyramidModel(Model):
         h = graph.call(
             MaxPool2d(name="backbone.body.maxpool", kernel_size=3, stride=2, padding=1), h
         )
-        found, channels = [], width
+        maps, channels = [], width
         for stage, depth in enumerate(self.layers, 1):
             for number in range(depth):
                 name, out = f"layer{stage}.{number}", 4 * width * 2 ** (stage - 1)
                 stride = 2 if stage > 1 and not number else 1
                 h = self._block(graph, name, h, (channels, out), stride)
                 channels = out
-            found.append(h)
-        return found
+            maps.append(h)
+        return maps
 
     @property
     def stage_channels(self) -> list[int]:
@@ -189,12 +189,12 @@ class PyramidModel(Model):
             for n in range(len(channels))
         ]
         h = graph.call(inner[-1], maps[-1])
-        found = [graph.call(outer[-1], h)]
+        levels = [graph.call(outer[-1], h)]
         for n in reversed(range(len(maps) - 1)):
             up = graph.call(Upsample(name=f"{name}.upsample.{n}", scale_factor=(2, 2)), h)
             h = graph.call(Add(name=f"{name}.add.{n}"), graph.call(inner[n], maps[n]), up)
-            found.insert(0, graph.call(outer[n], h))
-        return found
+            levels.insert(0, graph.call(outer[n], h))
+        return levels
 
 
 def conv(name: str, given: int, out: int, kernel: int, stride: int = 1) -> Conv2d:
@@ -257,27 +257,27 @@ class RetinaNet(PyramidModel):
         sixth = graph.call(conv(f"{name}.p6", wide, wide, 3, stride=2), maps[-1])
         h = graph.call(ReLU(name=f"{name}.relu"), sixth)
         maps += [sixth, graph.call(conv(f"{name}.p7", wide, wide, 3, stride=2), h)]
-        found = self._head(graph, "classification_head", "cls_logits", self.num_classes, maps)
-        found += self._head(graph, "regression_head", "bbox_reg", 4, maps)
-        return graph.build(graph.call(Concat(name="head.concat"), *found))
+        outputs = self._head(graph, "classification_head", "cls_logits", self.num_classes, maps)
+        outputs += self._head(graph, "regression_head", "bbox_reg", 4, maps)
+        return graph.build(graph.call(Concat(name="head.concat"), *outputs))
 
     def _head(
-        self, graph: GraphBuilder, name: str, last: str, each: int, maps: list[Value]
+        self, graph: GraphBuilder, name: str, last: str, per_anchor: int, maps: list[Value]
     ) -> list[Value]:
         """Append a head, shared by all maps."""
         lead, wide = f"head.{name}", self.fpn_channels
         convs = [
             graph.register(conv(f"{lead}.conv.{n}.0", wide, wide, 3)) for n in range(HEAD_CONVS)
         ]
-        end = graph.register(conv(f"{lead}.{last}", wide, self.num_anchors * each, 3))
-        found = []
+        end = graph.register(conv(f"{lead}.{last}", wide, self.num_anchors * per_anchor, 3))
+        outputs = []
         for level, h in enumerate(maps):
             for number, layer in enumerate(convs):
                 act = ReLU(name=f"{lead}.relu.{level}.{number}")
                 h = graph.call(act, graph.call(layer, h))
             flat = Flatten(name=f"{lead}.flatten.{level}")
-            found.append(graph.call(flat, graph.call(end, h)))
-        return found
+            outputs.append(graph.call(flat, graph.call(end, h)))
+        return outputs
 
 
 BOX_CELLS, MASK_CELLS = 7, 14
@@ -328,24 +328,26 @@ class MaskRCNN(PyramidModel):
         graph = GraphBuilder("x")
         maps = self.pyramid(graph, self.body(graph), self.stage_channels)
         pool = MaxPool2d(name="backbone.fpn.pool", kernel_size=1, stride=2)
-        found = self._proposals(graph, [*maps, graph.call(pool, maps[-1])])
-        found += self._boxes(graph, maps)
-        found.append(self._masks(graph, maps))
-        return graph.build(graph.call(Concat(name="concat"), *found))
+        outputs = self._proposals(graph, [*maps, graph.call(pool, maps[-1])])
+        outputs += self._boxes(graph, maps)
+        outputs.append(self._masks(graph, maps))
+        return graph.build(graph.call(Concat(name="concat"), *outputs))
 
     def _proposals(self, graph: GraphBuilder, maps: list[Value]) -> list[Value]:
         """Append the head that finds for each anchor whether there is an object, and its box."""
         lead, wide = "rpn.head", self.fpn_channels
         first = graph.register(conv(f"{lead}.conv.0.0", wide, wide, 3))
         ends = [
-            graph.register(conv(f"{lead}.{part}", wide, each * self.num_anchors, 1))
-            for part, each in (("cls_logits", 1), ("bbox_pred", 4))
+            graph.register(conv(f"{lead}.{part}", wide, per_anchor * self.num_anchors, 1))
+            for part, per_anchor in (("cls_logits", 1), ("bbox_pred", 4))
         ]
-        found = []
+        outputs = []
         for level, h in enumerate(maps):
             h = graph.call(ReLU(name=f"{lead}.relu.{level}"), graph.call(first, h))
-            found += [self._flat(graph, f"{end.name}.{level}", graph.call(end, h)) for end in ends]
-        return found
+            outputs += [
+                self._flat(graph, f"{end.name}.{level}", graph.call(end, h)) for end in ends
+            ]
+        return outputs
 
     def _boxes(self, graph: GraphBuilder, maps: list[Value]) -> list[Value]:
         """Append the head that classifies each region and corrects its box."""
@@ -362,13 +364,13 @@ class MaskRCNN(PyramidModel):
             linear = Linear(name=f"{lead}.{name}", in_features=fan_in, out_features=wide)
             h = graph.call(ReLU(name=f"{lead}.{name}.relu"), graph.call(linear, h))
             fan_in = wide
-        found = []
-        for name, each in (("cls_score", 1), ("bbox_pred", 4)):
+        outputs = []
+        for name, per_class in (("cls_score", 1), ("bbox_pred", 4)):
             name = f"roi_heads.box_predictor.{name}"
-            out = each * self.num_classes
+            out = per_class * self.num_classes
             linear = Linear(name=name, in_features=wide, out_features=out)
-            found.append(self._flat(graph, name, graph.call(linear, h)))
-        return found
+            outputs.append(self._flat(graph, name, graph.call(linear, h)))
+        return outputs
 
     def _masks(self, graph: GraphBuilder, maps: list[Value]) -> Value:
         """Append the head that segments each region's object."""
@@ -452,12 +454,12 @@ class SSD(ImageModel):
             )
             h = net.call(ReLU(name=f"{name}.3"), h)
             maps.append(h)
-        found = []
-        for head, each in (("loc", 4), ("conf", self.num_classes)):
+        outputs = []
+        for head, per_box in (("loc", 4), ("conf", self.num_classes)):
             for number, (h, boxes) in enumerate(zip(maps, DEFAULTS, strict=True)):
-                y = net.conv(f"{head}.{number}", h, boxes * each, 3, bias=True)
-                found.append(net.graph.call(Flatten(name=f"{head}.{number}.flatten"), y))
-        return net.graph.build(net.graph.call(Concat(name="concat"), *found))
+                y = net.conv(f"{head}.{number}", h, boxes * per_box, 3, bias=True)
+                outputs.append(net.graph.call(Flatten(name=f"{head}.{number}.flatten"), y))
+        return net.graph.build(net.graph.call(Concat(name="concat"), *outputs))
 
     def _body(self, net: ImageGraph) -> Value:
         h = net.conv("model.conv1", net.x, self.scaled(64), 7, 2)
@@ -528,10 +530,10 @@ class YOLO(ImageModel):
                 h = net.concat(f"{name}.concat", h, stages[-scale])
             for number in (1, 2, 3, 4, 5):
                 h = self._alternate(net, name, number, h, width)
-            found = self._alternate(net, name, 6, h, width)
+            features = self._alternate(net, name, 6, h, width)
             depth = self.num_anchors * (5 + self.num_classes)
-            found = net.conv(f"{name}.detect", found, depth, 1, bias=True)
-            maps.append(net.graph.call(Flatten(name=f"{name}.flatten"), found))
+            features = net.conv(f"{name}.detect", features, depth, 1, bias=True)
+            maps.append(net.graph.call(Flatten(name=f"{name}.flatten"), features))
         return net.graph.build(net.graph.call(Concat(name="concat"), *maps))
 
     def _backbone(self, net: ImageGraph) -> list[Value]:

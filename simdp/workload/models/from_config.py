@@ -233,7 +233,7 @@ class Transformers(Model):
             made: Model = TypeAdapter(member).validate_python(raw)
         except ValidationError as error:
             raise ScenarioError(
-                [f"{path}: {found.line}" for found in problems(error, raw)]
+                [f"{path}: {wrong.line}" for wrong in problems(error, raw)]
             ) from None
         return made
 
@@ -280,16 +280,16 @@ def _keys(
     path: Path, config: Mapping[str, Any], entry: FromConfig, member: type[Model]
 ) -> dict[str, Any]:
     """The model's keys; raises if other keys affect the computation."""
-    found = {}
+    keys = {}
     for key, value in config.items():
         own = entry.renames.get(key, key)
         if own in member.model_fields and own not in entry.ignored:
             field = member.model_fields[own]
             if value is not None or type(None) in get_args(field.annotation):
-                found[own] = _nested(path, key, value, entry, field.annotation)
+                keys[own] = _nested(path, key, value, entry, field.annotation)
         else:
             _refuse_what_matters(path, key, value, entry)
-    return found
+    return keys
 
 
 def _nested(path: Path, key: str, value: Any, entry: FromConfig, annotation: Any) -> Any:
@@ -297,16 +297,18 @@ def _nested(path: Path, key: str, value: Any, entry: FromConfig, annotation: Any
     if not isinstance(value, dict):
         return value
     if "type" in value and "rope_type" not in value and key.startswith("rope"):
-        value = {("rope_type" if name == "type" else name): one for name, one in value.items()}
+        value = {
+            ("rope_type" if name == "type" else name): member for name, member in value.items()
+        }
     fields = getattr(annotation, "model_fields", None)
     if fields is None:
         return value
     kept = {}
-    for name, one in value.items():
+    for name, member in value.items():
         if name in fields:
-            kept[name] = one
+            kept[name] = member
         else:
-            _refuse_what_matters(path, f"{key}.{name}", one, entry)
+            _refuse_what_matters(path, f"{key}.{name}", member, entry)
     return kept
 
 

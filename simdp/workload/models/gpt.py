@@ -111,12 +111,12 @@ class GPT2(CausalModel):
 
     def filled_again(self) -> Sequence[Parameter]:
         """Weights before a residual sum are drawn twice: as any other, then smaller."""
-        found = list[Parameter]()
+        draws = list[Parameter]()
         for parameter in super().filled_again():
             if parameter.name.endswith("c_proj.weight"):
-                found.append(parameter._replace(initial=normal(self.initializer_range)))
-            found.append(parameter)
-        return found
+                draws.append(parameter._replace(initial=normal(self.initializer_range)))
+            draws.append(parameter)
+        return draws
 
     @property
     def num_places(self) -> int:
@@ -199,11 +199,11 @@ class GPTNeoX(CausalModel):
         check_heads(
             "num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size
         )
-        each = self.hidden_size // self.num_attention_heads
-        if not self.rope.columns(each):
+        width = self.hidden_size // self.num_attention_heads
+        if not self.rope.columns(width):
             share = self.rope.partial_rotary_factor
             raise problem(
-                f"rotary_pct: {share:g} of {each} features leaves no pair to rotate; enlarge it."
+                f"rotary_pct: {share:g} of {width} features leaves no pair to rotate; enlarge it."
             )
         return self
 

@@ -158,7 +158,9 @@ class Operators(Model):
         try:
             recording = Recording.model_validate(raw)
         except ValidationError as error:
-            raise ScenarioError([f"{path}: {one.line}" for one in problems(error, raw)]) from None
+            raise ScenarioError(
+                [f"{path}: {problem.line}" for problem in problems(error, raw)]
+            ) from None
         wrong = recording.problem()
         if wrong:
             raise ScenarioError([f"{path}: {wrong}"])
@@ -167,9 +169,9 @@ class Operators(Model):
     @classmethod
     def of(cls, recording: Recording, path: str = "") -> Self:
         """The model of a recording in memory."""
-        found = cls(path=path)
-        found._recording = recording
-        return found
+        model = cls(path=path)
+        model._recording = recording
+        return model
 
     @property
     def recording(self) -> Recording:
@@ -178,30 +180,32 @@ class Operators(Model):
         return self._recording
 
     def build(self) -> ModelGraph:
-        found = self.recording
-        graph = GraphBuilder(*(one.name for one in found.inputs))
-        graph.register(Operator(name="", elements=0, learned=found.parameters, held=found.buffers))
-        values = [graph.input(one.name) for one in found.inputs]
-        for call in found.operators:
+        recording = self.recording
+        graph = GraphBuilder(*(tensor.name for tensor in recording.inputs))
+        graph.register(
+            Operator(name="", elements=0, learned=recording.parameters, held=recording.buffers)
+        )
+        values = [graph.input(tensor.name) for tensor in recording.inputs]
+        for call in recording.operators:
             layer = POLICIES[call.policy](
                 name=call.name,
                 elements=call.elements,
-                learned=tuple(found.parameters[number] for number in call.learned),
+                learned=tuple(recording.parameters[number] for number in call.learned),
                 products=call.products,
                 forward_kernels=call.forward,
                 backward_kernels=call.backward,
                 keeps=call.keeps,
             )
             values.append(graph.call(layer, *(values[number] for number in call.takes)))
-        made = graph.build(Value(found.output))
-        frozen = frozenset(found.parameters[number].name for number in found.frozen)
+        made = graph.build(Value(recording.output))
+        frozen = frozenset(recording.parameters[number].name for number in recording.frozen)
         return ModelGraph(made.inputs, made.registered, made.calls, made.outputs, frozen)
 
     def input_shapes(self) -> dict[str, Shape | None]:
-        return {one.name: (one.elements,) for one in self.recording.inputs}
+        return {tensor.name: (tensor.elements,) for tensor in self.recording.inputs}
 
     def num_tokens(self, name: str) -> int | None:
-        integers = {one.name for one in self.recording.inputs if one.integers}
+        integers = {tensor.name for tensor in self.recording.inputs if tensor.integers}
         return 2**31 if name in integers else None
 
 
@@ -333,14 +337,14 @@ class Parameters(TimedModel):
         return self
 
     def build(self) -> ModelGraph:
-        each, more = divmod(self.num_params, self.num_layers)
+        per_layer, more = divmod(self.num_params, self.num_layers)
         return chain(
             [
                 TimedLayer(
                     name="parameters" if self.num_layers == 1 else f"parameters.{number}",
                     forward_time=0,
                     gradient_time=0,
-                    num_elements=each + (number < more),
+                    num_elements=per_layer + (number < more),
                 )
                 for number in range(self.num_layers)
             ]
@@ -388,9 +392,9 @@ class Profile(TimedModel):
 
     def read(self, base: Path, itemsize: int) -> Self:
         first, *others = read_layers(base / self.path, itemsize)
-        found = type(self)(path=self.path)
-        found._layers = (first.model_copy(update={"input_time": 0.0}), *others)
-        return found
+        profile = type(self)(path=self.path)
+        profile._layers = (first.model_copy(update={"input_time": 0.0}), *others)
+        return profile
 
     def build(self) -> ModelGraph:
         assert self._layers, "the file is read when a workload is settled"

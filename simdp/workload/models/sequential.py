@@ -52,10 +52,10 @@ class MLP(Model):
     @classmethod
     def _known(cls, value: str) -> str:
         try:
-            found = ACTIVATIONS.find(value)
+            activation = ACTIVATIONS.find(value)
         except KindError as error:
             raise problem(f"the activation {error}") from None
-        if found is None:
+        if activation is None:
             known = sorted({*ACTIVATIONS, *ACTIVATIONS.offered()})
             raise problem(unknown_name("activation", value, known))
         return value

@@ -164,18 +164,18 @@ class T5(SequenceModel):
         words, *rest = self.graph.draws
         again = {parameter.name: parameter for parameter in self.filled_again()}
         shared, size = again.pop("shared.weight"), self.initializer_factor
-        found = [words]
+        draws = [words]
         for stack in ("encoder", "decoder"):
             own = words._replace(name=f"{stack}.embed_tokens.weight")
             made = [parameter for parameter in rest if parameter.name.startswith(stack)]
-            found += [own, *made, own._replace(initial=normal(size))]
+            draws += [own, *made, own._replace(initial=normal(size))]
             modules = groupby(made, key=lambda parameter: parameter.name.rsplit(".", 2)[0])
             for _, parameters in modules:
                 matrices = [again[p.name] for p in parameters if len(p.shape) > 1]
-                found += [p._replace(initial=normal(size)) for p in matrices] + matrices
+                draws += [p._replace(initial=normal(size)) for p in matrices] + matrices
         (head,) = lm_head("", self.d_model, self.vocab_size, tied=False).parameters()
-        found += [head, shared, head._replace(initial=normal(size)), shared]
-        return [*found, *(p for p in again.values() if len(p.shape) < 2)]
+        draws += [head, shared, head._replace(initial=normal(size)), shared]
+        return [*draws, *(p for p in again.values() if len(p.shape) < 2)]
 
     def initial(self, parameter: Parameter) -> Initial:
         """As transformers' T5PreTrainedModel: by fan-in."""

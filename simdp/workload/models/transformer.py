@@ -240,10 +240,10 @@ class Transformer(SequenceModel):
     # The samples -------------------------------------------------------------------------------
 
     def input_shapes(self) -> dict[str, Shape | None]:
-        found: dict[str, Shape | None] = {"x": _shape(self.sequence_length)}
+        shapes: dict[str, Shape | None] = {"x": _shape(self.sequence_length)}
         if self.task == "seq2seq":
-            found["tgt"] = _shape(self.tgt_sequence_length)
-        return found
+            shapes["tgt"] = _shape(self.tgt_sequence_length)
+        return shapes
 
     def how_to_give_shapes(self) -> str:
         both = " and tgt_sequence_length" if self.task == "seq2seq" else ""

@@ -61,7 +61,9 @@ def read_groups(optimizer: type[Spec], value: Any) -> tuple[ParamGroup, ...]:
     value.
     """
     if isinstance(value, list | tuple):
-        value = [each.model_dump() if isinstance(each, ParamGroup) else each for each in value]
+        value = [
+            member.model_dump() if isinstance(member, ParamGroup) else member for member in value
+        ]
     return tuple(ParamGroup(**_written(group)) for group in _grammar(optimizer)(value))
 
 
@@ -109,7 +111,7 @@ def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
     chunks, or with the last chunk of its last tensor; a tensor may continue in the next one.
     Parameters without elements are skipped.
     """
-    found = blocks = tensors = 0
+    launches = blocks = tensors = 0
     for size in sizes:
         left = -(-size // CHUNK)
         tensors += left > 0
@@ -117,8 +119,8 @@ def launches_over_lists(sizes: Iterable[int], depth: int) -> int:
             taken = min(left, MAX_BLOCKS - blocks)
             blocks, left = blocks + taken, left - taken
             if blocks == MAX_BLOCKS or (not left and tensors == MAX_TENSORS[depth - 1]):
-                found, blocks, tensors = found + 1, 0, int(left > 0)
-    return found + (blocks > 0)
+                launches, blocks, tensors = launches + 1, 0, int(left > 0)
+    return launches + (blocks > 0)
 
 
 class Temporaries(NamedTuple):
@@ -233,8 +235,8 @@ class Optimizer(Spec):
         """As `temporaries`, for the selected implementation."""
         if self.is_fused:
             return 0
-        one, all_at_once = self.temporaries()
-        return one if self.foreach is False else all_at_once
+        per_tensor, all_at_once = self.temporaries()
+        return per_tensor if self.foreach is False else all_at_once
 
     def launches_per_tensor(self) -> int:
         """Kernels that the host launches for every tensor; 0 for kernels over lists."""
@@ -344,7 +346,7 @@ def _conflicts(optimizer: Optimizer, arguments: dict[str, Any]) -> list[str]:
     try:
         _with_arguments(optimizer, arguments)
     except ValidationError as error:
-        return [found.line for found in problems(error, {})]
+        return [wrong.line for wrong in problems(error, {})]
     return []
 
 

@@ -121,8 +121,8 @@ class LAMB(TrustRatio):
     def measured(self, parameter: Array, gradient: Array, state: State, t: int) -> Array:
         m, v = update_moments(self.betas, -gradient if self.maximize else gradient, state)
         b1, b2 = self.betas if self.bias_correction else (0.0, 0.0)
-        found: Array = m / (1 - b1**t) / (np.sqrt(v) / sqrt(1 - b2**t) + self.eps)
-        return found + self.weight_decay * parameter if self.weight_decay else found
+        update: Array = m / (1 - b1**t) / (np.sqrt(v) / sqrt(1 - b2**t) + self.eps)
+        return update + self.weight_decay * parameter if self.weight_decay else update
 
     def ratio(self, weight_norm: float, measured_norm: float) -> float:
         return weight_norm / measured_norm
@@ -220,8 +220,8 @@ class Adafactor(Optimizer):
         row, column = state["row_var"], state["col_var"]
         row += share * (squares.mean(axis=-1, keepdims=True) - row)
         column += share * (squares.mean(axis=-2, keepdims=True) - column)
-        found: Array = row * column / np.maximum(row.mean(axis=-2, keepdims=True), least)
-        return found
+        square: Array = row * column / np.maximum(row.mean(axis=-2, keepdims=True), least)
+        return square
 
 
 class Muon(Optimizer):
@@ -322,9 +322,9 @@ class Muon(Optimizer):
         """Bring all singular values near 1, by Newton and Schulz's iteration."""
         a, b, c = self.ns_coefficients
         tall = matrix.shape[0] > matrix.shape[1]
-        found = matrix.T if tall else matrix
-        found = found / max(float(np.linalg.norm(found)), self.eps)
+        iterate = matrix.T if tall else matrix
+        iterate = iterate / max(float(np.linalg.norm(iterate)), self.eps)
         for _ in range(self.ns_steps):
-            gram = found @ found.T
-            found = a * found + (b * gram + c * (gram @ gram)) @ found
-        return found.T if tall else found
+            gram = iterate @ iterate.T
+            iterate = a * iterate + (b * gram + c * (gram @ gram)) @ iterate
+        return iterate.T if tall else iterate

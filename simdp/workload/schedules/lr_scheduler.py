@@ -707,8 +707,8 @@ class ChainedScheduler(Schedule):
                 known = [kind for kind in SCHEDULES if SCHEDULES[kind].multiplies]
                 raise problem(
                     f"number {i}, {member.kind}, sets the rate, and others count "
-                    f"{' and '.join(sorted(f'{one}s' for one in counted))}; count one of the two "
-                    f"(per), or chain only {', '.join(known)}."
+                    f"{' and '.join(sorted(f'{unit}s' for unit in counted))}; count one of the "
+                    f"two (per), or chain only {', '.join(known)}."
                 )
         return value
 
@@ -734,9 +734,9 @@ class ChainedScheduler(Schedule):
         return replay(self, 1.0).upto(step).momenta[step - 1]
 
     def problem_with(self, num_steps: int, num_epochs: int = 1) -> str | None:
-        each = (member.problem_with(num_steps, num_epochs) for member in self.schedulers)
+        problems = (member.problem_with(num_steps, num_epochs) for member in self.schedulers)
         replayed = min(num_steps, LONGEST_REPLAY), min(num_epochs, LONGEST_REPLAY)
-        return next((wrong for wrong in each if wrong), None) or super().problem_with(*replayed)
+        return next((wrong for wrong in problems if wrong), None) or super().problem_with(*replayed)
 
 
 class SequentialLR(Schedule):
