@@ -17,6 +17,7 @@ from real_torch import torch_installed
 import simdp
 from simdp.files import Catalogue
 from simdp.spec import Spec
+from simdp.studies.families import HOMES as HOMES_OF_TABLES
 
 pytestmark = pytest.mark.slow
 
@@ -509,6 +510,33 @@ def test_a_family_has_one_sorted_table(package):
     (table,) = tables(package).values()
     assert list(table) == sorted(table)
     assert len(set(table.values())) == len(table)
+
+
+KINDS_THAT_ARE_OURS = {
+    "collectives.hierarchical": {"ALL_GATHER[self._kind_back]"},  # checked when the spec is made
+    "reports.validation": {"TITLES[means.kind]"},  # of a fold, which is no spec
+    "workload.models.from_config": {"MODELS[entry.kind]"},  # of our own table FROM_CONFIG
+}
+"""Look-ups in a table by what is no literal, where the kind is certainly one of simdp's own."""
+
+
+def looked_up(module):
+    """Look-ups in tables of families, and in any table by a spec's kind, but for literals."""
+    families = {f"{HOMES_OF_TABLES[family]}.{family.upper()}" for family in HOMES_OF_TABLES}
+    here = {name.rpartition(".")[2] for name in imports(module) if name in families}
+    here |= {name.rpartition(".")[2] for name in families if name.startswith(f"simdp.{module}.")}
+    for node in definitions(module, ast.Subscript):
+        table, key = ast.unparse(node.value), ast.unparse(node.slice)
+        literal = re.fullmatch(r"'\w+'( if .* else '\w+')?", key)
+        by_kind = table.isupper() and key.endswith((".kind", "_kind", "['kind']"))
+        if not literal and (table in here or by_kind):
+            yield ast.unparse(node)
+
+
+@for_each("module", LOADED)
+def test_no_table_is_looked_up_by_a_kind_that_may_come_from_outside(module):
+    """A class from outside is in no table: ask the spec's class, or `Family.find`."""
+    assert set(looked_up(module)) <= KINDS_THAT_ARE_OURS.get(module, set())
 
 
 # Strategies --------------------------------------------------------------------------------------

@@ -194,7 +194,10 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
 
     @model_validator(mode="after")
     def _the_way_back_is_known(self) -> Self:
-        if self.inner_gather is None and not self._has_a_way_back():
+        if self.inner_gather is not None:
+            return self
+        member = ALL_GATHER.get(self._kind_back)
+        if member is None or any(field.is_required() for field in member.model_fields.values()):
             raise problem(
                 f"inner {self.inner.kind!r} has no all_gather of its kind; "
                 f"add inner_gather: {', '.join(ALL_GATHER)}."
@@ -206,12 +209,6 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
         """The kind of all_gather that reverses ``inner``."""
         other = ALSO_CALLED["all_gather"].get(self.inner.kind, {})
         return other.get("kind", self.inner.kind)
-
-    def _has_a_way_back(self) -> bool:
-        member = ALL_GATHER.get(self._kind_back)
-        return member is not None and not any(
-            field.is_required() for field in member.model_fields.values()
-        )
 
     @property
     def gather(self) -> AllGatherAlgorithm:

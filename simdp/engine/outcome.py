@@ -432,7 +432,7 @@ def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -
     """Kernels of each call; empty if only whole steps were measured."""
     workload, n = scenario.workload, scenario.cluster.world_size
     times = times_of(workload, scenario.strategy, roofline)
-    if workload.compute.kind == "measured":
+    if workload.compute.source == "measured":
         return {}
     assert not isinstance(times, MeasuredTimes)
     num_samples = workload.num_samples(scenario.base)

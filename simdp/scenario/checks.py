@@ -32,7 +32,6 @@ from simdp.workload.compute import (
     is_contradiction,
 )
 from simdp.workload.execution import widened
-from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.sampling import DropLast, Rebalance
 from simdp.workload.step_costs import arithmetic_of_calls, time_beside_compute
 
@@ -608,21 +607,20 @@ def _problem_with_pieces(
     workload: Workload, strategy: Strategy, world_size: int, num_samples: int
 ) -> str | None:
     """Refuse optimizers that need whole tensors with sharded parameters."""
-    each = {workload.optimizer.for_parameter(name).kind for name in workload.graph.ready_order}
-    kinds = [kind for kind in each if OPTIMIZERS[kind].whole_tensors]
-    if "rprop" in each and strategy.has_dtensors:
+    kind = workload.optimizer.kind
+    optimizers = [workload.optimizer.for_parameter(name) for name in workload.graph.ready_order]
+    if strategy.has_dtensors and any(optimizer.indexes_gradients for optimizer in optimizers):
         return (
-            f"optimizer: rprop does not work under {strategy.kind}: torch refuses to index the "
+            f"optimizer: {kind} does not work under {strategy.kind}: torch refuses to index the "
             "sharded gradients of fully_shard; use ddp or fsdp1, or another optimizer."
         )
-    apart = sorted(kind for kind in kinds if not OPTIMIZERS[kind].trusts)
-    if not apart:
+    if not any(one.whole_tensors and not one.trusts for one in optimizers):
         return None
     partition = Program.of(strategy, workload, world_size, num_samples).partition
     if partition is None or partition.owners is not None or partition.num_places == 1:
         return None
     return (
-        f"optimizer: {apart[0]} updates whole tensors, of which {strategy.kind} leaves each rank a "
+        f"optimizer: {kind} updates whole tensors, of which {strategy.kind} leaves each rank a "
         "piece; use ddp, or zero1, whose ranks own whole tensors."
     )
 

@@ -46,7 +46,8 @@ from simdp.scenario.overrides import (
 from simdp.scenario.placement import degraded_problems, neighbour_problems, straggler_problems
 from simdp.scenario.root import Scenario, build, validated
 from simdp.scenario.shipped import find
-from simdp.steps.program import ProcessGroups
+from simdp.steps.ops import Update
+from simdp.steps.program import ProcessGroups, Program, flat
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.checks import workload_problems
@@ -316,7 +317,10 @@ def unsuited(
 
 def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
     """Refuse algorithms that do not support a valid job."""
-    called, groups = _called(scenario)
+    try:
+        called, groups = _called(scenario)
+    except ScenarioError as error:
+        return error.problems
     loners = shared_network_problems(scenario.collectives, scenario.strategy) if among_jobs else []
     if loners:
         return loners
@@ -340,6 +344,7 @@ def _called(scenario: Scenario) -> Calls:
         for known, found in CALLED:
             if known == alike:
                 return found
+    _refuse_other_updates(scenario.strategy, workload, scenario.program)
     found = [name for name, _ in scenario.calls()], scenario.program.groups
     if alike is not None:
         CALLED.append((alike, found))
@@ -373,6 +378,21 @@ def _file_problems(
     if workload is None or not sure(doubts, *(("workload", key) for key in keys)):
         return []
     return [f"workload.{line}" for line in workload_problems(workload, base)]
+
+
+def _refuse_other_updates(strategy: Strategy, workload: Workload, program: Program) -> None:
+    """Raise if a training step of synchronous ranks has none or several updates."""
+    if workload.mode == "inference" or strategy.execution == "parameter_server":
+        return
+    for plan in program.plans:
+        number = sum(isinstance(op, Update) for op in flat(plan))
+        if number != 1:
+            raise ScenarioError(
+                [
+                    f"strategy.kind: a training step of {strategy.kind} yields {number} updates, "
+                    "and each has one; let its train_step end with yield Update()."
+                ]
+            )
 
 
 def _hook_problems(strategy: Strategy, base: Path) -> list[str]:

@@ -58,7 +58,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         found["calibration"] = "none: nobody has measured this hardware"
         return found | how
     of_devices = any(key.startswith("cluster.device") for key in known.intervals)
-    by_peak = scenario.workload.compute.kind == "roofline" and not of_devices
+    by_peak = scenario.workload.compute.source == "roofline" and not of_devices
     what = "network calibrated, compute by its data sheet" if by_peak else "calibrated"
     found["calibration"] = f"{scenario.cluster.machine}: {what}"
     if own := replaced_keys(scenario.cluster, scenario.base):

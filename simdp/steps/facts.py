@@ -207,7 +207,7 @@ class Facts:
     @cached_property
     def tails(self) -> frozenset[int]:
         """Calls with work in backward after their gradients are ready."""
-        if self.workload.compute.kind != "profile":
+        if self.workload.compute.source != "profile":
             return frozenset()
         return frozenset(
             number

@@ -241,11 +241,11 @@ def recording_of_scenario(
         raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     compute = scenario.workload.compute
     named = (
-        device_option(device) if compute.kind == "measured" else getattr(compute, "device", None)
+        device_option(device) if compute.source == "measured" else getattr(compute, "device", None)
     )
-    if compute.kind == "measured" and named is None:
+    if compute.source == "measured" and named is None:
         named = scenario.cluster.devices()[0].name
-    if device is not None and compute.kind != "measured":
+    if device is not None and compute.source != "measured":
         problem = "--device: the recording has no measured step; add --step-time, or leave it out."
         raise ScenarioError([problem])
     metrics = _times(_alone(scenario, raw, file.parent))
@@ -263,7 +263,7 @@ def recording_of_scenario(
 
 def _alone(scenario: Scenario, raw: Raw, base: Path) -> Scenario:
     """The scenario; with a measured step on one GPU without a strategy: it takes that time."""
-    if scenario.cluster.world_size > 1 or scenario.workload.compute.kind != "measured":
+    if scenario.cluster.world_size > 1 or scenario.workload.compute.source != "measured":
         return scenario
     try:
         return checked({**raw, "strategy": "single"}, base)

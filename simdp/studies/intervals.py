@@ -467,7 +467,8 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
         return stripped, []
     wiring = wiring_of(cluster)
     without = [cluster.machine] if cluster.machine else []
-    kept = NcclCost.model_validate({key: getattr(cost, key) for key in STRUCTURE})
+    free = {*NcclCost.model_fields}.difference(STRUCTURE)  # not those of a class from outside
+    kept = type(cost).model_validate({key: value for key, value in cost if key not in free})
     known = known_of_cost(kept, wiring, without)
     shares = {
         place: {name: share_of(*of_class, name, bandwidth, without) for name in PAYLOAD}
@@ -763,7 +764,7 @@ def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequenc
     """
     names = {device.name for device in scenario.cluster.devices()}
     fitted = fits_devices(known) and not has_new_precision(scenario, known)
-    measured = scenario.workload.compute.kind != "roofline" or fitted
+    measured = scenario.workload.compute.source != "roofline" or fitted
     time = float(metrics["step_time_s"])
     if not known or measured or not names & set(DEVICES.names()) or not time:
         return 0.0

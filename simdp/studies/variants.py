@@ -76,7 +76,7 @@ def _changed_sections(
             part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
         member: Any = type(old)
         if section == "strategy":  # the only section whose kind may change
-            member = STRATEGIES.get(part[section].get("kind"), member)
+            member = STRATEGIES.find(str(part[section].get("kind"))) or member
         try:
             new = member.model_validate(part[section], context={"base": scenario.base})
         except ValidationError as error:
@@ -95,16 +95,16 @@ def _changed_cost(
         set_key(part, key, value)
     written, old = part["collectives"]["cost"], scenario.collectives
     if isinstance(old.cost, NcclCost):  # reads no file
-        cost: Cost = _nccl_cost(json.dumps(written))
+        cost: Cost = _nccl_cost(type(old.cost), json.dumps(written))
     else:
         cost = _cost(type(old.cost), written, scenario.base)
     return {"collectives": old.model_copy(update={"cost": cost})}
 
 
 @lru_cache(maxsize=512)
-def _nccl_cost(written: str) -> Cost:
+def _nccl_cost(kind: type[Cost], written: str) -> Cost:
     """Cache a cost by its JSON, since points of a sweep share it."""
-    return _cost(NcclCost, json.loads(written), Path())
+    return _cost(kind, json.loads(written), Path())
 
 
 def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:

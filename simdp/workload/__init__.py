@@ -321,7 +321,7 @@ class Workload(BatchSchedule):
                 "rebalance cuts a global batch over the ranks; give global_batch, with a number "
                 "of grad_accum, in place of microbatch or sizes."
             )
-        if self.rebalance is not None and self.compute.kind == "profile":
+        if self.rebalance is not None and self.compute.source == "profile":
             raise problem(
                 "rebalance moves samples, but compute: profile takes as long with few as with "
                 "many; leave it out, or use a model with layers."

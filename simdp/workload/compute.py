@@ -34,6 +34,9 @@ class Compute(Spec):
 
     kind: str
 
+    source: ClassVar[Literal["roofline", "measured", "profile"]] = "roofline"
+    """What times come from; ``kind`` may be any name of a class from outside."""
+
     without_data: ClassVar[bool] = False
     """Whether steps of a model with layers need no dataset if no numbers are computed."""
 
@@ -126,8 +129,7 @@ class FromRoofline(Compute):
 
     @property
     def kernel_settings(self) -> tuple[Any, ...]:
-        defaults = type(self)()
-        return () if self == defaults else tuple(self.model_dump(mode="json").items())
+        return tuple(self.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True).items())
 
     def arithmetic(self, dtype: str, cudnn: bool) -> str:
         allowed = self.cudnn_allow_tf32 if cudnn else self.float32_matmul_precision != "highest"
@@ -187,6 +189,8 @@ class FromMeasurements(Compute):
         Forward's share of forward and backward; a third, as backward has two products for each of
         forward.
     """
+
+    source: ClassVar[Literal["roofline", "measured", "profile"]] = "measured"
 
     kind: Literal["measured"] = "measured"
     points: list[MeasuredStepTime] = Field(min_length=1)
@@ -279,6 +283,8 @@ class FromProfile(Compute):
         Time of one device to update all parameters [s]; shards take their share. None: the bytes
         that the optimizer moves, over the memory's bandwidth.
     """
+
+    source: ClassVar[Literal["roofline", "measured", "profile"]] = "profile"
 
     kind: Literal["profile"] = "profile"
     device: str | None = None

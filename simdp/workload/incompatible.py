@@ -29,12 +29,12 @@ def incompatible_options(given: Mapping[str, Any]) -> dict[str, str]:
     if given["recompute"] == "none":
         why = "recompute: none runs nothing again; leave this out, or set recompute: blocks."
         idle |= {key: why for key, usual in OF_RECOMPUTE.items() if given[key] != usual}
-    if compute.kind != "roofline":
+    if compute.source != "roofline":
         # A profile may separate the host's time, which a CUDA graph reduces.
-        held = NEED_KERNELS if compute.kind != "profile" else ("compile",)
+        held = NEED_KERNELS if compute.source != "profile" else ("compile",)
         idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
-    if given["host"].async_launch and (compute.kind != "roofline" or given["cuda_graphs"]):
-        why = f"compute: {compute.kind} includes" if compute.kind != "roofline" else ""
+    if given["host"].async_launch and (compute.source != "roofline" or given["cuda_graphs"]):
+        why = f"compute: {compute.kind} includes" if compute.source != "roofline" else ""
         why = why or "a CUDA graph has none of"
         idle["host"] = (
             f"async_launch models the launches of single kernels; {why} these; leave it out."
@@ -52,8 +52,10 @@ def incompatible_options(given: Mapping[str, Any]) -> dict[str, str]:
         found["loss"] = f"{why}; leave the loss out."
     if getattr(dataset, "lengths", None) is not None:
         found["dataset"] = f"{why}, independent of its samples' lengths; leave lengths out."
-    if compute.kind == "roofline" or (compute.kind == "measured" and model.brings_times):
-        needs = "needs layers with FLOPs" if compute.kind == "roofline" else "spreads a step's time"
+    if compute.source == "roofline" or (compute.source == "measured" and model.brings_times):
+        needs = (
+            "needs layers with FLOPs" if compute.source == "roofline" else "spreads a step's time"
+        )
         found["compute"] = (
             f"{compute.kind} {needs}, but the model {model.kind} has times of its own; "
             "write profile, or leave this out."
@@ -67,7 +69,7 @@ def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
     found = {key: f"{why}; leave this out." for key in NOT_RECORDED if given[key]}
     if given["loss"].kind != "none":
         found["loss"] = f"{why}, and its loss is among them; leave the loss out."
-    if given["compute"].kind == "profile":
+    if given["compute"].source == "profile":
         found["compute"] = f"{why}, nor times; write roofline, or measured."
     if given["dataset"].kind != "none" or given["dataset"].has_samples:
         found["dataset"] = f"{why}, of samples as they were recorded; leave the dataset out."
@@ -76,7 +78,7 @@ def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> dict[str, str]:
     found = {}
-    if compute.kind == "profile":
+    if compute.source == "profile":
         found["compute"] = (
             f"the model {model} has no times of its own; write roofline, or a model of kind "
             "profile."

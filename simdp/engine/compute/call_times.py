@@ -535,7 +535,7 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     """
     workload, strategy, n = scenario.workload, scenario.strategy, scenario.cluster.world_size
     is_plain = strategy.execution == "synchronous"
-    if workload.compute.kind != "roofline" or workload.model.timed or not is_plain or not compute:
+    if workload.compute.source != "roofline" or workload.model.timed or not is_plain or not compute:
         return []
     spent = _spent(scenario)
     total = sum(seconds for seconds, _ in spent.values()) / n

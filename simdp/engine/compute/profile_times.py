@@ -358,7 +358,7 @@ def times_of(workload: Workload, strategy: Strategy, roofline: Roofline) -> Time
 
     Profiles have host times of their own, and CUDA graphs replace launches: both have no floor.
     """
-    times = COMPUTE[workload.compute.kind](workload, roofline)
+    times = COMPUTE[workload.compute.source](workload, roofline)
     host = strategy.host_of(workload, len(roofline.device))
     without_floor = workload.model.timed or workload.cuda_graphs or isinstance(times, ProfileTimes)
     if not host.operator or without_floor:

@@ -282,7 +282,7 @@ class Recipe:
         key = tuple(map(repr, devices))
         if key not in self.times:
             workload = self.scenario.workload
-            self.times[key] = COMPUTE[workload.compute.kind](workload, Roofline(devices))
+            self.times[key] = COMPUTE[workload.compute.source](workload, Roofline(devices))
         return self.times[key]
 
 
@@ -539,7 +539,7 @@ class _OtherTraffic:
     def of_update(self) -> OneUpdate:
         """Work of an update on the rank with least of it; nothing for updates on the host."""
         kept, workload = self._footprint, self._scenario.workload
-        if self._scenario.strategy.updates_on_host or workload.compute.kind == "profile":
+        if self._scenario.strategy.updates_on_host or workload.compute.source == "profile":
             return OneUpdate(0.0, 0.0, 0.0, 0.0)
         return OneUpdate(
             float(np.min(kept.moved_by_scaling())),

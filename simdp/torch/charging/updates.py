@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -221,20 +221,22 @@ def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
 
 def spec_of(kind: str, group: Mapping[str, Any]) -> Optimizer | None:
     """Return the scenario's optimizer of this kind with the arguments of a group."""
-    if kind not in OPTIMIZERS:
+    member = OPTIMIZERS.get(kind)
+    if member is None:
         return None
-    fields = OPTIMIZERS[kind].model_fields
     given = {
         name: value
         for name, value in group.items()
-        if name in fields and name not in LIKE_GRADIENTS and isinstance(value, (int, float, bool))
+        if name in member.model_fields
+        and name not in LIKE_GRADIENTS
+        and isinstance(value, (int, float, bool))
     }
-    return _spec(kind, tuple(sorted(given.items())))
+    return _spec(member, tuple(sorted(given.items())))
 
 
 @lru_cache(maxsize=256)
-def _spec(kind: str, arguments: tuple[tuple[str, Any], ...]) -> Optimizer | None:
+def _spec(member: type[Optimizer], arguments: tuple[tuple[str, Any], ...]) -> Optimizer | None:
     try:
-        return TypeAdapter(OPTIMIZERS[kind]).validate_python({"kind": kind, **dict(arguments)})
+        return member.model_validate(dict(arguments))
     except ValidationError:
         return None

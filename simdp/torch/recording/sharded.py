@@ -171,12 +171,12 @@ def optimizer_keys(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> d
         If simdp does not support the optimizer.
     """
     kind = type(optimizer).__name__.lower()
-    if kind not in OPTIMIZERS:
+    member = OPTIMIZERS.get(kind)
+    if member is None:
         raise SimdpError(
             f"workload: the optimizer {type(optimizer).__name__} is not known; known: "
             f"{', '.join(sorted(OPTIMIZERS))}. Leave it out, and name one in the scenario."
         )
-    member = OPTIMIZERS[kind]
     fields = [name for name in member.model_fields if name not in OWN]
     usual = member(kind=kind)
 

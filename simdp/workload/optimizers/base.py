@@ -164,6 +164,9 @@ class Optimizer(Spec):
     trusts: ClassVar[bool] = False
     """Whether it does so only by norms, which ranks with shards can compute together."""
 
+    indexes_gradients: ClassVar[bool] = False
+    """Whether torch's update indexes gradients, which it refuses for those of fully_shard."""
+
     kind: str
     lr: Float = Field(1e-3, ge=0)
     foreach: Bool | None = None

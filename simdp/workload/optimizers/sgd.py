@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -161,6 +161,8 @@ class Rprop(Optimizer):
     Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP
     algorithm", ICNN 1993.
     """
+
+    indexes_gradients: ClassVar[bool] = True
 
     kind: Literal["rprop"] = "rprop"
     lr: Float = Field(1e-2, ge=0)

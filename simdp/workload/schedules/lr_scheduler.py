@@ -704,7 +704,7 @@ class ChainedScheduler(Schedule):
                     "(nor does torch); use it alone."
                 )
             if len(counted) > 1 and not member.multiplies:
-                known = [kind for kind in SCHEDULES if SCHEDULES[kind].multiplies]
+                known = [kind for kind, one in SCHEDULES.items() if one.multiplies]
                 raise problem(
                     f"number {i}, {member.kind}, sets the rate, and others count "
                     f"{' and '.join(sorted(f'{unit}s' for unit in counted))}; count one of the "
