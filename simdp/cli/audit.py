@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import CHECK_FAILED, add_page, overrides_of, say, terminal_width
+from simdp.cli.common import CHECK_FAILED, overrides_of, say, terminal_width
 from simdp.cli.completion import CAUSES, SCENARIOS
 
 if TYPE_CHECKING:
@@ -116,6 +116,9 @@ def audit(
     as_json: AsJson = False,
 ) -> int:
     """Compare training on several ranks with one device, and find the cause of a difference."""
+    from simdp.files import check_outputs, write_whole
+
+    check_outputs(html)
     given = Given(ranks, exact, check_causes(allow or []), max_steps)
     of_script = {
         "--batch-arg": batch_arg,
@@ -130,12 +133,11 @@ def audit(
         refuse_script_options(target, arguments or [], of_script)
         found = _scenario(target, given, settings)
     if html is not None:
-        from simdp.files import whole_files
+        from simdp.reports import page
 
         options = {**given._asdict(), **of_script}
         command = command_line(target, arguments or [], module, options, settings or [])
-        with whole_files(html.parent) as add:
-            add_page(add, found, html.name, command=command)
+        write_whole(html, lambda stream: page.write(found, stream, command=command))
     if as_json:
         sys.stdout.write(found.to_json())
     else:

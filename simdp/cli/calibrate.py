@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.commands import COMMANDS, epilog
-from simdp.cli.common import complain, put, say
+from simdp.cli.common import add_pictures, complain, earlier_files, put, say
 from simdp.cli.completion import SCENARIOS
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ def nccl_tests(
     no_plots: NoPlots = False,
 ) -> int:
     """Fit the constants of cost nccl to tables of nccl-tests."""
-    from simdp.files import parse_yaml
+    from simdp.files import check_outputs, parse_yaml
     from simdp.studies.calibrate.nccl_tests import calibrate_nccl_tests
     from simdp.studies.variants import parse_counts
 
+    check_outputs(out / "calibration.json")
     found = calibrate_nccl_tests(
         files,
         nodes=parse_counts("--nodes", nodes) if nodes else (),
@@ -125,8 +126,10 @@ def ddp(
     no_plots: NoPlots = False,
 ) -> int:
     """Fit constants to measured steps: the points with role: calibration."""
+    from simdp.files import check_outputs
     from simdp.studies.calibrate.ddp import calibrate_ddp
 
+    check_outputs(out / "calibration.json")
     found = calibrate_ddp(files, fit or (), name, wanted)
     return _show(found, out, as_json, quiet, not no_plots)
 
@@ -186,9 +189,10 @@ def rows(
     from functools import partial
 
     from simdp.errors import ScenarioError
-    from simdp.files import whole_files
+    from simdp.files import check_outputs, whole_files
     from simdp.studies.calibrate.rows import scenarios_from_table
 
+    check_outputs(out / "scenario.yaml")
     found = scenarios_from_table(table, out, compute, source)
     there = [out / one.file for one in found.scenarios if (out / one.file).exists()]
     if there and not force:
@@ -216,18 +220,13 @@ def _show(
     found: CalibrationStudy | StepCalibration, out: Path, as_json: bool, quiet: bool, plots: bool
 ) -> int:
     """Write the entry and its files, and print the fit."""
-    from functools import partial
-
     from simdp.files import whole_files
 
-    with whole_files(out) as add:
+    with whole_files(out, earlier_files(out)) as add:
         add(f"{found.name}.yaml", lambda stream: put(stream, found.entry))
         add("calibration.json", lambda stream: put(stream, found.to_json()))
         if plots:
-            from simdp.reports.plots import fitting, render
-
-            for kind in fitting(found):
-                add(f"{kind}.png", partial(render, found, kind))
+            add_pictures(add, found)
     if as_json:
         sys.stdout.write(found.to_json())
     elif not quiet:

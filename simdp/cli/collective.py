@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simdp.cli.common import put, say
+from simdp.cli.common import add_pictures, earlier_files, put, say
 from simdp.cli.completion import clusters
 
 
@@ -46,20 +45,18 @@ def collective(
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
 ) -> int:
     """Time a collective: a table in the format of nccl-tests, and plots in a folder."""
-    from simdp.files import parse_yaml, whole_files
+    from simdp.files import check_outputs, parse_yaml, whole_files
     from simdp.studies.collective import Request, answer
 
+    check_outputs(out / "collective.json")
     algorithms = [parse_yaml(text, f"--algorithm {text}") for text in algorithm or []]
     study = answer(
         Request(name, cluster, algorithms, world_size, sizes, root, dtype, against, split)
     )
-    with whole_files(out) as add:
+    with whole_files(out, earlier_files(out)) as add:
         add("collective.json", lambda stream: put(stream, study.to_json()))
         if not no_plots:
-            from simdp.reports.plots import fitting, render
-
-            for kind in fitting(study):
-                add(f"{kind}.png", partial(render, study, kind))
+            add_pictures(add, study)
     if as_json:
         sys.stdout.write(study.to_json())
     elif not quiet:

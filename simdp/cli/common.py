@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -90,10 +91,10 @@ class Shared(NamedTuple):
 
         Cache hits are reported on standard error.
         """
-        from simdp.studies.store import Store
+        from simdp.studies.store import FILE, Store
 
         self.check()
-        with Store(self.path or out or Path("runs"), self.go_on) as store:
+        with Store(self.path or (out or Path("runs")) / FILE, self.go_on) as store:
             yield store
             if self.go_on and not quiet:
                 num_other = store.num_other
@@ -205,11 +206,12 @@ def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:
     if path is None:
         return lambda columns: None
     from simdp.errors import ScenarioError
-    from simdp.files import write_whole
+    from simdp.files import check_outputs, write_whole
     from simdp.files.records import table_writer as writer_of
 
     try:
         write = writer_of(path)
+        check_outputs(path)
     except ScenarioError as error:
         raise ScenarioError([f"--table {line}" for line in error.problems]) from None
     return lambda columns: write_whole(path, lambda stream: write(columns(), stream))
@@ -288,6 +290,18 @@ def listed_values(
     return found
 
 
+def folder_of(
+    out: Path | None, scenario: Path, settings: Mapping[str, Any], swept: Collection[str], end: str
+) -> Path:
+    """Choose the folder for files before a scenario is checked: its name, and an ending."""
+    from simdp.scenario.overrides import as_written
+    from simdp.scenario.shipped import find
+
+    if out is not None:
+        return out
+    return Path("runs") / f"{as_written(find(scenario), settings, swept)['name']}-{end}"
+
+
 def put(stream: Any, text: str) -> None:
     """Write text to a binary stream."""
     stream.write(text.encode())
@@ -320,7 +334,7 @@ def retold(
     return told
 
 
-def add_page(add: Any, document: Any, name: str = "report.html", **more: Any) -> None:
+def add_page(add: Any, document: Any, **more: Any) -> None:
     """Add the page that people share to the files of a command.
 
     Parameters
@@ -329,14 +343,29 @@ def add_page(add: Any, document: Any, name: str = "report.html", **more: Any) ->
         Of `simdp.files.whole_files`.
     document : value
         Of a kind of `simdp.reports.page.KINDS`.
-    name : str
-        Of the file.
     **more
         As for `simdp.reports.page.write`.
     """
     from simdp.reports.page import write
 
-    add(name, lambda stream: write(document, stream, **more))
+    add("report.html", lambda stream: write(document, stream, **more))
+
+
+def add_pictures(add: Any, document: Any) -> None:
+    """Add the pictures that a document has the data for to the files of a command."""
+    from simdp.reports.plots import fitting, render
+
+    for kind in fitting(document):
+        add(f"{kind}.png", partial(render, document, kind))
+
+
+def earlier_files(folder: Path, *patterns: str) -> Iterator[str]:
+    """Name the files that an earlier run of a command may have left: pictures, and patterns."""
+    yield from patterns
+    if any(folder.glob("*.png")):
+        from simdp.reports.plots import PLOTS  # takes a second
+
+        yield from (f"{kind}.png" for kind in PLOTS)
 
 
 PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")

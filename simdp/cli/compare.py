@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,9 @@ from simdp.cli.common import (
     TablePath,
     Workers,
     add_page,
+    add_pictures,
+    earlier_files,
+    folder_of,
     listed_values,
     overrides_of,
     progress_bar,
@@ -51,35 +53,34 @@ def compare(
     table: TablePath = None,
 ) -> int:
     """Compare strategies or other values: a table here, and a picture in a folder."""
-    from simdp.files import whole_files
+    from simdp.files import check_outputs, whole_files
     from simdp.scenario.overrides import move_paths
     from simdp.scenario.shipped import find
     from simdp.studies import compare as study
 
-    file = find(scenario)
+    file, overrides = find(scenario), overrides_of(settings)
+    values = listed_values("--over", over, "strategy=single,ddp")
+    folder = folder_of(out, file, overrides, values, "compare")
     write_table = table_writer(table)
+    check_outputs(folder / "comparison.json")
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar("compare", quiet) as progress:
         found = study.compare(
             file,
-            listed_values("--over", over, "strategy=single,ddp"),
-            overrides_of(settings),
+            values,
+            overrides,
             workers=workers or 1,
             scheduler=scheduler,
             progress=progress,
             store=kept,
         )
-    folder = out or Path("runs") / f"{found.scenario['name']}-compare"
     found.scenario = move_paths(found.scenario, file.parent.resolve(), folder.resolve())
-    with whole_files(folder) as add:
+    with whole_files(folder, earlier_files(folder, "report.html")) as add:
         add("comparison.json", lambda stream: put(stream, found.to_json()))
         if not no_plots:
-            from simdp.reports.plots import fitting, render
-
             asked = [f"--over={text}" for text in over]
             add_page(add, found, command=[*retold("compare", scenario, settings), *asked])
-            for kind in fitting(found):
-                add(f"{kind}.png", partial(render, found, kind))
+            add_pictures(add, found)
     write_table(found.columns)
     if as_json:
         sys.stdout.write(found.to_json())

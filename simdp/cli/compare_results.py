@@ -28,12 +28,12 @@ def compare_results(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
 ) -> int:
     """Compare two results, or a result and a real run, and attribute the difference."""
+    from simdp.files import check_outputs, whole_files
     from simdp.studies import compare_results as study
 
+    check_outputs(out and out / "difference.json")
     found = study.compare_results(a, b, attribution=not no_attribution)
     if out is not None:
-        from simdp.files import whole_files
-
         with whole_files(out) as add:
             add("difference.json", lambda stream: put(stream, found.to_json()))
             add_page(add, found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simdp.cli.common import add_page, put, say
+from simdp.cli.common import put, say
 from simdp.cli.completion import DEVICES, MODELS, PRECISIONS, STRATEGIES, clusters
 
 if TYPE_CHECKING:
@@ -104,8 +104,9 @@ def diagnose(
     as_json: AsJson = False,
 ) -> int:
     """Diagnose why a real job is slow or stops, from traces and logs, and list remedies."""
-    from simdp.files import whole_files
+    from simdp.files import check_outputs, write_whole
 
+    check_outputs(out, html)
     named = None if machine is None else str(machine)
     options = {
         "step": step,
@@ -120,11 +121,11 @@ def diagnose(
     }
     found, title, command = _found(paths or [], named, options, not no_remedies)
     if out is not None:
-        with whole_files(out.parent) as add:
-            add(out.name, lambda stream: put(stream, found.to_json()))
+        write_whole(out, lambda stream: put(stream, found.to_json()))
     if html is not None:
-        with whole_files(html.parent) as add:
-            add_page(add, found, html.name, command=command, title=title)
+        from simdp.reports import page
+
+        write_whole(html, lambda stream: page.write(found, stream, command=command, title=title))
     if as_json:
         sys.stdout.write(found.to_json())
     else:

@@ -44,17 +44,19 @@ def execute(
 ) -> int:
     """Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does."""
     from simdp.distributed.launch import find, run_script
+    from simdp.files import check_outputs
     from simdp.scenario import shipped
 
     program = shipped.find(program, shipped.PROGRAM)
     ranks, per_node = _sizes(world_size, nnodes, nproc_per_node)
     where = find(cluster, ranks, per_node)
+    folder = out or Path("runs") / program.stem
+    check_outputs(folder / "trace.json")
     if as_json:
         with redirect_stdout(sys.stderr):
             result = run_script(program, where, arguments or [], seed)
     else:
         result = run_script(program, where, arguments or [], seed)
-    folder = out or Path("runs") / program.stem
     write_program(result, folder, not no_plots)
     if as_json:
         told = {
@@ -106,7 +108,7 @@ def write_program(result: ProgramResult, folder: Path, plots: bool) -> None:
     from simdp.files import whole_files
     from simdp.reports import chrome_trace
 
-    with whole_files(folder) as add:
+    with whole_files(folder, ["timeline.png"]) as add:
         text = chrome_trace.write(result.study().points[0])
         add("trace.json", lambda stream: put(stream, text))
         if plots and len(result.trace):

@@ -105,11 +105,13 @@ def extrapolate(
     store: StorePath = None,
 ) -> int:
     """Predict a recorded step of one GPU on any number of them: time, memory, and what limits."""
+    from simdp.files import check_outputs
     from simdp.studies.executor import executor_for
     from simdp.studies.extrapolate import extrapolate as study
 
     request = _request(gpus, on, strategy)
     folder = out or Path("runs") / f"{Path(sources[0]).stem}-extrapolate"
+    check_outputs(folder / "extrapolation.json")
     shared = Shared(workers, scheduler, go_on, store)
     given = {
         "--device": device,
@@ -250,20 +252,16 @@ def _write(
     from simdp.scenario.overrides import move_paths, named_files
 
     base, inside = recording.base.resolve(), recording.step.kind != "scenario"
-    with whole_files(folder) as add:
+    with whole_files(folder, ["report.html"]) as add:
         add("extrapolation.json", lambda stream: put(stream, made.found.to_json()))
         if command is not None:
             add_page(add, made.study, command=command)
         for name, raw in made.scenarios.items():
             moved = raw if inside else move_paths(raw, base, folder.resolve())
-            add(name, partial(_put_yaml, text=format_yaml(moved)))
+            add(name, partial(put, text=format_yaml(moved)))
         if inside:  # files of a temporary folder
             for path in dict.fromkeys(named_files(next(iter(made.scenarios.values())), base)):
                 add(path.name, partial(_put_bytes, content=path.read_bytes()))
-
-
-def _put_yaml(stream: Any, text: str) -> None:
-    put(stream, text)
 
 
 def _put_bytes(stream: Any, content: bytes) -> None:

@@ -15,9 +15,11 @@ def gallery(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
 ) -> int:
     """Redraw the pictures of the README and docs/."""
+    from simdp.files import check_outputs
     from simdp.scenario.shipped import folder
     from simdp.studies.gallery import draw_gallery
 
+    check_outputs(out / "picture.png")
     for path in draw_gallery(scenarios or folder(), out):
         print(path)
     return 0

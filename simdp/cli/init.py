@@ -55,10 +55,11 @@ def init(
     Defaults are those of the best fitting row of `fits`.
     """
     from simdp.errors import ScenarioError
-    from simdp.files import write_whole
+    from simdp.files import check_outputs, write_whole
     from simdp.studies.first_scenario import first_scenario
     from simdp.studies.methods import FitsRequest
 
+    check_outputs(out)
     if out.exists() and not force:
         raise ScenarioError([f"{out}: is there already; add --force, or --out another file."])
     missing = _missing({"--machine": machine or device, "--model": model, "--gpus": gpus})

@@ -18,6 +18,8 @@ from simdp.cli.common import (
     Shared,
     StorePath,
     add_page,
+    add_pictures,
+    earlier_files,
     load,
     progress_bar,
     put,
@@ -52,10 +54,12 @@ def job(
 ) -> int:
     """Simulate a job of days with its failures, many times: completion time and lost time."""
     from simdp.engine import threads
+    from simdp.files import check_outputs
     from simdp.studies import job as study
 
     chosen, deadline = load(scenario, settings), _deadline(until)
     folder = out or Path("runs") / f"{chosen.name}-job"
+    check_outputs(folder / "job.json")
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar(chosen.name, quiet) as progress:
         found = study.job(
@@ -85,18 +89,16 @@ def _write(found: JobStudy, folder: Path, drawn: list[str] | None) -> None:
     """Write every file of an ensemble, or none; with the command line, the page and pictures."""
     from simdp.files import put_npz, whole_files
 
-    with whole_files(folder) as add:
+    weights = "weights.npz", "weights-[0-9]*.npz"
+    with whole_files(folder, earlier_files(folder, "report.html", *weights)) as add:
         add("job.json", lambda stream: put(stream, found.to_json()))
         for number, point in enumerate(found.points):
             if point.trained is not None:
                 name = f"weights-{number}.npz" if found.scenario["sweep"] else "weights.npz"
                 add(name, partial(put_npz, point.trained.weights()))
         if drawn is not None:
-            from simdp.reports.plots import fitting, render
-
             add_page(add, found, command=drawn)
-            for kind in fitting(found):
-                add(f"{kind}.png", partial(render, found, kind))
+            add_pictures(add, found)
 
 
 def _deadline(until: str | None) -> float | None:

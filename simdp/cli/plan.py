@@ -20,6 +20,7 @@ from simdp.cli.common import (
     Shared,
     Workers,
     add_page,
+    folder_of,
     listed_values,
     overrides_of,
     put,
@@ -86,6 +87,7 @@ def plan(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> int:
     """Find the cheapest, fastest or greenest way to train, with reasons and alternatives."""
+    from simdp.files import check_outputs
     from simdp.studies.executor import executor_for
     from simdp.studies.plan import plan as study
     from simdp.studies.plan import ready
@@ -95,6 +97,8 @@ def plan(
     limits = {"deadline": deadline, "budget": budget, "energy": energy, "memory": max_memory}
     asked = _asked(goal, limits, choose or [], global_batch, sure)
     overrides = overrides_of(settings)
+    folder = folder_of(out, scenario, overrides, asked.choices, "plan")
+    check_outputs(folder / "plan.json")
     kept = (out.parent if out else Path("runs")) / "points"
     with (
         executor_for(workers or 1, scheduler) as at_work,
@@ -102,7 +106,6 @@ def plan(
         _line(quiet) as progress,
     ):
         found = study(scenario, asked, overrides, executor=at_work, store=store, progress=progress)
-    folder = out or Path("runs") / f"{found.scenario['name']}-plan"
     given = {**limits, "sure": sure, "global-batch": global_batch}
     told = retold("plan", scenario, settings, {"--for": goal, **_options(given)})
     told += [f"--choose={text}" for text in choose or ()]
@@ -128,15 +131,11 @@ def _write(
 ) -> None:
     from simdp.files import format_yaml, whole_files
 
-    with whole_files(folder) as add:
+    with whole_files(folder, ["option-[0-9]*.yaml"]) as add:
         add("plan.json", lambda stream: put(stream, found.to_json()))
         add_page(add, found, command=command)
         for name, raw in scenarios.items():
-            add(name, partial(_put_yaml, text=format_yaml(dict(raw))))
-
-
-def _put_yaml(stream: Any, text: str) -> None:
-    put(stream, text)
+            add(name, partial(put, text=format_yaml(dict(raw))))
 
 
 def _asked(

@@ -89,8 +89,10 @@ def probe(
     Prints its parts and an estimate of the minutes first, which depend on the machine: a few
     minutes on two CPU cores or on one GPU. Needs simdp[torch].
     """
+    from simdp.files import check_outputs
     from simdp.probes import plan
 
+    check_outputs(out / "report.txt")
     options = plan.ProbeOptions(
         *(device, models, changes or (), precision, microbatch, optimizer),
         *(world_sizes, backend, steps, minutes, out),

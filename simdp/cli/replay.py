@@ -52,13 +52,13 @@ def replay(
     ] = None,
 ) -> int:
     """Write a scenario from profiler traces: the same step, for any number of ranks."""
-    from simdp.files import whole_files
+    from simdp.errors import ScenarioError
+    from simdp.files import check_outputs, whole_files
     from simdp.studies.replay import read_job, replay_of, size_of
 
     if out.suffix not in (".yaml", ".yml"):
-        from simdp.errors import ScenarioError
-
         raise ScenarioError([f"--out {out}: is no YAML file; write for example scenario.yaml."])
+    check_outputs(out)
     found = replay_of(
         read_job(traces),
         machine=machine,

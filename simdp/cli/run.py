@@ -22,7 +22,10 @@ from simdp.cli.common import (
     StorePath,
     TablePath,
     Workers,
+    add_page,
+    add_pictures,
     complain,
+    earlier_files,
     load,
     progress_bar,
     put,
@@ -99,17 +102,21 @@ def run(
     table: TablePath = None,
 ) -> int:
     """Simulate a scenario: a summary here, result.json, report.html and more in a folder."""
+    from simdp.files import check_outputs
+
     chosen = load(scenario, settings)
+    folder = out or Path("runs") / chosen.name
     asked = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
     shared = Shared(workers, scheduler, go_on, store)
     _refuse_unsuited(chosen, save_weights is not None, asked, shared.given)
     listed = _listed(chosen, traces, ranks)
     part = RunPart(stop_after, resume, save_state is not None)
     write_table = table_writer(table)
+    check_outputs(folder / "result.json", save_weights, save_state)
+    check_outputs(folder / "traces/rank0" if traces else None)
     kept: Kept = shared.store(out, quiet) if chosen.sweep else nullcontext()
     with kept as points, progress_bar(chosen.name, quiet) as progress:
         study = _simulate(chosen, fabric, part, shared, points, progress)
-    folder = out or Path("runs") / chosen.name
     study.scenario = chosen.resolved(folder)  # so that it loads again from there
     advice = None if as_json or quiet else _advice(chosen, study, part)
     told = {"command": _command(scenario, settings, fabric, part), "advice": advice}
@@ -120,8 +127,7 @@ def run(
     if as_json:
         sys.stdout.write(study.to_json())
     elif not quiet:
-        _say(chosen, study, advice, verbose)
-        say(f"files in {folder}")
+        _say(chosen, study, advice, verbose, folder)
     return _say_failed(study) or _check_fit(chosen, study, require_fit)
 
 
@@ -174,7 +180,9 @@ def _advice(scenario: Scenario, study: Study, part: RunPart) -> Advice | None:
     return would_help(scenario, study.points[0])
 
 
-def _say(scenario: Scenario, study: Study, advice: Advice | None, verbose: bool) -> None:
+def _say(
+    scenario: Scenario, study: Study, advice: Advice | None, verbose: bool, folder: Path
+) -> None:
     """Print the summary; with ``verbose`` every rank, the slowest ones, and batches."""
     from simdp.reports import table
 
@@ -184,6 +192,7 @@ def _say(scenario: Scenario, study: Study, advice: Advice | None, verbose: bool)
         if (slow := table.slowest(study)) is not None:
             say(slow)
         _say_batches(scenario)
+    say(f"files in {folder}")
 
 
 def _say_batches(scenario: Scenario) -> None:
@@ -294,17 +303,13 @@ def _write(
         if state is not None:
             add = stack.enter_context(whole_files(state.parent))
             add(state.name, study.points[0].state.write)
-        add = stack.enter_context(whole_files(folder))
+        earlier = earlier_files(folder, "report.html", "traces/rank*.pt.trace.json.gz")
+        add = stack.enter_context(whole_files(folder, earlier))
         add("result.json", lambda stream: put(stream, study.to_json()))
         add("trace.json", lambda stream: put(stream, chrome_trace.write(study.points[-1])))
         if drawn is not None:
-            from simdp.reports import page
-            from simdp.reports.plots import fitting, render
-
-            add("report.html", lambda stream: page.write(study, stream, **drawn))
-
-            for kind in fitting(study):
-                add(f"{kind}.png", partial(render, study, kind))
+            add_page(add, study, **drawn)
+            add_pictures(add, study)
 
 
 def check(

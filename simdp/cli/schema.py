@@ -16,14 +16,14 @@ def schema(
     out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None,
 ) -> int:
     """Print the JSON Schema of scenarios, by which editors complete and check them."""
-    from simdp.files import whole_files
+    from simdp.files import check_outputs, write_whole
     from simdp.scenario.shipped import FOR_EDITORS
     from simdp.studies.schema import text
 
+    check_outputs(out)
     if out is None:
         sys.stdout.write(text())
         return 0
-    with whole_files(out.parent) as add:
-        add(out.name, partial(put, text=text()))
+    write_whole(out, partial(put, text=text()))
     print(f"{FOR_EDITORS}{out}")
     return 0

@@ -21,6 +21,7 @@ from simdp.cli.common import STOPPED, say
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where
+from simdp.files import check_outputs
 
 if TYPE_CHECKING:
     from simdp.torch.ranks import Rank
@@ -259,6 +260,8 @@ def torchrun(
     keep_what_is_freed()
     size = cluster_size(cluster, nnodes, nproc_per_node)
     code = launch.module(script) if module else launch.script(Path(script))
+    folder = out or Path("runs") / code.name
+    check_outputs(folder / "trace.json", record)
     if standalone:  # torchrun assigns these itself then
         rdzv_backend, rdzv_endpoint, rdzv_id = "c10d", "", "none"
     hosts = master_addr, local_addr
@@ -272,7 +275,6 @@ def torchrun(
     steps = Steps(max_steps, None if quiet else _report)
     with counting(steps), computing(compute), watched, faked(fake), told, once(max_restarts):
         result = launch.run(*given)
-    folder = out or Path("runs") / code.name
     write_program(result, folder, not no_plots)
     _tell(result, script, size.where.name, folder, as_json, quiet, steps)
     return STOPPED if result.stopped else 0

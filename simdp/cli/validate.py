@@ -19,6 +19,7 @@ from simdp.cli.common import (
     StorePath,
     add_page,
     complain,
+    earlier_files,
     progress_bar,
     put,
     say,
@@ -69,14 +70,16 @@ def validate(
 
     Wrong points, and wrong files of a folder, are listed, and make the exit status 2.
     """
+    from simdp.files import check_outputs
     from simdp.reports.validation import NO_TARGET
 
+    folder = out or Path("runs/validation")
+    check_outputs(folder / "validation.json")
     limit = None if max_error is None else _share("--max-error", max_error)
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar("validate", quiet) as progress:
         many = {"workers": workers, "scheduler": scheduler, "progress": progress, "store": kept}
         found, left_out = _found(paths, without, many)
-    folder = out or Path("runs/validation")
     if limit is not None:
         _need_predictions(found)
     told = found if left_out is None else left_out
@@ -112,7 +115,8 @@ def _write(
     from simdp.reports.validation_table import page, pictures
 
     told, shown = found if left_out is None else left_out, dict[str, str]()
-    with whole_files(folder) as add:
+    earlier = "report.html", "collectives_against_measured.png", "throughput_*.png"
+    with whole_files(folder, earlier_files(folder, *earlier)) as add:
         add("validation.json", lambda stream: put(stream, told.to_json()))
         if command is not None:
             from simdp.reports.plots import render

@@ -7,6 +7,7 @@ the file. Only regular files are read; every reader opens them with `open_file`.
 
 from simdp.files.documents import (
     Catalogue,
+    check_outputs,
     format_yaml,
     key_lines,
     open_file,
@@ -34,6 +35,7 @@ __all__ = [
     "Catalogue",
     "TensorFile",
     "XmlElement",
+    "check_outputs",
     "fingerprint",
     "format_yaml",
     "key_lines",

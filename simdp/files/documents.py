@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property, lru_cache
 from io import BufferedReader
@@ -492,14 +492,19 @@ PART = ".simdp-part"
 """How the name of a file ends that is not whole yet."""
 
 
+AddFile = Callable[[str, Callable[[BinaryIO], None]], None]
+
+
 @contextmanager
-def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], None]], None]]:
+def whole_files(folder: Path, earlier: Iterable[str] = ()) -> Iterator[AddFile]:
     """Write several files into a folder: all of them appear, or none.
 
     Parameters
     ----------
     folder : Path
         Made, with its parents; gone again if the files do not come about.
+    earlier : iterable of str
+        Patterns of the files that an earlier run may have left; those not written now are removed.
 
     Yields
     ------
@@ -538,6 +543,7 @@ def whole_files(folder: Path) -> Iterator[Callable[[str, Callable[[BinaryIO], No
         for target, temporary, _ in written:
             temporary.replace(target)
         complete = True
+        _remove_earlier(folder, earlier, [target for target, _, _ in written])
     except OSError as error:
         why = error.strerror or error
         raise ScenarioError([f"{folder}: cannot be written to: {why}."]) from None
@@ -555,6 +561,42 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Write one file, whole or not at all; errors as in `whole_files`."""
     with whole_files(path.parent) as add:
         add(path.name, write)
+
+
+SPACE = 2**20
+"""Bytes that must fit on a disk before a run whose results go there; a page has as many."""
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Refuse files that could not be written after a run: write them in part, and remove that.
+
+    Raises
+    ------
+    ScenarioError
+        As `whole_files`, also where the disk is full; None passes.
+    """
+    for path in filter(None, paths):
+        with suppress(_TrialError), whole_files(path.parent) as add:
+            add(path.name, _fill)
+            raise _TrialError
+
+
+def _fill(stream: BinaryIO) -> None:
+    stream.write(bytes(SPACE))
+
+
+class _TrialError(Exception):
+    """Ends a write before a file appears."""
+
+
+def _remove_earlier(folder: Path, patterns: Iterable[str], written: Sequence[Path]) -> None:
+    """Remove files of an earlier run, and folders in which nothing is left."""
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+        if path not in written and not path.is_dir():
+            path.unlink(missing_ok=True)
+            if path.parent != folder:
+                with suppress(OSError):
+                    path.parent.rmdir()
 
 
 def _part(folder: Path) -> tuple[int, Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from simdp.errors import ScenarioError
-from simdp.files.documents import refuse_special
+from simdp.files.documents import check_outputs, refuse_special
 
 SIGN = 0x53694D64
 """By which a file of ours is known: SQLite's application_id."""
@@ -67,6 +67,7 @@ class RecordFile:
         if path.is_dir():
             raise ScenarioError([f"{path}: is a folder; name a file to keep points in."])
         refuse_special(path)
+        check_outputs(path)
         if path.exists() and path.stat().st_size:
             with self._blamed():
                 self._check(self._connected())
@@ -129,6 +130,7 @@ class RecordFile:
                 ]
             )
         self._settle(connection)
+        connection.execute(f"pragma user_version = {LAYOUT}")  # an error if it is read-only
 
     def _lay_out(self, connection: sqlite3.Connection) -> None:
         """Make the table, unless another process has made it meanwhile."""

@@ -143,8 +143,8 @@ def test_a_damaged_record_is_no_record(tmp_path):
 
 def test_a_place_that_cannot_be_written_to_is_an_error_in_a_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ScenarioError, match="cannot be written to"):
-        Store(tmp_path / "file" / "points").put("a", {})
+    with pytest.raises(ScenarioError, match="is no folder; name one to write to"):
+        Store(tmp_path / "file" / "points")
     with pytest.raises(ScenarioError, match="is a folder"):
         RecordFile(tmp_path)
 
