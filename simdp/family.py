@@ -25,6 +25,9 @@ GROUP = "simdp."
 WRITTEN_OUT = r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)"
 """Pattern of ``module:Class``."""
 
+OUTSIDE_MODULES: dict[str, str] = {}
+"""Module of each kind from outside that was used in this process."""
+
 
 class Offer(NamedTuple):
     """Entry point of an installed package.
@@ -115,13 +118,15 @@ class Family(Mapping[str, type[M]]):
         if kind in self._homes:
             return self[kind]
         if kind not in self._found:
+            place = kind
             if ":" in kind:
                 found = _written_out(kind, self.base)
             elif (offer := self._offer(kind)) is not None:
-                found = _loaded(kind, offer)
+                found, place = _loaded(kind, offer), offer.value
             else:
                 return None
             self._found[kind] = self._checked(kind, found)
+            OUTSIDE_MODULES[kind] = place.partition(":")[0]
         return self._found[kind]
 
     def offered(self) -> list[str]:

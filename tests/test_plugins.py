@@ -11,7 +11,7 @@ import yaml
 from simdp.cli import run_command_line
 from simdp.studies.families import HOMES, tables
 
-MODULE = "plugin_of_every_family"
+MODULE, BESIDE = "plugin_of_every_family", "module_beside_a_plugin"
 
 CLUSTER = {
     "world_size": 4,
@@ -137,7 +137,13 @@ def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     Path(f"{MODULE}.py").write_text("\n".join(lines) + "\n")
     yield
-    sys.modules.pop(MODULE, None)
+    forget()
+
+
+def forget():
+    """Forget the module, as a new process has never imported it."""
+    for name in (MODULE, BESIDE):
+        sys.modules.pop(name, None)
     for table in tables():
         table._found.clear()
 
@@ -221,3 +227,29 @@ class Whole(OPTIMIZERS["adafactor"]):
     for kind, reason in (("Signs", "does not work under fsdp"), ("Whole", "updates whole tensors")):
         (line,) = refuse({"workload.optimizer": f"{MODULE}:{kind}"}, strategy="fsdp")
         assert line.startswith(f"workload.optimizer: {MODULE}:{kind} {reason}")
+
+
+@pytest.mark.slow
+def test_continue_simulates_again_what_a_changed_module_computes(module, capsys):
+    """Its own source, and that of a module beside it, which it imports."""
+    text = f"from simdp.workload.optimizers import OPTIMIZERS\nfrom {BESIDE} import RATE\n"
+    text += 'class Mine(OPTIMIZERS["sgd"]):\n    kind: str\n    lr: float = RATE\n'
+    beside = "RATE = 0.1\n"
+    scenario = yaml.safe_dump(
+        {"cluster": {**CLUSTER, "topology": "ring"}, "workload": SMALL}, sort_keys=False
+    )
+
+    def num_reused():
+        Path(f"{MODULE}.py").write_text(text)
+        Path(f"{BESIDE}.py").write_text(beside)
+        forget()
+        optimizer = ("--set", f"workload.optimizer={MODULE}:Mine")
+        status, shown = answer(scenario, capsys, *SWEEP, *optimizer, "--continue")
+        assert status == 0
+        return int(re.search(r"done already: (\d)", shown)[1])
+
+    assert [num_reused(), num_reused()] == [0, 2]
+    beside += "# the same rate\n"
+    assert [num_reused(), num_reused()] == [0, 2]
+    text += "# the same class\n"
+    assert [num_reused(), num_reused()] == [0, 2]

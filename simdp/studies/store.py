@@ -1,24 +1,29 @@
 """Stores finished points and reuses them.
 
 The key of a point covers all its inputs: the resolved scenario, the contents of its files, the
-other arguments, and the versions of simdp and NumPy. Only the main process writes, as each point
-finishes.
+source of its modules, the other arguments, and the versions of simdp and NumPy. Only the main
+process writes, as each point finishes.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from modulefinder import ModuleFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.arrays import Array
+from simdp.family import OUTSIDE_MODULES
 from simdp.files import fingerprint, put_npz
 from simdp.files.records import RecordFile, StoredRecord
 from simdp.scenario import Scenario
@@ -124,10 +129,52 @@ def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
     """Compute `key_of` from a scenario that is already resolved."""
     import hashlib  # only for studies of many runs
 
-    files = [_print_of(path) for path in named_files(dict(raw), base)]
+    named = named_files(dict(raw), base)
+    named += [file for path in named if path.suffix == ".py" for file in sources(path.stem, path)]
+    files = [*map(_print_of, named), *_print_of_modules(raw)]
     versions = [__version__, np.__version__]
     of = json.dumps([versions, *more, raw, files], sort_keys=True)
     return hashlib.sha256(of.encode()).hexdigest()[:32]
+
+
+def _print_of_modules(value: Any) -> list[str]:
+    """Fingerprint of every module that a scenario as plain data names."""
+    names = {OUTSIDE_MODULES[text] for text in _texts(value) if text in OUTSIDE_MODULES}
+    return [_print_of_module(sys.modules[name]) for name in sorted(names)]
+
+
+@lru_cache(maxsize=256)
+def _print_of_module(module: ModuleType) -> str:
+    """Fingerprint of a module as it was imported; without a file, one of this process alone."""
+    if getattr(module, "__file__", None) is None:
+        return str(id(module))
+    return " ".join(map(fingerprint, sources(module.__name__, Path(str(module.__file__)))))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
+
+
+def sources(name: str, file: Path) -> list[Path]:
+    """Files of a module, and of all that it imports from the folder that its name starts from.
+
+    Of an installed package all files, and none of others.
+    """
+    path = file.resolve()
+    name = path.stem if name == "__main__" else name
+    folder = path.parents[name.count(".") + (path.stem == "__init__")]
+    if {"site-packages", "dist-packages"}.intersection(folder.parts):
+        package = folder / name.partition(".")[0]
+        return sorted(package.rglob("*.py")) if package.is_dir() else [path]
+    finder = ModuleFinder([str(folder)], excludes=["simdp"])
+    with suppress(ImportError, SyntaxError):  # in a file that is imported later, if at all
+        finder.import_hook(name)
+    files = [getattr(module, "__file__", None) for module in finder.modules.values()]
+    return sorted({path, *map(Path, filter(None, files))})
 
 
 def _print_of(path: Path) -> str:

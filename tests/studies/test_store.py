@@ -12,7 +12,7 @@ import pytest
 from simdp.errors import ScenarioError
 from simdp.files.records import RecordFile
 from simdp.studies import store as store_module
-from simdp.studies.store import FILE, Store, key_of
+from simdp.studies.store import FILE, Store, key_of, sources
 
 
 def test_what_was_put_is_found_by_a_later_study(tmp_path):
@@ -153,3 +153,32 @@ def test_keys_tell_all_apart_that_a_point_depends_on(load, tmp_path):
     point, other = load(), load(seed=1)
     assert key_of(point) == key_of(load())
     assert len({key_of(point), key_of(other), key_of(point, "job"), key_of(point, None)}) == 4
+
+
+def test_sources_are_what_a_module_imports_from_its_folder(tmp_path):
+    files = {
+        "alone.py": "import numpy\nimport tools.deep\n",
+        "tools/__init__.py": "",
+        "tools/deep.py": "from . import near\nimport simdp.spec\n\ndef late():\n    import last\n",
+        "tools/near.py": "import missing\n",
+        "last.py": "it is no Python\n",
+        "other.py": "",
+        "site-packages/whole/__init__.py": "import other\n",
+        "site-packages/whole/part.py": "",
+        "site-packages/other.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def names(module, file):
+        found = sources(module, tmp_path / file)
+        return [path.relative_to(tmp_path).as_posix() for path in found]
+
+    own = ["tools/__init__.py", "tools/deep.py", "tools/near.py"]
+    assert names("alone", "alone.py") == ["alone.py", *own]
+    assert names("__main__", "alone.py") == ["alone.py", *own]
+    assert names("tools.near", "tools/near.py") == ["tools/__init__.py", "tools/near.py"]
+    whole = ["site-packages/whole/__init__.py", "site-packages/whole/part.py"]
+    assert names("whole", whole[0]) == names("whole.part", whole[1]) == whole
+    assert names("other", "site-packages/other.py") == ["site-packages/other.py"]
