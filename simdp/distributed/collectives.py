@@ -75,7 +75,7 @@ class Work:
         return Future(self, lambda: list(self._tensors))
 
     def __str__(self) -> str:
-        return str(self._handle.asked)
+        return str(self._handle.signature)
 
     def _asking(self, call: str) -> Process:
         """Return the calling rank, which must own this work."""

@@ -125,7 +125,7 @@ def clock_for(
     plans: Plans,
     slowdown: Slowdown,
     trace: TraceBuilder,
-    asked: Fabric = "auto",
+    fabric: Fabric = "auto",
     most_transfers: Callable[[], int] | None = None,
     others: Sequence[OtherJob] = (),
     overheads: Overheads = NO_OVERHEADS,
@@ -140,7 +140,7 @@ def clock_for(
         Routes; straggler slowdowns; the builder that receives the spans.
     plans : Plans
         Every plan that may be launched; one size of an algorithm stands for all sizes.
-    asked : {"auto", "event", "vector"}
+    fabric : {"auto", "event", "vector"}
         A fixed fabric; ``"auto"``: the event fabric where links are shared and for runs of few
         events, else the vectorised one.
     most_transfers : callable, optional
@@ -166,16 +166,16 @@ def clock_for(
         link = link if met is None else met
         shared = None if link is None else network.cluster.link_name(link)
     clock = Clock("vector", "as asked for", network, plans, slowdown, trace, others, overheads)
-    if asked == "event":
+    if fabric == "event":
         clock.fabric = "event"
     elif shared is None:
-        if asked == "auto":
+        if fabric == "auto":
             tells = "collectives.cost tells how long collectives take"
             clock.why = tells if timed else "no link is shared"
             clock.num_steps = num_steps if slowdown.world_size <= MAX_SMALL_RANKS else 0
     else:
         count = most_transfers or (lambda: max(plan.num_transfers for plan in _all(plans)))
-        clock.fabric, clock.why = _where_shared(asked, shared, met is not None, count)
+        clock.fabric, clock.why = _where_shared(fabric, shared, met is not None, count)
     return clock
 
 
@@ -201,10 +201,10 @@ def _shared(network: NetworkRoutes, streams: Mapping[int, Sequence[Plan]]) -> in
 
 
 def _where_shared(
-    asked: Fabric, shared: str, among_others: bool, count: Callable[[], int]
+    fabric: Fabric, shared: str, among_others: bool, count: Callable[[], int]
 ) -> tuple[str, str]:
     """Choose between the fabrics where transfers share a link; return the fabric and the reason."""
-    if asked == "vector":
+    if fabric == "vector":
         raise ScenarioError(
             [f"fabric 'vector' is not exact here: {shared} is shared; use 'event' or 'auto'."]
         )
@@ -219,15 +219,15 @@ def _where_shared(
 
 def _met(mine: Routed, others: Sequence[OtherJob]) -> tuple[int | None, list[OtherJob]]:
     """Find a link shared with another job, and the jobs connected to the run by shared links."""
-    first, found, left = None, list[OtherJob](), list(others)
+    first, sharing, left = None, list[OtherJob](), list(others)
     reached: list[Routed] = [mine]
-    for one in reached:  # grows while it is iterated
+    for reached_job in reached:  # grows while it is iterated
         for other in list(left):
             theirs = (other.network, _all(other.plans))
-            link = common_link(one, theirs)
+            link = common_link(reached_job, theirs)
             if link is not None:
                 first = link if first is None else first
-                found.append(other)
+                sharing.append(other)
                 left.remove(other)
                 reached.append(theirs)
-    return first, [other for other in others if other in found]
+    return first, [other for other in others if other in sharing]

@@ -237,10 +237,10 @@ class Flows:
 
     def _rates(self, links: Ints) -> Floats:
         """Fair rates: each flow's narrowest equal share if these fill the links."""
-        asked = narrowest(links, self._share)
-        load = load_of(links, asked, len(self._share))
+        demand = narrowest(links, self._share)
+        load = load_of(links, demand, len(self._share))
         if on_full_link(links, load >= self._nearly_full).all():
-            return asked
+            return demand
         return fair_rates(links, self.capacity)
 
     def _recount(self, links: Ints, change: int) -> None:
@@ -379,8 +379,8 @@ class FlowLinks:
 
 def _there(limits: Floats | None, links: Ints) -> list[float]:
     """List the limits of the used links; none if no limits are given."""
-    found: list[float] = [] if limits is None else limits[links >= 0].tolist()
-    return found
+    limits_there: list[float] = [] if limits is None else limits[links >= 0].tolist()
+    return limits_there
 
 
 Numbers = dict[tuple[int, int, int], int]

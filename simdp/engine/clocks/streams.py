@@ -115,7 +115,7 @@ class Streams:
 
     def are_free(self, clock: Floats) -> bool:
         """Whether no collective that slows compute down is running."""
-        left = [one for one in self._under_way if (one.end > clock).any()]
+        left = [transfer for transfer in self._under_way if (transfer.end > clock).any()]
         if len(left) < len(self._under_way):
             self._under_way, self._sorted = left, None
         return not left
@@ -149,7 +149,7 @@ class Streams:
             ]
             order = np.argsort(columns[0], axis=0, kind="stable")
             sorts = (np.take_along_axis(column, order, axis=0) for column in columns)
-            self._sorted = [Slowing(*each) for each in zip(*sorts, strict=True)]
+            self._sorted = [Slowing(*values) for values in zip(*sorts, strict=True)]
         return self._sorted
 
     def _placed(

@@ -453,15 +453,15 @@ class Transfers:
 def lines_of(plan: Plan) -> list[int]:
     """Assign a plan's parts to lines, numbered from 0, so that those of a line run in sequence."""
     lines: list[int] = []  # of each line: its parts, as bits
-    found: list[int] = []
+    line_of_part: list[int] = []
     for number, others in enumerate(beside(plan.everything)):
         free = (k for k, parts in enumerate(lines) if not parts & others)
         line = next(free, len(lines))
         if line == len(lines):
             lines.append(0)
         lines[line] |= 1 << number
-        found.append(line)
-    return found
+        line_of_part.append(line)
+    return line_of_part
 
 
 NONE = Overheads()

@@ -156,18 +156,18 @@ def by_chunk(
 def _several(turn: RoundTransfers) -> tuple[Ints, Ints, Ints, Ints]:
     """Expand transfers into chunks: transfer, source and target chunk; first of each transfer."""
     counts = np.broadcast_to(turn.count, turn.src.shape)
-    each = np.repeat(np.arange(len(counts)), counts)
+    row = np.repeat(np.arange(len(counts)), counts)
     begins = np.cumsum(counts) - counts
-    within = (np.arange(len(each)) - begins[each]) * turn.stride
-    return each, turn.chunk[each] + within, turn.to[each] + within, begins
+    within = (np.arange(len(row)) - begins[row]) * turn.stride
+    return row, turn.chunk[row] + within, turn.to[row] + within, begins
 
 
 def _wait_for_chunks(start: Floats, arrived: Floats, turn: RoundTransfers) -> None:
     if isinstance(turn.count, int) and turn.count == 1:
         np.maximum(start, arrived[turn.src, turn.chunk], out=start)
         return
-    each, chunk, _, begins = _several(turn)
-    latest = np.maximum.reduceat(arrived[turn.src[each], chunk], begins, axis=0)
+    row, chunk, _, begins = _several(turn)
+    latest = np.maximum.reduceat(arrived[turn.src[row], chunk], begins, axis=0)
     np.maximum(start, latest, out=start)
 
 
@@ -176,8 +176,8 @@ def _arrive(arrived: Floats, turn: RoundTransfers, end: Floats) -> None:
         places = turn.dst * arrived.shape[1] + turn.to
         _meet(arrived.reshape(-1, arrived.shape[2]), places, end, turn.once)
         return
-    each, _, to, _ = _several(turn)
-    np.maximum.at(arrived, (turn.dst[each], to), end[each])
+    row, _, to, _ = _several(turn)
+    np.maximum.at(arrived, (turn.dst[row], to), end[row])
 
 
 MAX_SPEEDS = 16
@@ -250,8 +250,8 @@ def _closed(plan: Plan, time: Floats, first: Floats) -> Floats | None:
             return np.broadcast_to(latest, first.shape)
         lost = (plan.slices - 1) * time[0] * np.arange(2 * n)[:, None]
         best = np.maximum.accumulate(np.concatenate([first, first]) + lost, axis=0) - lost
-        found: Floats = best[n:] + rounds * time[0]
-        return found
+        ends: Floats = best[n:] + rounds * time[0]
+        return ends
     if plan.slices > 1:
         return None
     return _by_pattern(time, first, partial(_ring_of_speeds, rounds=rounds))
@@ -263,15 +263,15 @@ def _by_pattern(
     """Apply a closed form to each set of groups with equal connections; None if one fails."""
     if (time == time[:, :1]).all():
         return closed(time[:, 0], first)
-    alike: dict[bytes, list[int]] = {}
+    groups_by_pattern: dict[bytes, list[int]] = {}
     for group, column in enumerate(time.T):
-        alike.setdefault(column.tobytes(), []).append(group)
+        groups_by_pattern.setdefault(column.tobytes(), []).append(group)
     end = np.empty_like(first)
-    for mine in alike.values():
-        found = closed(time[:, mine[0]], first[:, mine])
-        if found is None:
+    for mine in groups_by_pattern.values():
+        ends = closed(time[:, mine[0]], first[:, mine])
+        if ends is None:
             return None
-        end[:, mine] = found
+        end[:, mine] = ends
     return end
 
 
@@ -323,9 +323,9 @@ def _latest(values: Floats, n: int) -> Floats:
     blocks = values.reshape(3, n, -1)
     ahead = np.maximum.accumulate(blocks, axis=1).reshape(values.shape)
     back = np.maximum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].reshape(values.shape)
-    found = np.full_like(values, -np.inf)
-    found[n - 1 :] = np.maximum(ahead[n - 1 :], back[: 2 * n + 1])
-    return found
+    latest = np.full_like(values, -np.inf)
+    latest[n - 1 :] = np.maximum(ahead[n - 1 :], back[: 2 * n + 1])
+    return latest
 
 
 def chain(
@@ -451,8 +451,8 @@ class VectorFabric:
                 begin, end = ends[first], ends[place]
                 self.trace.add(ranks, op.step, COMPUTE_LANE, activity, "", begin, end)
                 first = place
-        found: Floats = ends[-1]
-        return found
+        last_end: Floats = ends[-1]
+        return last_end
 
     def _ends(self, op: Launch, begin: Floats) -> Floats:
         """Each rank's end of a collective for which it is ready at ``begin`` [s]."""
@@ -539,10 +539,10 @@ class VectorFabric:
         if here not in self._lockstep:
             self._lockstep[here] = Lockstep(self._now, plan)
         whole = chunk_nbytes / len(plan.everything[number].spread)
-        each = self._lockstep[here].times(number, whole)
+        durations = self._lockstep[here].times(number, whole)
         if plan.everything[number].plan.order in REPEATING:
-            return TransferPace(each[0], np.zeros_like(each[0]))
-        return TransferPace(connections.alpha, np.zeros_like(connections.alpha), each)
+            return TransferPace(durations[0], np.zeros_like(durations[0]))
+        return TransferPace(connections.alpha, np.zeros_like(connections.alpha), durations)
 
     def _recorder(
         self, op: Launch, connections: Connections, chunk_nbytes: float
@@ -564,8 +564,8 @@ def merged(script: Iterator[ClockOp]) -> Iterator[ClockOp]:
     for op in script:
         if isinstance(op, MemoryChange):
             continue
-        alike = isinstance(op, ComputeWork) and held is not None
-        if alike and (op.step, op.activity) == (held.step, held.activity):  # type: ignore[union-attr]
+        is_compute = isinstance(op, ComputeWork) and held is not None
+        if is_compute and (op.step, op.activity) == (held.step, held.activity):  # type: ignore[union-attr]
             assert isinstance(op, ComputeWork)
             assert held is not None
             name = f"{first} ... {op.name}"

@@ -384,19 +384,19 @@ def train_through(
     scenario = scenario.model_copy(update={"target": None})  # the history determines the end
     _check(scenario, history)
     state = beginning(scenario) if history.num_groups > 1 else None
-    told, result = _Told(), None
+    record, result = _Told(), None
     for attempt in history.attempts:
         case = _case(scenario, attempt)
         segment = _segment(case, history, attempt, state)
         tried = simulate_segment(case, segment, fabric, progress)
-        told.add(attempt, tried, state)
+        record.add(attempt, tried, state)
         if attempt.fate == "kept":
             state, result = tried.state, tried
         elif attempt.fate == "uncommitted":
             assert segment.past is not None, "groups have an initial state"
             state = _passed_over(segment.past, tried.state)
     assert result is not None, "the last attempt is kept"
-    result.participation = told.participation()
+    result.participation = record.participation()
     return result
 
 
@@ -435,8 +435,8 @@ class _Told:
         else:
             self.uncommitted += samples + sum(missed)
         losses = metrics.numbers(records).get("loss")
-        told = {"first": attempt.first, "stop": attempt.stop, "fate": attempt.fate}
-        self.attempts.append({**told, "loss": losses})
+        attempt_record = {"first": attempt.first, "stop": attempt.stop, "fate": attempt.fate}
+        self.attempts.append({**attempt_record, "loss": losses})
 
     def participation(self) -> dict[str, Any]:
         """The counts as in a result."""
@@ -454,11 +454,11 @@ class _Told:
 
 def _case(scenario: Scenario, attempt: Attempt) -> Scenario:
     """The scenario with the ranks of an attempt."""
-    asked = {
+    settings = {
         "cluster.world_size": attempt.world_size,
         "workload.grad_accum": attempt.grad_accum,
     }
-    changed = {key: value for key, value in asked.items() if value is not None}
+    changed = {key: value for key, value in settings.items() if value is not None}
     if not changed:
         return scenario
     raw = override_all(scenario.resolved(), changed, scenario.base)
@@ -486,8 +486,8 @@ def _passed_over(before: State, after: State) -> State:
     arrays = dict(before.arrays)
     for key in {key for key in (*before.arrays, *after.arrays) if _name(key).startswith(OWN)}:
         arrays.pop(key, None)
-    found = {key: value for key, value in after.arrays.items() if _name(key).startswith(OWN)}
-    arrays |= found
+    own_state = {key: value for key, value in after.arrays.items() if _name(key).startswith(OWN)}
+    arrays |= own_state
     return replace(before, start=start, clock=after.clock, arrays=arrays, is_whole=False)
 
 
@@ -515,7 +515,7 @@ def copied(
     """
     mine = {key for key in arrays if key.partition("/")[0].isdigit()}
     names = {_name(key) for key in mine}
-    found: dict[str, Array] = {}
+    copies: dict[str, Array] = {}
     for rank, source in enumerate(sources):
         for name in names:
             value = arrays.get(f"{source}/{name}")
@@ -523,9 +523,9 @@ def copied(
             if value is None and not follows:
                 value = arrays.get(f"0/{name}")
             if value is not None:
-                found[f"{rank}/{name}"] = value
+                copies[f"{rank}/{name}"] = value
     others = {key: value for key, value in arrays.items() if key not in mine}
-    return {**others, **without_repeats(found)}
+    return {**others, **without_repeats(copies)}
 
 
 def _name(key: str) -> str:
@@ -574,8 +574,8 @@ def _wrong_groups(scenario: Scenario, history: History) -> str | None:
     for number, attempt in enumerate(history.attempts):
         here = f"history.attempts.{number}"
         ends = attempt.stop % together and attempt.stop != history.num_steps
-        one = min(attempt.first + together, history.num_steps)
-        if ends or (attempt.fate == "uncommitted" and attempt.stop != one):
+        end_of_period = min(attempt.first + together, history.num_steps)
+        if ends or (attempt.fate == "uncommitted" and attempt.stop != end_of_period):
             return (
                 f"{here}: {strategy.kind} agrees every {together} steps, in which none can drop "
                 f"out; let it begin and end with these, and fail in {together} at a time."
@@ -616,8 +616,8 @@ def history_of(scenario: Scenario, number: int = 0) -> History:
     groups = 1
     if isinstance(recovery, ReplicaGroups):
         groups = plan.num_nodes // recovery.group_nodes
-    told = _Recorded(groups, plan.num_nodes, plan.devices_per_node)
-    return told.history(run.training.marks, int(plan.length.num_steps))
+    recorded = _Recorded(groups, plan.num_nodes, plan.devices_per_node)
+    return recorded.history(run.training.marks, int(plan.length.num_steps))
 
 
 class _Recorded:
@@ -680,18 +680,18 @@ class _Recorded:
 
     def go_back(self, to: int) -> None:
         """Mark all steps after a checkpoint as lost; adjacent ones become one attempt."""
-        found: list[tuple[int, Attempt]] = []
+        attempts: list[tuple[int, Attempt]] = []
         for turn, attempt in self.attempts:
             if attempt.stop <= to or (attempt.fate != "kept" and attempt.first < to):
-                found.append((turn, attempt))
+                attempts.append((turn, attempt))
                 continue
             if attempt.first < to:
-                found.append((turn, attempt._replace(stop=to)))
-            last = found[-1] if found else None
+                attempts.append((turn, attempt._replace(stop=to)))
+            last = attempts[-1] if attempts else None
             if last is not None and last[0] == turn and last[1].fate == "lost":
                 longer = max(last[1].stop, attempt.stop)
-                found[-1] = turn, last[1]._replace(stop=longer)
+                attempts[-1] = turn, last[1]._replace(stop=longer)
             else:
-                found.append((turn, attempt._replace(first=to, fate="lost")))
-        self.attempts, self.at = found, to
+                attempts.append((turn, attempt._replace(first=to, fate="lost")))
+        self.attempts, self.at = attempts, to
         self.restarts += 1

@@ -55,9 +55,11 @@ def written(scenario: Scenario) -> Written:
     whole = checkpoint.size if checkpoint is not None else None
     if whole is None:
         whole = checkpoint_nbytes(scenario.workload, scenario.program.outer_optimizer)
-    cluster, asked = scenario.cluster, checkpoint.writers if checkpoint is not None else None
-    if asked is not None:
-        return Written(whole, whole / asked, whole / asked * -(-asked // cluster.num_nodes))
+    cluster, num_writers = scenario.cluster, checkpoint.writers if checkpoint is not None else None
+    if num_writers is not None:
+        return Written(
+            whole, whole / num_writers, whole / num_writers * -(-num_writers // cluster.num_nodes)
+        )
     writers = partition.num_places if partition is not None else 1
     per_rank = whole / writers
     return Written(whole, per_rank, per_rank * min(writers, cluster.local_size))
@@ -130,7 +132,7 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
     most = cluster.num_nodes
     sizes = able(scenario, recovery.min_nodes) if isinstance(recovery, Elastic) else [most]
     quorum = _between_groups(scenario) if isinstance(recovery, ReplicaGroups) else 0.0
-    found, busy, waiting = {}, 1.0, 0.0
+    paces_by_size, busy, waiting = {}, 1.0, 0.0
     for size in sizes:
         samples = scenario.workload.samples_per_step(size * cluster.local_size)
         all_samples = scenario.workload.samples_per_step(cluster.world_size)
@@ -139,10 +141,10 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
         step: float = metrics["step_time_s"]
         parts, whole = _parts(of, step), step + quorum
         shares = TimeShares(*(part / whole for part in (step - sum(parts), *parts, quorum)))
-        found[size] = TrainingPace(whole, shares, headway)
+        paces_by_size[size] = TrainingPace(whole, shares, headway)
         if size == most:
             busy, waiting = (sum(metrics[key] for key in keys) / whole for keys in (BUSY, WAITING))
-    return Paces(found, busy, waiting)
+    return Paces(paces_by_size, busy, waiting)
 
 
 MESSAGES = 4
@@ -153,22 +155,22 @@ def _between_groups(scenario: Scenario) -> float:
     """Additional time per step of replica groups [s]: quorum, vote, and any exchange."""
     recovery, cluster = scenario.recovery, scenario.cluster
     assert isinstance(recovery, ReplicaGroups)
-    found = recovery.quorum
-    if found is None:
+    seconds = recovery.quorum
+    if seconds is None:
         inter = cluster.inter_node
         links = [] if inter is None else inter.link
         links = links if isinstance(links, list) else [links]
-        found = MESSAGES * max((link.alpha for link in links), default=0.0)
+        seconds = MESSAGES * max((link.alpha for link in links), default=0.0)
     num_groups = cluster.num_nodes // recovery.group_nodes
     if recovery.exchange_bandwidth is None:
-        return found
+        return seconds
     workload, partition = scenario.workload, scenario.program.partition
     whole = (
         workload.model.num_parameters()
         * numpy_dtype(workload.precision.gradient_dtype(workload.dtype)).itemsize
     )
     per_node = whole / (partition.num_places if partition is not None else 1) * cluster.local_size
-    return found + 2 * (num_groups - 1) / num_groups * per_node / recovery.exchange_bandwidth
+    return seconds + 2 * (num_groups - 1) / num_groups * per_node / recovery.exchange_bandwidth
 
 
 def able(scenario: Scenario, least: int) -> list[int]:
@@ -219,8 +221,8 @@ def _parts(scenario: Scenario, step: float) -> tuple[float, float]:
 
 
 def _time(scenario: Scenario, without: dict[str, Any]) -> float:
-    found: float = _steady(scenario.model_copy(update=without))["step_time_s"]
-    return found
+    step_time: float = _steady(scenario.model_copy(update=without))["step_time_s"]
+    return step_time
 
 
 def _steady(scenario: Scenario) -> dict[str, Any]:
@@ -386,12 +388,12 @@ def best_of(plan: JobPlan, start: int, mttf: float) -> int:
         )
     around = (best * exp(log(REACH) * (2 * i / (FINE - 1) - 1)) for i in range(FINE))
     fine = {every: time(every) for every in sorted({max(round(i), 1) for i in around})}
-    found = {every: took for every, took in fine.items() if took < inf}
-    lowest = min(found, key=lambda every: found[every])
-    if len(found) < 4:
+    finite = {every: took for every, took in fine.items() if took < inf}
+    lowest = min(finite, key=lambda every: finite[every])
+    if len(finite) < 4:
         return lowest
-    x = np.array([log(every) for every in found])
-    square, slope, _ = np.polyfit(x - x.mean(), np.log(list(found.values())), 2)
+    x = np.array([log(every) for every in finite])
+    square, slope, _ = np.polyfit(x - x.mean(), np.log(list(finite.values())), 2)
     if square <= 0:
         return lowest
     top = float(np.clip(x.mean() - slope / (2 * square), x.min(), x.max()))

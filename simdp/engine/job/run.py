@@ -312,13 +312,13 @@ class JobRun:
         ScenarioError
             After `MAX_IN_VAIN` failures in a row without progress.
         """
-        found = self.training.furthest, self.training.steps
-        if found[0] > self._best[0] or found[1] > self._best[1]:
-            self._in_vain, self._best = 0, found
+        headway = self.training.furthest, self.training.steps
+        if headway[0] > self._best[0] or headway[1] > self._best[1]:
+            self._in_vain, self._best = 0, headway
             return
         self._in_vain += 1
         if self._in_vain >= MAX_IN_VAIN:
-            of = f"step {found[1]}" if found[1] else "the first step"
+            of = f"step {headway[1]}" if headway[1] else "the first step"
             raise ScenarioError(
                 [
                     f"checkpoint: the job makes no progress; after {MAX_IN_VAIN} failures in a row "

@@ -378,15 +378,15 @@ def _to_target(scenario: Scenario) -> Length:
     need = need_of(scenario, batch)
     if need is not None:
         return Length(max(need.mean / batch, 1.0), True, need, batch)
-    found = simulate(scenario).target or {}
-    if not found.get("reached"):
+    target = simulate(scenario).target or {}
+    if not target.get("reached"):
         raise ScenarioError(
             [
                 "target: the job has no end, since the loss is not reached in all steps of a run; "
                 "train longer, or set a larger loss."
             ]
         )
-    return Length(float(found["steps"]), False)
+    return Length(float(target["steps"]), False)
 
 
 NO_RATES = Rates()

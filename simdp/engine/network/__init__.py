@@ -23,21 +23,21 @@ class Conditions:
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
         self._changing = [
-            (one, float(stream(seed, "straggler", number, "lasting").random()))
-            for number, one in enumerate(cluster.stragglers)
-            if isinstance(one, DegradedLink) and one.comes_and_goes()
+            (straggler, float(stream(seed, "straggler", number, "lasting").random()))
+            for number, straggler in enumerate(cluster.stragglers)
+            if isinstance(straggler, DegradedLink) and straggler.comes_and_goes()
         ]
 
     def active(self, step: int) -> Active:
         """Flags of the links that are degraded in a step; empty if none is."""
-        found = tuple(one.is_on(step, phase) for one, phase in self._changing)
-        return found if any(found) else ()
+        states = tuple(link.is_on(step, phase) for link, phase in self._changing)
+        return states if any(states) else ()
 
     def cluster(self, active: Active) -> Cluster:
         """The cluster in which the flagged links are always degraded, and the others never."""
-        changing = [one for one, _ in self._changing]
-        kept = [one for one in self._cluster.stragglers if one not in changing]
-        now = [one.made_lasting() for one, on in zip(changing, active, strict=True) if on]
+        changing = [link for link, _ in self._changing]
+        kept = [link for link in self._cluster.stragglers if link not in changing]
+        now = [link.made_lasting() for link, on in zip(changing, active, strict=True) if on]
         return self._cluster.model_copy(update={"stragglers": [*kept, *now]})
 
 
@@ -184,7 +184,7 @@ class NetworkRoutes:
             src, dst = part.members.T[places[:, 0]], part.members.T[places[:, 1]]
             self._check_length(part, src.reshape(-1), dst.reshape(-1))
             links, alpha, bandwidth = self.connect(src.reshape(-1), dst.reshape(-1))
-            found = Connections(
+            connections = Connections(
                 places,
                 src,
                 dst,
@@ -192,7 +192,7 @@ class NetworkRoutes:
                 alpha.reshape(src.shape),
                 bandwidth.reshape(src.shape),
             )
-            self._of_part[key] = (part.members, found)  # keeping the array keeps its id valid
+            self._of_part[key] = (part.members, connections)  # keeping the array keeps its id valid
         return self._of_part[key][1]
 
     def _check_length(self, part: SubPlan, src: Ints, dst: Ints) -> None:
@@ -215,13 +215,13 @@ class NetworkRoutes:
             most = int(pairs[:, 2].max(initial=0)) + 1
             numbers = (pairs[:, 0] * v + pairs[:, 1]) * most + pairs[:, 2]
             order = np.argsort(numbers)
-            found = self._turns[plan] = []
+            turns = self._turns[plan] = []
             for src, dst, chunk, _, to, count, stride, channel in plan.rounds():
                 number = (src * v + dst) * most + channel
                 pair = order[np.searchsorted(numbers, number, sorter=order)]
                 lands = chunk if to is None else to
                 line, once = _in_line(pair), _once(src) and _once(dst)
-                found.append(
+                turns.append(
                     RoundTransfers(pair, src, dst, chunk, lands, count, stride, line, once)
                 )
             self._forget_turns(plan)
@@ -263,8 +263,8 @@ def _find_pairs(plan: Plan) -> Ints:
     v = plan.num_vertices
     channels = [np.unique(r.channel) for r in plan.rounds()]
     most = int(np.concatenate([*channels, [0]]).max()) + 1
-    each = [np.unique((r.src * v + r.dst) * most + r.channel) for r in plan.rounds()]
-    numbers = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *each]))
+    pairs_of_rounds = [np.unique((r.src * v + r.dst) * most + r.channel) for r in plan.rounds()]
+    numbers = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *pairs_of_rounds]))
     ends, channel = np.divmod(numbers, most)
     return np.stack([ends // v, ends % v, channel], axis=1)
 

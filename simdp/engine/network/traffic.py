@@ -86,19 +86,19 @@ class Traffic:
         """Timed collectives of a mean step from ``first`` on; None if unknown."""
         if self.calls is None:
             return None
-        found: dict[Call, float] = {}
+        counts: dict[Call, float] = {}
         for (step, call), count in self.calls.items():
             if step >= first:
-                found[call] = found.get(call, 0.0) + count / num_steps
-        return found
+                counts[call] = counts.get(call, 0.0) + count / num_steps
+        return counts
 
     def per_step(self, first: int, num_steps: int) -> dict[Plan, float]:
         """Bytes of each plan in a mean step from ``first`` on, ``num_steps`` of them."""
-        found: dict[Plan, float] = {}
+        nbytes_of_plans: dict[Plan, float] = {}
         for (step, plan), nbytes in self.launched.items():
             if step >= first:
-                found[plan] = found.get(plan, 0.0) + nbytes / num_steps
-        return found
+                nbytes_of_plans[plan] = nbytes_of_plans.get(plan, 0.0) + nbytes / num_steps
+        return nbytes_of_plans
 
 
 def link_bytes(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[Ints, Floats]:
@@ -116,9 +116,9 @@ def link_bytes(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[Int
             links.append(c.links[there])
             nbytes.append(np.broadcast_to(crossing, there.shape)[there])
     used, place = np.unique(np.concatenate(links), return_inverse=True)
-    each = np.bincount(place.reshape(-1), np.concatenate(nbytes), len(used)).astype(float)
-    order = np.argsort(-each, kind="stable")
-    return used[order], each[order]
+    link_nbytes = np.bincount(place.reshape(-1), np.concatenate(nbytes), len(used)).astype(float)
+    order = np.argsort(-link_nbytes, kind="stable")
+    return used[order], link_nbytes[order]
 
 
 def _chunks_per_pair(network: NetworkRoutes, part: SubPlan) -> Floats:
@@ -185,9 +185,9 @@ def link_use(
     links, nbytes = link_bytes(network, moved)
     beside = np.zeros(len(links))
     for theirs in others:
-        used, each = link_bytes(*theirs)
+        used, link_nbytes = link_bytes(*theirs)
         _, mine, common = np.intersect1d(links, used, return_indices=True)
-        beside[mine] += each[common]
+        beside[mine] += link_nbytes[common]
     _, bandwidth = network.cluster.link_figures(links)
     busy = (nbytes + beside) / bandwidth / seconds if seconds else np.zeros(len(links))
     if others or estimated:
@@ -255,9 +255,9 @@ Routed = tuple[NetworkRoutes, Sequence[Plan]]
 """A job's routes and plans."""
 
 
-def common_link(one: Routed, other: Routed) -> int | None:
+def common_link(first: Routed, other: Routed) -> int | None:
     """Find a link that the plans of two jobs use, or None."""
-    both = np.intersect1d(_links(*one), _links(*other))
+    both = np.intersect1d(_links(*first), _links(*other))
     return int(both[0]) if len(both) else None
 
 
@@ -280,10 +280,10 @@ def _users(network: NetworkRoutes, part: SubPlan) -> tuple[Ints, Ints, Ints]:
 
 def _repeated(links: Ints) -> int | None:
     """The link that occurs most often, if any occurs twice."""
-    found, times = np.unique(links[links >= 0], return_counts=True)
+    distinct, times = np.unique(links[links >= 0], return_counts=True)
     if not (times > 1).any():
         return None
-    return int(found[np.argmax(times)])
+    return int(distinct[np.argmax(times)])
 
 
 def _crowded_in(network: NetworkRoutes, part: SubPlan) -> int | None:
@@ -310,8 +310,8 @@ def _without_owner(users: Sequence[tuple[Ints, Ints, Ints]]) -> int | None:
         return None
 
     def differ(values: Ints) -> Bools:
-        found: Bools = np.maximum.reduceat(values, first) != np.minimum.reduceat(values, first)
-        return found
+        differs: Bools = np.maximum.reduceat(values, first) != np.minimum.reduceat(values, first)
+        return differs
 
     both = differ(src) & differ(dst)
     return int(links[first[both][0]]) if both.any() else None
@@ -341,26 +341,26 @@ Key = TypeVar("Key", bound=Hashable)
 
 def alike(keys: Iterable[Key]) -> dict[Key, int]:
     """Map each key to its positions: bit i stands for position i."""
-    found: dict[Key, int] = {}
+    places: dict[Key, int] = {}
     for place, key in enumerate(keys):
-        found[key] = found.get(key, 0) | 1 << place
-    return found
+        places[key] = places.get(key, 0) | 1 << place
+    return places
 
 
 def meeting(parts: tuple[SubPlan, ...], keys: Sequence[Key]) -> list[tuple[Key, Key]]:
     """Pairs of keys, one key per part, of which some parts run at the same time."""
-    places, found = alike(keys), dict[tuple[Key, Key], None]()
+    places, pairs = alike(keys), dict[tuple[Key, Key], None]()
     for key, others in zip(keys, beside(parts), strict=True):
         for other, there in places.items() if others else ():
             if others & there:
-                found[key, other] = None
-    return list(found)
+                pairs[key, other] = None
+    return list(pairs)
 
 
 def _crowded_between(network: NetworkRoutes, parts: tuple[SubPlan, ...]) -> int | None:
     """Find a link that two concurrent parts of a plan use."""
-    for one, other in meeting(parts, [network.of_part(part) for part in parts]):
-        both = np.intersect1d(one.links[one.links >= 0], other.links[other.links >= 0])
+    for first, other in meeting(parts, [network.of_part(part) for part in parts]):
+        both = np.intersect1d(first.links[first.links >= 0], other.links[other.links >= 0])
         if len(both):
             return int(both[0])
     return None
@@ -391,14 +391,14 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
     while True:
         count = _count(links, num_links)
         share = left / np.maximum(count, 1)
-        asked = narrowest(links, share)
-        load = load_of(links, asked, num_links)
+        demand = narrowest(links, share)
+        load = load_of(links, demand, num_links)
         settled = on_full_link(links, load >= left * (1 - SAME))
         if settled.all():
-            rates[active] = asked
+            rates[active] = demand
             return rates
-        rates[active[settled]] = asked[settled]
-        taken = load_of(links[:, settled], asked[settled], num_links)
+        rates[active[settled]] = demand[settled]
+        taken = load_of(links[:, settled], demand[settled], num_links)
         taken[0] = 0.0
         left = np.maximum(left - taken, 0.0)
         active, links = active[~settled], links[:, ~settled]
@@ -415,17 +415,19 @@ def _count(links: Ints, num_links: int) -> Ints:
 
 def narrowest(links: Ints, share: Floats) -> Floats:
     """The smallest share along each route."""
-    found: Floats = share.take(links[0]) if len(links) <= FEW_LINKS else share[links].min(axis=0)
+    narrowest_share: Floats = (
+        share.take(links[0]) if len(links) <= FEW_LINKS else share[links].min(axis=0)
+    )
     for row in links[1:] if len(links) <= FEW_LINKS else ():
-        np.minimum(found, share.take(row), out=found)
-    return found
+        np.minimum(narrowest_share, share.take(row), out=narrowest_share)
+    return narrowest_share
 
 
 def load_of(links: Ints, rates: Floats, num_links: int) -> Floats:
     """Load of flows with some rates on each link."""
     if len(links) > FEW_LINKS:
-        each = rates[np.newaxis].repeat(len(links), axis=0).ravel()
-        return np.bincount(links.reshape(-1), each, num_links).astype(np.float64, copy=False)
+        flow_rates = rates[np.newaxis].repeat(len(links), axis=0).ravel()
+        return np.bincount(links.reshape(-1), flow_rates, num_links).astype(np.float64, copy=False)
     load = np.bincount(links[0], rates, num_links).astype(np.float64, copy=False)
     for row in links[1:]:
         load += np.bincount(row, rates, num_links)
@@ -437,10 +439,10 @@ def on_full_link(links: Ints, full: Bools) -> Bools:
     if len(links) > FEW_LINKS:
         anywhere: Bools = np.logical_or.reduce(full[links])
         return anywhere
-    found: Bools = full.take(links[0])
+    is_full: Bools = full.take(links[0])
     for row in links[1:]:
-        found |= full.take(row)
-    return found
+        is_full |= full.take(row)
+    return is_full
 
 
 SAME_INSTANT = 1e-9
@@ -498,12 +500,12 @@ class Lockstep:
                 )
                 for rounds in everything
             ]
-            alike = dict(zip(keys, everything, strict=True))
-            found = {
-                here: self._of_round(beside, rounds, chunk_nbytes, BUDGET // len(alike))
-                for here, rounds in alike.items()
+            rounds_by_key = dict(zip(keys, everything, strict=True))
+            times_by_key = {
+                here: self._of_round(beside, rounds, chunk_nbytes, BUDGET // len(rounds_by_key))
+                for here, rounds in rounds_by_key.items()
             }
-            self._known[key] = [found[here] for here in keys]
+            self._known[key] = [times_by_key[here] for here in keys]
         return self._known[key]
 
     def _rounds(self, plan: Plan) -> list[list[Frame]]:
@@ -540,18 +542,18 @@ class Lockstep:
                 for part, of_part in zip(beside, rounds, strict=True)
                 if line < len(of_part)
             ]
-            found = self._together(together, chunk_nbytes, budget)
-            times[frame.at] = found[: len(frame.at) * num_groups].reshape(-1, num_groups)
+            durations = self._together(together, chunk_nbytes, budget)
+            times[frame.at] = durations[: len(frame.at) * num_groups].reshape(-1, num_groups)
         return times
 
     def _together(
         self, frames: list[tuple[SubPlan, Frame]], chunk_nbytes: float, budget: int
     ) -> Floats:
         """Times of the transfers of some frames, one frame after the other, group by group."""
-        each = [self.network.of_part(part) for part, _ in frames]
-        longest = max(c.links.shape[-1] for c in each)
+        connections = [self.network.of_part(part) for part, _ in frames]
+        longest = max(c.links.shape[-1] for c in connections)
         columns = []
-        for (part, frame), c in zip(frames, each, strict=True):
+        for (part, frame), c in zip(frames, connections, strict=True):
             links = c.links[frame.pair].reshape(-1, c.links.shape[-1])
             padding = ((0, 0), (0, longest - links.shape[1]))
             nbytes = np.repeat(frame.chunks * (len(part.spread) * chunk_nbytes), c.src.shape[1])

@@ -118,11 +118,11 @@ def fold_blocks(
     for (begin, end), tree in zip(pairwise(chunks.offsets), chunks.trees, strict=True):
         for start in range(begin, end, BLOCK):
             cut = slice(start, min(start + BLOCK, end))
-            found = _evaluated(tree, [source[cut] for source in sources], op, room[: end - start])
+            block = _evaluated(tree, [source[cut] for source in sources], op, room[: end - start])
             if scale is not None:
-                scale(found)
+                scale(block)
             for target in targets:
-                target[cut] = found
+                target[cut] = block
 
 
 def _evaluated(tree: Any, pieces: Sequence[Any], op: Any, out: Any) -> Any:
@@ -142,13 +142,13 @@ def _evaluated(tree: Any, pieces: Sequence[Any], op: Any, out: Any) -> Any:
             room = out.copy() if isinstance(out, np.ndarray) else out.clone()
             terms.append((_evaluated(right, pieces, op, room), False))
             tree = left
-    found = pieces[tree]
+    reduced = pieces[tree]
     if not terms:
-        out[...] = found
+        out[...] = reduced
     for other, is_left in reversed(terms):
-        first, second = (other, found) if is_left else (found, other)
+        first, second = (other, reduced) if is_left else (reduced, other)
         op(first, second, out=out)
-        found = out
+        reduced = out
     return out
 
 
@@ -209,10 +209,10 @@ def additions(plan: Plan) -> list[Any]:
     A tree is a rank (its buffer), or a pair of trees, added in this order.
     """
     sums, roots = _trees(plan)
-    found: list[Any] = list(range(plan.world_size))
+    trees: list[Any] = list(range(plan.world_size))
     for left, right in zip(sums.left.tolist(), sums.right.tolist(), strict=True):
-        found.append((found[left], found[right]))
-    return [found[root] for root in roots.tolist()]
+        trees.append((trees[left], trees[right]))
+    return [trees[root] for root in roots.tolist()]
 
 
 class _Sums(NamedTuple):
@@ -244,7 +244,9 @@ def _trees(plan: Plan) -> tuple[_Sums, Ints]:
             here[place[turn]] = values[turn]
             batches.append(batches[-1] + len(adds))
     nothing = np.empty(0, dtype=np.int64)
-    left, right, chunk = (np.concatenate([nothing, *each]) for each in zip(*columns, strict=True))
+    left, right, chunk = (
+        np.concatenate([nothing, *arrays]) for arrays in zip(*columns, strict=True)
+    )
     roots = here[np.array(_holders(plan)) * chunks + np.arange(chunks)]
     return _Sums(left, right, chunk, batches), roots
 
@@ -278,7 +280,7 @@ def _live(sums: _Sums, roots: Ints, n: int) -> Ints:
 def _places(first: Ints, lengths: Ints) -> Ints | slice:
     """Indices of pieces from their starts and lengths; a slice if contiguous."""
     ends = np.cumsum(lengths)
-    found: Ints = np.arange(int(ends[-1])) + np.repeat(first - (ends - lengths), lengths)
-    if len(found) and (np.diff(found) == 1).all():
-        return slice(int(found[0]), int(found[-1]) + 1)
-    return found
+    places: Ints = np.arange(int(ends[-1])) + np.repeat(first - (ends - lengths), lengths)
+    if len(places) and (np.diff(places) == 1).all():
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places

@@ -60,7 +60,7 @@ def _flat(arrays: Sequence[Array]) -> Array:
 
 def _reduced(given: Sequence[CallArguments], plan: Plan, op: str) -> Array:
     """Reduce all ranks' inputs; shape `(num_elements,)`."""
-    buffers = [_flat(each.inputs) for each in given]
+    buffers = [_flat(arguments.inputs) for arguments in given]
     with np.errstate(all="ignore"):  # as on a GPU, overflow gives inf without a warning
         total = fold(plan, buffers, OPS[op])
         return total / len(given) if op == "AVG" else total
@@ -89,14 +89,14 @@ def _broadcast(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -
 
 
 def _all_gather(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
-    whole = [each.inputs[0] for each in given]
+    whole = [arguments.inputs[0] for arguments in given]
     joined = [] if len(given[0].outputs) == len(given) else [_flat(whole)]
     return [joined or whole] * len(given)
 
 
 def _gather(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
     values: Values = [()] * len(given)
-    values[root] = [each.inputs[0] for each in given]
+    values[root] = [arguments.inputs[0] for arguments in given]
     return values
 
 
@@ -105,7 +105,7 @@ def _scatter(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> 
 
 
 def _all_to_all(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
-    return [[each.inputs[place] for each in given] for place in range(len(given))]
+    return [[arguments.inputs[place] for arguments in given] for place in range(len(given))]
 
 
 def _nothing(given: Sequence[CallArguments], plan: Plan, op: str, root: int) -> Values:
@@ -150,7 +150,7 @@ def nbytes_of(collective: str, given: CallArguments, n: int) -> float | None:
 
 def most_given(given: Sequence[CallArguments]) -> float:
     """Input size of the rank that sends most [bytes]."""
-    return float(max(sum(array.nbytes for array in each.inputs) for each in given))
+    return float(max(sum(array.nbytes for array in arguments.inputs) for arguments in given))
 
 
 ALONE = RingAllReduce().plan(1, 0.0)
@@ -166,16 +166,16 @@ Finish = Callable[[Handle, float], None]
 class Collective:
     """A call of one group, the ``number``-th from 1.
 
-    ``asked`` is the call of the first member that made it, rank ``first``. ``collective`` is a key
-    of `EXCHANGES`, or None for a call that takes no time. ``exchange`` executes the call when the
-    last rank enters; by default the function of `EXCHANGES` does, and each rank gets its outputs
-    when it leaves.
+    ``signature`` is the call of the first member that made it, rank ``first``. ``collective`` is a
+    key of `EXCHANGES`, or None for a call that takes no time. ``exchange`` executes the call when
+    the last rank enters; by default the function of `EXCHANGES` does, and each rank gets its
+    outputs when it leaves.
     """
 
     def __init__(
         self,
         number: int,
-        asked: CallSignature,
+        signature: CallSignature,
         first: int,
         collective: str | None,
         op: str,
@@ -184,7 +184,7 @@ class Collective:
         exchange: Exchange | None,
     ) -> None:
         self.exchange = exchange
-        self.number, self.asked, self.first = number, asked, first
+        self.number, self.signature, self.first = number, signature, first
         self.collective, self.op, self.root = collective, op, root
         self.ready, self.enter, self.end = ([0.0] * size for _ in range(3))  # instants, by place
         self.given = [NOTHING] * size
@@ -229,7 +229,7 @@ class ProgramGroup:
         self,
         rank: int,
         clock: float,
-        asked: CallSignature,
+        signature: CallSignature,
         given: CallArguments,
         collective: str | None,
         op: str = "SUM",
@@ -251,17 +251,17 @@ class ProgramGroup:
         number = self._issued[place] = self._issued[place] + 1
         if number > self._over + len(self._queue):
             size = len(self.ranks)
-            call = Collective(number, asked, rank, collective, op, root, size, exchange)
+            call = Collective(number, signature, rank, collective, op, root, size, exchange)
             self._queue.append(call)
         else:
             call = self._queue[number - self._over - 1]
-            if asked != call.asked:
+            if signature != call.signature:
                 raise ProgramError(
                     f"call {number} of group {self.name} differs: rank {call.first} calls "
-                    f"{call.asked}, but rank {rank} calls {asked}; let all ranks of a group make "
-                    "the same calls in the same order."
+                    f"{call.signature}, but rank {rank} calls {signature}; let all ranks of a "
+                    "group make the same calls in the same order."
                 )
-        handle = Handle(rank, asked, partial(self._blockers, call))
+        handle = Handle(rank, signature, partial(self._blockers, call))
         handle.waiting = blocked
         call.ready[place], call.given[place], call.handles[place] = clock, given, handle
         call.missing -= 1
@@ -277,11 +277,13 @@ class ProgramGroup:
         """Raise if an all_to_all's sent and expected sizes differ."""
         if call.collective != "all_to_all":
             return
-        sent = np.array([[array.size for array in each.inputs] for each in call.given])
-        expected = np.array([[array.size for array in each.outputs] for each in call.given]).T
+        sent = np.array([[array.size for array in arguments.inputs] for arguments in call.given])
+        expected = np.array(
+            [[array.size for array in arguments.outputs] for arguments in call.given]
+        ).T
         for source, target in np.argwhere(sent != expected)[:1].tolist():
             raise ProgramError(
-                f"call {call.number} of group {self.name} differs: in {call.asked} rank "
+                f"call {call.number} of group {self.name} differs: in {call.signature} rank "
                 f"{self.ranks[source]} sends {sent[source, target]} elements to rank "
                 f"{self.ranks[target]}, which expects {expected[source, target]}; give both the "
                 "same."
@@ -306,8 +308,8 @@ class ProgramGroup:
             return
         if not call.outside:
             call.values = self._values(call, course.served.plan)
-        for each in call.waiting:
-            self._playing.enter(course, each, call.enter[each])
+        for rank in call.waiting:
+            self._playing.enter(course, rank, call.enter[rank])
         call.waiting.clear()
 
     def _course(self, call: Collective, place: int) -> Course | None:
@@ -364,8 +366,8 @@ class ProgramGroup:
         plan = course.served.plan
         sent = np.asarray(plan.sends_per_rank * (course.nbytes / plan.num_chunks), float)
         of_group = "" if self.name == "default" else f"group {self.name}: "
-        name = f"{of_group}{call.asked.name} {call.number}"
-        ready, enter, end = (np.array(each) for each in (call.ready, call.enter, call.end))
+        name = f"{of_group}{call.signature.name} {call.number}"
+        ready, enter, end = (np.array(times) for times in (call.ready, call.enter, call.end))
         self._records.call(self._members, name, ready, enter, end, sent)
 
     def _blockers(self, call: Collective) -> str:
@@ -374,7 +376,7 @@ class ProgramGroup:
         missing = [
             rank for rank, handle in zip(self.ranks, first.handles, strict=True) if handle is None
         ]
-        before = "" if first is call else f", behind {first.asked} (call {first.number}),"
+        before = "" if first is call else f", behind {first.signature} (call {first.number}),"
         return f"of group {self.name}, call {call.number},{before} for {listed(missing)}"
 
 
@@ -407,20 +409,20 @@ class PointToPoint:
         self,
         rank: int,
         clock: float,
-        asked: CallSignature,
+        signature: CallSignature,
         tensor: Array,
         dst: int,
         tag: int,
         group: str,
     ) -> Handle:
         """Post a send, and match it with the first fitting receive."""
-        handle = Handle(rank, asked, lambda: f"of group {group} for rank {dst} to receive")
+        handle = Handle(rank, signature, lambda: f"of group {group} for rank {dst} to receive")
         post = _Post(handle, tensor, dst, tag, clock)
         receives = self._receives.setdefault((group, dst), [])
-        for found in receives:
-            if found.peer in (None, rank) and found.tag == tag:
-                receives.remove(found)
-                self._match(post, found, group)
+        for receive in receives:
+            if receive.peer in (None, rank) and receive.tag == tag:
+                receives.remove(receive)
+                self._match(post, receive, group)
                 return handle
         self._sends.setdefault((group, dst), []).append(post)
         return handle
@@ -429,7 +431,7 @@ class PointToPoint:
         self,
         rank: int,
         clock: float,
-        asked: CallSignature,
+        signature: CallSignature,
         tensor: Array,
         src: int | None,
         tag: int,
@@ -437,13 +439,13 @@ class PointToPoint:
     ) -> Handle:
         """Post a receive, and match it with the first fitting send; ``src`` None: of any rank."""
         whom = "any rank" if src is None else f"rank {src}"
-        handle = Handle(rank, asked, lambda: f"of group {group} for {whom} to send")
+        handle = Handle(rank, signature, lambda: f"of group {group} for {whom} to send")
         post = _Post(handle, tensor, src, tag, clock)
         sends = self._sends.setdefault((group, rank), [])
-        for found in sends:
-            if src in (None, found.handle.rank) and found.tag == tag:
-                sends.remove(found)
-                self._match(found, post, group)
+        for send in sends:
+            if src in (None, send.handle.rank) and send.tag == tag:
+                sends.remove(send)
+                self._match(send, post, group)
                 return handle
         self._receives.setdefault((group, rank), []).append(post)
         return handle
@@ -453,8 +455,8 @@ class PointToPoint:
         given, taken = send.tensor, receive.tensor
         if (given.dtype, given.size) != (taken.dtype, taken.size):
             raise ProgramError(
-                f"rank {source} calls {send.handle.asked}, but rank {target} takes it with "
-                f"{receive.handle.asked}; give both tensors the same dtype and size."
+                f"rank {source} calls {send.handle.signature}, but rank {target} takes it with "
+                f"{receive.handle.signature}; give both tensors the same dtype and size."
             )
         receive.handle.source = source
         pair = (group, source, target)

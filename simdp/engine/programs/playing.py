@@ -76,13 +76,13 @@ class GroupTimes:
         key = (collective, nbytes, root)
         if key not in self._slowdowns:
             cost = self._collectives.cost_of(collective)
-            asked = getattr(self._collectives, collective)
+            choice = getattr(self._collectives, collective)
             timed = cost.timed and cost.problem_with(collective, self._wiring) is None
 
             def alone(size: float) -> float:
                 if timed:
                     return cost.seconds(collective, size, self._wiring)
-                return self._planner.seconds(asked, size, root)
+                return self._planner.seconds(choice, size, root)
 
             n = len(self.members)
             self._slowdowns[key] = self._cluster.slowdown_beside(collective, n, nbytes, alone)
@@ -102,9 +102,9 @@ class GroupTimes:
         return self._served[key]
 
     def _serve(self, collective: str, nbytes: float, root: int) -> Served:
-        asked, planner = getattr(self._collectives, collective), self._planner
+        choice, planner = getattr(self._collectives, collective), self._planner
         try:
-            algorithm = planner.algorithm(asked, nbytes, root)
+            algorithm = planner.algorithm(choice, nbytes, root)
             plan = algorithm.plan(planner.layout, nbytes, root)
         except ValueError as error:
             raise ProgramError(
@@ -125,9 +125,9 @@ class GroupTimes:
         as_one = too_many or seconds is not None
         return Served(plan, placed, links[links >= 0], seconds, shared, as_one)
 
-    def follow(self, one: Served, other: Served) -> bool:
+    def follow(self, first: Served, other: Served) -> bool:
         """Whether two collectives in sequence never use a link at the same time."""
-        key = (one.placed, other.placed)
+        key = (first.placed, other.placed)
         if key not in self._meet:
             self._meet[key] = shared_link(self.network, key) is not None
         return not self._meet[key]
@@ -140,8 +140,8 @@ class GroupTimes:
         everyone = np.full(self._cluster.world_size, float(enter.min()))
         everyone[self.members] = enter
         times = self._clocks[False].times(served.placed, nbytes, everyone)
-        found: Floats = np.maximum(times[self.members], last)
-        return found
+        ends: Floats = np.maximum(times[self.members], last)
+        return ends
 
 
 def group_wiring(cluster: Cluster, members: Ints) -> Wiring:
@@ -152,14 +152,14 @@ def group_wiring(cluster: Cluster, members: Ints) -> Wiring:
     whole = wiring_of(cluster)
     nodes, counts = np.unique(members // cluster.local_size, return_counts=True)
     local = int(counts.max())
-    found = whole._replace(world_size=len(members), num_nodes=len(nodes), local_size=local)
+    wiring = whole._replace(world_size=len(members), num_nodes=len(nodes), local_size=local)
     if local == 1:
-        found = found._replace(intra_alpha=0.0, intra_bandwidth=np.inf)
+        wiring = wiring._replace(intra_alpha=0.0, intra_bandwidth=np.inf)
     if len(nodes) == 1:
-        return found._replace(inter_alpha=0.0, inter_bandwidth=np.inf, cards=0)
+        return wiring._replace(inter_alpha=0.0, inter_bandwidth=np.inf, cards=0)
     nics = cluster.numbering.nics[members % cluster.local_size]
     cards = min(len(np.unique(nics[members // cluster.local_size == node])) for node in nodes)
-    return found._replace(cards=cards, inter_bandwidth=whole.inter_bandwidth * cards / whole.cards)
+    return wiring._replace(cards=cards, inter_bandwidth=whole.inter_bandwidth * cards / whole.cards)
 
 
 # Playing: collectives and messages in flight ------------------------------------------------------

@@ -64,19 +64,19 @@ class Handle:
     """
 
     __slots__ = (
-        "asked",
         "blockers",
         "done",
         "end",
         "enter",
         "rank",
+        "signature",
         "slowdown",
         "source",
         "waiting",
     )
 
-    def __init__(self, rank: int, asked: CallSignature, blockers: Callable[[], str]) -> None:
-        self.rank, self.asked, self.blockers = rank, asked, blockers
+    def __init__(self, rank: int, signature: CallSignature, blockers: Callable[[], str]) -> None:
+        self.rank, self.signature, self.blockers = rank, signature, blockers
         self.done = self.waiting = False
         self.end, self.enter, self.slowdown = 0.0, inf, 0.0
         self.source = -1
@@ -85,8 +85,8 @@ class Handle:
         """Raise `ProgramError` on another rank."""
         if rank != self.rank:
             raise ProgramError(
-                f"{call}: rank {rank} waits for {self.asked} of rank {self.rank}; let each rank "
-                "wait for its own calls."
+                f"{call}: rank {rank} waits for {self.signature} of rank {self.rank}; let each "
+                "rank wait for its own calls."
             )
 
 
@@ -106,7 +106,7 @@ class Polls:
         self._now = now
         if self._count > MAX_POLLS:
             raise ProgramError(
-                f"is_completed of {handle.asked} was called {MAX_POLLS:,} times at the same "
+                f"is_completed of {handle.signature} was called {MAX_POLLS:,} times at the same "
                 f"instant; virtual time passes in {advice}."
             )
 

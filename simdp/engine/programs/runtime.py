@@ -359,7 +359,7 @@ class Runtime:
 
     def _deadlock(self) -> DeadlockError:
         lines = [
-            f"rank {rank} waits in {handle.asked} {handle.blockers()}"
+            f"rank {rank} waits in {handle.signature} {handle.blockers()}"
             for rank, handle in sorted(self.blocked.items())
         ]
         lines += [f"rank {rank} has ended" for rank in sorted(self.ended)]
@@ -387,11 +387,11 @@ class Runtime:
             )  # fmt: skip
         return self._groups[name, backend]
 
-    def meet(self, rank: int, asked: CallSignature) -> None:
+    def meet(self, rank: int, signature: CallSignature) -> None:
         """Block a rank until all others have made the same call, at no cost."""
         everyone = tuple(range(self.cluster.world_size))
         group = self.group("world", everyone, next(iter(self.backends)))
-        self.wait(group.issue(rank, self.clock[rank], asked, NOTHING, None, blocked=True))
+        self.wait(group.issue(rank, self.clock[rank], signature, NOTHING, None, blocked=True))
 
     # Work ---------------------------------------------------------------------------------------
 

@@ -58,12 +58,12 @@ def test_the_event_clock_plays_where_a_link_is_shared_and_says_which():
 
 def test_a_certain_clock_may_be_asked_for():
     where, plan = cluster(4, "ring"), RingAllReduce().plan(4, 1e6)
-    clock = chosen(where, [plan], asked="event")
+    clock = chosen(where, [plan], fabric="event")
     assert (clock.fabric, clock.why) == ("event", "as asked for")
-    assert chosen(where, [plan], asked="vector").fabric == "vector"
+    assert chosen(where, [plan], fabric="vector").fabric == "vector"
     shares = FAMILIES["all_reduce"]["direct"]().plan(4, 1e6)
     with pytest.raises(ScenarioError, match=r"fabric 'vector' is not exact here: the link from"):
-        chosen(where, [shares], asked="vector")
+        chosen(where, [shares], fabric="vector")
 
 
 def test_fixed_shares_stand_in_where_a_collective_has_too_many_transfers(monkeypatch):
@@ -75,7 +75,7 @@ def test_fixed_shares_stand_in_where_a_collective_has_too_many_transfers(monkeyp
     assert f" is shared, by a collective of {plan.num_transfers} transfers; fixed" in clock.why
     assert clock.why.endswith("shares err by up to 20 %")
     assert chosen(where, [plan], most_transfers=lambda: 1).fabric == "event"
-    assert chosen(where, [plan], asked="event").fabric == "event"
+    assert chosen(where, [plan], fabric="event").fabric == "event"
 
 
 def test_the_longest_collective_of_a_run_counts_not_the_one_that_shows_what_is_shared(
