@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MAX_LINE = 2_000
@@ -12,8 +12,57 @@ MAX_LINE = 2_000
 MAX_SHOWN = 60
 """Characters of a value in a message."""
 
-MIN_PART, MAX_CLOSE = 3, 12
-"""Characters of a part of a name that tell which are meant; how many of them are listed."""
+MIN_PART, MAX_CLOSE, MAX_KNOWN = 3, 10, 10
+"""Characters of a part of a name that tell which are meant; how many of them, and of the names that
+are known, are listed."""
+
+TYPO = 0.8
+"""Similarity from which a name is another one mistyped."""
+
+_SINGULARS: tuple[str, ...] = (
+    "activation",
+    "allocator",
+    "benchmark",
+    "comm_hook",
+    "compute",
+    "cost",
+    "dataset",
+)
+_SINGULARS += ("device", "failure", "fault", "host", "layer", "link", "machine", "model")
+_SINGULARS += ("optimizer", "precision", "scenario", "straggler", "target")
+_COLLECTIVES: tuple[str, ...] = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+)
+_COLLECTIVES += ("reduce", "reduce_scatter", "scatter")
+
+LISTS = {
+    **{noun: f"{noun}s" for noun in _SINGULARS},
+    **{noun: noun for noun in (*_COLLECTIVES, "lengths", "recovery")},
+    **{"loss": "losses", "lr_schedule": "schedules", "strategy": "strategies"},
+    "topology": "topologies",
+}
+"""Families of ``list`` by the noun of a name."""
+
+DTYPES = {
+    **dict.fromkeys(["bf16", "bfloat"], "bfloat16"),
+    **dict.fromkeys(["fp16", "f16", "half", "16"], "float16"),
+    **dict.fromkeys(["float", "fp32", "f32", "32"], "float32"),
+    **dict.fromkeys(["fp64", "f64", "double", "64"], "float64"),
+    **dict.fromkeys(["tf32"], "tfloat32"),
+    **dict.fromkeys(["fp8", "f8"], "float8"),
+}
+"""Short names of number types."""
+
+PRECISIONS = {
+    **{dtype: f"{{kind: amp, dtype: {dtype}}}" for dtype in ("bfloat16", "float16")},
+    "float32": "full",
+}
+"""The precision that usually trains in a number type."""
 
 _ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 """What ends a line on some screen, or does worse there."""
@@ -123,9 +172,14 @@ class ProgramError(SimdpError):
 
 
 def unknown_name(
-    what: str, given: object, known: Sequence[str], close: Sequence[str] | None = None
+    what: str,
+    given: object,
+    known: Sequence[str],
+    close: Sequence[str] | None = None,
+    hint: str | None = None,
+    lead: str | None = None,
 ) -> str:
-    """Say that a name is unknown, which names are known, and which one was probably meant.
+    """Report an unknown name: first the name that was probably meant, then those that are known.
 
     Parameters
     ----------
@@ -137,41 +191,110 @@ def unknown_name(
         Every name that is allowed.
     close : sequence of str, optional
         Those that were probably meant; by default the `close_names`.
+    hint : str, optional
+        What to write instead, in place of ``close``.
+    lead : str, optional
+        How the line begins, by default with the kind and the given name.
 
     Returns
     -------
     str
         One line without the place of the error.
     """
-    said = shown(given)
+    lead = lead or f"unknown {what} {shown(given)}"
     if not known:
-        return f"unknown {what} {said}; none are known here."
-    listed = ", ".join(known)
-    close = [repr(name) for name in (close_names(str(given), known) if close is None else close)]
-    last = f"{', '.join(close[:-1])} or {close[-1]}" if close[1:] else "".join(close)
-    hint = f" Did you mean {last}?" if close else ""
-    return f"unknown {what} {said}; known: {listed}.{hint}"
+        return f"{lead}; none are known here."
+    if what == "precision":
+        hint = hint or PRECISIONS.get(full_dtype(str(given)))
+    if hint is None:
+        names = close_names(given, known) if close is None and isinstance(given, str) else close
+        hint = either(map(repr, names or ()))
+    return f"{lead}{choices(known, what, hint)}"
+
+
+def choices(known: Sequence[str], what: str = "", hint: str = "") -> str:
+    """End an error about a name: with the hint first, then the first `MAX_KNOWN` of what is known.
+
+    Parameters
+    ----------
+    known : sequence of str
+        Every name.
+    what : str
+        Kind of the names; of those of `LISTS` the command is named that lists all.
+    hint : str
+        What was probably meant.
+    """
+    left_out, names = len(known) - MAX_KNOWN, ", ".join(known)
+    if left_out > 0:
+        command = f": simdp list {LISTS[what]}" if what in LISTS else ""
+        names = f"{', '.join(known[:MAX_KNOWN])}, ... and {left_out} more{command}"
+    return f". Did you mean {hint}? Known: {names}." if hint else f"; known: {names}."
+
+
+def either(names: Iterable[str]) -> str:
+    """Write alternatives: ``a, b or c``."""
+    *others, last = [*names] or [""]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def close_names(given: str, known: Sequence[str]) -> list[str]:
-    """Similar names: those that begin with the given name, contain it, or resemble it.
+    """Similar names: those that begin with the given name, contain it or its words, or resemble it.
 
     Case, spaces and underscores make no difference: ``A100`` matches ``a100-sxm4-40gb`` and all
-    other devices of that name.
+    other devices of that name. An organisation in front is left out, and a version is also its
+    first number: ``meta-llama/Llama-3.1-8B`` matches ``llama3-8b``.
     """
-    given = given[:MAX_SHOWN]
+    given = given[:MAX_SHOWN].rpartition("/")[2] or given[:MAX_SHOWN]
+    dtype = full_dtype(given)
+    if dtype in DTYPES.values():
+        return [name for name in known if full_dtype(name) == dtype]
     plain, plainly = _plain(given), {name: _plain(name) for name in known}
-    beginning = [name for name in known if plainly[name].startswith(plain)]
-    holding = [name for name in known if plain in plainly[name]]
-    for found in (beginning, holding):
-        if len(plain) >= MIN_PART and 0 < len(found) <= MAX_CLOSE:
-            return found
-    close = get_close_matches(given, known, n=1)
-    return close or get_close_matches(plain, known, n=1)
+    words, long = _words(plain), len(plain) >= MIN_PART
+    for matching in (
+        [name for name in known if long and plainly[name].startswith(plain)],
+        [name for name in known if long and plain in plainly[name]],
+        [name for name in known if (long or len(words) > 1) and words <= _words(plainly[name])],
+        [name for name in known if re.search(r"\d[bm]$", plain) and words <= _words(plainly[name])],
+    ):
+        if 0 < len(matching) <= MAX_CLOSE:
+            return matching
+    known = [name for name in known if _sizes(_words(plainly[name])) in (set(), _sizes(words))]
+    close = get_close_matches(given, known, n=1, cutoff=TYPO)
+    close = close or get_close_matches(plain, known, n=1, cutoff=TYPO) or _within(plain, known)
+    return close or get_close_matches(given, known, n=1) or get_close_matches(plain, known, n=1)
+
+
+def _within(plain: str, known: Sequence[str]) -> list[str]:
+    """The longest name whose words are all in a longer one, or with which that begins."""
+    words = _words(plain)
+    inside = [
+        name
+        for name in known
+        if len(name) >= MIN_PART
+        and (_words(_plain(name)) <= words or plain.startswith(_plain(name)))
+    ]
+    return [max(inside, key=len)] if inside else []
+
+
+def _sizes(words: set[str]) -> set[str]:
+    """Words that give a number of parameters: 7b, 350m."""
+    return {word for word in words if re.fullmatch(r"\d.*[bm]", word)}
+
+
+def full_dtype(name: str) -> str:
+    """Spell out a number type such as bf16; return other names in lower case."""
+    plain = name.strip().lower().removeprefix("torch.")
+    return DTYPES.get(plain, plain)
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
+
+
+def _words(plain: str) -> set[str]:
+    """Words and numbers of a name; ``3.1`` is also ``3``."""
+    words = re.findall(r"\d+(?:\.\d+)?[bm](?![a-z])|\d+(?:\.\d+)?|[a-z]+", plain)
+    return {*words, *(word.partition(".")[0] for word in words if word[-1].isdigit())}
 
 
 def shown(given: object) -> str:

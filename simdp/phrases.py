@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from simdp.errors import shown
+from simdp.errors import PRECISIONS, close_names, either, full_dtype, shown
 
 
 class Problem(NamedTuple):
@@ -86,7 +86,6 @@ _PHRASES = {
     "less_than": "{given} is out of range; it must be < {lt}.",
     "less_than_equal": "{given} is out of range; it must be <= {le}.",
     "too_short": "{given} has too few entries; it needs at least {min_length}.",
-    "literal_error": "{given} is not allowed; known: {expected}.",
 }
 
 
@@ -106,6 +105,19 @@ def say(found: Any) -> str:
     phrase = _PHRASES.get(found["type"])
     if found["type"] == "missing":
         phrase = _MISSING.get(found["loc"][-1], phrase)
+    if found["type"] == "literal_error":
+        return _not_allowed(found["input"], str(context["expected"]), found["loc"])
     if phrase is None:
         return f"{given}: {found['msg']}."
     return phrase.format_map({**context, "given": given})
+
+
+def _not_allowed(value: object, expected: str, place: Sequence[int | str]) -> str:
+    """Refuse a value that is none of a few, with the one that was probably meant."""
+    known = re.findall(r"'([^']*)'", expected)
+    dtype, close = full_dtype(str(value)), close_names(str(value), known)
+    hint = either(map(repr, close))
+    if place[-1:] == ("dtype",) and dtype in PRECISIONS and dtype not in known:
+        hint = f"precision: {PRECISIONS[dtype]}"
+    listed = f". Did you mean {hint}? Known: " if hint else "; known: "
+    return f"{shown(value)} is not allowed{listed}{expected}."

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from simdp.errors import KindError, UnitError, shown, unknown_name
+from simdp.errors import KindError, UnitError, choices, shown, unknown_name
 from simdp.family import Family
 from simdp.phrases import say
 from simdp.units import DIMENSIONS, format_quantity, parse
@@ -104,13 +104,10 @@ MAX_SHARED = 64  # members that are kept for equal values to come
 
 def _unknown_key(key: object, known: Sequence[str]) -> str:
     """Report an unknown key, with simdp's key for another library's name."""
-    line = unknown_name("key", key, known)
-    if key not in OTHER_NAMES:
-        return line
-    here, advice = NAMES_INSIDE.get(str(key)), OTHER_NAMES[str(key)]
+    here, advice = NAMES_INSIDE.get(str(key)), OTHER_NAMES.get(str(key))
     if advice == OPTIMIZER and "lr" in known and here is None:
-        return line  # of an optimizer that has no such key, which needs no advice to write one
-    return f"{line.partition(' Did you mean')[0]} Did you mean {here if here in known else advice}?"
+        advice = None  # of an optimizer that has no such key, which needs no advice to write one
+    return unknown_name("key", key, known, hint=here if here in known else advice)
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
@@ -292,8 +289,9 @@ class one_of:  # noqa: N801  reads as a word in annotations
         if isinstance(value, Mapping) and str(value.get("kind")) in self.table:
             return value
         if not isinstance(value, Mapping):
-            listed = ", ".join(self.known())
-            raise problem(f"{shown(value)} is not a {self.family}; known: {listed}.")
+            raise problem(
+                f"{shown(value)} is not a {self.family}{choices(self.known(), self.family)}"
+            )
         kind = value.get("kind")
         named = [key for key in value if key in self.table] if self.by_key else []
         if kind is None and len(named) > 1:
@@ -301,7 +299,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
         if kind is None and named:
             return {"kind": named[0], **value}
         if kind is None and self.default is None:
-            raise problem(f"this {self.family} has no kind; known: {', '.join(self.known())}.")
+            raise problem(f"this {self.family} has no kind{choices(self.known(), self.family)}")
         if kind is None:
             return {"kind": self.default, **value}
         ours = {*self.table, *self.presets}

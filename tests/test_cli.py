@@ -313,8 +313,8 @@ def test_the_vectorised_fabric_is_refused_where_a_link_is_shared_and_unknown_one
     assert line.endswith(" is shared; use 'event' or 'auto'.")
     status, _, (line,) = say("run", "tiny.yaml", "--no-plots", *more, "vectr")
     assert status == 2
-    known = "known: auto, event, vector. Did you mean 'vector'?"
-    assert line == f"--fabric: unknown fabric 'vectr'; {known}"
+    known = "Did you mean 'vector'? Known: auto, event, vector."
+    assert line == f"--fabric: unknown fabric 'vectr'. {known}"
     assert made() == []
 
 
@@ -465,7 +465,10 @@ def test_wrong_usage_is_one_line(say, arguments, part):
         ("a: 1\na: 2\n", "bad.yaml:2: is not valid YAML: the key 'a' is given twice."),
         ("", "bad.yaml: is not a scenario"),
         ("- 1\n", "bad.yaml: is not a scenario"),
-        (TINY + "speed: 3\n", "bad.yaml: unknown key 'speed'; known: name, seed, cluster, "),
+        (
+            TINY + "speed: 3\n",
+            "bad.yaml: unknown key 'speed'. Did you mean 'seed'? Known: name, seed, cluster, ",
+        ),
         (TINY.replace("steps", "stesp"), "Did you mean 'steps'?"),
         (TINY.replace("topology: ring", "topology: rign"), "Did you mean 'ring'?"),
         (TINY.replace("nvlink3", "nvlink33"), "Did you mean 'nvlink3'?"),
@@ -750,7 +753,9 @@ def test_a_problem_is_one_line_that_a_terminal_gets_broken_between_words(here, m
     assert run_command_line(["check", "tiny.yaml", "--set", "strategy=dpp"]) == 2
     said = stream.getvalue().splitlines()
     assert (len(said) > 1) == tty
-    assert " ".join(said).startswith("tiny.yaml: strategy: unknown strategy 'dpp'; known: ")
+    assert " ".join(said).startswith(
+        "tiny.yaml: strategy: unknown strategy 'dpp'. Did you mean 'ddp'? "
+    )
     if tty:
         assert all(len(line) <= 40 for line in said)
 

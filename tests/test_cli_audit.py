@@ -31,7 +31,7 @@ def command(tmp_path, capsys, monkeypatch):
         (("--at-step", 3), "--at-step: is for scripts, but seed_mlp is a scenario; leave it out."),
         (("--ranks", "1,x"), "--ranks 1,x: is no list of numbers of ranks; write for example 1,2"),
         (("--ranks", "4:2"), "--ranks 4:2: is no list of numbers of ranks; write for example 1,2"),
-        (("--allow", "roundin"), "--allow: unknown cause 'roundin'; known: collectives_differ, "),
+        (("--allow", "roundin"), "--allow: unknown cause 'roundin'. Did you mean "),
     ],
 )
 def test_what_is_not_for_a_scenario_is_refused_in_one_line(command, given, said):
@@ -42,7 +42,9 @@ def test_what_is_not_for_a_scenario_is_refused_in_one_line(command, given, said)
 
 
 def test_an_unknown_cause_gets_a_hint(command):
-    assert command("--allow", "roundin", "seed_mlp")[2].endswith("Did you mean 'rounding'?\n")
+    assert command("--allow", "roundin", "seed_mlp")[2].startswith(
+        "--allow: unknown cause 'roundin'. Did you mean 'rounding'? Known: collectives_differ, "
+    )
 
 
 def test_arguments_behind_a_scenario_are_refused(command):

@@ -167,14 +167,14 @@ def test_a_csv_is_as_good_as_a_log(say):
         (("--world-size", "x"), "--world-size x: is not 8, 2,4,8 or 2:64."),
         (
             ("--algorithm", "rign"),
-            "--algorithm unknown all_reduce 'rign'; known: ",
+            "--algorithm unknown all_reduce 'rign'. Did you mean 'ring'? ",
         ),
         (("--algorithm", "{kind: ring"), "--algorithm {kind: ring:1: is not valid YAML: "),
         (("--algorithm", "ring", "--algorithm", "ring"), "--algorithm ring: is given twice."),
         (("--algorithm", ""), "--algorithm unknown all_reduce 'none'; known: "),
         (("--root", "1"), "--root 1: all_reduce has no root; leave it out."),
         (("--root", "one"), "Invalid value for '--root': "),
-        (("--dtype", "f32"), "--dtype: unknown dtype 'f32'; known: "),
+        (("--dtype", "f32"), "--dtype: unknown dtype 'f32'. Did you mean 'float'? Known: "),
         (("--against", "no.log"), "no.log: there is no such file."),
         (("--world-size", "6"), "box.yaml: with world_size 6: cluster: world_size 6 is neither"),
         (
@@ -249,10 +249,8 @@ def test_a_cluster_that_is_no_file_is_refused(say):
     status, out, (line,) = say(cluster="dgx-a900")
     assert (status, out) == (2, "")
     assert line.startswith(
-        "--cluster dgx-a900: there is no such file or machine; give a scenario, whose cluster is "
-        "taken, or one of "
+        "--cluster dgx-a900: there is no such file, scenario or machine. Did you mean 'dgx-a100'?"
     )
-    assert "dgx-1, dgx-2, dgx-a100" in line
 
 
 def test_a_cluster_is_needed(capsys):

@@ -243,7 +243,10 @@ def test_nothing_is_written_over_unless_that_is_said(say):
 
 def test_a_wrong_answer_is_one_line_and_nothing_is_written(say):
     for flags, said in (
-        (["--machine", "dgx-h10"], "--machine: unknown machine 'dgx-h10'; known: aws-g4dn, "),
+        (
+            ["--machine", "dgx-h10"],
+            "--machine: unknown machine 'dgx-h10'. Did you mean 'dgx-h100'? Known: ",
+        ),
         (["--machine", "no.yaml"], "--machine: no.yaml: there is no such file."),
         (["--model", "{kind: mlp, widths: [4, x]}"], "--model.widths.1: 'x' is not a whole"),
         (["--gpus", "12"], "--gpus 12: dgx-h100 has nodes of 8; give 1 to 8, or whole nodes."),
@@ -252,9 +255,12 @@ def test_a_wrong_answer_is_one_line_and_nothing_is_written(say):
             ["--machine", "sia-quad", "--gpus", "8"],
             "--gpus 8: sia-quad is one node of 4, without a network; give 1 to 4.",
         ),
-        (["--strategy", "dpp"], "--strategy: unknown strategy 'dpp'; known: apex, "),
+        (
+            ["--strategy", "dpp"],
+            "--strategy: unknown strategy 'dpp'. Did you mean 'ddp'? Known: apex, ",
+        ),
         (["--strategy", "single"], "strategy.kind: single trains on one device, but cluster."),
-        (["--precision", "amp, full"], "--precision: unknown precision 'amp, full'; known: amp"),
+        (["--precision", "amp, full"], "--precision: unknown precision 'amp, full'. Did "),
     ):
         status, out, (line, *_) = say("init", *FLAGS, *flags)
         assert (status, out) == (2, "")
@@ -273,7 +279,7 @@ def test_a_terminal_is_asked_until_the_answer_is_one(say, monkeypatch, capsys):
         "Strategy (list strategies)",
     ]
     assert asked[3] == ("GPUs", "32")
-    assert err[0].startswith("--machine: unknown machine 'dgx-a10'; ")
+    assert err[0].startswith("--machine: unknown machine 'dgx-a10'. Did you mean 'dgx-a100'? ")
     assert err[1:] == [
         "--gpus many: is not a whole number; write for example 32.",
         "--gpus 12: dgx-a100 has nodes of 8; give 1 to 8, or whole nodes.",

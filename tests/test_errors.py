@@ -2,7 +2,16 @@
 
 from for_each import for_each
 
-from simdp.errors import MAX_LINE, ScenarioError, close_names, one_line, shown, unknown_name
+from simdp.errors import (
+    LISTS,
+    MAX_LINE,
+    ScenarioError,
+    close_names,
+    one_line,
+    shown,
+    unknown_name,
+)
+from simdp.studies.families import names as families
 
 
 def test_what_ends_a_line_on_some_screen_is_escaped():
@@ -23,7 +32,7 @@ def test_a_long_value_is_shown_by_its_beginning():
     assert shown("x") == "'x'"
     assert shown([1] * 99) == repr([1] * 99)[:57] + "..."
     line = unknown_name("topology", "ring" * 999, ["ring", "tree"])
-    assert line.endswith("...; known: ring, tree.")
+    assert line.endswith(". Did you mean 'ring'? Known: ring, tree.")
     assert len(line) < 120
 
 
@@ -41,6 +50,16 @@ def test_a_long_value_is_shown_by_its_beginning():
         ("ri", ["ring", "ringo", "rings"], ["ring"]),
         ("quantum", ["ring", "tree"], []),
         ("e", ["ring", "tree"], []),
+        ("bf16", ["float32", "bfloat16"], ["bfloat16"]),
+        ("float32", ["float", "half"], ["float"]),
+        ("bfloat16", ["float32", "float64"], []),
+        ("8B", ["llama3-8b", "llama3-70b", "mpt-7b"], ["llama3-8b"]),
+        ("meta-llama/Llama-3.1-8B", ["llama2-7b", "llama3-8b", "llama3.2-1b"], ["llama3-8b"]),
+        ("Qwen/Qwen2.5-7B-Instruct", ["qwen2", "qwen2.5-7b", "mistral-7b"], ["qwen2.5-7b"]),
+        ("google-bert/bert-base-uncased", ["bert", "bert-base", "vit"], ["bert-base"]),
+        ("facebook/opt-1.3b", ["mpt-13b", "mpt-1b"], []),
+        ("adamw_torch_fused", ["adam", "adamw"], ["adamw"]),
+        ("t4", ["l4-24gb", "t4-16gb"], ["t4-16gb"]),
     ],
 )
 def test_names_that_begin_with_or_hold_what_was_given_were_meant(given, known, close):
@@ -49,4 +68,22 @@ def test_names_that_begin_with_or_hold_what_was_given_were_meant(given, known, c
 
 def test_several_names_that_may_be_meant_are_listed():
     line = unknown_name("device", "a100", ["a100-pcie-40gb", "a100-sxm4-40gb", "t4-16gb"])
-    assert line.endswith("Did you mean 'a100-pcie-40gb' or 'a100-sxm4-40gb'?")
+    assert line.startswith(
+        "unknown device 'a100'. Did you mean 'a100-pcie-40gb' or 'a100-sxm4-40gb'? Known: "
+    )
+
+
+def test_a_hint_comes_before_the_names_and_ten_of_them_are_listed():
+    names = [f"r{number}" for number in range(52)]
+    line = unknown_name("model", "r99", names, ["r9"])
+    assert line == (
+        "unknown model 'r99'. Did you mean 'r9'? Known: r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, "
+        "... and 42 more: simdp list models."
+    )
+    assert unknown_name("key", "?", names).endswith("r9, ... and 42 more.")
+    assert unknown_name("key", "?", names[:11]).endswith("r9, ... and 1 more.")
+
+
+def test_the_command_that_an_error_names_lists_the_names():
+    assert set(LISTS.values()) <= set(families())
+    assert set(families()) - set(LISTS.values()) == {"constants"}

@@ -733,7 +733,7 @@ def test_a_column_that_is_optional_may_be_missing(table):
         ("name,bytes\na,1\n", "t.csv:1: the column time is missing; given: name, bytes."),
         (
             "# c\nname,time,byte\na,1,1\n",
-            "t.csv:2: unknown column 'byte'; known: name, time, bytes. Did you mean 'bytes'?",
+            "t.csv:2: unknown column 'byte'. Did you mean 'bytes'? Known: name, time, bytes.",
         ),
         ("name,time,time\na,1,1\n", "t.csv:1: the column time is there twice."),
         ("name,time\na,1\nb,fast\n", "t.csv:3: time 'fast' is not a number."),

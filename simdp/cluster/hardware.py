@@ -258,7 +258,8 @@ class Device(Spec):
         wrong = [dtype for dtype in peak if dtype not in DTYPES]
         if wrong or not peak:
             given = ", ".join(map(repr, wrong)) or "nothing"
-            raise problem(f"{given} is not a dtype with a peak; known: {', '.join(DTYPES)}.")
+            lead = f"{given} is not a dtype with a peak"
+            raise problem(unknown_name("dtype", "".join(wrong[:1]), list(DTYPES), lead=lead))
         return peak
 
     @field_validator("efficiency", mode="wrap")

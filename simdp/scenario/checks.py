@@ -234,10 +234,6 @@ def remove_invalid(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | Non
     return place[:depth]
 
 
-SHOWN = 8
-"""Parameters that a message lists."""
-
-
 def unused_problems(workload: Workload, strategy: Strategy, world_size: int) -> list[str]:
     """Refuse missing ranks and parameters, and strategies that would deadlock."""
     if not workload.unused:
@@ -251,11 +247,8 @@ def unused_problems(workload: Workload, strategy: Strategy, world_size: int) -> 
             ]
         wrong = [name for name in names if name not in known]
         if wrong:
-            listed = ", ".join(known[:SHOWN]) + (" ..." if len(known) > SHOWN else "")
-            return [
-                f"workload.unused.{rank}: no parameter is called {shown(wrong[0])}; known: "
-                f"{listed}."
-            ]
+            lead = f"workload.unused.{rank}: no parameter is called {shown(wrong[0])}"
+            return [unknown_name("", wrong[0], known, lead=lead)]
     problem = strategy.problem_with_unused(workload)
     return [problem] if problem else []
 

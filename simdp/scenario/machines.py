@@ -9,14 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import DEVICES, MACHINES, is_known, read_machine
 from simdp.collectives import FAMILIES, Collectives, has_cost, named
-from simdp.errors import ScenarioError, unknown_name
+from simdp.errors import ScenarioError, close_names, unknown_name
 from simdp.files import read_scenario
 from simdp.scenario.shipped import find, names
 from simdp.strategies import Strategy
@@ -74,14 +73,9 @@ def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
     if is_known(name):
         return _one_node(name, name, Path())
     if not path.suffix and not path.exists():
-        close = get_close_matches(name, [*MACHINES.names(), *names()], n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ScenarioError(
-            [
-                f"--cluster {path}: there is no such file or machine; give a scenario, whose "
-                f"cluster is taken, or one of {', '.join(MACHINES.names())}.{hint}"
-            ]
-        )
+        lead = f"--cluster {path}: there is no such file, scenario or machine"
+        close, known = close_names(name, [*MACHINES.names(), *names()]), MACHINES.names()
+        raise ScenarioError([unknown_name("machine", name, known, close, lead=lead)])
     raw = read_scenario(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
         raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])

@@ -8,11 +8,10 @@ install -e``, the folder is next to the package. A name is the path in it withou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, close_names, unknown_name
 
 PACKAGE = Path(__file__).parents[1]
 PLACES = (PACKAGE / "scenarios", PACKAGE.parent / "scenarios")
@@ -83,13 +82,12 @@ def find(path: Path, suffix: str = SCENARIO, folders: bool = False) -> Path:
         line = f"{path}: there is no such file; simdp brings one by the name of {path.stem}."
         raise ScenarioError([line])
     stem = path.stem if path.suffix == suffix else path.name
-    close = get_close_matches(stem, names(suffix), n=1)
+    close = close_names(stem, names(suffix))
     if len(path.parts) != 1 or (path.suffix and not close):
         return path
     what = "scenario" if suffix == SCENARIO else "program"
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    listed = ", ".join(names(suffix))
-    raise ScenarioError([f"{path}: there is no such file or {what}; simdp brings {listed}.{hint}"])
+    lead = f"{path}: there is no such file or {what}"
+    raise ScenarioError([unknown_name(what, stem, names(suffix), close, lead=lead)])
 
 
 def _brought(path: Path, suffix: str, folders: bool) -> Iterator[Path]:

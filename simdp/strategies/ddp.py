@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from simdp.errors import ScenarioError, shown
+from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.results.comparison import written
 from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
 from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
@@ -60,15 +60,11 @@ def problem_with_delay(names: Sequence[str], hooked: str, workload: Workload) ->
     ready, all_of_them = workload.graph.ready_order, [p.name for p in workload.graph.trainable]
     unknown = [name for name in names if name not in all_of_them]
     if unknown:
-        return (
-            f"delay_all_reduce_named_params: no parameter is called {shown(unknown[0])}; known: "
-            f"{_few(all_of_them)}."
-        )
+        lead = f"delay_all_reduce_named_params: no parameter is called {shown(unknown[0])}"
+        return unknown_name("", unknown[0], all_of_them, lead=lead)
     if hooked not in ready:
-        return (
-            f"param_to_hook_all_reduce: no parameter {shown(hooked)} gets a gradient; known: "
-            f"{_few(ready)}."
-        )
+        lead = f"param_to_hook_all_reduce: no parameter {shown(hooked)} gets a gradient"
+        return unknown_name("", hooked, ready, lead=lead)
     before = ready[: ready.index(hooked)]
     late = [name for name in names if name in ready and name not in before]
     if late:
@@ -78,10 +74,6 @@ def problem_with_delay(names: Sequence[str], hooked: str, workload: Workload) ->
             "delay_all_reduce_named_params."
         )
     return None
-
-
-def _few(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
 class Message(NamedTuple):

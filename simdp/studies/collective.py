@@ -16,7 +16,7 @@ from simdp.collectives.base import Algorithm
 from simdp.collectives.costs import COSTS, AnyCost, Cost, LinksCost
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.collective import Bench
-from simdp.errors import ScenarioError, unknown_name
+from simdp.errors import ScenarioError, choices, unknown_name
 from simdp.phrases import problems
 from simdp.results.collective import (
     ITEMSIZE,
@@ -72,7 +72,7 @@ def known_collective(name: str) -> str:
     if ours:
         line = f"{name!r} is called {ours} here."
     elif plain in ("sendrecv", "hypercube"):
-        line = f"{name!r} is point to point, no collective; known: {', '.join(FAMILIES)}."
+        line = f"{name!r} is point to point, no collective{choices(list(FAMILIES))}"
     raise ScenarioError([line])
 
 

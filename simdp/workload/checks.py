@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simdp.errors import ScenarioError, shown
+from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.workload import Workload, weights
 from simdp.workload.finetuning import matching
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.sampling import Permutation, read_permutation
-
-SHOWN = 8
-"""Maximum number of names in a message."""
 
 
 def workload_problems(workload: Workload, base: Path) -> list[str]:
@@ -100,19 +97,15 @@ def _problem_with_lora(workload: Workload, base: Path) -> str | None:
 
 
 def _no_linear(target: str, names: list[str]) -> str:
-    known = f"known: {_listed(names)}" if names else "the model has none"
-    return f"targets: no linear layer is called {shown(target)}; {known}."
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (" ..." if len(names) > SHOWN else "")
+    lead = f"targets: no linear layer is called {shown(target)}"
+    return unknown_name("", target, names, lead=lead) if names else f"{lead}; the model has none."
 
 
 def _problem_with_frozen(workload: Workload, base: Path) -> str | None:
     names = [parameter.name for parameter in workload.graph.parameters]
     for pattern in workload.frozen:
         if not matching([pattern], names):
-            return f"no parameter matches {shown(pattern)}; known: {_listed(names)}."
+            return unknown_name("", pattern, names, lead=f"no parameter matches {shown(pattern)}")
     if workload.frozen and not workload.graph.ready_order:
         return "every parameter matches, so that nothing is trained; leave some out."
     return None

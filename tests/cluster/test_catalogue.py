@@ -235,8 +235,8 @@ def test_a_device_outside_the_catalogue_has_no_drivers_name():
 
 def test_another_card_is_refused_with_the_cards_of_its_model():
     message = (
-        r"^--device: unknown device 'A100-PCIE-40GB'; known: a100-pcie-80gb, .* Did you mean"
-        r" 'a100-pcie-80gb', 'a100-sxm4-40gb' or 'a100-sxm4-80gb'\?$"
+        r"^--device: unknown device 'A100-PCIE-40GB'. Did you mean 'a100-pcie-80gb', "
+        r"'a100-sxm4-40gb' or 'a100-sxm4-80gb'\? Known: a100-pcie-80gb, .* simdp list devices\.$"
     )
     with pytest.raises(ScenarioError, match=message):
         device_option("A100-PCIE-40GB")

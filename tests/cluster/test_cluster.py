@@ -129,8 +129,7 @@ def test_a_list_of_another_length_is_refused():
 
 def test_an_unknown_device_is_refused_with_a_hint():
     (line,) = refusal(world_size=1, device="a100-80gb")
-    assert line.startswith("device: unknown device 'a100-80gb'; known: a100-pcie-80gb, ")
-    assert "Did you mean 'a10" in line
+    assert line.startswith("device: unknown device 'a100-80gb'. Did you mean 'a100-")
 
 
 def test_an_unknown_device_in_a_list_is_named_by_its_rank():
@@ -140,8 +139,7 @@ def test_an_unknown_device_in_a_list_is_named_by_its_rank():
 
 def test_an_unknown_link_is_refused_with_a_hint():
     (line,) = refusal(world_size=2, link="nvlink9")
-    assert line.startswith("link: unknown link 'nvlink9'; known: 100gbe, ")
-    assert line.endswith("Did you mean 'nvlink4'?") or "Did you mean 'nvlink" in line
+    assert line.startswith("link: unknown link 'nvlink9'. Did you mean 'nvlink")
 
 
 @for_each("peak", [{}, {"int8": "1 TFLOP/s"}])
@@ -492,7 +490,7 @@ def test_lists_have_one_entry_per_node():
 def test_what_is_wrong_in_a_list_is_named_by_its_place():
     inter = {"link": [BETWEEN, "ib-hrd"]}
     lines = refusal(world_size=4, devices_per_node=2, topology=["ring", "rign"], inter_node=inter)
-    assert [line.split(";")[0] for line in lines] == [
+    assert [line.split(". Did")[0] for line in lines] == [
         "topology.1: unknown topology 'rign'",
         "inter_node.link.1: unknown link 'ib-hrd'",
     ]

@@ -46,8 +46,8 @@ def refused(tmp_path, text, collective="all_reduce"):
         (
             'coll="allreduce"',
             'coll="allredoos"',
-            "1: unknown coll 'allredoos'; known: allgather, allreduce, alltoall, broadcast, "
-            "gather, reduce, reducescatter, scatter. Did you mean 'allreduce'?",
+            "1: unknown coll 'allredoos'. Did you mean 'allreduce'? Known: allgather, "
+            "allreduce, alltoall, broadcast, gather, reduce, reducescatter, scatter.",
         ),
         (
             'coll="allreduce"',
@@ -78,8 +78,8 @@ def refused(tmp_path, text, collective="all_reduce"):
         (
             'type="rrs"',
             'type="rrx"',
-            "5: unknown step type 'rrx'; known: s, rcs, rrs, rrcs, r, rrc, cpy, re, nop. "
-            "Did you mean 'rrs'?",
+            "5: unknown step type 'rrx'. Did you mean 'rrs'? Known: s, rcs, rrs, rrcs, r, rrc, "
+            "cpy, re, nop.",
         ),
         ('s="1" type', 's="2" type', "5: <step> s is 2, but this is step 1."),
         (' srcbuf="i"', "", "4: <step> has no attribute 'srcbuf'; add it."),

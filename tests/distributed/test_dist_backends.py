@@ -40,7 +40,7 @@ def test_a_backend_may_be_spelled_as_in_torch(asked, found):
         ),
         (
             "cpu:glo,cuda:nccl",
-            "unknown backend 'glo'; known: gloo, mpi, nccl. Did you mean 'gloo'?",
+            "unknown backend 'glo'. Did you mean 'gloo'? Known: gloo, mpi, nccl.",
         ),
     ],
 )

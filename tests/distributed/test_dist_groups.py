@@ -226,7 +226,7 @@ def test_making_a_group_waits_for_all_ranks(run):
         ),
         (
             lambda: dist.new_group([0], backend="ncl"),
-            "unknown backend 'ncl'; known: gloo, mpi, nccl. Did you mean 'nccl'?",
+            "unknown backend 'ncl'. Did you mean 'nccl'? Known: gloo, mpi, nccl.",
         ),
     ],
 )

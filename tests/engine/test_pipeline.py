@@ -259,7 +259,7 @@ def test_every_batch_comes_when_the_rules_say(workers, prefetch, pinned, copied,
         ),
         (
             {"sample_size": "1 MB", "link": "pcie3"},
-            "workload.input.link: unknown link 'pcie3'; known: ",
+            "workload.input.link: unknown link 'pcie3'. Did you mean ",
         ),
     ],
 )

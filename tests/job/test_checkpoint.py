@@ -34,7 +34,7 @@ def test_an_interval_is_a_time_or_steps_or_a_rule_and_reads_back(written, found)
     [
         (
             {"every": "dally", "write": "1 s"},
-            "every: unknown interval 'dally'; known: daly, simulated, young. Did you mean 'daly'?",
+            "every: unknown interval 'dally'. Did you mean 'daly'? Known: daly, simulated, young.",
         ),
         (
             {"every": 0, "write": "1 s"},

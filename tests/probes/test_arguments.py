@@ -47,11 +47,11 @@ def test_a_probe_that_is_refused_exits_with_2_and_one_line(no_torch, capsys):
         ),
         (
             ["--backend", "glo"],
-            "argument --backend: unknown backend 'glo'; known: gloo, nccl. Did you mean 'gloo'?",
+            "argument --backend: unknown backend 'glo'. Did you mean 'gloo'? Known: gloo, nccl",
         ),
         (
             ["--device", "tpu"],
-            "argument --device: unknown device 'tpu'; known: cpu, cuda. Did you mean 'cpu'?",
+            "argument --device: unknown device 'tpu'. Did you mean 'cpu'? Known: cpu, cuda",
         ),
         (
             ["--precision", "int8"],
@@ -96,8 +96,8 @@ def test_wrong_arguments_are_refused_in_one_line(given, line):
         ),
         (
             ["--models", "resnet"],
-            "--models: unknown model 'resnet'; known: mlp, transformer, bert-base, resnet50, gpt2, "
-            "llama-1b. Did you mean 'resnet50'?",
+            "--models: unknown model 'resnet'. Did you mean 'resnet50'? Known: mlp, "
+            "transformer, bert-base, resnet50, gpt2, llama-1b.",
         ),
         (
             ["--set", "resnet50.image_size=64"],
@@ -106,8 +106,8 @@ def test_wrong_arguments_are_refused_in_one_line(given, line):
         ),
         (
             ["--set", "mlp.width=[3, 4]"],
-            "--set: unknown key of mlp 'width'; known: widths, activation, bias. "
-            "Did you mean 'widths'?",
+            "--set: unknown key of mlp 'width'. Did you mean 'widths'? Known: widths, "
+            "activation, bias.",
         ),
         (
             ["--set", "transformer.d_model=many"],
@@ -175,8 +175,8 @@ def test_rates_are_bandwidths_or_wait(given, line):
         ),
         (
             ["--models", "resnet"],
-            "--models: unknown model 'resnet'; known: mlp, transformer, bert-base, resnet50, gpt2, "
-            "llama-1b. Did you mean 'resnet50'?",
+            "--models: unknown model 'resnet'. Did you mean 'resnet50'? Known: mlp, "
+            "transformer, bert-base, resnet50, gpt2, llama-1b.",
         ),
     ],
 )

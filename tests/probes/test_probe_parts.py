@@ -68,12 +68,12 @@ def test_without_torch_the_command_says_what_to_install(refused):
     [
         (
             ["--device", "tpu"],
-            f"--device: unknown device 'tpu'; known: cpu, cuda. Did you mean 'cpu'?{HELP}",
+            f"--device: unknown device 'tpu'. Did you mean 'cpu'? Known: cpu, cuda{HELP}",
         ),
         (
             ["--models", "resnet"],
-            "--models: unknown model 'resnet'; known: mlp, transformer, bert-base, resnet50, gpt2, "
-            "llama-1b. Did you mean 'resnet50'?",
+            "--models: unknown model 'resnet'. Did you mean 'resnet50'? Known: mlp, "
+            "transformer, bert-base, resnet50, gpt2, llama-1b.",
         ),
         (
             ["--models", "mlp,mlp"],
@@ -92,11 +92,11 @@ def test_without_torch_the_command_says_what_to_install(refused):
         (["--world-sizes", "1,x"], f"--world-sizes: 'x' is not a whole number >= 1{HELP}"),
         (
             ["--backend", "glo"],
-            f"--backend: unknown backend 'glo'; known: gloo, nccl. Did you mean 'gloo'?{HELP}",
+            f"--backend: unknown backend 'glo'. Did you mean 'gloo'? Known: gloo, nccl{HELP}",
         ),
         (
             ["--optimizer", "sgdm"],
-            "--optimizer: unknown optimizer 'sgdm'; known: sgd, adam, adamw. Did you mean 'sgd'?"
+            "--optimizer: unknown optimizer 'sgdm'. Did you mean 'sgd'? Known: sgd, adam, adamw"
             f"{HELP}",
         ),
         (["--steps", "0"], f"--steps: 0 is not a whole number >= 1{HELP}"),

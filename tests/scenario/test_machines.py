@@ -220,7 +220,9 @@ def test_a_cost_of_another_kind_replaces_that_of_the_machine():
 
 
 def test_an_unknown_machine_is_named_with_those_that_there_are(tmp_path):
-    with pytest.raises(ScenarioError, match=r"cluster\.machine: unknown machine 'dgx1'; known: "):
+    with pytest.raises(
+        ScenarioError, match=r"cluster\.machine: unknown machine 'dgx1'. Did you mean "
+    ):
         scenario(tmp_path, cluster={"machine": "dgx1"})
 
 

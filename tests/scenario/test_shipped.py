@@ -58,13 +58,14 @@ def test_what_lies_in_the_current_folder_wins():
 
 def test_a_name_that_is_none_is_refused_with_those_that_there_are():
     line = refused("8gpu_rin")
-    assert line.startswith("8gpu_rin: there is no such file or scenario; simdp brings 16384_gpus, ")
-    assert line.endswith("zero_tutorial. Did you mean '8gpu_ring'?")
-    assert refused("8gpu_rin.yaml").endswith("Did you mean '8gpu_ring'?")
-    assert refused("qqq").endswith("zero_tutorial.")
+    hint = ": there is no such file or scenario. Did you mean '8gpu_ring'? Known: 16384_gpus, "
+    assert line.startswith(f"8gpu_rin{hint}")
+    assert line.endswith(" more: simdp list scenarios.")
+    assert refused("8gpu_rin.yaml").startswith(f"8gpu_rin.yaml{hint}")
+    assert refused("qqq").startswith("qqq: there is no such file or scenario; known: 16384_gpus, ")
     assert refused("overla", shipped.PROGRAM) == (
-        "overla: there is no such file or program; simdp brings all_reduce, overlap. "
-        "Did you mean 'overlap'?"
+        "overla: there is no such file or program. Did you mean 'overlap'? Known: all_reduce, "
+        "overlap."
     )
 
 
@@ -116,4 +117,6 @@ def test_every_command_that_takes_a_scenario_takes_a_name(capsys):
 
 def test_an_unknown_cluster_may_have_been_meant_as_a_scenario(capsys):
     assert run_command_line(["collective", "all_reduce", "--cluster", "two_node"]) == 2
-    assert capsys.readouterr().err.endswith("v100-pcie3. Did you mean 'two_nodes'?\n")
+    assert capsys.readouterr().err.startswith(
+        "--cluster two_node: there is no such file, scenario or machine. Did you mean 'two_nodes'?"
+    )

@@ -48,9 +48,9 @@ def test_without_a_hook_gradients_travel_as_they_are():
 def test_an_unknown_hook_is_refused_with_a_hint(refuse):
     (line,) = refuse({"strategy.comm_hook": "fp61"})
     assert line == (
-        "strategy.comm_hook: unknown comm_hook 'fp61'; known: batched_power_sgd, bf16, "
-        "bf16_wrapper, fp16, fp16_wrapper, none, noop, power_sgd, python, quantization_perchannel, "
-        "quantization_pertensor, top_k. Did you mean 'fp16'?"
+        "strategy.comm_hook: unknown comm_hook 'fp61'. Did you mean 'fp16'? Known: "
+        "batched_power_sgd, bf16, bf16_wrapper, fp16, fp16_wrapper, none, noop, power_sgd, "
+        "python, quantization_perchannel, ... and 2 more: simdp list comm_hooks."
     )
 
 

@@ -147,8 +147,7 @@ def test_sendrecv_is_no_collective():
 
 def test_an_unknown_collective_is_refused_with_a_hint():
     (line,) = problems(known_collective, "brodcast")
-    assert line.startswith("unknown collective 'brodcast'; known: all_gather, all_reduce")
-    assert line.endswith("Did you mean 'broadcast'?")
+    assert line.startswith("unknown collective 'brodcast'. Did you mean 'broadcast'? Known: all_")
 
 
 def test_an_algorithm_of_another_family_is_refused():
@@ -158,7 +157,7 @@ def test_an_algorithm_of_another_family_is_refused():
 
 def test_an_option_that_an_algorithm_lacks_is_refused():
     (line,) = problems(make_algorithm, "all_reduce", {"kind": "ring", "slice": 4})
-    assert line.startswith("--algorithm unknown key 'slice'; known: slices")
+    assert line.startswith("--algorithm unknown key 'slice'. Did you mean 'slices'? ")
 
 
 def test_an_algorithm_that_cannot_serve_the_cluster_is_refused():
@@ -187,8 +186,7 @@ def test_a_root_where_there_is_none_is_refused():
 def test_an_unknown_dtype_is_refused():
     ring = make_algorithm("all_reduce", "ring")
     (line,) = problems(sweep_collective, "all_reduce", [ring], [ring_of(2)], [1], dtype="bfloat61")
-    assert line.startswith("--dtype: unknown dtype 'bfloat61'; known: int8, ")
-    assert line.endswith("Did you mean 'bfloat16'?")
+    assert line.startswith("--dtype: unknown dtype 'bfloat61'. Did you mean 'bfloat16'? Known: ")
 
 
 def test_a_plan_from_a_file_is_read_and_refused_for_another_root(tmp_path):

@@ -300,8 +300,7 @@ def test_a_point_that_cannot_run_leaves_the_others_alone(lay):
 
 def test_if_no_point_can_run_what_they_share_is_said_once(refused):
     (line,) = refused({"workload.grad_acum": [1, 2]})
-    assert line.startswith("workload: unknown key 'grad_acum'; known: ")
-    assert line.endswith("Did you mean 'grad_accum'?")
+    assert line.startswith("workload: unknown key 'grad_acum'. Did you mean 'grad_accum'? Known: ")
 
 
 def test_if_no_point_can_run_each_says_why(refused):
@@ -322,8 +321,7 @@ def test_one_point_is_refused(refused):
 @for_each("key", ["strategy", "strategy.kind"])
 def test_an_unknown_strategy_is_refused_with_a_hint(refused, key):
     (line,) = refused({key: ["single", "dpd"]})
-    assert line.startswith(f"--over {key}: unknown strategy 'dpd'; known: ")
-    assert line.endswith("Did you mean 'ddp'?")
+    assert line.startswith(f"--over {key}: unknown strategy 'dpd'. Did you mean 'ddp'? Known: ")
 
 
 def test_a_wrong_option_of_a_strategy_is_refused(refused):

@@ -44,7 +44,10 @@ def test_a_fault_is_read_back_as_it_was_written(kind):
 @for_each(
     ("raw", "line"),
     [
-        ({"kind": "info", "rank": 0, "step": 1}, "unknown fault 'info'; known: inf, nan."),
+        (
+            {"kind": "info", "rank": 0, "step": 1},
+            "unknown fault 'info'. Did you mean 'inf'? Known: inf, nan.",
+        ),
         ({"rank": 0, "step": 1}, "this fault has no kind; known: inf, nan."),
         (
             {"kind": "inf", "step": 1},
@@ -75,4 +78,4 @@ def test_a_fault_is_read_back_as_it_was_written(kind):
 def test_a_wrong_fault_is_refused_with_what_is_allowed(raw, line):
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(AnyFault).validate_python(raw)
-    assert [found.line.split(" Did you")[0] for found in problems(caught.value, raw)] == [line]
+    assert [found.line for found in problems(caught.value, raw)] == [line]

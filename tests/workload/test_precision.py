@@ -164,7 +164,7 @@ def test_a_loss_is_scaled_as_grad_scaler_says(kind):
     [
         (
             {"kind": "ampp"},
-            "unknown precision 'ampp'; known: amp, full, mixed. Did you mean 'amp'?",
+            "unknown precision 'ampp'. Did you mean 'amp'? Known: amp, full, mixed.",
         ),
         (
             {"kind": "amp", "dtype": "float8"},

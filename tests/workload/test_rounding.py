@@ -156,7 +156,7 @@ def test_a_dtype_is_found_by_its_name(name, nbytes):
 
 
 def test_an_unknown_dtype_is_refused_with_a_hint():
-    with pytest.raises(ValueError, match=r"^unknown dtype 'flaot16'; known: bfloat16, float16, "):
+    with pytest.raises(ValueError, match=r"^unknown dtype 'flaot16'. Did you mean "):
         numpy_dtype("flaot16")
-    with pytest.raises(ValueError, match=r"Did you mean 'float16'\?$"):
+    with pytest.raises(ValueError, match=r"Did you mean 'float16'\? "):
         rounded(np.zeros(1, np.float32), "flaot16")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from simdp.errors import SimdpError
+from simdp.errors import SimdpError, unknown_name
 from simdp.strategies import STRATEGIES, strategy_class
 from simdp.workload.optimizers import OPTIMIZERS
 
@@ -173,10 +173,9 @@ def optimizer_keys(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> d
     kind = type(optimizer).__name__.lower()
     member = OPTIMIZERS.get(kind)
     if member is None:
-        raise SimdpError(
-            f"workload: the optimizer {type(optimizer).__name__} is not known; known: "
-            f"{', '.join(sorted(OPTIMIZERS))}. Leave it out, and name one in the scenario."
-        )
+        lead = f"workload: the optimizer {type(optimizer).__name__} is not known"
+        line = unknown_name("optimizer", kind, sorted(OPTIMIZERS), lead=lead)
+        raise SimdpError(f"{line} Leave it out, and name one in the scenario.")
     fields = [name for name in member.model_fields if name not in OWN]
     usual = member(kind=kind)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from simdp.errors import ScenarioError, shown
+from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.files import read_json
 from simdp.phrases import problems
 from simdp.spec import Int
@@ -336,8 +336,7 @@ def _refuse_what_matters(path: Path, key: str, value: Any, entry: FromConfig) ->
 
 def _unknown(what: str, given: object, known: Iterable[str]) -> str:
     names = sorted(known)
-    near = get_close_matches(str(given), names, n=1, cutoff=0.0)
-    return f"unknown {what} {shown(given)}; known: {', '.join(names)}. The nearest is {near[0]!r}."
+    return unknown_name(what, given, names, get_close_matches(str(given), names, n=1, cutoff=0.4))
 
 
 def _refusal(path: Path, line: str) -> ScenarioError:

@@ -124,7 +124,8 @@ class Sequential(Model):
         known = [layer.name for layer in self.layers]
         for name in self.unused:
             if name not in known:
-                raise problem(f"unused: no layer is called {name!r}; known: {', '.join(known)}.")
+                lead = f"unused: no layer is called {name!r}"
+                raise problem(unknown_name("", name, known, lead=lead))
         if len(set(self.unused)) == len(known):
             raise problem("unused: every layer is unused; leave one out.")
         return self

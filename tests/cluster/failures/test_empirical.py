@@ -86,7 +86,7 @@ def test_wrong_quantiles_are_refused(options, line):
 @for_each(
     ("text", "line"),
     [
-        ("gap_h\n1\n", ":1: unknown column 'gap_h'; known: gap_s. Did you mean 'gap_s'?"),
+        ("gap_h\n1\n", ":1: unknown column 'gap_h'. Did you mean 'gap_s'? Known: gap_s."),
         ("gap_s\n", ": has no rows below its columns."),
         ("", ": has no lines; begin with gap_s."),
         ("gap_s\n1\n-2\n", ":3: gap_s -2 is out of range; it must be >= 0 and finite."),

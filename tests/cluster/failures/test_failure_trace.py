@@ -102,7 +102,7 @@ def test_a_wrong_trace_is_refused_with_the_line(rows, line, tmp_path):
 @for_each(
     ("text", "line"),
     [
-        ("time_s,nodes\n", ":1: unknown column 'nodes'; known: time_s, node, effect, repair_s, "),
+        ("time_s,nodes\n", ":1: unknown column 'nodes'. Did you mean "),
         ("time_s\n1\n", ":1: the column node is missing; given: time_s."),
         (HEAD, ": has no rows below its columns."),
     ],

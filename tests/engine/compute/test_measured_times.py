@@ -175,7 +175,7 @@ def test_a_result_loads_again_and_gives_the_same(model):
             MLP,
             points((16, 10), device="t4"),
             {},
-            "workload.compute.points.0.device: unknown device 't4'; known: ",
+            "workload.compute.points.0.device: unknown device 't4'. Did you mean 't4-16gb'? ",
         ),
         (
             MLP,

@@ -172,7 +172,7 @@ def test_points_that_no_constant_bears_on_are_left_out_of_the_fit(tmp_path):
         (["seed=1:9"], "seed: has no constants; give a key of cluster, workload, ..."),
         (
             ["cluster.overheads.massage=1us:2us"],
-            "cluster.overheads: unknown key 'massage'; known: ",
+            "cluster.overheads: unknown key 'massage'. Did you mean 'message'? Known: ",
         ),
     ],
 )

@@ -251,7 +251,7 @@ def test_points_that_contradict_each_other_are_refused(tmp_path):
     [
         ({"nodes": [3]}, "8 ranks cannot lie on 3 nodes"),
         ({"nodes": [1, 2]}, "--nodes has 2 numbers for 1 files; give one, or one each."),
-        ({"device": "a100"}, "--device: unknown device 'a100'; known: "),
+        ({"device": "a100"}, "--device: unknown device 'a100'. Did you mean 'a100-"),
         ({"link": "nvlink9"}, "--link: unknown link 'nvlink9'"),
         ({"link": "3 us"}, "--link: '3 us' is not a bandwidth"),
         ({"only": ["hop.inter.ll"]}, "--only: hop.inter.ll is not a constant of these points"),

@@ -172,7 +172,7 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
             "--comm, --gpus: missing for a diagnosis without a trace; add --comm 40% --gpus 8.",
         ),
         ({"device": None}, "--device, --machine: neither given; give one of them."),
-        ({"device": "a100"}, "--device: unknown device 'a100'; known: "),
+        ({"device": "a100"}, "--device: unknown device 'a100'. Did you mean "),
         (
             {"machine": "dgx-h100"},
             "--device a100-sxm4-80gb, --machine dgx-h100: contradict each other, as that machine "
@@ -183,7 +183,7 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
             {"model": "bert-large", "parameters": "1e9"},
             "--model, --parameters: both given; a model has its parameters, leave one out.",
         ),
-        ({"model": "bert-larg"}, "--model: unknown model 'bert-larg'; known: "),
+        ({"model": "bert-larg"}, "--model: unknown model 'bert-larg'. Did you mean "),
         ({"microbatch": 8}, "--microbatch: needs a model whose samples these are; add --model."),
         (
             {"strategy": "fsdp"},
@@ -195,7 +195,7 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
         ),
         (
             {"strategy": "dpp", "parameters": "1e9"},
-            "--strategy: unknown strategy 'dpp'; known: ",
+            "--strategy: unknown strategy 'dpp'. Did you mean ",
         ),
         ({"precision": "half", "parameters": "1e9"}, "--precision: unknown precision 'half'"),
         ({"step": "320"}, "--step: 320 has no unit; write for example "),

@@ -150,7 +150,7 @@ def refused(layer):
 
 def test_what_a_block_cannot_hold_is_refused():
     (line,) = refused({"kind": "residual", "layers": [{"kind": "conv4d"}]})
-    assert line.startswith("layers.0.layers.0: unknown layer 'conv4d'; known: ")
+    assert line.startswith("layers.0.layers.0: unknown layer 'conv4d'. Did you mean ")
     assert refused({"kind": "residual", "layers": []}) == [
         "layers.0.layers: [] has too few entries; it needs at least 1."
     ]

@@ -70,12 +70,12 @@ def test_only_the_first_layer_needs_no_gradient_of_its_input():
         ({}, "widths: is required but was not given; add it."),
         (
             {"widths": [4, 3], "activation": "relux"},
-            f"activation: unknown activation 'relux'; known: {', '.join(ACTIVATIONS)}. "
-            "Did you mean 'relu'?",
+            f"activation: unknown activation 'relux'. Did you mean 'relu'? Known: "
+            f"{', '.join([*ACTIVATIONS][:10])}, ... and 9 more: simdp list activations.",
         ),
         (
             {"widths": [4, 3], "width": 3},
-            "unknown key 'width'; known: widths, activation, bias. Did you mean 'widths'?",
+            "unknown key 'width'. Did you mean 'widths'? Known: widths, activation, bias.",
         ),
     ],
 )

@@ -459,20 +459,18 @@ def test_a_scenario_learns_with_it(tmp_path):
 
 def test_unknown_models_are_named_with_the_nearest(refused):
     line = refused({"model_type": "gpt_2"})
-    assert line.startswith("unknown model_type 'gpt_2'; known: bert, ")
-    assert line.endswith(" The nearest is 'gpt2'.")
+    assert line.startswith("unknown model_type 'gpt_2'. Did you mean 'gpt2'? Known: ")
     line = refused({"architectures": ["BertForMasked"]})
-    assert line.startswith("unknown architecture 'BertForMasked'; known: BertForMaskedLM, ")
-    assert line.endswith(" The nearest is 'BertForMaskedLM'.")
+    assert line.startswith("unknown architecture 'BertForMasked'. Did you mean 'BertForMaskedLM'?")
     assert refused({}).startswith("unknown model_type None; known: ")
     assert refused({"model_type": [1], "architectures": [2]}).startswith("unknown model_type [1]")
 
 
 def test_classes_with_other_heads_are_refused(refused):
     assert refused(BERT | {"architectures": ["BertForPreTraining"]}) == (
-        "unknown architecture 'BertForPreTraining'; known: BertForMaskedLM, "
-        "BertForSequenceClassification, BertModel. The nearest is 'BertForMaskedLM'. "
-        "Choose one by architecture in the model."
+        "unknown architecture 'BertForPreTraining'. Did you mean 'BertForMaskedLM'? Known: "
+        "BertForMaskedLM, BertForSequenceClassification, BertModel. Choose one by architecture in "
+        "the model."
     )
 
 

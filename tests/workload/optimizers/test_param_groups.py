@@ -177,8 +177,8 @@ def test_a_changed_copy_forgets_what_was_found_before():
     [
         (
             {"params": ["*"], "weight_dacay": 0},
-            "param_groups.0: unknown key 'weight_dacay'; known: params, lr, foreach, fused, "
-            "momentum, dampening, weight_decay, nesterov, maximize. Did you mean 'weight_decay'?",
+            "param_groups.0: unknown key 'weight_dacay'. Did you mean 'weight_decay'? Known: "
+            "params, lr, foreach, fused, momentum, dampening, weight_decay, nesterov, maximize.",
         ),
         (
             {"params": ["*"], "betas": [0.9, 0.99]},
