@@ -12,9 +12,15 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from simdp.version import __version__ as __version__
+
+TYPE_CHECKING = False  # not typing's, which has not been imported when `python -m simdp` begins
+if sys.argv[:1] == ["-m"] and " -m simdp" in " ".join(sys.orig_argv) and not sys.flags.safe_path:
+    # The current folder comes first then, and its yaml.py or random.py is none of our libraries.
+    _folder = sys.path.pop(0)
+    if __path__[0] == f"{_folder}{os.sep}simdp":  # not installed
+        sys.path.append(_folder)
 
 if "numpy" not in sys.modules:
     # The bits of a matrix product depend on the number of BLAS threads; one gives the same arrays
@@ -24,6 +30,8 @@ if "numpy" not in sys.modules:
 
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from simdp.engine.simulate import simulate
     from simdp.errors import DeadlockError, ScenarioError, SimdpError
     from simdp.reports.rank_traces import save_traces as save_traces

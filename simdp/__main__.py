@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 
 
 def main() -> None:
@@ -13,9 +12,6 @@ def main() -> None:
     gc.set_threshold(20_000)
     # pydantic would read the metadata of every installed package to find its plug-ins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    if not sys.flags.safe_path and "" not in sys.path:
-        # The script `simdp` finds modules in the current folder, as `python -m simdp` does.
-        sys.path.append("")
     try:
         from simdp.cli import run_command_line
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from simdp.errors import KindError
@@ -213,6 +215,9 @@ def _written_out(kind: str, base: type[Any]) -> object:
             f"{kind!r} is not module:Class; write for example my_package.my_module:MyClass."
         )
     module, name = parts.groups()
+    folder = str(Path.cwd())
+    if folder not in sys.path and not sys.flags.safe_path:
+        sys.path.append(folder)  # for good: the class may import more, and processes import it
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:

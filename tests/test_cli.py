@@ -564,6 +564,58 @@ def python(*arguments, stdout=subprocess.PIPE, **options):
     return done.returncode, done.stderr.splitlines()
 
 
+LIBRARIES = {
+    *("numpy", "scipy", "yaml", "pydantic", "typer", "rich", "matplotlib", "simpy", "networkx"),
+    *("pyarrow", "pandas", "torch", "dask", "distributed", "optuna", "jinja2", "pint"),
+}
+PLUGIN = """
+from helper import NAME
+from simdp.strategies.ddp import DDP
+class Mine(DDP):
+    kind: str = NAME
+"""
+
+
+@pytest.fixture
+def decoys(here):
+    """Files of the current folder that are called as modules of Python and of libraries are.
+
+    Those that Python itself imports before a module of ``-m`` are left out.
+    """
+    command = [sys.executable, "-c", "import runpy, sys; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    loaded = {*done.stdout.split(), "__main__", "sitecustomize"}
+    for name in (LIBRARIES | sys.stdlib_module_names) - loaded:
+        Path(f"{name}.py").write_text(f"open('ran', 'a').write('{name} ')\nraise RuntimeError")
+
+
+def test_no_module_of_the_current_folder_is_run(decoys):
+    options = "--no-plots", "--quiet", "--workers", "2"
+    assert python("run", "sweep.yaml", *options, "--table", "x.csv") == (0, [])
+    assert not Path("ran").exists()
+
+
+@pytest.mark.long
+def test_nor_is_one_where_pictures_are_drawn(decoys):
+    assert python("run", "tiny.yaml", "--quiet") == (0, [])
+    assert not Path("ran").exists()
+
+
+def test_the_script_does_not_look_in_the_current_folder(here, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["simdp", "check", "tiny.yaml"])
+    monkeypatch.setattr("sys.path", list(sys.path))
+    with pytest.raises(SystemExit):
+        main()
+    assert not {"", str(here)} & set(sys.path)
+
+
+def test_a_plug_in_of_the_current_folder_is_found_in_every_process(here):
+    Path("helper.py").write_text("NAME = 'last:Mine'")
+    Path("last.py").write_text(PLUGIN)
+    options = "--set", "strategy=last:Mine", "--no-plots", "--quiet", "--workers", "2"
+    assert python("run", "sweep.yaml", *options) == (0, [])
+
+
 def test_output_that_finds_no_room_is_one_line(here):
     full = ["standard output: cannot be written to: No space left on device."]
     with Path("/dev/full").open("w") as nowhere:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from simdp.cli.completion import SCENARIOS
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, one_line
 
 if TYPE_CHECKING:
     from simdp.results.result import Columns
@@ -78,8 +78,6 @@ class Shared(NamedTuple):
 
     def check(self) -> None:
         """Refuse options that contradict each other."""
-        from simdp.errors import ScenarioError
-
         if self.workers is not None and self.scheduler is not None:
             raise ScenarioError(
                 ["--workers: a scheduler has workers of its own; leave one of the two out."]
@@ -163,8 +161,6 @@ NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures, and
 
 def complain(line: str) -> None:
     """Print a line on standard error, if that takes it, broken between words on a terminal."""
-    from simdp.errors import one_line
-
     line = one_line(line)
     if sys.stderr.isatty():
         from shutil import get_terminal_size
@@ -205,7 +201,6 @@ def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:
     """Prepare to write ``--table``; raise now for a path that cannot be written later."""
     if path is None:
         return lambda columns: None
-    from simdp.errors import ScenarioError
     from simdp.files import check_outputs, write_whole
     from simdp.files.records import table_writer as writer_of
 
@@ -226,7 +221,6 @@ def load(path: Path, settings: list[str] | None) -> Scenario:
 
 def overrides_of(settings: list[str] | None) -> dict[str, Any]:
     """Parse ``--set``: dotted keys and YAML values."""
-    from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
 
     overrides = {}
@@ -270,7 +264,6 @@ def listed_values(
     short : callable, optional
         Parses a key's right side first; returns None for a list.
     """
-    from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
 
     found: dict[str, list[Any]] = {}

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from threading import Thread, current_thread, main_thread
 from typing import Any
@@ -57,7 +58,8 @@ class ProcessExecutor(PointExecutor):
                 here = suspects or waiting
                 while here and len(running) < (1 if alone else self._workers * AHEAD):
                     number = here.popleft()
-                    running[self._started().submit(do, items[number])] = number
+                    with _safe_path():
+                        running[self._started().submit(do, items[number])] = number
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     number = running.pop(future)
                     try:
@@ -96,6 +98,18 @@ class ProcessExecutor(PointExecutor):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start processes that import no module of the current folder before they have our path."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        os.environ.update({} if before is None else {"PYTHONSAFEPATH": before})
 
 
 def _begin(num_threads: int, is_lasting: bool) -> None:
