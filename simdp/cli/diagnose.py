@@ -66,6 +66,7 @@ Microbatch = Annotated[
     int | None,
     typer.Option(min=1, help="No trace: samples per rank and micro-step [fitted to the compute]."),
 ]
+GradAccum = Annotated[int | None, typer.Option(min=1, help="No trace: micro-steps of a step [1].")]
 PrecisionName = Annotated[
     str | None,
     typer.Option(
@@ -97,6 +98,7 @@ def diagnose(
     parameters: NumParameters = None,
     strategy: StrategyName = None,
     microbatch: Microbatch = None,
+    grad_accum: GradAccum = None,
     precision: PrecisionName = None,
     out: Out = None,
     html: Html = None,
@@ -117,6 +119,7 @@ def diagnose(
         "parameters": parameters,
         "strategy": strategy,
         "microbatch": microbatch,
+        "grad-accum": grad_accum,
         "precision": precision,
     }
     found, title, command = _found(paths or [], named, options, not no_remedies)

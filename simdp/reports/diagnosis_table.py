@@ -202,7 +202,7 @@ def different(remedies: Sequence[Remedy]) -> list[Remedy]:
     """Drop remedies that hardly differ from the one before."""
     kept = list[Remedy]()
     for remedy in remedies:
-        if not kept or remedy.step_time_s > 1.001 * kept[-1].step_time_s:
+        if not kept or abs(remedy.step_time_s / kept[-1].step_time_s - 1) > 0.001:
             kept.append(remedy)
     return kept
 

@@ -118,6 +118,12 @@ class Strategy(Spec):
     varies_buckets: ClassVar[bool] = False
     """Whether searches vary ``overlap``, ``comm_hook`` and ``bucket_cap`` for shorter steps."""
 
+    faster_options: ClassVar[Mapping[str, Any]] = {}
+    """Options, with values that shorten steps and leave gradients as they are."""
+
+    sync_once: ClassVar[Mapping[str, Any]] = {}
+    """The same of steps of several micro-steps: gradients are exchanged after the last one only."""
+
     groups_follow_nodes: ClassVar[bool] = False
     """Whether process groups depend on the number of ranks per node."""
 

@@ -11,10 +11,10 @@ streams, and the broadcast of the bucket structure, a few hundred bytes once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -348,6 +348,8 @@ class DDP(Strategy):
     """
 
     varies_buckets: ClassVar[bool] = True
+    faster_options: ClassVar[Mapping[str, Any]] = {"overlap": True, "find_unused_parameters": False}
+    sync_once: ClassVar[Mapping[str, Any]] = {"no_sync": True}
     wrapper: ClassVar[str] = "DistributedDataParallel"
 
     kind: Literal["ddp"] = "ddp"

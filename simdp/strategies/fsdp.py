@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -408,6 +408,8 @@ class PerParameter(Strategy):
     """
 
     has_dtensors: ClassVar[bool] = True
+    faster_options: ClassVar[Mapping[str, Any]] = {"reshard_after_forward": False}
+    sync_once: ClassVar[Mapping[str, Any]] = {"sync": "last"}
     launch_names: ClassVar[Mapping[str, str]] = {
         "all_gather": "FSDP::all_gather",
         "reduce_scatter": "FSDP::post_backward_reduce",
@@ -575,6 +577,7 @@ class HSDP(PerParameter):
 
     groups_follow_nodes: ClassVar[bool] = True
     same_on_one_node: ClassVar[str | None] = "fsdp"
+    sync_once: ClassVar[Mapping[str, Any]] = {"sync": "last", "all_reduce": "last"}
 
     kind: Literal["hsdp"] = "hsdp"
     shard_size: Int | None = Field(None, ge=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -267,6 +267,7 @@ class FSDP1(Strategy):
     torch, distributed/fsdp/_runtime_utils.py.
     """
 
+    faster_options: ClassVar[Mapping[str, Any]] = {"backward_prefetch": "backward_pre"}
     groups_follow_nodes: ClassVar[bool] = True
     wrapper: ClassVar[str] = "FullyShardedDataParallel"
     launch_names: ClassVar[Mapping[str, str]] = {

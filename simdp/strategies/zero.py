@@ -296,6 +296,12 @@ class Zero1(Strategy):
 
     wrapper: ClassVar[str] = "DistributedDataParallel"
 
+    faster_options: ClassVar[Mapping[str, Any]] = {
+        "overlap": True,
+        "overlap_comm": True,
+        "find_unused_parameters": False,
+    }
+
     kind: Literal["zero1"] = "zero1"
     communication: Literal["all_reduce", "reduce_scatter", "deepspeed"] = "all_reduce"
     parameters_as_bucket_view: Bool = False
@@ -425,6 +431,8 @@ class Zero2(Strategy):
     ----------
     Rajbhandari et al., arXiv 1910.02054; DeepSpeed, runtime/zero/stage_1_and_2.py.
     """
+
+    faster_options: ClassVar[Mapping[str, Any]] = {"overlap": True, "overlap_comm": True}
 
     kind: Literal["zero2"] = "zero2"
     communication: Literal["reduce_scatter", "deepspeed"] = "reduce_scatter"
@@ -687,6 +695,8 @@ class Zero3(Strategy):
     Rajbhandari et al., arXiv 1910.02054 and 2104.07857; DeepSpeed, runtime/zero/stage3.py and
     config.py (defaults).
     """
+
+    faster_options: ClassVar[Mapping[str, Any]] = {"overlap_comm": True}
 
     kind: Literal["zero3"] = "zero3"
     reduce_bucket_size: Annotated[Int, Field(ge=1)] = BUCKET_ELEMENTS

@@ -1,7 +1,7 @@
 """Single changes that would make a run clearly faster, each simulated.
 
 Every variant is a few steps, timing only, on the vectorised clock; variants that it cannot simulate
-exactly are left out.
+exactly are left out. Changes that leave gradients as they are come first.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from simdp.engine.simulate import is_quick, step_metrics
+from simdp.engine.simulate import is_quick, memory_needed, step_metrics
+from simdp.reports.figures import nbytes
 from simdp.results.metrics import steady_step_time
 from simdp.results.result import Advice, Result
 from simdp.scenario import Scenario
+from simdp.strategies.memory import fits
 from simdp.studies.variants import VariantChange, around_stragglers, shortened, with_settings
 
 STEPS = 3
@@ -36,6 +38,9 @@ MAX_PLANNED_RANKS = 64
 
 TIMES = 4
 """Factor by which micro-steps and buckets change."""
+
+LEAST_MEMORY = 0.01
+"""Least relative growth of the peak of memory that is named."""
 
 DEFAULT_CAP = 25 * 2**20
 """torch's cap of a bucket [bytes]."""
@@ -79,10 +84,28 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
         gain = found / now - 1
         if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, change))[0]:
             best[change.family] = gain, change
-    each = [(change.in_words(), 1 + gain) for gain, change in best.values()]
-    each.sort(key=lambda pair: (-pair[1], pair[0]))
-    lines = [f"{times:.3g}x samples/s: {words}" for words, times in each[:MOST]]
-    return Advice(lines, tried, each[:MOST])
+    ranked = sorted(best.values(), key=lambda one: (one[1].but != "", -one[0], one[1].in_words()))
+    listed = [
+        (words, 1 + gain)
+        for gain, change in ranked
+        if (words := _in_words(change, with_settings(short, raw, change.settings()), m))
+    ]
+    lines = [f"{times:.3g}x samples/s: {words}" for words, times in listed[:MOST]]
+    return Advice(lines, tried, listed[:MOST])
+
+
+def _in_words(
+    change: VariantChange, changed: Scenario | None, metrics: dict[str, Any]
+) -> str | None:
+    """Title of a change with the memory that it costs; None where devices have less."""
+    if changed is None or change.family not in _exact_values(changed):
+        return change.in_words()
+    peaks, now = memory_needed(changed).peak.tolist(), max(metrics["peak_memory_bytes"])
+    if not fits(changed.cluster, peaks):
+        return None
+    more = max(peaks) - now
+    takes = f"{nbytes(more)} more memory" if more > LEAST_MEMORY * now else ""
+    return change._replace(but=takes).in_words()
 
 
 def _first_steps(scenario: Scenario, result: Result) -> float | None:
@@ -111,6 +134,10 @@ def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantCha
         more = workload.grad_accum * TIMES
         but = f"a step of {TIMES} x the samples"
         yield VariantChange("accumulate", "workload.grad_accum", more, but)
+    now = dict(strategy)
+    for key, value in _exact_values(scenario).items():
+        if now[key] != value:
+            yield VariantChange(key, f"strategy.{key}", value)
     if strategy.varies_buckets:
         yield from _of_buckets(scenario, metrics["bucket_bytes"] or [])
     played = not scenario.collectives.cost_of("all_reduce").timed
@@ -120,10 +147,15 @@ def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantCha
                 yield VariantChange("algorithm", "collectives.all_reduce", kind)
 
 
+def _exact_values(scenario: Scenario) -> dict[str, Any]:
+    """Values of the strategy's options that may shorten steps and leave gradients as they are."""
+    strategy, accumulate = scenario.strategy, scenario.workload.grad_accum
+    has_several = isinstance(accumulate, list) or accumulate > 1
+    return {**strategy.faster_options, **(strategy.sync_once if has_several else {})}
+
+
 def _of_buckets(scenario: Scenario, buckets: list[float]) -> Iterator[VariantChange]:
     workload, options = scenario.workload, dict(scenario.strategy)
-    if not options["overlap"]:
-        yield VariantChange("overlap", "strategy.overlap", True)
     if options["comm_hook"].kind == "none" and workload.gradient_itemsize > 2:
         devices = scenario.cluster.devices()
         low = "bf16" if all("bfloat16" in device.peak for device in devices) else "fp16"

@@ -2,15 +2,19 @@
 
 import copy
 import re
+from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 import simdp
 from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
+from simdp.strategies import STRATEGIES
 from simdp.studies import advice
 from simdp.studies.advice import would_help
 from simdp.studies.variants import shortened
+from tests.for_each import for_each
 
 SLOW_LINK = {
     "cluster": {
@@ -85,3 +89,72 @@ def test_a_run_of_times_alone_begins_as_a_run_of_its_first_steps(tmp_path):
         update={"workload": scenario.workload.model_copy(update={"steps": 2})}
     )
     assert advice._first_steps(short, simdp.simulate(short)) is None
+
+
+TWO_NODES = {
+    "cluster": {"machine": "aws-g4dn", "world_size": 2},
+    "workload": {
+        "model": {"kind": "bert-base", "sequence_length": 80},
+        "optimizer": "adamw",
+        "microbatch": 16,
+        "grad_accum": 4,
+        "precision": {"kind": "amp", "dtype": "float16"},
+        "steps": 2,
+    },
+    "strategy": {"kind": "ddp", "no_sync": False},
+    "numerics": False,
+}
+"""huggingface/accelerate#1153: an exchange after each of four micro-batches, between two nodes."""
+
+
+def changes(**settings):
+    raw = override_all(copy.deepcopy(TWO_NODES), settings, Path())
+    scenario = checked(raw, Path())
+    return scenario, dict(would_help(scenario, simdp.simulate(scenario)).changes)
+
+
+@pytest.mark.slow
+def test_one_exchange_a_step_comes_first_where_each_micro_batch_has_one():
+    _, gains = changes()
+    assert next(iter(gains)) == "strategy.no_sync: true"
+    assert gains["strategy.no_sync: true"] == pytest.approx(1.41, rel=0.01)
+    assert gains["strategy.comm_hook: fp16 (gradients are rounded)"] == pytest.approx(1.4, rel=0.01)
+    assert not any("sync" in change for change in changes(**{"strategy.no_sync": True})[1])
+
+
+@pytest.mark.slow
+@for_each("strategy", ["fsdp", "hsdp"])
+def test_a_sharded_strategy_may_exchange_once_a_step_where_gradients_fit(strategy):
+    nodes = {"strategy": strategy, "cluster.machine": "aws-p4d", "cluster.world_size": 16}
+    nodes["workload.model.num_hidden_layers"] = 2
+    scenario, gains = changes(**nodes)
+    (line,) = (change for change in gains if change.startswith("strategy.sync: last"))
+    assert re.search(r"\(\d+ MB more memory\)$", line)
+    now = max(simdp.simulate(scenario).metrics["peak_memory_bytes"])
+    device = scenario.cluster.devices()[0].model_dump(mode="json", exclude_none=True)
+    small = {**device, "memory": f"{int(now * 1.05)} B"}
+    _, gains = changes(**nodes, **{"cluster.device": small})
+    assert not any("strategy.sync" in change for change in gains)
+
+
+@pytest.mark.slow
+@for_each(
+    "strategy",
+    [
+        {"kind": "ddp", "overlap": False},
+        {"kind": "zero2", "overlap": False},
+        {"kind": "fsdp1", "backward_prefetch": "none"},
+    ],
+)
+def test_what_a_strategy_was_kept_from_is_offered(strategy):
+    (key,) = {*strategy} - {"kind"}
+    nodes = {"cluster.machine": "aws-p4d", "cluster.world_size": 16, "workload.grad_accum": 1}
+    _, gains = changes(strategy=strategy, **nodes)
+    assert any(change.startswith(f"strategy.{key}: ") for change in gains)
+
+
+@for_each("kind", list(STRATEGIES))
+def test_every_faster_option_is_one_that_its_strategy_has(kind):
+    for key, value in {**STRATEGIES[kind].faster_options, **STRATEGIES[kind].sync_once}.items():
+        field = STRATEGIES[kind].model_fields[key]
+        assert TypeAdapter(field.annotation).validate_python(value) == value

@@ -114,6 +114,7 @@ class ReportedJob(NamedTuple):
     strategy: Any = "ddp"
     precision: Any = None
     microbatch: int | None = None  # samples per rank and micro-step
+    grad_accum: int = 1  # micro-steps of a step
 
     @property
     def compute(self) -> float:
@@ -128,8 +129,8 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
     ----------
     options : mapping of str to object
         Values by option without its dashes: ``step``, ``comm`` (``"40%"`` or a time), ``gpus``,
-        ``device``, ``machine``, ``model``, ``parameters``, ``strategy``, ``microbatch`` and
-        ``precision``; None where an option was not given.
+        ``device``, ``machine``, ``model``, ``parameters``, ``strategy``, ``microbatch``,
+        ``grad-accum`` and ``precision``; None where an option was not given.
 
     Raises
     ------
@@ -168,6 +169,7 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
         given.get("strategy", "ddp"),
         given.get("precision"),
         given.get("microbatch"),
+        given.get("grad-accum", 1),
     )
 
 
@@ -177,7 +179,7 @@ def _contradictions(given: Mapping[str, Any]) -> Iterator[str]:
     if "model" not in given:
         if "microbatch" in given:
             yield "--microbatch: needs a model whose samples these are; add --model."
-        for name in ("strategy", "precision"):
+        for name in ("strategy", "precision", "grad-accum"):
             if name in given and "parameters" not in given:
                 yield f"--{name}: needs a model or its size; add --model or --parameters."
 
@@ -368,6 +370,28 @@ def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
     yield Finding("compute_bound", job.compute / job.step, f"{text}.", (), job.compute)
 
 
+class Slip(NamedTuple):
+    """An option of a strategy that jobs often lack: its key, what is without it, its repair."""
+
+    key: str
+    text: str
+    repair: str
+
+
+SLIPS = (
+    Slip(
+        "strategy.no_sync",
+        "with gradients exchanged after each micro-batch",
+        "gradients exchanged once a step (no_sync around all micro-batches but the last)",
+    ),
+    Slip(
+        "strategy.overlap",
+        "without any overlap with backward",
+        "communication that overlaps backward, as DDP's does",
+    ),
+)
+
+
 class _Simulated(NamedTuple):
     """A scenario and its steady step, in two parts [s]."""
 
@@ -420,8 +444,9 @@ class _Job:
                 precision = {**precision, "kind": "amp"}
         method = Method("full", job.strategy, precision, "none")
         raw = raw_of(FitsRequest(model, job.gpus, job.machine), place, job.gpus, method)
+        raw["workload"]["grad_accum"] = job.grad_accum
         if job.model is None:
-            raw["workload"]["compute"] = self._measured(1, job.compute)
+            raw["workload"]["compute"] = self._measured(1, job.compute / job.grad_accum)
             return with_data(raw, 1)[1], 1
         if job.microbatch is not None:
             return with_data(raw, job.microbatch)[1], job.microbatch
@@ -429,6 +454,7 @@ class _Job:
 
     def _nearest(self, raw: dict[str, Any]) -> tuple[dict[str, Any], int]:
         """The micro-batch with kernels that take nearest to the reported compute."""
+        compute = self.job.compute / self.job.grad_accum
         scenario = with_data(raw, 1)[0]
         times = CallTimes(scenario.workload, roofline_of(scenario.cluster))
 
@@ -438,8 +464,8 @@ class _Job:
         low, high = 1, LARGEST_BATCH
         while high - low > 1:  # takes more the larger it is
             middle = (low + high) // 2
-            low, high = (low, middle) if takes(middle) > self.job.compute else (middle, high)
-        nearer = takes(high) - self.job.compute < self.job.compute - takes(low)
+            low, high = (low, middle) if takes(middle) > compute else (middle, high)
+        nearer = takes(high) - compute < compute - takes(low)
         size = high if nearer else low
         scenario, found = with_data(raw, size)
         played = _played(scenario)  # with its update, and what communication adds to compute
@@ -459,9 +485,10 @@ class _Job:
 
     def _with_reported_compute(self) -> _Simulated:
         """The job with links as they should be, whose compute takes as long as was reported."""
+        takes = self.job.compute / self.job.grad_accum
         raw = {**self.raw, "workload": {**self.raw["workload"]}}
-        raw["workload"]["compute"] = self._measured(self.microbatch, self.job.compute)
-        scenario, takes = checked_here(raw), self.job.compute
+        raw["workload"]["compute"] = self._measured(self.microbatch, takes)
+        scenario = checked_here(raw)
         found = _played(scenario)
         for _ in range(ADJUSTED):  # overlapping communication stretches compute, as the job's
             takes *= self.job.compute / (found.step - found.comm)
@@ -505,24 +532,18 @@ class _Job:
         """Causes with shares that add up to the step."""
         yield from self._of_compute()
         job, (_, high) = self.job, self.exposed_in
-        without = self._without_overlap() if job.comm > high else None
         excess = max(job.comm - self.exposed, 0.0) if job.comm > high else 0.0
-        apart = without is not None and without.comm <= SIMILAR * job.comm <= (
-            SIMILAR**2 * without.comm
-        )
-        helps = self._remedies(without if apart else None) if remedies and job.comm else ()
-        if apart and without is not None:
-            repaired = Remedy(
-                "communication that overlaps backward, as DDP's does", job.compute + self.exposed
-            )
+        slip, without = self._slip() if excess else (None, None)
+        helps = self._remedies(without) if remedies and job.comm else ()
+        if slip is not None and without is not None:
+            repaired = Remedy(slip.repair, job.compute + self.exposed)
             text = (
-                f"{self._exposed_words(job.comm)}; without any overlap with backward it would be "
+                f"{self._exposed_words(job.comm)}; {slip.text} it would be "
                 f"{seconds(without.comm)}, about what was reported"
             )
             # The same change is among those that were tried.
-            helps = tuple(one for one in helps if not one.change.startswith("strategy.overlap"))
-            tried = tuple(sorted((repaired, *helps), key=lambda one: one.step_time_s))
-            tried = tried if remedies else ()
+            helps = tuple(one for one in helps if not one.change.startswith(slip.key))
+            tried = (repaired, *helps) if remedies else ()
             yield self._finding("exposed_communication", job.comm, f"{text}.", tried)
             return
         usual = job.comm - excess
@@ -628,13 +649,19 @@ class _Job:
         """Bytes that a rank sends in a step."""
         return float(max(self.planned.metrics["bytes_sent_per_rank"]))
 
-    def _without_overlap(self) -> _Simulated | None:
-        """The same where communication begins after backward; None where it always does."""
+    def _slip(self) -> tuple[Slip | None, _Simulated | None]:
+        """The slip of `SLIPS` with which the job exposes about what was reported, if any."""
         scenario = self.planned.scenario
-        if not dict(scenario.strategy).get("overlap"):
-            return None
-        changed = variant(scenario, {"strategy.overlap": False}, STEPS)
-        return None if changed is None else _played(changed)
+        options = dict(scenario.strategy)
+        for slip in SLIPS:
+            if not options.get(slip.key.removeprefix("strategy.")):
+                continue
+            changed = variant(scenario, {slip.key: False}, STEPS)
+            without = self.planned if changed is None else _played(changed)
+            is_near = without.comm <= SIMILAR * self.job.comm <= SIMILAR**2 * without.comm
+            if is_near and without.comm > self.planned.comm:
+                return slip, without
+        return None, None
 
     # Remedies ------------------------------------------------------------------------------------
 
@@ -650,7 +677,7 @@ class _Job:
 
     def _as_reported(self) -> _Simulated:
         """The job with links that expose as much communication as was reported."""
-        found, takes = self.planned, self.job.compute
+        found, takes = self.planned, self.job.compute / self.job.grad_accum
         if self.job.comm <= self.exposed_in[1]:
             return found
         whole = max(found.metrics["comm_s"], TINY)

@@ -446,12 +446,13 @@ def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
 
 def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
     """Default choices."""
-    strategies: list[Any] = [kind for kind in STRATEGIES if kind != scenario.strategy.kind]
-    own = scenario.strategy.model_dump(mode="json", exclude_defaults=True)
+    kind = scenario.strategy.kind
+    options = scenario.strategy.model_dump(mode="json", exclude_defaults=True)
+    own = {"kind": kind, **options} if options else kind
     found: dict[str, list[Any]] = {
         MACHINE: machines_for(goal),
         NODES: DEFAULT_NODES,
-        "strategy": [own if len(own) > 1 else scenario.strategy.kind, *strategies],
+        "strategy": [own, *(strategy for strategy in STRATEGIES if strategy != own)],
     }
     if not scenario.workload.model.timed:
         found[MICRO] = DEFAULT_MICRO

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import get_args
 
 from simdp.errors import ScenarioError, unknown_name
+from simdp.results.comparison import written
 from simdp.results.diagnosis import Cause, Remedy
+from simdp.strategies import strategy_class
 from simdp.studies.replay.scenario import Raw, Replayed, replay_of
 from simdp.traces import RankTrace
 from simdp.units import format_quantity, parse
 
 LEAST_GAIN = 0.002
 """Smallest fraction of a step by which a remedy shortens it."""
+
+LEAST_EXACT = 0.05
+"""Smallest such fraction of a change that needs no hardware and keeps gradients and batches."""
 
 BUCKETS_MIB = (5, 50, 100)
 """Limits of buckets that are tried."""
@@ -58,7 +63,8 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
     Returns
     -------
     list of Remedy
-        The best first, without what does not help. Their times are those of as many samples as a
+        The best first, without what does not help; before them exact changes that gain
+        `LEAST_EXACT`, which cost nothing. Their times are those of as many samples as a
         step of the job has, on the same base as `Replayed.simulate`.
 
     Raises
@@ -74,7 +80,7 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
     found = replay_of(traces, machine=machine)
     base = step_time(found)
     is_compiled = any(COMPILED in name for trace in traces for name in trace.host.names)
-    helpful = []
+    helpful = list[tuple[bool, Remedy]]()
     for kind in kinds:
         tried = []
         for change in kind(found):
@@ -85,8 +91,10 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
             tried.append(Remedy(_for_compiled(change.text, is_compiled), seconds))
         best = min(tried, key=lambda one: one.step_time_s, default=None)
         if best is not None and best.step_time_s < (1 - LEAST_GAIN) * base:
-            helpful.append(best)
-    return sorted(helpful, key=lambda one: one.step_time_s)
+            is_first = kind in EXACT and best.step_time_s <= (1 - LEAST_EXACT) * base
+            helpful.append((is_first, best))
+    helpful.sort(key=lambda one: (not one[0], one[1].step_time_s))
+    return [remedy for _, remedy in helpful]
 
 
 def _for_compiled(text: str, is_compiled: bool) -> str:
@@ -115,6 +123,16 @@ def _hook(found: Replayed) -> Iterator[ScenarioChange]:
         yield ScenarioChange(
             "gradients sent in 16 bit (comm hook bf16_compress)", {"strategy.comm_hook": "bf16"}
         )
+
+
+def _sync(found: Replayed) -> Iterator[ScenarioChange]:
+    strategy = found.scenario["strategy"]
+    if found.scenario["workload"].get("grad_accum", 1) > 1:
+        known = strategy_class(strategy["kind"])
+        for key, value in known.sync_once.items():
+            if strategy.get(key, known.model_fields[key].default) != value:
+                text = f"gradients exchanged once a step (strategy.{key}: {written(value)})"
+                yield ScenarioChange(text, {f"strategy.{key}": value})
 
 
 def _accumulate(found: Replayed) -> Iterator[ScenarioChange]:
@@ -195,14 +213,17 @@ def _batches(number: int) -> str:
 
 Kind = Callable[[Replayed], Iterator[ScenarioChange]]
 
+EXACT: tuple[Kind, ...] = (_sync, _bucket, _algorithm, _graphs, _workers)
+"""Changes that need no hardware and keep gradients and batches as they are."""
+
 AGAINST: dict[str, tuple[Kind, ...]] = {
     "launch_bound": (_graphs, _larger, _accumulate),
-    "exposed_communication": (_bucket, _hook, _accumulate, _algorithm, _larger, _link),
+    "exposed_communication": (_sync, _bucket, _hook, _accumulate, _algorithm, _larger, _link),
     "straggler": (_replaced, _even),
     "imbalance": (_even, _replaced),
     "input_stall": (_workers,),
     "compute_bound": (_graphs, _larger),
-    "slow_link": (_link, _hook, _accumulate, _bucket, _algorithm),
+    "slow_link": (_sync, _link, _hook, _accumulate, _bucket, _algorithm),
     "desynchronised": (),
     "host_synchronisation": (),
     "copies": (),

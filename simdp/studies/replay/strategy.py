@@ -10,8 +10,10 @@ import numpy as np
 
 from simdp.reports import figures
 from simdp.steps.partition import BUCKET_CAP_NBYTES, FIRST_BUCKET_NBYTES
+from simdp.strategies import strategy_class
 from simdp.strategies.zero import PREFETCHED_ELEMENTS
-from simdp.studies.replay.timeline import BACKWARD, StepCollective, StepWork
+from simdp.studies.replay.timeline import BACKWARD, UNIT_COPIES, StepCollective, StepWork
+from simdp.studies.replay.typical import micro_steps
 from simdp.traces import ITEMSIZE
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "")
@@ -20,10 +22,6 @@ LOW = {"float16": "fp16", "bfloat16": "bf16"}
 
 LEAST_NBYTES = 1024
 """All_reduces of fewer bytes in backward are statistics or flags."""
-
-UNIT_COPIES = ("Memcpy DtoD", "split_with_sizes_copy", "chunk_cat", "fsdp::")
-"""Names of copies between units and the buffers of collectives: fully_shard has them,
-FullyShardedDataParallel has not."""
 
 Sharded = Literal["nothing", "optimizer_state", "gradients", "units", "parameters"]
 """Sharded state, by the collectives: of ``units`` whole modules are gathered at a time, of
@@ -68,11 +66,14 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
     make that HSDP. Gathers both in forward and behind the update, or another number of them than of
     reduce_scatters, are ZeRO-3's.
     """
-    back = np.flatnonzero(step.phase == BACKWARD)
-    first, last = (int(back[0]), int(back[-1])) if len(back) else (len(step.names), -1)
-    real = [sent for sent in step.sent if sent.dtype in FLOATS]
+    begins = [int(kernels[0]) for kernels in micro_steps(step) if len(kernels)]
+    skipped = _repeated(step, begins)
+    begin, last_sent = begins[-1] if skipped else 0, step.sent[skipped:]
+    real = [sent for sent in last_sent if sent.dtype in FLOATS]
     if world_size > 1:  # a rank alone has its collectives for nothing, but they say their sizes
         real = [sent for sent in real if sent.group_size != 1]
+    back = begin + np.flatnonzero(step.phase[begin:] == BACKWARD)
+    first, last = (int(back[0]), int(back[-1])) if len(back) else (len(step.names), -1)
     before = [sent for sent in real if sent.after <= first]
     behind = [sent for sent in real if sent.after > last + 1]
     inside = [sent for sent in real if sent.after > first and sent not in behind]
@@ -93,10 +94,12 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
         found = replace(found, buckets=_units_apart(found.buckets, first, last + 1))
     else:
         found = replace(found, buckets=_launched(found.buckets, step, first, last + 1))
-    buffers = tuple(s for s in step.sent if s.name == "broadcast" and s.after <= first)
+    buffers = tuple(s for s in last_sent if s.name == "broadcast" and s.after <= first)
     strategy = dict(found.strategy)
     if found.sharded == "nothing" and not _known(buffers):
         strategy["broadcast_buffers"] = False
+    if len(begins) > 1:
+        strategy |= _when_exchanged(strategy["kind"], step.sent[:skipped])
     own = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}
     foreign = tuple(s for s in step.sent if s.name not in own or s.nbytes != s.nbytes)
     return Recognised(
@@ -110,6 +113,39 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
         foreign,
         (*found.remarks, *_foreign_remarks(foreign)),
     )
+
+
+def _is_sum(sent: StepCollective) -> bool:
+    is_large = sent.dtype in FLOATS and not sent.nbytes < LEAST_NBYTES
+    return is_large and sent.name in ("all_reduce", "reduce_scatter")
+
+
+def _repeated(step: StepWork, begins: Sequence[int]) -> int:
+    """Count the collectives before the last micro-step where all exchange the same; else 0.
+
+    ``begins`` are the first kernels of the micro-steps.
+    """
+    names, num_before = ("reduce_scatter", "all_reduce"), 0
+    sums: dict[str, list[list[float]]] = {name: [[] for _ in begins] for name in names}
+    for number, sent in enumerate(step.sent):
+        if _is_sum(sent):  # the last one of a micro-step is launched behind its last kernel
+            place = max(int(np.searchsorted(begins, sent.after)) - 1, 0)
+            sums[sent.name][place].append(sent.nbytes)
+            num_before = number + 1 if place < len(begins) - 1 else num_before
+    first = sums["reduce_scatter"] if any(sums["reduce_scatter"]) else sums["all_reduce"]
+    is_repeated = len(begins) > 1 and all(sizes == first[0] for sizes in first)
+    return num_before if is_repeated else 0
+
+
+def _when_exchanged(kind: str, before: Sequence[StepCollective]) -> dict[str, Any]:
+    """Options by which micro-steps exchange gradients, by the collectives before the last one."""
+    sums, known = {sent.name for sent in before if _is_sum(sent)}, strategy_class(kind)
+    for key, value in known.sync_once.items():
+        if known.model_fields[key].default == value:
+            return {key: not value} if before else {}
+        if not before or (key == "all_reduce" and key not in sums):
+            return {key: value}
+    return {}
 
 
 def _buckets(

@@ -181,6 +181,10 @@ LOADER = "enumerate(DataLoader)"
 
 COPIED = "Memcpy DtoD"
 
+UNIT_COPIES = ("Memcpy DtoD", "split_with_sizes_copy", "chunk_cat", "fsdp::")
+"""Names of copies between units and the buffers of collectives: fully_shard has them,
+FullyShardedDataParallel has not."""
+
 HOOKS = ("host hook", "host launch")
 """Annotations of our own traces for the cluster's costs of gradients and collectives."""
 

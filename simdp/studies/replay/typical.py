@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.studies.replay.strategy import UNIT_COPIES
-from simdp.studies.replay.timeline import BACKWARD, FORWARD, UPDATE, StepCollective, StepWork
+from simdp.studies.replay.timeline import (
+    BACKWARD,
+    FORWARD,
+    UNIT_COPIES,
+    UPDATE,
+    StepCollective,
+    StepWork,
+)
 from simdp.traces import RankTrace
 from simdp.traces.matching import match
 from simdp.traces.timeline import OPTIMIZER, RankTimeline

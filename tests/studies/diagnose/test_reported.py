@@ -110,6 +110,17 @@ def test_communication_without_overlap_is_recognised_and_its_repair_is_simulated
     assert first.step_time_s < 0.2
 
 
+def test_an_exchange_after_each_micro_batch_is_recognised_and_its_repair_comes_first():
+    """The figures of huggingface/accelerate#1153, as simulated: 789 ms, of it 306 ms exposed."""
+    nodes = {"machine": "aws-g4dn", "device": None, "gpus": 2, "parameters": "110M"}
+    diagnosis = found(step="789.4ms", comm="306.2ms", **nodes, **{"grad-accum": 4}, remedies=True)
+    first, *_ = diagnosis.verdict
+    assert first.cause == "exposed_communication"
+    assert "with gradients exchanged after each micro-batch it would be" in first.evidence
+    assert first.remedies[0].change.startswith("gradients exchanged once a step (no_sync")
+    assert first.remedies[0].step_time_s == pytest.approx(789.4e-3 / 1.41, rel=0.01)
+
+
 @pytest.mark.slow
 def test_remedies_are_simulated_on_the_job_as_it_was_reported():
     diagnosis = found(parameters="350M", remedies=True)
@@ -189,6 +200,7 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
             {"strategy": "fsdp"},
             "--strategy: needs a model or its size; add --model or --parameters.",
         ),
+        ({"grad-accum": 4}, "--grad-accum: needs a model or its size; add --model or --para"),
         (
             {"precision": "full"},
             "--precision: needs a model or its size; add --model or --parameters.",

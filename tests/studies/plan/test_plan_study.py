@@ -23,6 +23,7 @@ from simdp.studies.plan.request import (
     machines_for,
     parse_limit,
     parse_sure,
+    usual_choices,
 )
 from simdp.studies.store import Store
 
@@ -481,3 +482,18 @@ def test_a_plan_for_energy_states_how_far_the_power_of_waiting_decides_about_it(
     left_out = {"cluster.power": {"rest": "50 W", "busy": "300 W"}}
     found = plan(file, PlanRequest("greenest", choices=choices), left_out)
     assert any("number 1 may take" in note for note in found.notes)
+
+
+@for_each(
+    ("strategy", "tried"),
+    [
+        ("ddp", ["ddp", "zero1", "zero2", "fsdp", "hsdp"]),
+        (
+            {"kind": "ddp", "no_sync": False},
+            [{"kind": "ddp", "no_sync": False}, "ddp", "zero1", "zero2", "fsdp", "hsdp"],
+        ),
+    ],
+)
+def test_the_files_strategy_is_tried_with_its_options_and_without(strategy, tried):
+    scenario = checked({**SMALL, "strategy": strategy}, Path())
+    assert usual_choices(scenario, "fastest")["strategy"] == tried

@@ -110,6 +110,29 @@ def test_micro_steps_are_found(tmp_path):
 
 
 @pytest.mark.slow
+@for_some(
+    "strategy",
+    [
+        {"kind": "ddp", "no_sync": False},
+        {"kind": "fsdp", "sync": "last"},
+        {"kind": "hsdp", "shard_size": 2, "all_reduce": "last"},
+        {"kind": "fsdp"},
+        {"kind": "fsdp1"},
+        {"kind": "zero2"},
+        {"kind": "zero3"},
+    ],
+    2,
+)
+def test_what_each_micro_step_exchanges_is_found(tmp_path, strategy):
+    raw = scenario(strategy=strategy, n=4, cluster={"devices_per_node": 2}, grad_accum=3)
+    found = replayed(raw, tmp_path, machine="dgx-a100")
+    again = found.simulate({"cluster.devices_per_node": 2})
+    assert again.metrics["step_time_s"] == pytest.approx(step_time(raw), rel=0.02)
+    assert strategy.items() <= found.scenario["strategy"].items()
+    assert found.nbytes == pytest.approx(46.8e6, rel=0.01)  # ResNet-18, each gradient once
+
+
+@pytest.mark.slow
 def test_another_strategy_is_predicted_from_a_trace_of_ddp(tmp_path):
     raw = scenario("hkbu-ib100", "bert-base")
     found = replayed(raw, tmp_path, machine="hkbu-ib100")
