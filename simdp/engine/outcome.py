@@ -16,7 +16,7 @@ from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
 from simdp.engine.compute import times_of
 from simdp.engine.compute.call_times import CallTimes, alike
-from simdp.engine.compute.profile_times import MeasuredTimes, told_update
+from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.launcher import Launcher, StepRecord
 from simdp.engine.network import NetworkRoutes
@@ -464,7 +464,7 @@ def _of_update(run: Run) -> Found:
     launches = np.broadcast_to(np.asarray(footprint.launched_by_optimizer(), float), n)
     whole: Floats = run.roofline.updating(moved) + np.asarray(beside) + np.zeros(n)
     idle = launches * run.roofline.launch
-    if told_update(run.scenario.workload, run.roofline) is not None:  # with unknown launches
+    if profiled_update(run.scenario.workload, run.roofline) is not None:  # with unknown launches
         launches, idle = np.ones(n), np.zeros(n)
     pairs, column = np.unique(np.stack([launches, idle, whole]), axis=1, return_inverse=True)
     listed = []

@@ -193,8 +193,8 @@ class Heard:
                 case _:  # also `Feed`, with which a script is not timed
                     raise OperationError(f"{__name__}.Heard.step_ends", type(op))
         steps, nothing = range(SETUP, max(ends, default=SETUP) + 1), np.zeros_like(clock)
-        found: Floats = np.maximum.accumulate([ends.get(step, nothing) for step in steps])
-        return found
+        last_ends: Floats = np.maximum.accumulate([ends.get(step, nothing) for step in steps])
+        return last_ends
 
 
 class _Charged:
@@ -208,13 +208,13 @@ class _Charged:
         self._copies: dict[float, Floats] = {}
         n, old = first.cluster.world_size, first.cluster.overheads
         overheads = [other.cluster.overheads for other in others]
-        self.of_collective = _column(each.collective_slowdown for each in overheads)
-        self._hook = _column(each.hook - old.hook for each in overheads)
+        self.of_collective = _column(overhead.collective_slowdown for overhead in overheads)
+        self._hook = _column(overhead.hook - old.hook for overhead in overheads)
         per_node = first.cluster.local_size
-        hosts = [one.workload.host.before_step(per_node) for one in (first, *others)]
-        self._host = _column(each - hosts[0] for each in hosts[1:])
+        hosts = [scenario.workload.host.before_step(per_node) for scenario in (first, *others)]
+        self._host = _column(overhead - hosts[0] for overhead in hosts[1:])
         before = old.before_collective(n)
-        self._message = _column(each.before_collective(n) - before for each in overheads)
+        self._message = _column(overhead.before_collective(n) - before for overhead in overheads)
         wirings = {id(other.cluster): other.cluster for other in others}
         wired = {key: wiring_of(cluster) for key, cluster in wirings.items()}
         self._costs = [(other.collectives.cost, wired[id(other.cluster)]) for other in others]
@@ -225,7 +225,7 @@ class _Charged:
             None if other.cluster.stragglers == stragglers else Slowdown(other.cluster, other.seed)
             for other in others
         ]
-        self._alike = np.array([one is None for one in self._slowdowns])[:, None]
+        self._alike = np.array([scenario is None for scenario in self._slowdowns])[:, None]
         self._step, self._old = SETUP, np.ones(n)  # nothing slows the setup down
         self._new = np.ones((len(others), n))
 
@@ -235,24 +235,27 @@ class _Charged:
         if op.step != self._step:
             host = self._host  # a step begins with its host's work
             old = self._old = self._before.factors(op.step)
-            each = [old if one is None else one.factors(op.step) for one in self._slowdowns]
-            self._step, self._new = op.step, np.array(each)
+            factors = [
+                old if slowdown is None else slowdown.factors(op.step)
+                for slowdown in self._slowdowns
+            ]
+            self._step, self._new = op.step, np.array(factors)
         busy, steady = op.slowed, op.steady
         if self._longer is not None:
-            passes, rest = (each[:, self._num_works] for each in self._longer)
+            passes, rest = (factors[:, self._num_works] for factors in self._longer)
             busy, steady = busy + passes * self._old, steady + rest
             self._num_works += 1
         slowed = np.where(self._alike, busy, busy / self._old * self._new)
-        found: Floats = slowed + (op.num_hooks * self._hook + host) * self._new + steady
-        return found
+        seconds: Floats = slowed + (op.num_hooks * self._hook + host) * self._new + steady
+        return seconds
 
     def ready(self, op: Launch, clock: Floats) -> Floats:
         """The clock at a launch, later by what its copies take longer than in the script [s]."""
         if self._devices is None or not op.copied:
             return clock
         if op.copied not in self._copies:
-            each = (self._devices.copying(op.copied, other) for other in self._others)
-            self._copies[op.copied] = _column(each)
+            seconds = (self._devices.copying(op.copied, other) for other in self._others)
+            self._copies[op.copied] = _column(seconds)
         return clock + self._copies[op.copied]
 
     def message(self, op: Launch) -> Floats:
@@ -288,8 +291,8 @@ def _longer(
     devices: WorkOnDevices, first: Scenario, others: Sequence[Scenario]
 ) -> tuple[Floats, Floats]:
     """By how much passes and other work take longer, `(num_scenarios, num_works, ranks or 1)`."""
-    each = [devices.longer(other) for other in others]
-    passes, steady = (np.stack(np.broadcast_arrays(*column)) for column in zip(*each, strict=True))
+    extra = [devices.longer(other) for other in others]
+    passes, steady = (np.stack(np.broadcast_arrays(*column)) for column in zip(*extra, strict=True))
     return passes, steady
 
 
@@ -370,7 +373,7 @@ class Stopwatch:
             and self._heard.is_timed
             and not scenario.strategy.num_late
             and not Slowdown(scenario.cluster, scenario.seed).has_stops
-            and not any(_changes_links(one) for one in scenario.cluster.stragglers)
+            and not any(_changes_links(straggler) for straggler in scenario.cluster.stragglers)
         )
         if self.repeats:
             self._heard.forget_setup()
@@ -386,24 +389,31 @@ class Stopwatch:
         """Simulated time of a steady step of each scenario, up to rounding [s]."""
         charged = [other for other in others if self._differs_in_times(other)]
         moved = [other for other in others if self._differs_in_devices(other)]
-        found = dict[int, float]()
+        times = dict[int, float]()
         if charged:
             ends = self._heard.step_ends(self.scenario, charged)
-            found = {id(one): steady_step_time(ends[:, i].T) for i, one in enumerate(charged)}
+            times = {
+                id(scenario): steady_step_time(ends[:, i].T) for i, scenario in enumerate(charged)
+            }
         if moved:
-            found |= zip(map(id, moved), self._on_devices(moved), strict=True)
-        return [found[id(one)] if id(one) in found else self._played(one) for one in others]
+            times |= zip(map(id, moved), self._on_devices(moved), strict=True)
+        return [
+            times[id(scenario)] if id(scenario) in times else self._played(scenario)
+            for scenario in others
+        ]
 
     def _on_devices(self, others: Sequence[Scenario]) -> list[float]:
         """Step times on other devices [s]."""
         if not self._is_periodic:
             ends = self._heard.step_ends(self.scenario, others, self._devices)
             return [steady_step_time(ends[:, i].T) for i in range(len(others))]
-        each = [
-            watch.step_times([with_work_of(one, watch.scenario.workload) for one in others])
+        times = [
+            watch.step_times(
+                [with_work_of(scenario, watch.scenario.workload) for scenario in others]
+            )
             for watch in self._shorter
         ]
-        return [self._extrapolated(*both) for both in zip(*each, strict=True)]
+        return [self._extrapolated(*both) for both in zip(*times, strict=True)]
 
     @cached_property
     def _devices(self) -> WorkOnDevices:
@@ -448,8 +458,8 @@ class Stopwatch:
 
     def _continued(self, other: Scenario, known: Times | None) -> float:
         """Step time extrapolated from a few micro-steps [s]."""
-        shorter = [other.model_copy(update={"workload": one}) for one in self._few]
-        before, after = (self._of_steps(one, known) for one in shorter)
+        shorter = [other.model_copy(update={"workload": workload}) for workload in self._few]
+        before, after = (self._of_steps(workload, known) for workload in shorter)
         return self._extrapolated(before, after)
 
     def _extrapolated(self, before: float, after: float) -> float:
@@ -484,8 +494,8 @@ class Stopwatch:
                 return False
             differs = True
         cluster = b.cluster.model_copy(update={"device": a.cluster.device})
-        alike = b.model_copy(update={"cluster": cluster, "workload": a.workload})
-        return differs and self._differs_in_times(alike)
+        equal_devices = b.model_copy(update={"cluster": cluster, "workload": a.workload})
+        return differs and self._differs_in_times(equal_devices)
 
     def _differs_in_times(self, other: Scenario) -> bool:
         """Whether another scenario has the same operations, with other durations."""
@@ -513,8 +523,8 @@ class Stopwatch:
         if wiring_of(b.cluster).inter_bandwidth != wiring_of(a.cluster).inter_bandwidth:
             return False  # a strategy may read this
         stragglers = [*a.cluster.stragglers, *b.cluster.stragglers]
-        alike = a.cluster.stragglers == b.cluster.stragglers
-        return alike or all(one.by_factors for one in stragglers)
+        are_equal = a.cluster.stragglers == b.cluster.stragglers
+        return are_equal or all(straggler.by_factors for straggler in stragglers)
 
 
 def with_work_of(scenario: Scenario, workload: Workload) -> Scenario:
@@ -530,7 +540,9 @@ def with_work_of(scenario: Scenario, workload: Workload) -> Scenario:
 
 def _has_alike_starts(a: Scenario, b: Scenario) -> bool:
     """Whether both have host work before their steps, or neither has."""
-    waits = [one.workload.host.before_step(one.cluster.local_size) > 0 for one in (a, b)]
+    waits = [
+        scenario.workload.host.before_step(scenario.cluster.local_size) > 0 for scenario in (a, b)
+    ]
     return waits[0] == waits[1]
 
 

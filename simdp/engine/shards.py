@@ -58,15 +58,15 @@ class Shards:
     @property
     def groups(self) -> list[list[int]]:
         """Groups of ranks that have all pieces together."""
-        found: list[list[int]] = self.partition.ranks.tolist()
-        return found
+        groups: list[list[int]] = self.partition.ranks.tolist()
+        return groups
 
     def take_gradients(self) -> list[Arrays]:
         """Return and drop each rank's gradients for its optimizer: its pieces, or all of them."""
         if self.partition.owners is not None:
             return self.replicas.gradients
-        found, self._gradients = self._gradients, [{} for _ in self._gradients]
-        return found
+        gradients, self._gradients = self._gradients, [{} for _ in self._gradients]
+        return gradients
 
     def gather(self, unit: int, plan: Plan) -> None:
         """Gather a unit's weights on every rank."""
@@ -170,9 +170,9 @@ class Shards:
                 piece = self.partition.pieces[place].get(name)
                 if piece is None or name not in self._learned:
                     continue
-                found = views[rank].reshape(-1)[piece].astype(self._dtype)
+                part = views[rank].reshape(-1)[piece].astype(self._dtype)
                 mine = self._gradients[rank]
-                mine[name] = mine[name] + found if name in mine else found
+                mine[name] = mine[name] + part if name in mine else part
 
     def _own_pieces(self, unit: int, buffers: FlatBuffers) -> list[Array]:
         length = self.partition.piece_elements(unit)
@@ -187,13 +187,13 @@ class Shards:
         for rank, (piece, place) in enumerate(zip(pieces, self._place, strict=True)):
             mine = self._gradients[rank]
             for name, _, inside_piece in cut[place]:
-                found = piece[inside_piece].astype(self._dtype)
+                part = piece[inside_piece].astype(self._dtype)
                 if name not in self._learned:
                     continue
                 if name in mine:
-                    mine[name] += found
+                    mine[name] += part
                 else:
-                    mine[name] = found
+                    mine[name] = part
             for name in self.partition.units[unit]:
                 self.replicas.gradients[rank].pop(name, None)
 
@@ -201,7 +201,7 @@ class Shards:
         """Whole weights of every rank; ranks of a group share the arrays."""
         if self.partition.kept.weights:
             return self.replicas.weights
-        found: list[Arrays] = [{} for _ in self._place]
+        weights: list[Arrays] = [{} for _ in self._place]
         for ranks in self.partition.ranks.tolist():
             whole: Arrays = {}
             for name, shape in self.replicas.shapes.items():
@@ -212,8 +212,8 @@ class Shards:
                         flat[place] = rounded(self.trainer.pieces(rank)[name], self.shown)
                 whole[name] = flat.reshape(shape)
             for rank in ranks:
-                found[rank] = whole
-        return found
+                weights[rank] = whole
+        return weights
 
 
 class RowShards(Shards):
@@ -288,7 +288,9 @@ class RowShards(Shards):
         for name in names:
             for flat, whole in zip(sent, buffers.views(name), strict=True):
                 for place, of_place in enumerate(cut):
-                    for _, there, inside in (one for one in of_place if one[0] == name):
+                    for _, there, inside in (
+                        piece_of_unit for piece_of_unit in of_place if piece_of_unit[0] == name
+                    ):
                         flat[place * length :][inside] = whole.reshape(-1)[there]
         payload.run(plan, sent)
         pieces = [
@@ -318,11 +320,11 @@ class RowShards(Shards):
                 np.divide(piece, piece.dtype.type(divisor), out=piece)
             mine = self._gradients[rank]
             for name, _, inside in cut[place]:
-                found = piece[inside].astype(self._dtype)
+                part = piece[inside].astype(self._dtype)
                 if name in mine:
-                    mine[name] += found
+                    mine[name] += part
                 else:
-                    mine[name] = found
+                    mine[name] = part
         self._forget(unit)
 
     def _forget(self, unit: int) -> None:
@@ -334,9 +336,9 @@ class RowShards(Shards):
 
 def _places(dealt: RowPartition) -> Ints:
     """The place of every rank, shape `(world_size,)`."""
-    found = np.zeros(dealt.ranks.size, dtype=np.int64)
-    found[dealt.ranks] = np.arange(dealt.num_places)
-    return found
+    places = np.zeros(dealt.ranks.size, dtype=np.int64)
+    places[dealt.ranks] = np.arange(dealt.num_places)
+    return places
 
 
 class ShardedForward(NamedTuple):
@@ -412,7 +414,9 @@ class Scattered:
         if not self.loss.count(target):
             return np.nan
         there = [begun for begun in self._begun if begun is not None]
-        together = [np.concatenate(each) for each in zip(*(b.outputs for b in there), strict=True)]
+        together = [
+            np.concatenate(outputs) for outputs in zip(*(b.outputs for b in there), strict=True)
+        ]
         loss, slopes = self._loss(together, target, share)
         ends = np.cumsum([len(part) for part in self._parts])[:-1]
         for rank, begun in enumerate(self._begun):
@@ -462,11 +466,11 @@ class Scattered:
                 return {}
             if slopes is not None:
                 alone(self.replicas.executor.backward(begun.run, begun.kept, slopes))
-            found = begun.run.gradients
+            gradients = begun.run.gradients
             for name, shape in self.replicas.shapes.items():
-                if name not in found:  # zeros, as in torch's backward of Broadcast
-                    found[name] = np.zeros(shape, self.dtype)
-            return found
+                if name not in gradients:  # zeros, as in torch's backward of Broadcast
+                    gradients[name] = np.zeros(shape, self.dtype)
+            return gradients
 
         n = self.replicas.world_size
         self.replicas.gradients = each_rank(run, n, self._num_elements)
@@ -492,13 +496,13 @@ class Scattered:
         Zeros of frozen parameters are dropped, as by autograd.
         """
         frozen = self.replicas.graph.frozen
-        for name, found in self._sums.items():
+        for name, gradient in self._sums.items():
             if name in frozen:
                 continue
             if name in self._total:
-                self._total[name] += found
+                self._total[name] += gradient
             else:
-                self._total[name] = found
+                self._total[name] = gradient
         others: list[dict[str, Array]] = [{} for _ in range(self.replicas.world_size - 1)]
         self.replicas.gradients = [self._total, *others]
         self._sums = {}

@@ -47,25 +47,25 @@ def alike(batch: Ints, which: Ints, device: Ints) -> tuple[Ints, Ints]:
 
     Returns one rank per column, and the column of each rank.
     """
-    each = (which * (int(batch.max()) + 1) + batch) * (int(device.max()) + 1) + device
-    _, first, column = np.unique(each, return_index=True, return_inverse=True)
+    key = (which * (int(batch.max()) + 1) + batch) * (int(device.max()) + 1) + device
+    _, first, column = np.unique(key, return_index=True, return_inverse=True)
     return first, column
 
 
-def with_accumulation(found: Columns, workload: Workload, roofline: Roofline) -> Columns:
+def with_accumulation(columns: Columns, workload: Workload, roofline: Roofline) -> Columns:
     """Seconds of backward plus the addition to each parameter's gradient, one kernel each.
 
     Ranks without samples add nothing.
     """
     from simdp.engine.compute.kernels import accumulating  # imports layers
 
-    _, ranks = np.unique(found.column, return_index=True)
-    seconds = found.seconds.copy()
+    _, ranks = np.unique(columns.column, return_index=True)
+    seconds = columns.seconds.copy()
     for call, kernels in enumerate(accumulating(workload)):
         nbytes = sum(kernel.fixed for kernel in kernels)
         added = roofline.moving(nbytes)[ranks] + len(kernels) * roofline.launch[ranks]
         seconds[call] += added * (seconds[call] > 0)
-    return Columns(seconds, found.column)
+    return Columns(seconds, columns.column)
 
 
 # CallTimes ----------------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ _KNOWN: deque[tuple[Workload, CallColumns]] = deque(maxlen=8)
 
 def columns_of(workload: Workload) -> CallColumns:
     """The columns of a workload, which other clusters and other measured times share."""
-    for other, found in _KNOWN:
+    for other, columns in _KNOWN:
         if other is workload or _same_kernels(other, workload):
-            return found
-    found = CallColumns(workload)
-    _KNOWN.append((workload, found))
-    return found
+            return columns
+    columns = CallColumns(workload)
+    _KNOWN.append((workload, columns))
+    return columns
 
 
 def _same_kernels(a: Workload, b: Workload) -> bool:
@@ -202,8 +202,8 @@ class CallTimes:
         """
         key = (activity, batch.tobytes(), tuple(shapes), which.tobytes(), tuple(shares))
         if key not in self._seconds:
-            found = self._work_out(activity, batch, shapes, which, shares)
-            keep(self._seconds, key, found, found.seconds.size + 3 * len(batch))
+            columns = self._work_out(activity, batch, shapes, which, shares)
+            keep(self._seconds, key, columns, columns.seconds.size + 3 * len(batch))
         return self._seconds[key]
 
     def whole(self, activity: str, rank: int, batch: int) -> float:
@@ -220,17 +220,17 @@ class CallTimes:
         shares: Sequence[float],
     ) -> Columns:
         first, column = alike(batch, which, self.roofline.device)
-        found = np.zeros((len(self.names), len(first)))
+        seconds = np.zeros((len(self.names), len(first)))
         for number, rank in enumerate(first):
             if batch[rank]:
                 kernels = self._kernels_of(activity, shapes[which[rank]])
                 if shares:
                     part = np.where(self._is_fused[kernels.call], shares[which[rank]], 1.0)
                     kernels = kernels._replace(flops=kernels.flops * part)
-                found[:, number] = self._of_rank(activity, kernels, int(rank), float(batch[rank]))
+                seconds[:, number] = self._of_rank(activity, kernels, int(rank), float(batch[rank]))
                 if self.workload.cuda_graphs and activity == "forward":
-                    found[0, number] += self.roofline.launch[rank]
-        return Columns(found, column)
+                    seconds[0, number] += self.roofline.launch[rank]
+        return Columns(seconds, column)
 
     def by_kind(
         self,
@@ -253,7 +253,7 @@ class CallTimes:
         shapes, which, shares = looked_at
         first, column = alike(batch, which, self.roofline.device)
         counts = np.bincount(column, minlength=len(first))
-        found = {kind: np.zeros(2) for kind in KERNEL_KINDS}
+        totals = {kind: np.zeros(2) for kind in KERNEL_KINDS}
         for rank, count in zip(first.tolist(), counts.tolist(), strict=True):
             if not batch[rank]:
                 continue
@@ -278,9 +278,9 @@ class CallTimes:
                 ("matrix_products", ~attends & ~bound),
             ):
                 both = those & counted
-                found[kind] += count * np.array([busy[both].sum(), done[both].sum()])
-            found["launches"][0] += count * idle[counted].sum()
-        return {kind: (float(lasted), float(done)) for kind, (lasted, done) in found.items()}
+                totals[kind] += count * np.array([busy[both].sum(), done[both].sum()])
+            totals["launches"][0] += count * idle[counted].sum()
+        return {kind: (float(lasted), float(done)) for kind, (lasted, done) in totals.items()}
 
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
         """Kernels of all calls on a rank, for a number of samples of full length.
@@ -334,16 +334,16 @@ class CallTimes:
         return self._calls.dtypes
 
     def _kernels_of(self, activity: str, inputs: Shapes) -> KernelColumns:
-        key, found = (activity, inputs), self._calls.kernels
-        if key not in found:
+        key, kernels_by_key = (activity, inputs), self._calls.kernels
+        if key not in kernels_by_key:
             listed, known = [], self.dtypes()
             for number, kernels in enumerate(call_kernels(self.workload, activity, inputs)):
                 dtype = known.index(self.call_dtypes[number])
                 listed += [(number, dtype, *kernel) for kernel in kernels]
             columns = np.array(listed, dtype=float).T
             call, dtypes = columns[:2].astype(np.int64)
-            keep(found, key, KernelColumns(call, dtypes, *columns[2:]), columns.size)
-        return found[key]
+            keep(kernels_by_key, key, KernelColumns(call, dtypes, *columns[2:]), columns.size)
+        return kernels_by_key[key]
 
 
 def idle_before(seconds: Floats, launch: float) -> Floats:
@@ -374,7 +374,7 @@ def layer_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[lis
     ran = call_dtypes(graph, workload.precision, dtype)
     # Some of several equal layers may be frozen.
     same = range(len(graph.calls)) if graph.frozen else graph.first_equal
-    found = list[list[Kernel]]()
+    kernels_of_calls = list[list[Kernel]]()
     known: dict[tuple[int, Shapes, tuple[bool, ...], str], list[Kernel]] = {}
     for number, (call, needs, low) in enumerate(zip(graph.calls, graph.needs, ran, strict=True)):
         given = tuple(flowing[value] for value in call.inputs)
@@ -386,13 +386,13 @@ def layer_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[lis
                 if activity == "forward"
                 else backward_kernels(graph, number, given, itemsize)
             )
-        found.append(known[key])
+        kernels_of_calls.append(known[key])
     if workload.compile:
         itemsizes = [numpy_dtype(name).itemsize for name in (*[dtype] * len(inputs), *ran)]
         from simdp.engine.compute.kernels import Flowing, fuse  # imports layers
 
-        found = fuse(activity, found, Flowing(graph, flowing, itemsizes))
-    return found
+        kernels_of_calls = fuse(activity, kernels_of_calls, Flowing(graph, flowing, itemsizes))
+    return kernels_of_calls
 
 
 def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list[Kernel]]:
@@ -405,21 +405,27 @@ def call_kernels(workload: Workload, activity: str, inputs: Shapes) -> list[list
     flowing = graph.shapes(inputs)
     ran = call_dtypes(graph, workload.precision, dtype)
     stored = numpy_dtype(workload.precision.weight_dtype(dtype)).itemsize
-    found = layer_kernels(workload, activity, inputs)
-    _cast_between_units(found, workload, flowing)
+    kernels_of_calls = layer_kernels(workload, activity, inputs)
+    _cast_between_units(kernels_of_calls, workload, flowing)
     for number, arithmetic in enumerate(arithmetic_of_calls(workload)):
         if arithmetic == "float8":
-            found[number] = [*_casts_to_float8(workload, activity, number, flowing), *found[number]]
+            kernels_of_calls[number] = [
+                *_casts_to_float8(workload, activity, number, flowing),
+                *kernels_of_calls[number],
+            ]
     if workload.compute.runs_eagerly:
         from simdp.engine.compute.kernels import Flow, kernels_of_loss, with_those_beside
 
         flow = Flow(workload, flowing, ran)
-        return [*with_those_beside(found, activity, flow), kernels_of_loss(activity, flow)]
+        return [
+            *with_those_beside(kernels_of_calls, activity, flow),
+            kernels_of_loss(activity, flow),
+        ]
     if any(numpy_dtype(low).itemsize < stored for low in ran):
-        _cast_weights(found, workload, activity, ran)
+        _cast_weights(kernels_of_calls, workload, activity, ran)
     if workload.model.recorded:  # with its loss
-        return found
-    return [*found, _kernels_of_loss(workload, flowing, ran)]
+        return kernels_of_calls
+    return [*kernels_of_calls, _kernels_of_loss(workload, flowing, ran)]
 
 
 def _casts_to_float8(
@@ -432,20 +438,20 @@ def _casts_to_float8(
     that forward kept in 16 bits again.
     """
     call = workload.graph.calls[number]
-    each = WIDTH_OF_16_BITS * (1 if workload.compile else 2) + 1
+    nbytes_per_element = WIDTH_OF_16_BITS * (1 if workload.compile else 2) + 1
     weight = call.layer.parameters()[0].num_elements
     casts = [
-        Kernel(0.0, float(each * prod(flowing[call.inputs[0]]))),
-        Kernel(0.0, 0.0, float(each * weight)),
+        Kernel(0.0, float(nbytes_per_element * prod(flowing[call.inputs[0]]))),
+        Kernel(0.0, 0.0, float(nbytes_per_element * weight)),
     ]
     if activity == "backward":
         output = len(workload.graph.inputs) + number
-        casts.append(Kernel(0.0, float(each * prod(flowing[output]))))
+        casts.append(Kernel(0.0, float(nbytes_per_element * prod(flowing[output]))))
     return casts
 
 
 def _cast_between_units(
-    found: list[list[Kernel]], workload: Workload, flowing: Sequence[Shape]
+    kernels_of_calls: list[list[Kernel]], workload: Workload, flowing: Sequence[Shape]
 ) -> None:
     """Add the casts of values that modules pass on in 32 bits; backward casts their gradients."""
     graph, precision, full = workload.graph, workload.precision, workload.dtype
@@ -457,11 +463,11 @@ def _cast_between_units(
     leaving = [(value, value - first) for value in casts.leaves if value not in outputs]
     for value, number in (*leaving, *casts.enters):
         cast = Kernel(0.0, float(prod(flowing[value]) * itemsize))
-        found[number] = [*found[number], cast]
+        kernels_of_calls[number] = [*kernels_of_calls[number], cast]
 
 
 def _cast_weights(
-    found: list[list[Kernel]], workload: Workload, activity: str, ran: Sequence[str]
+    kernels_of_calls: list[list[Kernel]], workload: Workload, activity: str, ran: Sequence[str]
 ) -> None:
     """Insert the cast of each call's weights, or of their gradients, before its kernels."""
     graph = workload.graph
@@ -479,7 +485,7 @@ def _cast_weights(
             cast_of[like] = learned_elements(graph, number) if is_back else all_of_them
         if elements := cast_of[like]:
             cast = Kernel(0.0, 0.0, float(elements * (itemsize + stored)))
-            found[number] = [cast, *found[number]]
+            kernels_of_calls[number] = [cast, *kernels_of_calls[number]]
 
 
 def _kernels_of_loss(
@@ -546,13 +552,13 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     if slowed < LEAST_SLOWED * compute or workload.lengths(scenario.seed, scenario.base):
         # Samples differ in length between steps: this step represents all.
         scale, slowed = compute / total / n, 0.0
-    found = list[dict[str, Any]]()
+    parts = list[dict[str, Any]]()
     for part, (seconds, flops) in spent.items():
         mean = seconds * scale
         rate = flops * scale * n / (mean * peak) if peak and flops and mean else None
-        found.append({"part": part, "seconds": mean, "of_peak": rate})
-    found.append({"part": "slowed", "seconds": slowed, "of_peak": None})
-    return [one for one in found if one["seconds"] > 0.0]
+        parts.append({"part": part, "seconds": mean, "of_peak": rate})
+    parts.append({"part": "slowed", "seconds": slowed, "of_peak": None})
+    return [entry for entry in parts if entry["seconds"] > 0.0]
 
 
 def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
@@ -567,8 +573,8 @@ def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
     seconds, flops = dict.fromkeys(PARTS[:-1], 0.0), dict.fromkeys(PARTS[:-1], 0.0)
 
     def add(activity: str, parts: SampleParts, calls: list[int] | None = None) -> None:
-        found = times.by_kind(activity, parts.sizes, samples.looked_at(parts), calls)
-        for kind, (lasted, done) in found.items():
+        by_kind = times.by_kind(activity, parts.sizes, samples.looked_at(parts), calls)
+        for kind, (lasted, done) in by_kind.items():
             part = kind if calls is None else "recompute"
             seconds[part] += lasted
             flops[part] += done

@@ -47,7 +47,7 @@ class Flow(NamedTuple):
 
 
 def with_those_beside(
-    found: Sequence[Sequence[Kernel]], activity: str, flow: Flow
+    kernels_of_calls: Sequence[Sequence[Kernel]], activity: str, flow: Flow
 ) -> list[list[Kernel]]:
     """Kernels of each call, and those that torch runs around it.
 
@@ -60,14 +60,14 @@ def with_those_beside(
     shared = _shared(flow) if activity == "backward" else {}
     return [
         [*kernels, *_around(number, activity, flow), *sums.get(number, ()), *shared.get(number, ())]
-        for number, kernels in enumerate(found)
+        for number, kernels in enumerate(kernels_of_calls)
     ]
 
 
 def _around(number: int, activity: str, flow: Flow) -> list[Kernel]:
     call, needs = flow.graph.calls[number], flow.graph.needs[number]
     layer, inside = call.layer, numpy_dtype(flow.ran[number]).itemsize
-    found = _casts_of_weights(number, activity, flow, inside) if layer.autocast == "lower" else []
+    kernels = _casts_of_weights(number, activity, flow, inside) if layer.autocast == "lower" else []
     for value, wanted in zip(call.inputs, needs, strict=True):
         if value < len(flow.graph.inputs) and isinstance(layer, Attention):
             continue  # tokens for the mask
@@ -77,12 +77,12 @@ def _around(number: int, activity: str, flow: Flow) -> list[Kernel]:
         # Sums accept inputs of two dtypes, and backward casts the gradient of one.
         casts = layer.autocast != "promote" or activity == "backward"
         if outside != inside and casts and (activity == "forward" or wanted):
-            found.append(Kernel(0.0, flow.elements(value) * (outside + inside)))
+            kernels.append(Kernel(0.0, flow.elements(value) * (outside + inside)))
     if isinstance(layer, Attention):
-        found += _of_attention(layer, activity, flow, call.inputs, inside)
+        kernels += _of_attention(layer, activity, flow, call.inputs, inside)
     if isinstance(layer, BatchNormSettings) and layer.track_running_stats:
-        found += [Kernel(0.0, 0.0, 2.0 * INDEX)] * (activity == "forward")
-    return found
+        kernels += [Kernel(0.0, 0.0, 2.0 * INDEX)] * (activity == "forward")
+    return kernels
 
 
 def _casts_of_weights(number: int, activity: str, flow: Flow, inside: int) -> list[Kernel]:
@@ -116,16 +116,16 @@ def _sums(flow: Flow) -> dict[int, list[Kernel]]:
         for value, wanted in zip(call.inputs, needs, strict=True):
             if wanted:
                 takers.setdefault(value, []).append(number)
-    found: dict[int, list[Kernel]] = {}
+    sums: dict[int, list[Kernel]] = {}
     for value, numbers in takers.items():
         size = flow.elements(value) * flow.itemsize(value)
-        found.setdefault(numbers[0], []).extend([Kernel(0.0, 3 * size)] * (len(numbers) - 1))
-    return found
+        sums.setdefault(numbers[0], []).extend([Kernel(0.0, 3 * size)] * (len(numbers) - 1))
+    return sums
 
 
 def _shared(flow: Flow) -> dict[int, list[Kernel]]:
     """Additions of gradients of one parameter, at the call that produces the last of them."""
-    graph, found = flow.graph, dict[int, list[Kernel]]()
+    graph, additions = flow.graph, dict[int, list[Kernel]]()
     sizes = {parameter.name: parameter.num_elements for parameter in graph.parameters}
     first: dict[str, int] = {}
     itemsize = numpy_dtype(flow.workload.precision.gradient_dtype(flow.workload.dtype)).itemsize
@@ -133,9 +133,9 @@ def _shared(flow: Flow) -> dict[int, list[Kernel]]:
         for name in graph.learned(number):
             if name in first:
                 addition = Kernel(0.0, 0.0, 3.0 * sizes[name] * itemsize)
-                found.setdefault(first[name], []).append(addition)
+                additions.setdefault(first[name], []).append(addition)
             first.setdefault(name, number)
-    return found
+    return additions
 
 
 def accumulating(workload: Workload) -> list[list[Kernel]]:
@@ -156,12 +156,12 @@ def kernels_of_loss(activity: str, flow: Flow) -> list[Kernel]:
     gradient, writes one number per row, and passes through the log_softmax. Autocast runs the
     log_softmax in 16 bits and the rest in 32. Backward begins with a gradient of 1.
     """
-    found = [Kernel(0.0, 0.0, float(flow.full))] * (activity == "backward")
+    kernels = [Kernel(0.0, 0.0, float(flow.full))] * (activity == "backward")
     for value, _ in flow.graph.outputs:
-        found += _of_output(activity, value, flow)
+        kernels += _of_output(activity, value, flow)
     if flow.workload.grad_accum != 1:  # the loss is divided
-        found.append(Kernel(0.0, 0.0, 2.0 * flow.full))
-    return found
+        kernels.append(Kernel(0.0, 0.0, 2.0 * flow.full))
+    return kernels
 
 
 def _of_output(activity: str, value: Value, flow: Flow) -> list[Kernel]:
@@ -207,16 +207,16 @@ def fuse(activity: str, plain: Sequence[list[Kernel]], flowing: Flowing) -> list
     """
     from simdp.workload.transforms import Fused  # imports most layers
 
-    found, fused = list(plain), Fused(flowing.graph)
+    kernels_of_calls, fused = list(plain), Fused(flowing.graph)
     for chain in fused.chains:
         kernels = [kernel for number in chain.calls for kernel in plain[number]]
         for number in chain.calls:
-            found[number] = []
+            kernels_of_calls[number] = []
         if kernels:  # else it passes its inputs on
             flops = sum(kernel.flops for kernel in kernels)
             of = _forward if activity == "forward" else _backward
-            found[chain.calls[-1]] = of(chain, flops, flowing, fused)
-    return found
+            kernels_of_calls[chain.calls[-1]] = of(chain, flops, flowing, fused)
+    return kernels_of_calls
 
 
 def _forward(chain: Any, flops: float, flowing: Flowing, fused: Any) -> list[Kernel]:

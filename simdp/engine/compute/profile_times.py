@@ -44,8 +44,8 @@ class EvenTimes:
     ) -> Columns:
         """As `CallTimes.seconds`."""
         first, column = alike(batch, which, self.roofline.device)
-        each = (batch * self.roofline.sharers)[first].astype(float)
-        return Columns(np.tile(each, (len(self.names), 1)), column)
+        samples = (batch * self.roofline.sharers)[first].astype(float)
+        return Columns(np.tile(samples, (len(self.names), 1)), column)
 
 
 class MeasuredTimes:
@@ -68,11 +68,11 @@ class MeasuredTimes:
 
     def _curve(self, device: Device) -> list[tuple[int, float]]:
         """Batch sizes, and their times of forward and backward [s]."""
-        found = []
+        curve = []
         for point in self.spec.of_device(device.name):
             beside = time_beside_compute(self.workload, point.microbatch, device)
-            found.append((point.microbatch, point.step_time - beside))
-        return found
+            curve.append((point.microbatch, point.step_time - beside))
+        return curve
 
     def seconds(
         self,
@@ -83,10 +83,10 @@ class MeasuredTimes:
         shares: Sequence[float] = (),
     ) -> Columns:
         """Time of every call on every rank, as `CallTimes.seconds`."""
-        found = self.parts.seconds(activity, batch, shapes, which, shares)
-        _, first = np.unique(found.column, return_index=True)
+        columns = self.parts.seconds(activity, batch, shapes, which, shares)
+        _, first = np.unique(columns.column, return_index=True)
         factors = [self._factor(activity, int(rank), int(batch[rank])) for rank in first]
-        return Columns(found.seconds * factors, found.column)
+        return Columns(columns.seconds * factors, columns.column)
 
     def _factor(self, activity: str, rank: int, batch: int) -> float:
         """Factor on a rank's calls, so that full samples take the measured time."""
@@ -143,7 +143,7 @@ class ProfileTimes:
             "backward": launched * np.array([layer.gradient_host for layer in timed]),
         }
         self._products = np.array([layer.products for layer in timed])
-        self._factors = [factors(workload, each) for each in roofline.alone.different]
+        self._factors = [factors(workload, device) for device in roofline.alone.different]
 
     def seconds(
         self,
@@ -162,8 +162,8 @@ class ProfileTimes:
             batch = (batch > 0).astype(np.int64)
         roofline = self._roofline
         first, column = alike(batch, roofline.sharers, roofline.alone.device)
-        found = [self._of_rank(activity, int(rank), int(batch[rank])) for rank in first]
-        return Columns(np.array(found).T, column)
+        seconds_of_ranks = [self._of_rank(activity, int(rank), int(batch[rank])) for rank in first]
+        return Columns(np.array(seconds_of_ranks).T, column)
 
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
         """As `CallTimes.kernels`: a call is one kernel, which waits for its host's delay."""
@@ -188,8 +188,8 @@ class ProfileTimes:
             )
         if self._spec.microbatch is not None:
             seconds = seconds * batch / self._spec.microbatch
-        found: Floats = seconds * int(self._roofline.sharers[rank])
-        return found
+        shared_seconds: Floats = seconds * int(self._roofline.sharers[rank])
+        return shared_seconds
 
 
 def factors(workload: Workload, device: Device) -> DeviceFactors:
@@ -206,16 +206,16 @@ def scaling(spec: FromProfile, dtype: str, device: Device) -> DeviceFactors:
         return DeviceFactors(1.0, 1.0)
     measured = Device.model_validate(DEVICES.figures(spec.device or ""))
     dtype = spec.dtype or dtype
-    old, new = (each.rate(_known(each, dtype)) for each in (measured, device))
+    old, new = (gpu.rate(_known(gpu, dtype)) for gpu in (measured, device))
     return DeviceFactors(old / new, measured.memory_rate / device.memory_rate)
 
 
-def told_update(workload: Workload, roofline: Roofline) -> Floats | None:
+def profiled_update(workload: Workload, roofline: Roofline) -> Floats | None:
     """Profiled time of the update of all parameters, on each rank [s]; None without."""
     spec = workload.compute
     if not isinstance(spec, FromProfile) or spec.update is None:
         return None
-    longer = np.array([factors(workload, each).memory for each in roofline.alone.different])
+    longer = np.array([factors(workload, device).memory for device in roofline.alone.different])
     seconds: Floats = spec.update * longer[roofline.alone.device] * roofline.sharers
     return seconds
 
@@ -249,9 +249,9 @@ def operators_of(workload: Workload, num_works: int) -> Floats:
         Kernels of each layer: torch launches about one per operator.
     """
     kernels = layer_kernels(workload, "forward", workload.model.known_shapes())
-    found = np.ones(num_works)
-    found[: len(kernels)] = [len(those) for those in kernels]
-    return found
+    counts = np.ones(num_works)
+    counts[: len(kernels)] = [len(those) for those in kernels]
+    return counts
 
 
 class HostBoundTimes:
@@ -301,13 +301,15 @@ class HostBoundTimes:
         shares: Sequence[float] = (),
     ) -> Columns:
         """As `CallTimes.seconds`, with the time for which devices wait."""
-        found = self._times.seconds(activity, batch, shapes, which, shares)
-        _, first = np.unique(found.column, return_index=True)
+        columns = self._times.seconds(activity, batch, shapes, which, shares)
+        _, first = np.unique(columns.column, return_index=True)
         active = max(int((batch > 0).sum()) - 1, 0)
         held = 1 + self._gil * active if activity == "forward" else 1.0
         limits = self._limits[self.roofline.alone.device[first]]
         host = self._host[activity][:, None] * held * limits
-        return Columns(found.seconds + self._waits(activity, found.seconds, host), found.column)
+        return Columns(
+            columns.seconds + self._waits(activity, columns.seconds, host), columns.column
+        )
 
     def kernels(self, activity: str, rank: int, batch: int) -> tuple[Ints, Floats, Floats]:
         """As `CallTimes.kernels`; a call's first kernel waits for its host."""
@@ -322,8 +324,8 @@ class HostBoundTimes:
     def whole(self, activity: str, rank: int, batch: int) -> float:
         """As `CallTimes.whole`: without waiting for the host."""
         times: Any = self._times
-        found: float = times.whole(activity, rank, batch)
-        return found
+        seconds: float = times.whole(activity, rank, batch)
+        return seconds
 
     def _waits(self, activity: str, device: Floats, host: Floats) -> Floats:
         """Time for which devices wait before each call, shape `(num_calls, num_columns)` [s]."""
@@ -338,8 +340,8 @@ class HostBoundTimes:
             dispatched = np.cumsum(launches, axis=0) - launches
             late = np.maximum.accumulate(dispatched - (np.cumsum(works, axis=0) - works), axis=0)
             waits = np.diff(np.maximum(late, 0.0), axis=0, prepend=0.0)
-        found: Floats = waits[order]
-        return found
+        waits_of_ranks: Floats = waits[order]
+        return waits_of_ranks
 
 
 # Choice -------------------------------------------------------------------------------------------

@@ -86,8 +86,8 @@ class Roofline:
 
     def _each(self, figures: Sequence[float]) -> Floats:
         """A figure of each rank's device."""
-        found: Floats = np.array(figures)[self.device]
-        return found
+        figures_of_ranks: Floats = np.array(figures)[self.device]
+        return figures_of_ranks
 
     def flops(self, dtype: str, fused: str = "") -> Floats:
         """Arithmetic per second, shape `(world_size,)` [FLOP/s].

@@ -21,7 +21,7 @@ from simdp.engine.compression import CompressionKernels
 from simdp.engine.compression import seconds as kernels_seconds
 from simdp.engine.compute import Times
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
-from simdp.engine.compute.profile_times import told_update
+from simdp.engine.compute.profile_times import profiled_update
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import Amount, Footprint, OuterFootprint
 from simdp.engine.interpreters.records import Shapes, Stepping
@@ -60,17 +60,19 @@ launches and matrix products.
 """
 
 
-def beside_told(workload: Workload, roofline: Roofline, moved: Amount, beside: Amount) -> Amount:
+def beside_profiled_update(
+    workload: Workload, roofline: Roofline, moved: Amount, beside: Amount
+) -> Amount:
     """Device time of an update besides moving its bytes [s], from a profile if it has one.
 
     ``moved`` are the bytes that the optimizer moves on each rank; ``beside`` is the result without
     a profiled update.
     """
-    told = told_update(workload, roofline)
-    if told is None or not (whole := optimizer_nbytes_moved(workload)):
+    update = profiled_update(workload, roofline)
+    if update is None or not (whole := optimizer_nbytes_moved(workload)):
         return beside
-    found: Amount = told * (moved / whole) - roofline.updating(moved)
-    return found
+    difference: Amount = update * (moved / whole) - roofline.updating(moved)
+    return difference
 
 
 def update_works(
@@ -209,16 +211,16 @@ _REHEARSED = Interpreter(f"{__name__}.rehearse", dict.fromkeys(WORK_ALONE, True)
 
 def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
     """Join the work of a plan into pieces, at its cost without any slowdown."""
-    found, works = list[WorkPiece | Op](), list[ComputeWork]()
+    pieces, works = list[WorkPiece | Op](), list[ComputeWork]()
     for op in plan:
         if _REHEARSED[type(op)]:
             works += cost(op)
             continue
         if works:
-            found.append(piece(works))
+            pieces.append(piece(works))
             works = []
-        found.append(op)
-    return [*found, piece(works)] if works else found
+        pieces.append(op)
+    return [*pieces, piece(works)] if works else pieces
 
 
 class Rehearsals:
@@ -232,8 +234,8 @@ class Rehearsals:
         """Amounts of an update, computed once: they are the same in every step."""
         if self._update is None:
             self._update = make()
-        found: T = self._update
-        return found
+        update: T = self._update
+        return update
 
     def find(self, key: Hashable) -> Rehearsed | None:
         """Return a rehearsed step, or None."""
@@ -361,20 +363,20 @@ class Costs:
         key = (
             id(plan),
             self._batches.sizes.tobytes(),
-            tuple(found.key for found in shapes),
+            tuple(rehearsed.key for rehearsed in shapes),
         )
-        found = known.find(key)
-        if found is None:
-            found = self._rehearse(plan)
-            known.keep(key, plan, found)
-        return found
+        rehearsed = known.find(key)
+        if rehearsed is None:
+            rehearsed = self._rehearse(plan)
+            known.keep(key, plan, rehearsed)
+        return rehearsed
 
     def _rehearse(self, plan: Plan) -> Rehearsed:
         factors, owed = self._factors, self._owed
         self._factors, self._owed = np.ones(self._world_size), np.zeros(self._world_size)
-        found = rehearse(plan, lambda op: list(self.read(op, None)))
+        rehearsed = rehearse(plan, lambda op: list(self.read(op, None)))
         self._factors, self._owed = factors, owed
-        return found
+        return rehearsed
 
     def charged(self, part: WorkPiece) -> FusedWork:
         """A piece of work in the current step."""
@@ -391,18 +393,20 @@ class Costs:
             adds = adds and self._eager and self._program.partition is None
             looked_at = self._samples.looked_at(parts)
             made = RecordedPass(activity, parts.sizes, looked_at, bool(adds))
-            found = self._passes.setdefault(made.key, made)
-            self._columns[activity, micro] = self.seconds_of(found), found
+            recorded = self._passes.setdefault(made.key, made)
+            self._columns[activity, micro] = self.seconds_of(recorded), recorded
         return self._columns[activity, micro]
 
     def seconds_of(
-        self, one: RecordedPass, times: Times | None = None, roofline: Roofline | None = None
+        self, recorded: RecordedPass, times: Times | None = None, roofline: Roofline | None = None
     ) -> Columns:
         """Time of every call of a pass, without stragglers; on other devices if they are given."""
-        found = (times or self._times).seconds(one.activity, one.batch, *one.looked_at)
-        if one.accumulates:
-            found = with_accumulation(found, self._workload, roofline or self._roofline)
-        return found
+        columns = (times or self._times).seconds(
+            recorded.activity, recorded.batch, *recorded.looked_at
+        )
+        if recorded.accumulates:
+            columns = with_accumulation(columns, self._workload, roofline or self._roofline)
+        return columns
 
     def _work(
         self, activity: str, number: int, times: Columns, of: RecordedPass | None = None
@@ -466,7 +470,11 @@ class Costs:
         scaled, demand = self._update_demand
         roofline = roofline or self._roofline
         beside = demand.beside_moving(roofline, self._workload)
-        return scaled, demand.moved, beside_told(self._workload, roofline, demand.moved, beside)
+        return (
+            scaled,
+            demand.moved,
+            beside_profiled_update(self._workload, roofline, demand.moved, beside),
+        )
 
     @cached_property
     def _update_demand(self) -> tuple[Amount, OptimizerDemand]:
@@ -523,14 +531,14 @@ class Costs:
         nbytes: float,
         group: Group = None,
         root: int = 0,
-        **told: Any,
+        **options: Any,
     ) -> Cost:
         called = CollectiveCall(collective, root, group, nbytes)
         self._program.require(called, self._launcher.stream_of(group))
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
             yield self._host("launch", self._overheads.launch)
-        launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **told)
+        launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **options)
         yield launch
         if tag is None:
             yield ClockWait((launch.call,))
@@ -545,14 +553,14 @@ class Costs:
         called = called_by(op)
         assert called is not None, "the operation starts a collective"
         copied = getattr(op, "copied", 0.0)
-        told: dict[str, Any] = {
+        options: dict[str, Any] = {
             "wait": getattr(op, "wait", 0.0) + self._slowest_copy(copied),
             "copied": copied,
             "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
             "delay": self._delay(getattr(op, "before", None)),
         }
         return self._launch(
-            op.tag, called.collective, op.label, called.nbytes, called.group, called.root, **told
+            op.tag, called.collective, op.label, called.nbytes, called.group, called.root, **options
         )
 
     def _reduce(self, op: ops.Reduce) -> Cost:
@@ -585,12 +593,12 @@ class Costs:
             case HostCopy():
                 return self._cluster.host.copying(before.nbytes)
             case ops.Unpack():
-                found = compression.unpacking(before.factoring)
+                kernels = compression.unpacking(before.factoring)
             case ops.OrthogonalizeBucket():
-                found = compression.turning(before.factoring, self._facts.itemsize)
+                kernels = compression.turning(before.factoring, self._facts.itemsize)
             case _:
                 raise OperationError(f"{__name__}.Costs before a collective", type(before))
-        return float(self._kernel_seconds(found).max())
+        return float(self._kernel_seconds(kernels).max())
 
     def _compressed(self, op: Any) -> Cost:
         name, kernels = compression.work_of(op, self._facts.itemsize, self._world_size)
@@ -611,8 +619,8 @@ class Costs:
         return self._copies(copies_from(0, tuple(sizes.tolist())), nbytes, op.name)
 
     def _replicate(self, op: ops.Replicate) -> Cost:
-        each = self._one_host.replicate or 0.0
-        seconds = each * self._facts.graph.num_modules * len(op.devices)
+        per_module = self._one_host.replicate or 0.0
+        seconds = per_module * self._facts.graph.num_modules * len(op.devices)
         if seconds:
             there = np.isin(np.arange(self._world_size), op.devices)
             yield ComputeWork(self._step, "host", "replicate", seconds * there * self._factors)
@@ -635,9 +643,9 @@ class Costs:
     def _loss_work(self, activity: str, micro: int, root: int) -> ComputeWork:
         """Work of one rank on the loss of the whole micro-batch."""
         parts = self._batches.micro[micro]
-        found, which = self._samples.shapes(parts)
+        shapes, which = self._samples.shapes(parts)
         is_root = np.arange(self._world_size) == root
         everything = is_root * int(parts.sizes.sum())
-        alike = np.full_like(which, which[int(np.argmax(parts.sizes))])
-        times = self._times.seconds(activity, everything, found, alike)
+        equal_shapes = np.full_like(which, which[int(np.argmax(parts.sizes))])
+        times = self._times.seconds(activity, everything, shapes, equal_shapes)
         return self._work(activity, self._num_calls, times)

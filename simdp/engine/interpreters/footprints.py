@@ -144,8 +144,8 @@ class OnRoot(Footprint):
         self._is_root = np.arange(facts.world_size) == 0
 
     def _on_root(self, nbytes: Amount) -> Floats:
-        found: Floats = nbytes * self._is_root
-        return found
+        nbytes_of_ranks: Floats = nbytes * self._is_root
+        return nbytes_of_ranks
 
     def parameters(self) -> Amount:
         return self._on_root(super().parameters())

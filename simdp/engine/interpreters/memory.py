@@ -48,13 +48,13 @@ class TensorMemory:
         """Bytes of tensors by part, for each rank's number of samples."""
         if not tensors:
             return []
-        key = (tensors, _told_apart(sizes))  # equal blocks have equal tensors
+        key = (tensors, _key_of_sizes(sizes))  # equal blocks have equal tensors
         if key not in self._known:
-            found = list[tuple[str, Amount]]()
+            amounts = list[tuple[str, Amount]]()
             for part in dict.fromkeys(tensor.part for tensor in tensors):
                 mine = [tensor for tensor in tensors if tensor.part == part]
-                found.append((part, for_each(sizes, partial(self.room_of, mine))))
-            self._known[key] = found
+                amounts.append((part, for_each(sizes, partial(self.room_of, mine))))
+            self._known[key] = amounts
         return self._known[key]
 
     def room_of(self, tensors: Sequence[Tensor], num_samples: int) -> float:
@@ -64,10 +64,10 @@ class TensorMemory:
         return self._footprint.room(num_samples * t.per_sample + t.fixed for t in tensors)
 
 
-def _told_apart(sizes: Ints) -> int | bytes:
+def _key_of_sizes(sizes: Ints) -> int | bytes:
     """A small key of the ranks' numbers of samples."""
-    alike = bool((sizes == sizes[0]).all())
-    return int(sizes[0]) if alike else sha256(sizes.tobytes()).digest()
+    are_equal = bool((sizes == sizes[0]).all())
+    return int(sizes[0]) if are_equal else sha256(sizes.tobytes()).digest()
 
 
 def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
@@ -75,8 +75,8 @@ def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
     if (sizes == sizes[0]).all():
         return count(int(sizes[0]))
     different, which = np.unique(sizes, return_inverse=True)
-    found: Floats = np.array([count(int(n)) for n in different])[which]
-    return found
+    amounts: Floats = np.array([count(int(n)) for n in different])[which]
+    return amounts
 
 
 Taken = Iterator[tuple[str, Amount]]
@@ -258,12 +258,12 @@ class MemoryLedger:
     def _by_column(self, nbytes: Floats) -> Floats:
         """One number per column; split columns of ranks that differ from now on."""
         pairs = np.stack([self._column, nbytes])
-        (columns, found), self._column = np.unique(pairs, axis=1, return_inverse=True)
+        (columns, column), self._column = np.unique(pairs, axis=1, return_inverse=True)
         self._column = self._column.reshape(-1)
         old = columns.astype(np.int64)
         self._now, self._at_peak = self._now[:, old], self._at_peak[:, old]
         self._total, self._peak = self._total[old], self._peak[old]
-        return np.asarray(found, dtype=float)
+        return np.asarray(column, dtype=float)
 
 
 OBSERVED_STEPS = 2
@@ -599,7 +599,9 @@ class MemoryInterpreter:
             yield from self._borrow("inputs", self._at(op.root, whole))
         if self._shapes.has_loss:
             taken, given = self._lifetimes.forward[-1]
-            stays = [one for one in taken if all(one is not gone for gone in given)]
+            stays = [
+                allocation for allocation in taken if all(allocation is not gone for gone in given)
+            ]
             kept = self._tensors.room_of(stays, num_samples)
             yield from self._borrow("outputs", self._at(op.root, kept))
 
@@ -615,8 +617,8 @@ class MemoryInterpreter:
 
     def _flat_copies(self, op: ops.Reduce) -> Floats:
         there = self._among(op.group)
-        found: Floats = self._room([op.bucket.nbytes]) * there * (there.sum() > 1)
-        return found
+        nbytes: Floats = self._room([op.bucket.nbytes]) * there * (there.sum() > 1)
+        return nbytes
 
     def _after_reduce(self, op: ops.Reduce) -> Taken:
         yield "buckets", -self._flat_copies(op)
@@ -641,9 +643,9 @@ class MemoryInterpreter:
         return self.footprint.room(nbytes)
 
     def _at(self, rank: int, nbytes: float) -> Floats:
-        found = np.zeros(self._world_size)
-        found[rank] = nbytes
-        return found
+        nbytes_of_ranks = np.zeros(self._world_size)
+        nbytes_of_ranks[rank] = nbytes
+        return nbytes_of_ranks
 
     def _inputs(self, micro: int) -> Amount:
         """Bytes of the samples of a micro-step with their targets."""

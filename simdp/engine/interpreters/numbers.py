@@ -111,8 +111,8 @@ class Numbers(RecordsInterpreter):
     # State ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        found = super().state_dict() | self.replicas.state_dict() | self._plateau.state_dict()
-        return found | self._compressed.state_dict()
+        state = super().state_dict() | self.replicas.state_dict() | self._plateau.state_dict()
+        return state | self._compressed.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
@@ -202,14 +202,14 @@ class Numbers(RecordsInterpreter):
 
     def _measure(self, micro: int) -> None:
         """Measure the noise of the ranks' gradients at the end of a step, if requested."""
-        asked, sizes = self._workload.gradient_noise, self._batches.sizes
-        if asked and micro == len(sizes) - 1:
-            who, found = self._batches.participants, self.replicas.gradients
+        measures_noise, sizes = self._workload.gradient_noise, self._batches.sizes
+        if measures_noise and micro == len(sizes) - 1:
+            who, gradients = self._batches.participants, self.replicas.gradients
             counted = np.ones(self._world_size, dtype=bool) if who is None else who.counted
             ranks, trainer = np.flatnonzero(counted).tolist(), self.replicas.trainer
             scale = trainer.loss_scale(ranks[0]) if self._has_loss_scale else 1.0
-            each = sizes.sum(axis=0)[counted]
-            self._squares = squares([found[rank] for rank in ranks], each, scale)
+            batch_sizes = sizes.sum(axis=0)[counted]
+            self._squares = squares([gradients[rank] for rank in ranks], batch_sizes, scale)
 
     def _gather_parts(self, parts: list[Array]) -> list[Array]:
         rows = np.stack(parts)
@@ -225,12 +225,12 @@ class Numbers(RecordsInterpreter):
         there = self._there(op.active)
         first = int(there.argmax())
         scale = self.replicas.trainer.loss_scale(first) if self._has_loss_scale else None
-        done = self.replicas.update(self._progress(), [bool(one) for one in there])
-        stepping = np.array([float(found is not None and not found.skipped) for found in done])
+        done = self.replicas.update(self._progress(), [bool(is_there) for is_there in there])
+        stepping = np.array([float(update is not None and not update.skipped) for update in done])
         mean, per_rank = mean_losses(self._losses, self._counts, self._workload.loss.adds)
-        norm = next(found.norm for found in done if found is not None)
-        told = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
-        stepped = self._stepped(there, stepping, **told, squares=self._squares)
+        norm = next(update.norm for update in done if update is not None)
+        values = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
+        stepped = self._stepped(there, stepping, **values, squares=self._squares)
         self._plateau.look(mean, self._batches.closes_epoch)
         return stepped
 
@@ -331,8 +331,8 @@ class Numbers(RecordsInterpreter):
             losses = self._scattered.loss_of_each(self._share(op.micro))
             if self._workload.loss.adds:
                 losses = losses / (sizes > 0).sum()
-            each = sizes.sum() / (sizes > 0).sum()  # equal weights
-            self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, each))
+            mean_size = sizes.sum() / (sizes > 0).sum()  # equal weights
+            self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, mean_size))
 
     def _loss_of_all(self, op: ops.LossOfAll) -> None:
         loss = self._scattered.loss_of_all(self._share(op.micro))

@@ -139,24 +139,29 @@ class RecordsInterpreter(ABC):
     def _faults(self) -> list[Fault]:
         """Injected faults of the step."""
         inject = self._workload.inject
-        found = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
+        faults = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
         if (who := self._batches.participants) is not None:
-            return [fault for fault in found if who.counted[fault.rank]]
+            return [fault for fault in faults if who.counted[fault.rank]]
         if self._scenario.strategy.execution != "single_process":
-            return found
+            return faults
         there = self._batches.sizes[0] > 0  # a device that gets nothing has no gradients
-        return [fault for fault in found if there[fault.rank]]
+        return [fault for fault in faults if there[fault.rank]]
 
     def _there(self, active: Sequence[bool] | None) -> Floats:
         return np.ones(self._world_size) if active is None else np.array(active, dtype=float)
 
-    def _stepped(self, active: Floats, taken: Floats, **told: Any) -> Stepping:
+    def _stepped(self, active: Floats, taken: Floats, **values: Any) -> Stepping:
         """Record a step."""
         workload, samples = self._workload, int(self._batches.sizes.sum())
         lr = workload.learning_rate(workload.optimizer.lr, self._progress(), self._world_size)
         skipped = bool((taken < active).any()) if self._has_loss_scale else None
-        found = {"loss": None, "loss_per_rank": None, "grad_norm": None, "loss_scale": None} | told
-        self.records.append(StepRecord(samples=samples, lr=lr, skipped=skipped, **found))
+        fields = {
+            "loss": None,
+            "loss_per_rank": None,
+            "grad_norm": None,
+            "loss_scale": None,
+        } | values
+        self.records.append(StepRecord(samples=samples, lr=lr, skipped=skipped, **fields))
         if skipped:
             self.log.append([self._step, np.flatnonzero(taken < active).tolist()])
         return Stepping(active, taken)
@@ -199,8 +204,8 @@ class Shapes:
         """Shape of every value of the model, per sample; the same on all ranks."""
         assert self._batches is not None, "a step begins with its batches"
         parts = self._batches.micro[micro]
-        found, which = self._samples.shapes(parts)
-        return self._workload.graph.shapes(found[which[int(np.argmax(parts.sizes))]])
+        shapes, which = self._samples.shapes(parts)
+        return self._workload.graph.shapes(shapes[which[int(np.argmax(parts.sizes))]])
 
     def nbytes_of(self, name: str, micro: int) -> float:
         """Bytes of a sample of an input; or of its target, under the name ``y``."""

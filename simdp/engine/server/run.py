@@ -90,8 +90,8 @@ class ServerStep:
         losses, counts = np.zeros((2, num_micro, world_size))
         for rank, lost in self.losses.items():
             losses[:, rank], counts[:, rank] = lost
-        mean, each = mean_losses(list(losses), counts, self.adds)
-        return StepRecord(self.samples, mean, each, self.lr, self.norm, None, None)
+        mean, losses_of_ranks = mean_losses(list(losses), counts, self.adds)
+        return StepRecord(self.samples, mean, losses_of_ranks, self.lr, self.norm, None, None)
 
 
 @dataclass
@@ -134,8 +134,8 @@ class Deeds:
 
 
 def _one_transfer() -> Iterator[Round]:
-    zero, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
-    yield Round(zero, one, zero, reduce=False)
+    zero, dst = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    yield Round(zero, dst, zero, reduce=False)
 
 
 _MESSAGE = Plan("message", 2, 1, 0, _one_transfer, even_offsets(1))
@@ -522,7 +522,7 @@ class ServerRun:
         """
         workload = self._run.scenario.workload
         read_and_written = (num_gradients + 1) * (num_gradients > 1) * self._gradient_nbytes
-        found = [
+        parts = [
             ("average", read_and_written, (0, 0), 0.0),
             ("gradients", gradient_nbytes_moved(workload), (0, 0), 0.0),
             (
@@ -532,7 +532,7 @@ class ServerRun:
                 optimizer_flops(workload),
             ),
         ]
-        return [part for part in found if part[1]]
+        return [part for part in parts if part[1]]
 
     def _apply(self, workers: Sequence[Worker]) -> None:
         workload, n = self._run.scenario.workload, self._run.world_size

@@ -362,15 +362,15 @@ class Learning(RecordsInterpreter):
         _LEARNING[type(op)]
 
     def state_dict(self) -> dict[str, Array]:
-        found = {f"server/{key}": kept for key, kept in self._trainer.state_dict(None).items()}
+        state = {f"server/{key}": kept for key, kept in self._trainer.state_dict(None).items()}
         for rank, own in enumerate(self.replicas.weights):
             weights = self._left.get(rank, own)
-            found |= {f"{rank}/weights/{name}": value for name, value in weights.items()}
+            state |= {f"{rank}/weights/{name}": value for name, value in weights.items()}
         for rank, own in enumerate(self.replicas.buffers):
-            found |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
+            state |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
         for rank, own in enumerate(self.replicas.gradients):
-            found |= {f"{rank}/gradients/{name}": value for name, value in own.items()}
-        return found
+            state |= {f"{rank}/gradients/{name}": value for name, value in own.items()}
+        return state
 
     def finish(self, rank: int) -> None:
         """Give a rank the newest weights as the result; the state keeps its own."""
@@ -413,8 +413,8 @@ class Learning(RecordsInterpreter):
 
     def compute(self, rank: int, step: int, batches: StepBatches) -> Losses:
         """Compute a worker's gradient of a step from its pulled weights."""
-        found = self._answered(lambda: self._compute(rank, step, batches))
-        return Losses(*(np.array(each, dtype=float) for each in found))
+        losses = self._answered(lambda: self._compute(rank, step, batches))
+        return Losses(*(np.array(column, dtype=float) for column in losses))
 
     def _compute(self, rank: int, step: int, batches: StepBatches) -> list[list[float]]:
         replicas, losses, counts = self.replicas, [], []
@@ -479,7 +479,7 @@ class Holdings:
         """Apply all changes up to an instant [s]: the peaks, and their breakdown."""
         at_peak = np.zeros((len(MEMORY_PARTS), len(self._taken)))
         for rank, taken in enumerate(self._taken):
-            taken.sort(key=lambda one: one[0])
+            taken.sort(key=lambda change: change[0])
             who, now, peak = np.array([rank]), [0.0] * len(MEMORY_PARTS), 0.0
             for instant, step, part, nbytes in taken:
                 if instant > end:
