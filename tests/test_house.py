@@ -337,6 +337,18 @@ def test_no_global_random_numbers_and_no_wall_clock():
     }
 
 
+def test_one_function_casts_to_16_bits():
+    """Torch goes by float32, and NumPy does not: `simdp.workload.precision.cast`."""
+    casts = [
+        f"{module}: {ast.unparse(node)}"
+        for module in MODULES
+        for node in definitions(module, ast.Call)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "astype"
+        if re.search(r"b?float16|half|numpy_dtype", ast.unparse(node.args[0]))
+    ]
+    assert casts == []
+
+
 # Sizes and documentation -------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from simdp.engine.trainer import Trainer, UpdateResult
 from simdp.scenario import Scenario
 from simdp.workload.execution import GraphExecutor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
-from simdp.workload.precision import numpy_dtype, rounded
+from simdp.workload.precision import cast, numpy_dtype, rounded
 from simdp.workload.sampling import Participants
 from simdp.workload.schedules.base import Progress
 
@@ -329,12 +329,12 @@ class Replicas:
             if gradient is None:  # a parameter that is never used
                 view[...] = 0
             elif compressed:
-                view[...] = gradient
+                view[...] = cast(gradient, view.dtype)
                 np.divide(view, view.dtype.type(divisor), out=view)
             elif view.dtype == gradient.dtype:
                 np.multiply(gradient, view.dtype.type(1.0 / divisor), out=view)
             else:
-                view[...] = gradient * gradient.dtype.type(1.0 / divisor)
+                view[...] = cast(gradient * gradient.dtype.type(1.0 / divisor), view.dtype)
 
         each_rank(write, self.world_size, views[0].size)
 

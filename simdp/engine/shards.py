@@ -24,7 +24,7 @@ from simdp.engine.threads import each_rank
 from simdp.steps.partition import Bucket, Partition, RowPartition
 from simdp.workload.execution import Kept
 from simdp.workload.layers.base import Pass
-from simdp.workload.precision import numpy_dtype, rounded
+from simdp.workload.precision import cast, numpy_dtype, rounded
 
 Arrays = dict[str, Array]
 
@@ -485,7 +485,7 @@ class Scattered:
         buffers = FlatBuffers(shapes, replicas.world_size, sent)
         for name in names:
             for view, own in zip(buffers.views(name), replicas.gradients, strict=True):
-                view[...] = own.get(name, 0)
+                view[...] = cast(own[name], sent) if name in own else 0
         payload.run(plan, buffers.flat)
         for name in names:
             self._sums[name] = buffers.views(name)[plan.root].astype(self.dtype, copy=False)

@@ -64,6 +64,11 @@ def rounded(array: Array, dtype_name: str | None) -> Array:
         return single.astype(array.dtype, copy=False)
 
 
+def cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Convert to a floating-point dtype as torch does: float64 to 16 bits by way of float32."""
+    return rounded(array, dtype.name).astype(dtype, copy=False)
+
+
 def _to_float16(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Round to float16's 11 bits above 2^-14, and to multiples of 2^-24 below.
 

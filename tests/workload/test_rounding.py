@@ -1,6 +1,7 @@
 """Rounding against torch's figures and, value by value, against NumPy's and ml_dtypes' casts."""
 
 import warnings
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,8 @@ from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.workload.precision import DTYPES, numpy_dtype, rounded
+from simdp.engine.replicas import Replicas
+from simdp.workload.precision import DTYPES, cast, numpy_dtype, rounded
 
 INF = float("inf")
 LOW = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -48,7 +50,19 @@ TORCH = [  # x, x.half().float(), x.bfloat16().float(); torch 2.13.0
 ]
 
 
-def cast(array, low):
+WIDE = [  # x in float64, x.half().double(), x.bfloat16().double(); torch 2.14.1
+    (1 + 2**-11 + 2**-40, 1.0, 1.0),  # NumPy's own cast to float16 gives 1.0009765625
+    (1 + 3 * 2**-11 - 2**-40, 1.001953125, 1.0),
+    (-(1 + 2**-8 + 2**-40), -1.00390625, -1.0),
+    (1 + 2**-8 - 2**-40, 1.00390625, 1.0),
+    (65520 - 2**-20, INF, 65536.0),
+    (3e-08, 5.960464477539063e-08, 3.003515303134918e-08),
+    (2**-25 + 2**-60, 0.0, 2.9802322387695312e-08),
+    (1e39, INF, INF),
+]
+
+
+def plain_cast(array, low):
     """The other way: there and back through the 16-bit dtype itself."""
     with np.errstate(all="ignore"):
         return array.astype(LOW[low]).astype(array.dtype)
@@ -72,6 +86,21 @@ def test_rounding_gives_torchs_figures(column, low, dtype):
     assert_same_bits(rounded(figures[:, 0], low), figures[:, column])
 
 
+@for_each(("column", "low"), [(1, "float16"), (2, "bfloat16")])
+def test_float64_goes_by_float32_as_in_torch(column, low):
+    """In a cast, in a value that stays wide, and in a bucket that a hook compresses."""
+    x, wanted = np.array(WIDE)[:, 0], np.array(WIDE)[:, column]
+    assert cast(x, numpy_dtype(low)).dtype == LOW[low]
+    assert_same_bits(cast(x, numpy_dtype(low)).astype(np.float64), wanted)
+    assert_same_bits(rounded(x, low), wanted)
+    for compressed in (True, False):
+        view = np.empty(len(x), LOW[low])
+        Replicas.fill(
+            SimpleNamespace(gradients=[{"w": x}], world_size=1), [view], "w", 1.0, compressed
+        )
+        assert_same_bits(view.astype(np.float64), wanted)
+
+
 @every_low
 def test_what_lies_between_two_neighbours_goes_to_the_nearer_and_halfway_to_the_even(low):
     every = np.arange(2**16, dtype=np.uint16).view(LOW[low]).astype(np.float32)
@@ -81,7 +110,7 @@ def test_what_lies_between_two_neighbours_goes_to_the_nearer_and_halfway_to_the_
         [every, halfway, np.nextafter(halfway, np.float32(INF)), np.nextafter(halfway, -INF)],
         dtype=np.float32,
     )
-    assert_same_bits(rounded(tried, low), cast(tried, low))
+    assert_same_bits(rounded(tried, low), plain_cast(tried, low))
     assert_same_bits(rounded(every, low), every)
 
 
@@ -89,7 +118,7 @@ def test_what_lies_between_two_neighbours_goes_to_the_nearer_and_halfway_to_the_
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
 def test_any_float32_is_rounded_as_a_cast_does(low, bits):
     array = np.array(bits, np.uint32).view(np.float32)
-    assert_same_bits(rounded(array, low), cast(array, low))
+    assert_same_bits(rounded(array, low), plain_cast(array, low))
 
 
 @every_low
@@ -124,14 +153,14 @@ def test_every_shape_is_kept_and_the_input_left_as_it_is(low, shape):
     before = array.copy()
     found = rounded(array, low)
     assert found.shape == array.shape
-    assert_same_bits(np.asarray(found), cast(array, low))
+    assert_same_bits(np.asarray(found), plain_cast(array, low))
     assert_same_bits(array, before)
 
 
 @every_low
 def test_parts_of_arrays_are_rounded_too(low):
     array = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)[::2, 1::3]
-    assert_same_bits(rounded(array, low), cast(array, low))
+    assert_same_bits(rounded(array, low), plain_cast(array, low))
 
 
 @every_low

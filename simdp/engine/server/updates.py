@@ -31,7 +31,7 @@ from simdp.scenario import Scenario
 from simdp.steps.ops import Op, Update
 from simdp.steps.program import Interpreter, Program
 from simdp.strategies.base import ServerOptions
-from simdp.workload.precision import numpy_dtype
+from simdp.workload.precision import rounded
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
 
@@ -349,8 +349,7 @@ class Learning(RecordsInterpreter):
         drawn = self._workload.initial_weights(scenario.seed, 0, scenario.base)
         mine = {name: drawn[name] for name in self.replicas.shapes}
         self._trainer = Trainer(scenario, [mine])
-        gradient_dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
-        self._wire = numpy_dtype(gradient_dtype)
+        self._wire = self._workload.precision.gradient_dtype(self._workload.dtype)
 
     @property
     def trainer(self) -> Trainer:
@@ -447,8 +446,7 @@ class Learning(RecordsInterpreter):
         for rank in ranks:
             for name, gradient in self.replicas.gradients[rank].items():
                 share = gradient * gradient.dtype.type(1.0 / len(ranks))
-                if share.dtype != self._wire:  # sent in 16 bits, and added in 32
-                    share = share.astype(self._wire).astype(gradient.dtype)
+                share = rounded(share, self._wire)  # sent in 16 bits, and added in 32
                 total[name] = total[name] + share if name in total else share
             self.replicas.gradients[rank] = {}
         (done,) = self._trainer.update([total], Progress(number), [True])
