@@ -43,8 +43,9 @@ def test_json_has_the_fields_of_the_contract(capsys: pytest.CaptureFixture[str])
     document = json.loads(capsys.readouterr().out)
     of_contract = "strategy recompute microbatch fits peak_memory_bytes step_time_s tokens_per_s"
     added = (
-        "mfu settings method state gpus precision memory_low_bytes memory_high_bytes samples_per_s "
-        "usd_per_million_tokens usd_per_million_samples low_s high_s chosen"
+        "mfu settings method state gpus precision memory_low_bytes memory_high_bytes "
+        "host_memory_bytes samples_per_s usd_per_million_tokens usd_per_million_samples low_s "
+        "high_s chosen"
     )
     assert all(" ".join(row) == f"{of_contract} {added}" for row in document["rows"])
     (chosen,) = [row for row in document["rows"] if row["chosen"]]

@@ -300,3 +300,26 @@ def test_a_convolutional_network_is_trained_by_sgd(say):
     assert say("init", *told, *PLAIN)[0] == 0
     workload = parse_yaml(Path("scenario.yaml").read_text(), "scenario.yaml")["workload"]
     assert workload["optimizer"] == {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
+
+
+def test_host_memory_is_written_or_named_where_it_is_too_small(say):
+    model = "{kind: llama, vocab_size: 64, hidden_size: 64, num_hidden_layers: 1, "
+    model += "intermediate_size: 64, num_attention_heads: 2, sequence_length: 8}"
+    told = ["init", "--model", model, "--gpus", 2, "--device", "rtx4090-24gb", "--microbatch", 1]
+    told += ["--method", "offload", "--strategy", "zero3", "--recompute", "none"]
+    assert say(*told)[0] == 0
+    assert "# Each node needs 590 kB of host memory; its size is not known." in text_of()
+    assert say(*told, "--force", "--host-memory", "1 MB")[0] == 0
+    assert "  host_memory: 1 MB\n" in text_of()
+    assert "# Each node needs 590 kB of host memory, 1 MB are there." in text_of()
+    status, _, (line,) = say(*told, "--force", "--host-memory", "1 kB")
+    assert status == 2
+    assert "; offloaded it needs 590 kB of host memory, 1 kB are there; leave out" in line
+    for size in ("500", "0 GB", "500 W"):
+        status, _, (line,) = say(*told, "--force", "--host-memory", size)
+        assert status == 2
+        assert line.startswith(f"--host-memory {size}: ")
+
+
+def text_of():
+    return Path("scenario.yaml").read_text()

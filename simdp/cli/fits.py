@@ -43,6 +43,10 @@ PrecisionOption = Annotated[
     ),
 ]
 Recompute = Annotated[str | None, typer.Option(help="none, selective or blocks [the fastest].")]
+HostMemory = Annotated[
+    str | None,
+    typer.Option(metavar='"500 GB"', help="Host memory of a node, for offloading [the machine's]."),
+]
 MethodOption = Annotated[str | None, typer.Option("--method", help="full, offload, lora or qlora.")]
 
 
@@ -70,6 +74,7 @@ def fits(
     ] = None,
     recompute: Recompute = None,
     method: MethodOption = None,
+    host_memory: HostMemory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
 ) -> int:
     """List the methods that fit, their memory and step time, without a scenario."""
@@ -89,6 +94,7 @@ def fits(
         parse_yaml(strategy, "--strategy") if strategy else None,
         recompute,
         method,
+        checked_size("--host-memory", host_memory),
     )
     found = fitting(asked)
     if as_json:
@@ -98,6 +104,15 @@ def fits(
 
         say(sweep_table.fitting_table(found))
     return 0
+
+
+def checked_size(option: str, text: str | None) -> str | None:
+    """Return the text of a size above 0; else a ScenarioError."""
+    from simdp.studies.plan.request import parse_limit
+
+    if text is not None:
+        parse_limit(option.removeprefix("--"), text)
+    return text
 
 
 def whole_number(text: str) -> int:

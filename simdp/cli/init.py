@@ -13,6 +13,7 @@ from simdp.cli.common import complain, put
 from simdp.cli.completion import MODELS, STRATEGIES
 from simdp.cli.fits import (
     Device,
+    HostMemory,
     MachineOption,
     MethodOption,
     Microbatch,
@@ -20,6 +21,7 @@ from simdp.cli.fits import (
     PrecisionOption,
     Recompute,
     SequenceLength,
+    checked_size,
     whole_number,
 )
 
@@ -44,6 +46,7 @@ def init(
     ] = None,
     recompute: Recompute = None,
     method: MethodOption = None,
+    host_memory: HostMemory = None,
     microbatch: Microbatch = None,
     sequence_length: SequenceLength = None,
     precision: PrecisionOption = None,
@@ -83,6 +86,7 @@ def init(
         strategy=_parsed("--strategy", strategy),
         recompute=recompute,
         method=method,
+        host_memory=checked_size("--host-memory", host_memory),
     )
     text = first_scenario(asked, out)
     write_whole(out, lambda stream: put(stream, text))

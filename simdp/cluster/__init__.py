@@ -43,7 +43,7 @@ from simdp.cluster.topologies import AnyTopology, Topology
 from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.errors import ScenarioError
 from simdp.results.metrics import Rates
-from simdp.spec import Int, Price, Spec, problem
+from simdp.spec import Int, PositiveBytes, Price, Spec, problem
 
 __all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
 
@@ -81,7 +81,9 @@ class Cluster(Spec):
     overheads : Overheads
         Software overheads of distributed training; none by default.
     host : HostMemory
-        Host memory and storage for offloaded state.
+        Speeds of the host memory and the links to it, for offloaded state.
+    host_memory : float or None
+        Host memory of a node [bytes]; None: unknown.
     price : float or None
         Of a device [USD/s], written for example as ``2.5 USD/h``; default: the catalogue's list
         price, if any, which is printed with its date.
@@ -120,6 +122,7 @@ class Cluster(Spec):
     failures: list[AnyFailures] = Field(default_factory=list)
     overheads: Overheads = Overheads()
     host: HostMemory = HostMemory()
+    host_memory: PositiveBytes | None = None
     price: Price | None = None
     power: Power | None = None
 

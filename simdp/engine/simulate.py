@@ -19,6 +19,7 @@ from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_fo
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute import Times
 from simdp.engine.interpreters.costs import Rehearsals
+from simdp.engine.interpreters.footprints import fits_host
 from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryLedger
 from simdp.engine.launcher import Launcher
 from simdp.engine.network import NetworkRoutes
@@ -528,7 +529,7 @@ def _result(
         "memory_bytes": summed(ledger.at_peak[:, fullest]),
         "peak_memory_bytes": [int(peak) for peak in peaks],
         "reserved_memory_bytes": _reserved(scenario),
-        "fits_memory": fits(cluster, peaks.tolist()),
+        "fits_memory": fits(cluster, peaks.tolist()) and fits_host(scenario),
         **metrics.numbers(records),
         "replicas_identical": None if scenario.strategy.execution == "single_process" else alike,
     }

@@ -114,6 +114,17 @@ def energy(kwh: float | None) -> TableCell:
     return figure(kwh / size, ".3g", f" {unit}", size)
 
 
+def host_need(needed: float, there: float | None) -> str:
+    """Write the host memory that a node needs for offloaded tensors, and has, both in bytes."""
+    has = "" if there is None else f", {nbytes(there)} are there"
+    return f"needs {about(needed)} of host memory{has}"
+
+
+def about(value: float) -> TableCell:
+    """Write a size with two digits."""
+    return nbytes(float(f"{value:.2g}"))
+
+
 def nbytes(value: float | None) -> TableCell:
     """Write a size with three digits in a fitting unit."""
     for unit, scale in SIZES:

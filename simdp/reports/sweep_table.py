@@ -240,7 +240,7 @@ Column = tuple[str, bool, Callable[[FittingRow], str]]
 ADDED = {"full": "", "offload": "+cpu", "lora": "+lora", "qlora": "+qlora"}
 
 LEGEND = {
-    "offload": "+cpu: DeepSpeed's offload to the host's memory, whose size is not checked",
+    "offload": "+cpu: DeepSpeed's offload to the host memory of each node",
     "lora": "+lora: adapters are trained, all else is frozen",
     "qlora": "+qlora: adapters of a model in 4 bits",
 }
@@ -266,7 +266,7 @@ def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
     yield "strategy", False, lambda row: row.strategy + ADDED[row.method]
     yield "recompute", False, lambda row: row.recompute
     yield "batch", True, lambda row: str(row.microbatch)
-    yield "fits", False, lambda row: row.state
+    yield "fits", False, _state_or_need
     yield "peak", True, lambda row: _gigabytes(row.peak_memory_bytes)
     yield "step", True, lambda row: number(row.step_time_s and row.step_time_s / scale)
     if any(row.tokens_per_s for row in found.rows):
@@ -277,6 +277,25 @@ def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
         yield "MFU", True, lambda row: "-" if row.mfu is None else f"{row.mfu:.0%}"
     if any(_price(row) for row in found.rows):
         yield "USD/M", True, lambda row: number(_price(row), ".3g")
+
+
+def _state_or_need(row: FittingRow) -> str:
+    """Write whether a row fits, or the memory that its nodes need."""
+    return f"needs {figures.about(row.host_memory_bytes or 0)}" if row.fits is None else row.state
+
+
+def _host_needs(found: Fitting) -> Iterator[str]:
+    """Write the host memory of each method that offloads and fits the GPUs."""
+    there = found.host_memory_bytes
+    where = f", as in {found.machine}" if found.assumed and there else ""
+    for row in found.rows:
+        is_short = there is not None and (row.host_memory_bytes or 0.0) > there
+        if row.host_memory_bytes is None or (row.state == "no" and not is_short):
+            continue
+        need = figures.host_need(row.host_memory_bytes, there)
+        yield f"{row.strategy}{ADDED[row.method]}: {'no: ' * is_short}{need}{where}"
+        if there is None:
+            yield 'host memory: not known; --host-memory "500 GB" checks it'
 
 
 def _gigabytes(value: float) -> str:
@@ -295,6 +314,7 @@ def _foot(found: Fitting) -> Iterator[str]:
     yield f"precision: {_of_precision(found.precision)}"
     kinds = {row.method for row in found.rows}
     yield from (line for kind, line in LEGEND.items() if kind in kinds)
+    yield from dict.fromkeys(_host_needs(found))
     yield _explained(found)
     yield from _answer(found)
 

@@ -210,7 +210,9 @@ class FittingRow:
     strategy: str
     recompute: str
     microbatch: int  # samples per rank and micro-step: as many as fit
-    fits: bool  # whether the fullest device has enough memory: ``state`` is yes
+    # whether the fullest device has enough memory: ``state`` is yes; None if that depends on host
+    # memory of an unknown size
+    fits: bool | None
     # tensors of the fullest rank, as a run's ``peak_memory_bytes`` [bytes]
     peak_memory_bytes: float
     # step_time_s, tokens_per_s, mfu: of a steady step of one micro-step; None where it does not
@@ -223,13 +225,15 @@ class FittingRow:
     # ``full``: all weights are trained; ``offload``: all, with states in the host's memory;
     # ``lora``: adapters; ``qlora``: adapters of a model in 4 bits
     method: str = "full"
-    # ``yes``; ``no``; or ``tight``, if it depends on the memory of CUDA, NCCL and fragmentation
+    # ``yes``; ``no``, also for want of host memory; or ``tight``, if it depends on the memory of
+    # CUDA, NCCL and fragmentation
     state: str = "yes"
     gpus: int = 1
     precision: str = "full"  # kind of ``workload.precision``, and its 16-bit type
     # memory_low_bytes, memory_high_bytes: bounds of the memory used on the fullest device [bytes]
     memory_low_bytes: float = 0.0
     memory_high_bytes: float = 0.0
+    host_memory_bytes: float | None = None  # of a node, for offloaded tensors; None without
     samples_per_s: float | None = None  # of all ranks
     # usd_per_million_tokens, usd_per_million_samples: at the devices' list prices; None without
     usd_per_million_tokens: float | None = None
@@ -259,6 +263,7 @@ class Fitting:
     precision: str = "full"  # precision of all rows
     is_least: bool = False  # whether each row is on the fewest ranks that fit
     price_date: str | None = None  # date of the list prices
+    host_memory_bytes: float | None = None  # of a node; None if unknown
 
     @property
     def chosen(self) -> FittingRow | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from simdp.cluster.hardware import catalogue_device, hardware, is_file, read_mac
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
-from simdp.reports.figures import nbytes
+from simdp.reports.figures import host_need, nbytes
 from simdp.results.plan import Fitting, FittingRow
 from simdp.scenario import Scenario
 from simdp.scenario.overrides import move_paths
@@ -101,6 +102,11 @@ def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
 def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     """Describe the smallest memory of all rows, and remedies."""
     rows = [row for found in tried for row in found.rows]
+    there = tried[0].host_memory_bytes or inf
+    short = [row for row in rows if (row.host_memory_bytes or 0.0) > there]
+    rows = [row for row in rows if row not in short] or rows
+    needed = short[0].host_memory_bytes if short else None
+    host = "" if needed is None else f"; offloaded it {host_need(needed, there)}"
     least = min(rows, key=lambda row: row.peak_memory_bytes)
     taken, room = nbytes(least.memory_low_bytes), nbytes(tried[0].memory_bytes)
     given = {"--strategy": asked.strategy, "--recompute": asked.recompute}
@@ -111,8 +117,8 @@ def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     where = f"--machine {asked.machine}" if asked.machine else f"--device {device}"
     return (
         f"--gpus {asked.gpus}: {asked.title} does not fit: it takes {taken} of {room} per GPU at "
-        f"least, with {least.strategy} and recompute: {least.recompute}; {do}find how many it "
-        f"needs by `python -m simdp fits {asked.title} --gpus '?' {where}`."
+        f"least, with {least.strategy} and recompute: {least.recompute}{host}; {do}find how many "
+        f"it needs by `python -m simdp fits {asked.title} --gpus '?' {where}`."
     )
 
 
@@ -189,6 +195,7 @@ def _in_words(
         "",
         f"# of {nbytes(found.memory_bytes)} per GPU it takes {nbytes(row.memory_low_bytes)} to "
         f"{nbytes(row.memory_high_bytes)} on {size}, with CUDA, NCCL and fragments{room}.",
+        *_host_lines(row, found),
         "# Times and memory only; true trains every replica in NumPy as well, for small models",
         *_line("numerics", False),
     ]
@@ -200,6 +207,14 @@ def _in_words(
             *_line("cluster.world_size", raw["sweep"]["cluster.world_size"], 2),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _host_lines(row: FittingRow, found: Fitting) -> Iterator[str]:
+    """A comment on the host memory of a method that offloads."""
+    if row.host_memory_bytes is not None:
+        need = host_need(row.host_memory_bytes, found.host_memory_bytes)
+        unknown = "; its size is not known" * (found.host_memory_bytes is None)
+        yield f"# Each node {need}{unknown}."
 
 
 def _head(asked: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
@@ -234,6 +249,9 @@ def _cluster(place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
         if "devices_per_node" in place.cluster:
             yield "  # of a node, in place of the machine's"
             yield from _line("devices_per_node", place.cluster["devices_per_node"], 2)
+    if "host_memory" in raw["cluster"]:
+        yield "  # of a node, for offloaded state"
+        yield from _line("host_memory", raw["cluster"]["host_memory"], 2)
     yield f"  # GPUs in use: part of a node of {place.per_node}, or whole nodes"
     yield from _line("world_size", raw["cluster"]["world_size"], 2)
     if machine is not None:

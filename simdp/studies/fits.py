@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from simdp.engine.compute import Times
+from simdp.engine.interpreters.footprints import fits_host, offloaded_nbytes
 from simdp.engine.outcome import price_date, rates
 from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
-from simdp.reports.figures import nbytes
+from simdp.reports.figures import host_need, nbytes
 from simdp.results.metrics import steady_step_time
 from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder
@@ -116,6 +117,7 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
         gpus=gpus,
         is_least=asked.gpus is None,
         memory_bytes=_memory(whole),
+        host_memory_bytes=whole.cluster.host_memory,
         samples_are=_sample_in_words(whole),
         precision=_precision_in_words(precision),
         price_date=price_date(whole.cluster),
@@ -389,6 +391,8 @@ class _Trial:
     @property
     def state(self) -> str:
         """``yes`` if it fits, ``no`` if not, ``tight`` if that depends on unknown overheads."""
+        if not fits_host(self.whole):
+            return "no"
         return state_on_device(self.peak, self.stacks.gpus, self.memory)
 
     def row(self, has_times: bool = True) -> FittingRow:
@@ -399,11 +403,13 @@ class _Trial:
         found = rates(self.whole, samples_per_s, time or 0.0)
         tokens, price = found["tokens_per_s"], self.whole.cluster.rates().price
         least, most = self.taken
+        on_host = offloaded_nbytes(self.whole)
+        is_unsure = on_host > 0 and self.whole.cluster.host_memory is None and self.state == "yes"
         return FittingRow(
             strategy=self.strategy.kind,
             recompute=self.method.recompute,
             microbatch=size,
-            fits=self.state == "yes",
+            fits=None if is_unsure else self.state == "yes",
             peak_memory_bytes=self.peak,
             step_time_s=time,
             tokens_per_s=tokens,
@@ -415,6 +421,7 @@ class _Trial:
             precision=_precision_in_words(self.method.precision),
             memory_low_bytes=least,
             memory_high_bytes=most,
+            host_memory_bytes=on_host or None,
             samples_per_s=samples_per_s,
             usd_per_million_tokens=1e6 * price / tokens if price and tokens else None,
             usd_per_million_samples=(
@@ -546,6 +553,8 @@ def need_in_words(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
     ``metrics`` are those of the scenario's result.
     """
     peaks = metrics["peak_memory_bytes"]
+    if fits(scenario.cluster, peaks):
+        return host_need(offloaded_nbytes(scenario), scenario.cluster.host_memory)
     k, devices = scenario.cluster.ranks_per_device, scenario.cluster.devices()
     worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / devices[rank].memory)
     there = nbytes(devices[worst].memory) + (f" that {k} ranks share" if k > 1 else "")
@@ -575,6 +584,8 @@ def fitting_settings_in_words(scenario: Scenario) -> str:
 
     ``scenario`` is one point, which does not fit.
     """
+    if not fits_host(scenario):
+        return "; use more nodes, or keep less on the host."
     found = fitting_settings(scenario)
     on = f" on these {scenario.cluster.world_size}" if scenario.cluster.world_size > 1 else ""
     listed = ", ".join(f"{need.words} needs {nbytes(need.nbytes)}" for need in found)

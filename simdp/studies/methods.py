@@ -106,6 +106,8 @@ class FitsRequest(NamedTuple):
         One of `RECOMPUTE`; by default each.
     method : str or None
         One of `METHODS`; by default each.
+    host_memory : str or None
+        Host memory of a node as in YAML, in place of the machine's.
     """
 
     model: Any
@@ -119,6 +121,7 @@ class FitsRequest(NamedTuple):
     strategy: Any = None
     recompute: str | None = None
     method: str | None = None
+    host_memory: str | None = None
 
     @property
     def title(self) -> str:
@@ -373,9 +376,12 @@ def raw_of(asked: FitsRequest, place: TrainingNodes, gpus: int, method: Method) 
     if asked.sequence_length is not None:
         given = model if isinstance(model, dict) else {"kind": model}
         model = {**given, "sequence_length": asked.sequence_length}
+    cluster = {**place.cluster, "world_size": gpus}
+    if asked.host_memory is not None:
+        cluster["host_memory"] = asked.host_memory
     return {
         "name": f"{asked.title}_{place.title}_{gpus}",
-        "cluster": {**place.cluster, "world_size": gpus},
+        "cluster": cluster,
         "workload": {"model": model, "steps": _steps(method), **method.of_workload},
         "strategy": method.strategy,
         "numerics": False,

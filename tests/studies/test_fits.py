@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from for_each import for_each
+from rich.console import Console
 
 import simdp
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
+from simdp.reports.sweep_table import fitting_table
 from simdp.results.plan import FittingRow
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.answers import interval_of
-from simdp.studies.fits import fitting
+from simdp.studies.fits import fitting, fitting_settings_in_words, need_in_words
 from simdp.studies.methods import FitsRequest, Method, machine_with, place_of, raw_of, with_data
+from simdp.studies.plan import PlanRequest, plan
+from simdp.workload.models import read_model
 
 SMALL = {"kind": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 8, "n_positions": 128}
 LLAMA = {
@@ -284,3 +290,63 @@ def test_a_device_of_no_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("simdp.cluster.hardware.MACHINES.mentioning", lambda word: [])
     with pytest.raises(ScenarioError, match="no machine of the catalogue has it"):
         machine_with("t4-16gb")
+
+
+@pytest.mark.slow
+def test_offloaded_state_is_counted_in_the_memory_of_a_node() -> None:
+    model = {**LLAMA, "num_hidden_layers": 2, "sequence_length": 64}
+    elements = read_model(model).num_parameters()
+    for gpus, nodes in ((2, 1), (16, 2)):
+        asked = FitsRequest(model, gpus, machine="dgx-h100", microbatch=1, method="offload")
+        for row in fitting(asked, has_times=False).rows:
+            each = {"zero2": 14, "zero3": 16}[row.strategy]  # gradients and Adam in mixed precision
+            assert row.host_memory_bytes == pytest.approx(each * elements / nodes, rel=0.01)
+            assert row.fits is True
+    tight = asked._replace(host_memory="1 MB")
+    found = fitting(tight, has_times=False)
+    assert {(row.fits, row.state) for row in found.rows} == {(False, "no")}
+    assert found.host_memory_bytes == 1e6
+    plain = fitting(asked._replace(method="full", strategy="ddp"), has_times=False)
+    assert {row.host_memory_bytes for row in plain.rows} == {None}
+
+
+@pytest.mark.slow
+def test_host_memory_of_an_unknown_size_is_no_yes() -> None:
+    model = {**LLAMA, "num_hidden_layers": 2, "sequence_length": 64}
+    asked = FitsRequest(model, 2, device="rtx4090-24gb", microbatch=1, method="offload")
+    found = fitting(asked)
+    assert found.host_memory_bytes is None
+    assert {(row.fits, row.state) for row in found.rows} == {(None, "yes")}
+    console = Console(width=200, file=StringIO())
+    console.print(fitting_table(found))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "zero3+cpu: needs 7.7 MB of host memory" in text
+    assert "  needs 7.7 MB  " in text
+
+
+def test_a_run_and_a_plan_refuse_what_the_host_has_no_room_for(tmp_path: Path) -> None:
+    raw: Any = {
+        "cluster": {"machine": "dgx-h100", "world_size": 8, "host_memory": "1 MB"},
+        "workload": {
+            "model": {"kind": "mlp", "widths": [64, 1024, 64]},
+            "optimizer": "adam",
+            "microbatch": 1,
+        },
+        "strategy": {"kind": "zero3", "offload_optimizer": "cpu"},
+        "target": {"samples": 64},
+        "numerics": False,
+    }
+    scenario = checked(raw, Path())
+    metrics = simdp.simulate(scenario).metrics
+    assert metrics["fits_memory"] is False
+    needs = "needs 1.6 MB of host memory, 1 MB are there"
+    assert need_in_words(scenario, metrics) == needs
+    assert fitting_settings_in_words(scenario) == "; use more nodes, or keep less on the host."
+    roomy = {**raw, "cluster": {**raw["cluster"], "host_memory": "2 MB"}}
+    assert simdp.simulate(checked(roomy, Path())).metrics["fits_memory"] is True
+    file = tmp_path / "s.yaml"
+    file.write_text(json.dumps(raw))
+    found = plan(file, PlanRequest(choices={"cluster.host_memory": ["1 MB", "2 MB"]}))
+    assert [option.set["cluster.host_memory"] for option in found.best] == ["2 MB"]
+    (wrong,) = found.infeasible
+    assert wrong == {"reason": needs, "count": 1, "option": "cluster.host_memory"}

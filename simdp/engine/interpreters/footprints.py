@@ -79,6 +79,10 @@ class Footprint:
         """The optimizer's state, from the first update on."""
         return self._state_of(self._learned)  # parameters without a gradient have no state
 
+    def on_host(self) -> Amount:
+        """Bytes of host memory that offloaded tensors take."""
+        return 0.0
+
     def temporaries(self) -> Amount:
         """Temporary memory of an update."""
         return update_temporaries(self.workload, self._learned, self.scenario.cluster.allocator)
@@ -269,6 +273,33 @@ class OnHost(InPieces):
 
     def temporaries(self) -> Amount:
         return 0.0
+
+    def on_host(self) -> Amount:
+        """Bytes of what is not on the device, without temporaries."""
+        gradients = sum(super(OnHost, self).gradient(name) for name in self.facts.ready_order)
+        if self._dealt.kept.gradients:  # whole on the device; their owners copy their pieces
+            gradients = gradients / self._dealt.num_places
+        parameters = 0.0 if self._has_parameters else super().parameters()
+        return parameters + super().master() + super().state() + gradients
+
+
+def offloaded_nbytes(scenario: Scenario) -> float:
+    """Host memory of the fullest node that offloaded tensors take [bytes]; 0 without offloading.
+
+    A lower bound: processes, data loading and rounded pinned buffers come on top of it.
+    """
+    if not scenario.strategy.updates_on_host:
+        return 0.0
+    program, cluster = scenario.program, scenario.cluster
+    per_rank = footprint_of(scenario, program.facts, program.partition).on_host()
+    every = np.broadcast_to(per_rank, (cluster.world_size,))
+    return float(every.reshape(cluster.num_nodes, -1).sum(axis=1).max())
+
+
+def fits_host(scenario: Scenario) -> bool:
+    """Whether offloaded tensors fit the host memory of every node, or it is unknown."""
+    there = scenario.cluster.host_memory
+    return there is None or offloaded_nbytes(scenario) <= there
 
 
 def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:

@@ -291,7 +291,9 @@ def verdict(result: Result, advice: Advice | None) -> list[Section]:
     careful = [f"{row.label}: {row.text}" for row in rows if row.key in result.remarks]
     if m["fits_memory"] is False:
         careful.insert(
-            0, f"The model does not fit: it needs {nbytes(max(m['peak_memory_bytes']))}."
+            0,
+            "The model does not fit the GPUs, or its offloaded state the hosts: the fullest GPU "
+            f"needs {nbytes(max(m['peak_memory_bytes']))}.",
         )
     return made + [Verdict("Warnings", careful, "warning")] * bool(careful)
 

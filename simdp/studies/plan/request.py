@@ -372,7 +372,12 @@ class PlanRequest:
         return {name: value for name, value in named.items() if value is not None}
 
 
-QUANTITIES = {"deadline": "time", "memory": "data size", "budget": "money"}
+QUANTITIES = {
+    "deadline": "time",
+    "memory": "data size",
+    "host-memory": "data size",
+    "budget": "money",
+}
 
 
 def parse_limit(name: str, text: str) -> float:

@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
+from simdp.engine.interpreters.footprints import fits_host, offloaded_nbytes
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
+from simdp.reports.figures import host_need
 from simdp.results.metrics import BUSY, REST, WAITING, lasting, limit_of
 from simdp.results.plan import GOALS, WAYS, Option
 from simdp.results.result import Result
@@ -557,6 +559,10 @@ class Player:
         wrong = next(
             (one.problems[0] for one in results if isinstance(one, Failed)), played.problem
         )
+        if played.whole is not None and not fits_host(played.whole):
+            needed, has = offloaded_nbytes(played.whole), played.whole.cluster.host_memory
+            self.why[number] = Infeasible(host_need(needed, has), "cluster.host_memory")
+            return None
         if wrong or played.whole is None:
             self.why[number] = Infeasible.of_line(wrong)
             return None
