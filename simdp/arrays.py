@@ -1,13 +1,24 @@
-"""Type names for NumPy arrays, by dtype."""
+"""Type names for NumPy arrays by dtype, and their product."""
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+def product(*factors: ArrayLike) -> Array:
+    """Multiply matrices from left to right, as ``@`` does, without warnings.
+
+    BLAS may set the processor's flags at finite numbers: OpenBLAS 0.3.31 on Skylake-X once reported
+    an invalid value in a product of 5 x 1. Infinities and NaN of real overflow stay in the result.
+    """
+    with np.errstate(all="ignore"):
+        return np.asarray(reduce(np.matmul, factors))

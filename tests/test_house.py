@@ -337,6 +337,26 @@ def test_no_global_random_numbers_and_no_wall_clock():
     }
 
 
+PRODUCTS = ("np.matmul", "np.vecdot", "np.matvec", "np.vecmat", "np.einsum", "np.tensordot")
+
+IN_A_RUN = ("workload.layers", "workload.optimizers", "engine.compression")
+"""Arithmetic that only interpreters of a run start, which ignore the processor's flags."""
+
+
+def test_products_outside_of_a_run_ignore_the_flags_of_blas():
+    """`simdp.arrays.product` does."""
+    products = [
+        f"{module}: {ast.unparse(node)}"
+        for module in MODULES
+        if not f"{module}.".startswith(tuple(f"{lead}." for lead in IN_A_RUN))
+        if top(module) not in ("arrays", "probes", "torch")
+        for node in definitions(module, ast.BinOp, ast.AugAssign, ast.Call)
+        if isinstance(getattr(node, "op", None), ast.MatMult)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) in PRODUCTS)
+    ]
+    assert products == []
+
+
 def test_one_function_casts_to_16_bits():
     """Torch goes by float32, and NumPy does not: `simdp.workload.precision.cast`."""
     casts = [

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from simdp.arrays import Floats, Ints
+from simdp.arrays import Floats, Ints, product
 from simdp.cluster.hardware import TENSOR_CORES
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.samples import BatchSamples
@@ -603,4 +603,4 @@ def _accumulating(
 
 def _of_all(columns: Columns) -> float:
     counts = np.bincount(columns.column, minlength=columns.seconds.shape[1])
-    return float(columns.seconds.sum(axis=0) @ counts)
+    return float(product(columns.seconds.sum(axis=0), counts))

@@ -106,7 +106,10 @@ class Numbers(RecordsInterpreter):
 
     def read(self, op: ops.Op) -> Stepping | None:
         act = self._acts[type(op)]
-        return None if act is None else act(op)
+        if act is None:
+            return None
+        with np.errstate(all="ignore"):  # as on a GPU, overflow gives inf without a warning
+            return act(op)
 
     # State ---------------------------------------------------------------------------------------
 

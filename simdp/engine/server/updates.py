@@ -399,7 +399,8 @@ class Learning(RecordsInterpreter):
         if past is not None:
             self._past = None
             self.load_state_dict(past)
-        self.log.append(work())
+        with np.errstate(all="ignore"):  # as in a run of synchronous ranks
+            self.log.append(work())
         return self.log[-1]
 
     def pull(self, rank: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from simdp.arrays import product
 from simdp.cluster.hardware import DEVICES, LINKS, AnyDevice, AnyLink
 from simdp.files import format_yaml
 from simdp.results.calibration import FittedConstant, FittedStep, NextStep, StepCalibration
@@ -80,7 +81,7 @@ def _next(found: StepsFit) -> NextStep | None:
     slopes, covariance = found.slopes, found.fit.covariance
     left = variance_left(covariance, slopes, slopes[:, None, :], found.fit.noise)
     best = int(np.argmin(left))
-    before = np.sum(slopes @ covariance * slopes, axis=1).mean()
+    before = np.sum(product(slopes, covariance) * slopes, axis=1).mean()
     reach = [NORMAL_90 * float(np.sqrt(variance)) for variance in (before, left[best])]
     return NextStep(found.others[best].title, *reach)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, product
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import (
     DEEP_TREES,
@@ -171,7 +171,7 @@ def fit(
     freedom = max(len(measured) - len(constants), 1)
     noise = max(float(np.sqrt(np.sum(misses**2) / freedom)), LEAST_NOISE)
     slopes = jacobian(predict, np.exp(x))
-    information = slopes.T @ slopes / noise**2 + np.diag(1 / spread**2)
+    information = product(slopes.T, slopes) / noise**2 + np.diag(1 / spread**2)
     return Fit(
         constants=tuple(constants),
         values=np.exp(x),

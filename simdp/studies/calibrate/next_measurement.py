@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, product
 from simdp.collectives.costs import Wiring
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError
@@ -55,11 +55,11 @@ def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: fl
     Atkinson, Donev and Tobias, "Optimum experimental designs, with SAS", 2007, chapter 10: for a
     single prediction c-optimality, for several V-optimality.
     """
-    shared = measured @ covariance @ goals.T
-    own = measured @ covariance @ measured.transpose(0, 2, 1)
+    shared = product(measured, covariance, goals.T)
+    own = product(measured, covariance, measured.transpose(0, 2, 1))
     own += noise**2 * np.eye(measured.shape[1])
     gains = np.sum(shared * np.linalg.solve(own, shared), axis=1)
-    before = np.sum(goals @ covariance * goals, axis=1)
+    before = np.sum(product(goals, covariance) * goals, axis=1)
     left: Floats = np.maximum(before - gains, 0.0).mean(axis=1)
     return left
 
@@ -82,7 +82,7 @@ def next_point(
     goal = jacobian(predictor([target]), found.values)
     left = variance_left(found.covariance, goal, slopes[:, None, :], found.noise)
     best = int(np.argmin(left))
-    before = float(np.sum(goal @ found.covariance * goal))
+    before = float(np.sum(product(goal, found.covariance) * goal))
     chosen, w = candidates[best], target.wiring
     said = f"{target.collective} of {format_quantity(target.nbytes, 'data size')}"
     return NextPoint(
@@ -149,7 +149,7 @@ def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedS
         target = study.scenario({})
         goal = study.step_slopes(target)
         candidates = [*_tables(study, target), *_steps(study, target)]
-    before = float(np.sum(goal @ found.covariance * goal))
+    before = float(np.sum(product(goal, found.covariance) * goal))
     cluster = target.cluster
     return WantedStep(
         target=f"step of {target.name} on {cluster.world_size} ranks",
@@ -163,7 +163,7 @@ def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> l
 
     ``covariance`` and ``goal`` are as for `variance_left`.
     """
-    before = float(np.sum(goal @ covariance * goal))
+    before = float(np.sum(product(goal, covariance) * goal))
     groups: dict[tuple[str, int, float], list[Candidate]] = {}
     for each in candidates:
         groups.setdefault((each.proposal.kind, len(each.slopes), each.noise), []).append(each)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats
+from simdp.arrays import Bools, Floats, product
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError, UnitError
 from simdp.results.metrics import Baseline
@@ -403,7 +403,7 @@ def weighted_mean(estimates: Sequence[Estimate]) -> float:
         return exact[0]
     weights = np.array([one.spread**-2 for one in estimates])
     logs = np.log([one.seconds for one in estimates])
-    return float(np.exp(weights @ logs / weights.sum()))
+    return float(np.exp(product(weights, logs) / weights.sum()))
 
 
 def _by_roofline(step: MeasuredStep, known: Sequence[Known]) -> Estimate:

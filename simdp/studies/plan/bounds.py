@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats
+from simdp.arrays import Bools, Floats, product
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Exact
 from simdp.cluster.hardware import Device
@@ -491,8 +491,7 @@ class StepDemand:
         update = update_seconds(
             self.update.moved * beside[BYTES], self.update.over_lists * beside[KERNELS]
         )
-        found: Floats = self.rows @ np.concatenate([calls, beside, np.atleast_2d(update)])
-        return found
+        return product(self.rows, np.concatenate([calls, beside, np.atleast_2d(update)]))
 
     def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
         """Least time of a step, and of its calls only, shape `(num_points,)` [s].

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, product
 from simdp.cluster import Link
 from simdp.cluster.hardware import (
     AnyDevice,
@@ -181,7 +181,7 @@ def fitted(sent: Sequence[StepCollective]) -> RankLinks | None:
     hops, nbytes, seconds, sizes = table.T
     scaled = np.stack([hops / seconds, nbytes / seconds], axis=1)
     alpha, beta = _not_negative(scaled)
-    error = float(np.abs(scaled @ [alpha, beta] - 1).mean())
+    error = float(np.abs(product(scaled, [alpha, beta]) - 1).mean())
     bandwidth = min(1 / beta if beta > 0 else FASTEST, FASTEST)
     return RankLinks(
         float(alpha), float(bandwidth), len(rows), float(sizes.min()), float(sizes.max()), error
@@ -209,7 +209,7 @@ def _not_negative(scaled: Floats) -> tuple[float, float]:
         alpha, beta = np.linalg.lstsq(scaled, ones, rcond=None)[0]
         if alpha >= 0 and beta >= 0:
             return float(alpha), float(beta)
-    each = [float(column.sum() / (column @ column)) for column in scaled.T]
+    each = [float(column.sum() / product(column, column)) for column in scaled.T]
     errors = [float(((scaled[:, k] * each[k] - 1) ** 2).sum()) for k in (0, 1)]
     return (each[0], 0.0) if errors[0] < errors[1] else (0.0, each[1])
 

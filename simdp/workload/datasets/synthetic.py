@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from simdp.arrays import Array, Ints
+from simdp.arrays import Array, Ints, product
 from simdp.rng import stream
 from simdp.spec import Float, Int, problem
 from simdp.workload.datasets.base import LENGTHS, AnyLengths, Lengths, Synthetic, most_taken, padded
@@ -102,7 +102,7 @@ class Regression(Synthetic):
         num_out = prod(model.output_shape())
         x = random.standard_normal((self.num_samples, num_in))
         teacher = random.standard_normal((num_in, num_out)) / np.sqrt(num_in)
-        y = x @ teacher + 0.1 * random.standard_normal((self.num_samples, num_out))
+        y = product(x, teacher) + 0.1 * random.standard_normal((self.num_samples, num_out))
         y = loss.drawn(y.reshape(-1, *model.output_shape()))
         return {"x": x.reshape(-1, *shape), "y": y}
 
