@@ -225,21 +225,20 @@ class Cluster(Spec):
             if cards == whole.get("inter_node", {}).get("links_per_node"):
                 ranks = max(ranks, whole.get("devices_per_node", 1) * self.ranks_per_device)
         bond, over = divmod(cards, ranks) if cards >= ranks else (1, 0)
-        place = f"inter_node.links_per_node: {cards} cards"
-        if over and self.num_nodes > 1:
-            return [
-                f"{place} are no multiple of the {ranks} ranks of a node; use {cards - over} or "
-                f"{cards - over + ranks}, or write the card of each in nics."
-            ]
+        near = f"{cards - over} or {cards - over + ranks}"
+        wrong = f"are no multiple of the {ranks} ranks of a node; use {near}, or write the card of "
+        wrong += "each in nics"
+        inside = self.topology if isinstance(self.topology, list) else [self.topology]
         try:
-            for topology in self.topology if isinstance(self.topology, list) else [self.topology]:
-                topology.bonded(bond)
             inter.bonded(bond)
+            for topology in inside:
+                topology.bonded(bond)
         except ValueError as error:
-            why = f"{place} are {bond} for each of {ranks} ranks, but {error}."
-            return [why] if self.num_nodes > 1 else []
-        self._bond = bond
-        return []
+            over, wrong = 1, f"are {bond} for each of {ranks} ranks, but {error}"
+        if not over:
+            self._bond = bond
+        several = over and self.num_nodes > 1
+        return [f"inter_node.links_per_node: {cards} cards {wrong}."] if several else []
 
     def _power_problems(self) -> list[str]:
         """Reject incomplete powers."""

@@ -57,22 +57,13 @@ class InterNode(Spec):
         return self.link if isinstance(self.link, list) else [self.link] * num_nodes
 
     def bonded(self, count: int) -> InterNode:
-        """Return the same network, in which ``count`` cards of a node act as one.
-
-        Raises
-        ------
-        ValueError
-            If the topology has no such form.
-        """
+        """Return it with ``count`` cards of a node as one; a ValueError says why not."""
         if count == 1:
             return self
-        links = self.link if isinstance(self.link, list) else [self.link]
+        cards, links = self.links_per_node // count, self.links(1)
         wide = [link.model_copy(update={"bandwidth": count * link.bandwidth}) for link in links]
-        update = {
-            "topology": self.topology.bonded(count),
-            "link": wide if isinstance(self.link, list) else wide[0],
-            "links_per_node": self.links_per_node // count,
-        }
+        link = wide if isinstance(self.link, list) else wide[0]
+        update = {"topology": self.topology.bonded(count), "link": link, "links_per_node": cards}
         return self.model_copy(update=update)
 
 

@@ -241,7 +241,8 @@ class Collectives(Spec):
         own model, ``table`` a measured table. The default is described above.
     over_links : tuple of str or None
         Collectives that are simulated over the links although ``cost`` gives the time of all
-        others; default: those with an explicit algorithm, if there is no ``cost``.
+        others; default: those with an explicit algorithm, if there is no ``cost``. An empty list
+        keeps a machine's cost over another network than its own.
     """
 
     all_gather: AnyAllGather = RingAllGather()

@@ -26,7 +26,6 @@ from pydantic import ValidationError
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives
-from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.programs.groups import ProgramGroup
 from simdp.engine.programs.records import Polls
 from simdp.engine.programs.runtime import Activity, Ended, Runtime
@@ -36,7 +35,7 @@ from simdp.phrases import problems
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace, part
 from simdp.scenario import Scenario
-from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
+from simdp.scenario.machines import cluster_file, read_cluster, usual_times, with_machine
 from simdp.version import __version__
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"
@@ -154,7 +153,7 @@ def find(
     changes = {key: value for key, value in changes.items() if value is not None}
     if isinstance(cluster, Cluster):
         resized = _cluster("cluster", {**cluster.model_dump(), **changes}, Path())
-        return Where("cluster", resized, _by_nccl(resized, {}, Collectives()))
+        return Where("cluster", resized, usual_times(resized, Collectives(), {}, Path()))
     path = cluster_file(Path(cluster))
     raw = read_cluster(path, list(Scenario.model_fields))
     stragglers = raw["cluster"].get("stragglers", [])
@@ -162,19 +161,9 @@ def find(
     resized = _cluster(
         str(path), filled["cluster"] | {"stragglers": stragglers} | changes, path.parent
     )
-    collectives = _collectives(path, filled)
-    if not filled.get("neighbours"):
-        collectives = _by_nccl(resized, filled.get("collectives") or {}, collectives)
-    return Where(str(raw.get("name", path.stem)), resized, collectives)
-
-
-def _by_nccl(cluster: Cluster, written: dict[str, Any], collectives: Collectives) -> Collectives:
-    """Time collectives as scenarios do without a named algorithm or cost."""
-    over_links = by_nccl(cluster, written, chosen=collectives.over_links or ())
-    if over_links is None or not_by_nccl(cluster) is not None:
-        return collectives
-    update = {"cost": NcclCost(), "over_links": over_links or None}
-    return collectives.model_copy(update=update)
+    collectives, written = _collectives(path, filled), filled.get("collectives") or {}
+    of = resized, collectives, written, path.parent, (), bool(filled.get("neighbours"))
+    return Where(str(raw.get("name", path.stem)), resized, usual_times(*of))
 
 
 def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:

@@ -34,7 +34,7 @@ COMPUTE_PARTS = {
 # kinds of compute whose share of the peak is shown
 BOUND_BY_ARITHMETIC = ("matrix_products", "attention")
 FOR_EXPERTS = ("undetermined",)  # remarks of a verbose summary only; result.json has all
-WHOLE = ("caveats",)  # remarks that are never shortened
+WHOLE = ("caveats", "network")  # remarks that are never shortened
 # letters of a line beside a row's name; and of a remark, whose rest is in result.json
 CELL, MOST_LETTERS = 53, 150
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import DEVICES, MACHINES, is_known, read_machine
+from simdp.cluster.hardware import DEVICES, MACHINES, is_file, is_known, read_machine
+from simdp.cluster.topologies import Topology
+from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.collectives import FAMILIES, Collectives, has_cost, named
+from simdp.collectives.costs import LinksCost
 from simdp.errors import ScenarioError, close_names, unknown_name
 from simdp.files import read_scenario
 from simdp.scenario.shipped import find, names
@@ -152,6 +158,28 @@ def _joined(below: RawMachine, value: RawMachine) -> RawMachine:
     return {**below, **value} if value.get("kind", kind) == kind else value
 
 
+def pure_cluster(cluster: Cluster, base: Path) -> Cluster | None:
+    """Return the cluster of a cluster's machine: of its size, or of another if that needs keys."""
+    if cluster.machine is None:
+        return None
+    pure = _pure if is_file(cluster.machine) else _pure_of_catalogue
+    with suppress(ScenarioError):  # a file that was there when the scenario was read
+        return pure(cluster.machine, base, cluster.world_size, cluster.devices_per_node)
+    return None
+
+
+def _pure(name: str, base: Path, world_size: int, devices_per_node: int | None) -> Cluster | None:
+    sizes = {"world_size": world_size, "devices_per_node": devices_per_node}
+    for size in (sizes, {"world_size": 1}):
+        with suppress(ValidationError):
+            raw = read_machine(name, base).cluster | size
+            return Cluster.model_validate(raw, context={"base": base})
+    return None
+
+
+_pure_of_catalogue = lru_cache(maxsize=64)(_pure)
+
+
 # Defaults -----------------------------------------------------------------------------------------
 
 FEW_STEPS, SOME_STEPS = 2, 8
@@ -197,12 +225,11 @@ def derived_defaults(parts: ScenarioParts, base: Path) -> dict[str, Any]:
     Relative paths start from ``base``.
     """
     found: dict[str, Any] = {}
-    over_links = _over_links(parts)
-    if over_links is not None:
-        from simdp.collectives.costs.nccl import NcclCost  # few runs need it
-
-        update = {"cost": NcclCost(), "over_links": over_links or None}
-        found["collectives"] = parts.collectives.model_copy(update=update)
+    if parts.written is not None:
+        written = parts.written.get("collectives") or {}
+        around = parts.sweep, parts.among_jobs, parts.strategy
+        timed = usual_times(parts.cluster, parts.collectives, written, base, *around)
+        found = {} if timed is parts.collectives else {"collectives": timed}
     changed: dict[str, Any] = {}
     loss = _usual_loss(parts.workload)
     if loss is not None:
@@ -224,17 +251,22 @@ def derived_defaults(parts: ScenarioParts, base: Path) -> dict[str, Any]:
     return found
 
 
-def _over_links(parts: ScenarioParts) -> tuple[str, ...] | None:
-    """Return collectives to simulate over the links if NCCL's model times all others.
+def usual_times(
+    cluster: Cluster,
+    collectives: Collectives,
+    written: Mapping[str, Any],
+    base: Path,
+    swept: Collection[str] = (),
+    among_jobs: bool = False,
+    strategy: Strategy | None = None,
+) -> Collectives:
+    """Return collectives with the default source of their times; the same if they have another."""
+    over_links = by_nccl(cluster, written, swept, collectives.over_links or ())
+    if over_links is None or not_by_nccl(cluster, strategy, among_jobs) is not None:
+        return in_place_of_machine(cluster, collectives, base, swept, among_jobs) or collectives
+    from simdp.collectives.costs.nccl import NcclCost  # few runs need it
 
-    None if it times none: a cost is written, or NCCL's model does not fit the scenario.
-    """
-    if parts.written is None:
-        return None
-    if not_by_nccl(parts.cluster, parts.strategy, parts.among_jobs) is not None:
-        return None
-    chosen = parts.collectives.over_links or ()
-    return by_nccl(parts.cluster, parts.written.get("collectives") or {}, parts.sweep, chosen)
+    return collectives.model_copy(update={"cost": NcclCost(), "over_links": over_links or None})
 
 
 def by_nccl(
@@ -245,26 +277,64 @@ def by_nccl(
 ) -> tuple[str, ...] | None:
     """Return collectives to simulate over the links if NCCL's model times all others by default.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Only devices of the catalogue are known to be NVIDIA's or AMD's.
-    written : mapping
-        The scenario's section of collectives as plain data, with its machine's values.
-    swept : collection of str, optional
-        Keys of its sweep.
-    chosen : collection of str, optional
-        Further simulated collectives.
-
-    Returns
-    -------
-    tuple of str, or None
-        None if NCCL's model is not the default.
+    None if it is not the default. ``written`` is the scenario's section of collectives as plain
+    data, with its machine's values; ``swept`` are keys of its sweep, ``chosen`` further simulated
+    collectives. Only devices of the catalogue are known to be NVIDIA's or AMD's.
     """
     if has_cost(written, swept) or not of_catalogue(cluster):
         return None
     simulated = {*named(written, swept), *chosen}
     return tuple(name for name in FAMILIES if name in simulated)
+
+
+RESIZING = {"cluster.world_size", "cluster.devices_per_node"}  # change the number of nodes
+
+
+def network_over_machine(cluster: Cluster, base: Path) -> str:
+    """Describe a topology between nodes that replaces the machine's; empty without one."""
+    pure = pure_cluster(cluster, base)
+    if pure is None or cluster.inter_node is None:
+        return ""
+    own = pure.inter_node.topology if pure.inter_node else SwitchTopology()
+    return described(cluster.inter_node.topology) if cluster.inter_node.topology != own else ""
+
+
+def described(topology: Topology) -> str:
+    """Write a topology's kind and its options, but no lists: ``fat_tree, ports_per_leaf: 32``."""
+    options = topology.model_dump(exclude={"kind"}, exclude_defaults=True).items()
+    listed = (f"{k}: {v:g}" if isinstance(v, int | float) else k for k, v in options)
+    return ", ".join([topology.kind, *listed])
+
+
+def in_place_of_machine(
+    cluster: Cluster,
+    collectives: Collectives,
+    base: Path,
+    swept: Collection[str] = (),
+    among_jobs: bool = False,
+) -> Collectives | None:
+    """Return collectives over the links of a network that its machine's cost does not cover.
+
+    None if the cost covers it, or the scenario has its own: another one, or empty ``over_links``.
+    Those without an algorithm in the scenario are hierarchical, to use every network card. All
+    points of a sweep over such networks have the same source of times.
+    """
+    chosen, resized = collectives.over_links, RESIZING & set(swept)
+    if cluster.machine is None or chosen == () or not (cluster.num_nodes > 1 or resized):
+        return None
+    is_swept = any(key.startswith("cluster.inter_node.topology") for key in swept)
+    if not (is_swept or among_jobs or network_over_machine(cluster, base)):
+        return None
+    with suppress(ScenarioError, ValidationError):
+        brought = read_machine(cluster.machine, base).collectives
+        own = Collectives.model_validate(brought, context={"base": base}).settled(base)
+        if own.cost.timed and own.cost == collectives.cost:
+            usual = [(name, FAMILIES[name].get("hierarchical")) for name in FAMILIES]
+            free = [(name, kind) for name, kind in usual if kind and name not in (chosen or ())]
+            algorithms = {name: kind.model_validate({}) for name, kind in free}
+            update = {"cost": LinksCost(), "over_links": None, **algorithms}
+            return collectives.model_copy(update=update)
+    return None
 
 
 def of_catalogue(cluster: Cluster) -> bool:
@@ -286,14 +356,22 @@ def not_by_nccl(
         return f"a {strategy.kind} sends without collectives"
     if cluster.ranks_per_device > 1:
         return "ranks share a device, which NCCL refuses"
-    between = None if cluster.inter_node is None else cluster.inter_node.topology
+    shared = shared_network(cluster)
+    return f"nodes share links of the {shared}" if shared else None
+
+
+def shared_network(cluster: Cluster) -> str:
+    """Name a topology between nodes in which rings of nodes share links; empty for others."""
+    if cluster.inter_node is None:
+        return ""
+    between = cluster.inter_node.topology
     shares = any(
         (getattr(between, key, None) or 1.0) > 1
         for key in ("oversubscription", "pod_oversubscription")
     )
-    if between is not None and (between.kind not in WITHOUT_SHARING or shares):
-        return f"nodes share links of the {between.kind}{' (oversubscription)' * shares}"
-    return None
+    if between.kind in WITHOUT_SHARING and not shares:
+        return ""
+    return between.kind + " (oversubscription)" * shares
 
 
 def _usual_loss(workload: Workload) -> Loss | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import OLD_NAMES, Calibration, is_file, read_machine
+from simdp.cluster.hardware import OLD_NAMES, Calibration, read_machine
 from simdp.cluster.stragglers import SlowNode, SlowRank
 from simdp.errors import ScenarioError
-from simdp.scenario.machines import not_by_nccl, of_catalogue
+from simdp.scenario.machines import (
+    described,
+    network_over_machine,
+    not_by_nccl,
+    of_catalogue,
+    pure_cluster,
+    shared_network,
+)
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 
@@ -21,6 +25,16 @@ UNDETERMINED = "undetermined"
 
 HARDWARE = ("device", "topology", "link", "inter_node")
 """Keys of a cluster's hardware."""
+
+LINK_FIGURES = {
+    "intra_alpha": "link.alpha",
+    "peer": "link.transport",
+    "inter_alpha": "inter_node.link.alpha",
+    "network": "inter_node.link.transport",
+}
+"""Fields of a wiring that constants of a cost can replace, and keys that they follow from."""
+
+TRIED_SIZES = (2.0**10, 2.0**20, 2.0**30)  # of a collective, to see what changes its time [bytes]
 
 
 def remarks(scenario: Scenario) -> dict[str, str]:
@@ -32,7 +46,8 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         A line each, by topic: ``calibration``, always; ``undetermined``, constants that the
         measurements do not determine; ``collectives``, the source of their times; ``caveats``,
         unusual properties of the machine; ``machine``, its current name; ``job``, keys that a run
-        ignores.
+        ignores; ``network``, keys of links and topologies that replace a machine's, and have
+        another part in the times or none.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
@@ -90,19 +105,48 @@ def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
     collectives, cluster = scenario.collectives, scenario.cluster
     if cluster.world_size == 1 or not called:
         return {}
+    own = network_over_machine(cluster, scenario.base)
     simulated = [name for name in called if not collectives.cost_of(name).timed]
     said = []
     if simulated:
         by = ", ".join(f"{name}: {getattr(collectives, name).kind}" for name in simulated)
         said.append(f"simulated over the links ({by})")
-        among_jobs = bool(scenario.neighbours)
-        reason = not_by_nccl(cluster, scenario.strategy, among_jobs)
-        if reason and of_catalogue(cluster) and not collectives.cost.timed:
+        reason = not_by_nccl(cluster, scenario.strategy, bool(scenario.neighbours))
+        if reason and of_catalogue(cluster) and not collectives.cost.timed and not own:
             said.append(f"NCCL's own model is not the default here: {reason}")
     if len(simulated) < len(called):
         others = "others: " if simulated else ""
         said.append(others + _by_cost(scenario, is_calibrated))
-    return {"collectives": "; ".join(said)}
+    network = _network(scenario, own, called)
+    return ({"network": network} if network else {}) | {"collectives": "; ".join(said)}
+
+
+def _network(scenario: Scenario, own: str, called: Iterable[str]) -> str:
+    """Name links and topologies that have another part in times than the machine's, or none."""
+    cluster, collectives, cost = scenario.cluster, scenario.collectives, scenario.collectives.cost
+    across = (own or shared_network(cluster)) if cluster.num_nodes > 1 else ""
+    if not collectives.all_timed:
+        said = f"is simulated over the links, in place of the cost of {cluster.machine}"
+        by_links = f"inter_node.topology ({across}) {said} (collectives.over_links: [] keeps that)"
+        return by_links if own and across and not cost.timed else ""
+    by_cost, parts = f"part in times by collectives.cost: {cost.kind}", list[str]()
+    if across:
+        said = f"inter_node.topology ({across}) has no {by_cost}"
+        parts.append(f"{said}; to simulate its links write collectives.cost: links")
+    if "topology" in replaced_keys(cluster, scenario.base):
+        inside = cluster.topology if isinstance(cluster.topology, list) else [cluster.topology]
+        said = f"topology ({', '.join(dict.fromkeys(map(described, inside)))})"
+        parts.append(f"{said}: only the bandwidth out of a device has a {by_cost}")
+    pure, mine = pure_cluster(cluster, scenario.base), wiring_of(cluster)
+    others = mine if pure is None or pure.world_size != cluster.world_size else wiring_of(pure)
+    calls, unused = [(name, size) for name in called for size in TRIED_SIZES], list[str]()
+    for field, key in LINK_FIGURES.items():
+        usual = mine._replace(**{field: getattr(others, field)})
+        if usual != mine and all(cost.seconds(*c, mine) == cost.seconds(*c, usual) for c in calls):
+            unused.append(key)
+    if unused:
+        parts.append(f"{' and '.join(unused)}: no {by_cost}, which has its own constants")
+    return "; ".join(parts)
 
 
 def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
@@ -130,36 +174,10 @@ def replaced_keys(cluster: Cluster, base: Path) -> list[str]:
 
     ``base`` is the folder that the path of a machine's file starts from.
     """
-    if cluster.machine is None:
-        return []
-    sizes = cluster.world_size, cluster.devices_per_node
-    if is_file(cluster.machine):
-        pure = _pure(cluster.machine, base, *sizes)
-    else:
-        pure = _pure_of_catalogue(cluster.machine, *sizes)
+    pure = pure_cluster(cluster, base)
     if pure is None:
         return []
     return [key for key in HARDWARE if getattr(pure, key) != getattr(cluster, key)]
-
-
-def _pure(name: str, base: Path, world_size: int, devices_per_node: int | None) -> Cluster | None:
-    """Return a machine's cluster of a size, or of another one if that needs other keys."""
-    brought = read_machine(name, base).cluster
-    sizes = {"world_size": world_size, "devices_per_node": devices_per_node}
-    return _cluster({**brought, **sizes}, base) or _cluster(brought | {"world_size": 1}, base)
-
-
-@lru_cache(maxsize=64)
-def _pure_of_catalogue(name: str, world_size: int, devices_per_node: int | None) -> Cluster | None:
-    return _pure(name, Path(), world_size, devices_per_node)
-
-
-def _cluster(raw: dict[str, Any], base: Path) -> Cluster | None:
-    """Build a cluster; None if other sizes need other keys."""
-    try:
-        return Cluster.model_validate(raw, context={"base": base})
-    except ValidationError:
-        return None
 
 
 def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
-from simdp.collectives import FAMILIES, member_of
+from simdp.collectives import FAMILIES, Collectives, member_of
 from simdp.collectives.base import Algorithm
 from simdp.collectives.costs import COSTS, AnyCost, Cost, LinksCost
 from simdp.collectives.costs.nccl import NcclCost
@@ -29,7 +29,15 @@ from simdp.results.collective import (
     read_nccl_tests,
 )
 from simdp.scenario import Scenario
-from simdp.scenario.machines import by_nccl, cluster_file, not_by_nccl, read_cluster, with_machine
+from simdp.scenario.machines import (
+    RESIZING,
+    by_nccl,
+    cluster_file,
+    in_place_of_machine,
+    not_by_nccl,
+    read_cluster,
+    with_machine,
+)
 from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.spec import Spec
 from simdp.studies.intervals import (
@@ -334,10 +342,13 @@ def load_cost(path: Path, of_groups: bool = False) -> Cost:
         alone = not (of_groups or raw.get("neighbours")) and not_by_nccl(cluster) is None
         return NcclCost() if alone and over_links == () else LinksCost()
     try:
-        return make_cost(collectives["cost"], path.parent)
+        cost = make_cost(collectives["cost"], path.parent)
     except ScenarioError as error:
         lines = [f"{path}: collectives.cost: {line}" for line in error.problems]
         raise ScenarioError(lines) from None
+    made = Collectives(cost=cost, over_links=() if collectives.get("over_links") == [] else None)
+    cluster = _cluster(path, {"world_size": 1} | raw["cluster"])
+    return (in_place_of_machine(cluster, made, path.parent, RESIZING) or made).cost
 
 
 def _raw(path: Path) -> dict[str, Any]:

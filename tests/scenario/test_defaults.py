@@ -3,14 +3,19 @@
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
 import simdp
+from simdp.cluster.hardware import read_machine
+from simdp.distributed.launch import find
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.scenario.machines import FEW_STEPS, SOME_STEPS
 from simdp.scenario.overrides import override_all
 from simdp.scenario.remarks import remarks
+from simdp.studies.collective import load_cost
 
 NODES = {
     "cluster": {
@@ -209,3 +214,93 @@ def test_numbers_need_one(tmp_path):
     raw["numerics"] = True
     with pytest.raises(ScenarioError, match="there is no data set to learn from; add a dataset"):
         checked(raw, tmp_path)
+
+
+# A network in place of a machine's ----------------------------------------------------------------
+
+EIGHTH = {"kind": "fat_tree", "ports_per_leaf": 32, "oversubscription": 8}
+
+DGX = {
+    "cluster": {"machine": "dgx-h100", "world_size": 64},
+    "workload": {"model": {"kind": "parameters", "num_params": 2**28}, "microbatch": 8, "steps": 2},
+    "numerics": False,
+}
+
+
+def dgx(topology, way="file", collectives=None):
+    """64 GPUs with another network between nodes, which comes in one of three ways."""
+    raw = {**copy.deepcopy(DGX), **({"collectives": collectives} if collectives else {})}
+    if way == "file":
+        raw["cluster"]["inter_node"] = {"topology": topology}
+    if way == "sweep":
+        raw["sweep"] = {"cluster.inter_node.topology": [topology]}
+    settings = {"cluster.inter_node.topology": topology} if way == "set" else {}
+    made = checked(override_all(raw, settings, Path()), Path())
+    return made.points()[0][1] if way == "sweep" else made
+
+
+def most_loaded(cluster):
+    """Time of a byte that every rank sends to its like on the next node, on the busiest link."""
+    ranks = np.arange(cluster.world_size)
+    routes = cluster.routes(ranks, (ranks + cluster.local_size) % cluster.world_size)
+    links, flows = np.unique(routes[routes >= 0], return_counts=True)
+    return float((flows / cluster.link_figures(links)[1]).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["file", "set", "sweep"])
+def test_an_oversubscribed_tree_over_a_machine_is_slower_by_what_its_links_say(way):
+    """Hierarchical: an eighth of the buffer of each rank passes 7/8 of the nodes twice."""
+    tree = dgx(EIGHTH, way)
+    switch = dgx("switch", collectives={"cost": "links", "all_reduce": "hierarchical"})
+    assert (tree.collectives.cost.kind, tree.collectives.all_reduce.kind) == (
+        "links",
+        "hierarchical",
+    )
+    more = most_loaded(tree.cluster) / most_loaded(switch.cluster)
+    assert more == pytest.approx(2)  # eight rings over the four links of a leaf
+    times = [simdp.simulate(one).metrics["comm_s"] for one in (tree, switch)]
+    across = 2 * 7 / 8 * 2**30 / 8 * most_loaded(switch.cluster)
+    assert times[0] - times[1] == pytest.approx((more - 1) * across, rel=0.05)
+
+
+def test_a_machines_own_network_and_an_own_cost_stay_as_they_are():
+    machines = read_machine("dgx-h100", Path()).collectives["cost"]
+    assert dgx("switch").collectives.cost.kind == "nccl"
+    for collectives in ({"over_links": []}, {"cost": {**machines, "launch": "9 us"}}):
+        assert dgx(EIGHTH, collectives=collectives).collectives.cost.kind == "nccl"
+    raw = copy.deepcopy(DGX)
+    raw["cluster"] |= {"world_size": 8, "inter_node": {"topology": EIGHTH}}
+    assert checked(raw, Path()).collectives.cost.kind == "nccl"  # on one node
+
+
+def test_every_point_of_a_sweep_of_networks_over_a_machine_is_simulated():
+    raw = copy.deepcopy(DGX) | {"sweep": {"cluster.inter_node.topology": ["switch", EIGHTH]}}
+    raw["sweep"]["cluster.world_size"] = [8, 64]
+    points = [point for _, point in checked(raw, Path()).points()]
+    assert {point.collectives.cost.kind for point in points} == {"links"}
+    assert {point.collectives.all_reduce.kind for point in points} == {"hierarchical"}
+
+
+def test_algorithms_of_the_scenario_stay_over_a_machine():
+    made = dgx(EIGHTH, collectives={"all_reduce": "tree"}).collectives
+    assert (made.cost.kind, made.all_reduce.kind, made.broadcast.kind) == (
+        "links",
+        "tree",
+        "hierarchical",
+    )
+
+
+def test_collectives_and_programs_on_such_a_cluster_are_simulated_too(tmp_path):
+    file = tmp_path / "x.yaml"
+    for topology, kind in ((EIGHTH, "links"), ("switch", "nccl")):
+        cluster = DGX["cluster"] | {"inter_node": {"topology": topology}}
+        file.write_text(yaml.safe_dump({"cluster": cluster}))
+        assert load_cost(file).kind == find(file).collectives.cost.kind == kind
+
+
+def test_jobs_that_share_a_machines_network_are_simulated():
+    job = {"world_size": 8, "workload": copy.deepcopy(DGX["workload"])}
+    raw = copy.deepcopy(DGX) | {"neighbours": [job]}
+    made = checked(raw | {"cluster": {"machine": "dgx-h100", "world_size": 16}}, Path())
+    assert made.collectives.cost.kind == "links"

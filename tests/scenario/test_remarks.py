@@ -74,6 +74,41 @@ def test_hardware_that_is_not_the_machines_is_named(tmp_path):
     assert "own" not in on(tmp_path, {"machine": "dgx-h100", **same})["calibration"]
 
 
+def test_hardware_in_place_of_a_machines_network_is_named_with_its_part(tmp_path):
+    tree = {"kind": "fat_tree", "ports_per_leaf": 32, "oversubscription": 8}
+    dgx, by_cost = {"machine": "dgx-h100", "world_size": 16}, "part in times by collectives.cost: "
+    cases = [
+        (
+            {"inter_node": {"topology": tree}},
+            {},
+            "inter_node.topology (fat_tree, oversubscription: 8, ports_per_leaf: 32) is simulated "
+            "over the links, in place of the cost of dgx-h100 (collectives.over_links: [] keeps "
+            "that)",
+        ),
+        (
+            {"inter_node": {"topology": "dragonfly"}},
+            {"over_links": []},
+            f"inter_node.topology (dragonfly) has no {by_cost}nccl; to simulate its links write "
+            "collectives.cost: links",
+        ),
+        (
+            {"topology": {"kind": "torus2d", "dims": [2, 4]}},
+            {},
+            f"topology (torus2d, dims): only the bandwidth out of a device has a {by_cost}nccl",
+        ),
+        (
+            {"inter_node": {"link": "100gbe"}},
+            {},
+            f"inter_node.link.alpha and inter_node.link.transport: no {by_cost}nccl, which has its "
+            "own constants",
+        ),
+    ]
+    for cluster, collectives, said in cases:
+        assert on(tmp_path, dgx | cluster, collectives=collectives)["network"] == said
+    assert "network" not in on(tmp_path, dgx)
+    assert "network" not in on(tmp_path, dgx | {"link": "nvlink4"})
+
+
 def test_a_slow_rank_that_is_faster_than_the_others_is_remarked(tmp_path):
     slow = {"kind": "slow_rank", "rank": 1, "factor": 0.7}
     said = on(tmp_path, {"machine": "dgx-h100", "stragglers": [slow]})["straggler"]

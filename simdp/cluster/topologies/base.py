@@ -95,13 +95,7 @@ class Topology(Spec):
         return 0
 
     def bonded(self, count: int) -> Self:
-        """Return the same topology, of which an endpoint stands for ``count`` network cards.
-
-        Raises
-        ------
-        ValueError
-            If there is none, with the reason.
-        """
+        """Return it with ``count`` network cards as one endpoint; a ValueError says why not."""
         return self
 
     def parents(self, n: int, per_node: int = 1) -> Ints | None:

@@ -153,12 +153,9 @@ def _laid_out(
     widest = max(table.local_size for table in tables)
     several = [t for t in tables if t.num_nodes > 1]
     if over := several and links_per_node > widest and links_per_node % widest:
-        raise ScenarioError(
-            [
-                f"--links-per-node {links_per_node}: is no multiple of the {widest} ranks of a "
-                f"node; give {links_per_node - over} or {links_per_node - over + widest}."
-            ]
-        )
+        near = f"give {links_per_node - over} or {links_per_node - over + widest}"
+        line = f"{links_per_node}: is no multiple of the {widest} ranks of a node; {near}"
+        raise ScenarioError([f"--links-per-node {line}."])
     sizes = links_per_node, widest
     inside = [t for t in tables if t.local_size > 1]
     needless = {
