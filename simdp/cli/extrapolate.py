@@ -27,6 +27,7 @@ from simdp.cli.common import (
     say,
 )
 from simdp.cli.completion import DEVICES, MACHINES, STRATEGIES
+from simdp.errors import ScenarioError
 
 if TYPE_CHECKING:
     from simdp.studies.extrapolate import Extrapolated, ExtrapolationRequest, SourceRecording
@@ -215,7 +216,6 @@ def _is_traces(path: Path) -> bool:
 def _cluster(machines: Any, device: str | None) -> Path:
     """Machine of the one GPU that a script is recorded on."""
     from simdp.cluster.hardware import device_option
-    from simdp.errors import ScenarioError
     from simdp.studies.methods import machine_with
 
     if device is not None:
@@ -227,8 +227,6 @@ def _cluster(machines: Any, device: str | None) -> Path:
 
 def _refuse_unsuited(sources: list[str], is_traces: bool, given: dict[str, Any]) -> None:
     """Refuse options of another kind of source."""
-    from simdp.errors import ScenarioError
-
     of_traces = ("--machine", "--microbatch", "--gradients")
     wrong = ("--step-time", "--set") if is_traces else of_traces
     what = "traces" if is_traces else "a script or scenario"

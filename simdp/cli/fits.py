@@ -9,6 +9,7 @@ import typer
 
 from simdp.cli.common import say
 from simdp.cli.completion import DEVICES, MACHINES, MODELS, PRECISIONS, STRATEGIES
+from simdp.errors import ScenarioError
 
 LEAST = "?"
 """In place of a number of ranks: the least that fits."""
@@ -123,8 +124,6 @@ def whole_number(text: str) -> int:
     ScenarioError
         If it is none.
     """
-    from simdp.errors import ScenarioError
-
     if not text.isascii() or not text.isdecimal():
         raise ScenarioError([f"--gpus {text}: is not a whole number; write for example 32."])
     return int(text)

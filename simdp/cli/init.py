@@ -24,6 +24,7 @@ from simdp.cli.fits import (
     checked_size,
     whole_number,
 )
+from simdp.errors import ScenarioError
 
 NEEDED = {"--machine": "dgx-h100", "--model": "bert-large", "--gpus": "32"}
 """Flags without which there is no scenario, and examples of them."""
@@ -57,7 +58,6 @@ def init(
 
     Defaults are those of the best fitting row of `fits`.
     """
-    from simdp.errors import ScenarioError
     from simdp.files import check_outputs, write_whole
     from simdp.studies.first_scenario import first_scenario
     from simdp.studies.methods import FitsRequest
@@ -96,8 +96,6 @@ def init(
 
 def _missing(given: dict[str, object]) -> list[str]:
     """Options to prompt for, at a terminal."""
-    from simdp.errors import ScenarioError
-
     missing = [option for option, value in given.items() if value is None]
     if missing and not sys.stdin.isatty():
         example = " ".join(f"{option} {NEEDED[option]}" for option in missing)
@@ -136,8 +134,6 @@ def _ask_size(machine: str | None, device: str | None, node_size: int | None) ->
 
 def _ask(question: str, usual: str, check: Callable[[str], object]) -> str:
     """Ask until the answer is one; an empty one is the usual."""
-    from simdp.errors import ScenarioError
-
     while True:
         text = str(typer.prompt(question, default=usual))
         try:

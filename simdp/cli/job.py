@@ -26,6 +26,7 @@ from simdp.cli.common import (
     retold,
     say,
 )
+from simdp.errors import ScenarioError, UnitError
 
 if TYPE_CHECKING:
     from simdp.results.job import JobStudy
@@ -103,7 +104,6 @@ def _write(found: JobStudy, folder: Path, drawn: list[str] | None) -> None:
 
 def _deadline(until: str | None) -> float | None:
     """Read ``--until``."""
-    from simdp.errors import ScenarioError, UnitError
     from simdp.units import parse
 
     if until is None:

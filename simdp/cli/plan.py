@@ -27,6 +27,7 @@ from simdp.cli.common import (
     retold,
     say,
 )
+from simdp.errors import ScenarioError, unknown_name
 
 if TYPE_CHECKING:
     from simdp.results.plan import PlanResult
@@ -145,7 +146,6 @@ def _asked(
     global_batch: int | None,
     sure: str | None,
 ) -> PlanRequest:
-    from simdp.errors import ScenarioError, unknown_name
     from simdp.results.plan import GOALS
     from simdp.studies.plan.request import PlanRequest, parse_limit, parse_sure
 

@@ -34,6 +34,7 @@ from simdp.cli.common import (
     table_writer,
 )
 from simdp.cli.completion import SCENARIOS
+from simdp.errors import ScenarioError, unknown_name
 
 if TYPE_CHECKING:
     from simdp.engine.clocks.clock import Fabric
@@ -142,8 +143,6 @@ def _refuse_unsuited(
     scenario: Scenario, weights: bool, asked: dict[str, Any], shared: list[str]
 ) -> None:
     """Refuse options that only a sweep has, or only a run without one."""
-    from simdp.errors import ScenarioError
-
     part = [option for option, value in asked.items() if value is not None]
     if weights and (scenario.sweep or not scenario.numerics):
         why = "a sweep trains many models" if scenario.sweep else "numerics: false trains none"
@@ -160,7 +159,6 @@ def _refuse_unsuited(
 def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
     """Parse the ranks to trace before simulating; None for no rank."""
     from simdp.cli.common import ranks_of
-    from simdp.errors import ScenarioError
     from simdp.reports.rank_traces import chosen_ranks
 
     if not traces:
@@ -244,7 +242,6 @@ def _simulate(
     progress: Callable[[int, int], None] | None,
 ) -> Study:
     from simdp.engine.clocks.clock import FABRICS
-    from simdp.errors import ScenarioError, unknown_name
     from simdp.studies.sweep import sweep
 
     if fabric not in FABRICS:
@@ -321,7 +318,6 @@ def check(
 ) -> int:
     """Validate scenarios, and prove their collectives, without running them."""
     from simdp.engine.simulate import prove_plans
-    from simdp.errors import ScenarioError
 
     problems = []
     for path in scenarios:

@@ -26,6 +26,7 @@ from simdp.cli.common import (
     terminal_width,
 )
 from simdp.cli.completion import LEFT_OUT, SCENARIOS
+from simdp.errors import ScenarioError, UnitError, unknown_name
 
 if TYPE_CHECKING:
     from simdp.results.validation import LeftOut, Validation
@@ -137,7 +138,6 @@ def _found(
         from simdp.studies.validate import validate
 
         return validate(paths, **many), None
-    from simdp.errors import ScenarioError, unknown_name
     from simdp.studies.validate.folds import BY
     from simdp.studies.validate.leave_out import leave_out
 
@@ -149,7 +149,6 @@ def _found(
 
 
 def _share(option: str, text: str) -> float:
-    from simdp.errors import ScenarioError, UnitError
     from simdp.units import parse_percent
 
     try:
@@ -159,8 +158,6 @@ def _share(option: str, text: str) -> float:
 
 
 def _need_predictions(found: Validation) -> None:
-    from simdp.errors import ScenarioError
-
     times = any(one.role == "predicted" for one in (*found.points, *found.rows))
     if not times and found.memory_error() is None:
         said = "nothing is predicted; give points role: predicted, or leave it out."
