@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +115,77 @@ def test_traces_may_be_given_one_by_one(folder, capsys):
     files = [str(file) for file in sorted(folder.iterdir())]
     assert run_command_line(["diagnose", *files, "--json", "--no-remedies"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"][0]["ranks"] == [1]
+
+
+@pytest.fixture
+def denied(monkeypatch):
+    """Refuse to open files whose names begin with ``denied``, as for lack of a permission."""
+    opened = os.open
+
+    def open_some(path, *more, **options):
+        if Path(path).name.startswith("denied"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *more, **options)
+
+    monkeypatch.setattr("simdp.files.documents.os.open", open_some)
+
+
+def test_what_cannot_be_read_is_a_remark_and_the_rest_is_answered(
+    folder, tmp_path, denied, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (folder / "denied.json").write_text("{}")
+    Path("poem.txt").write_text("roses are red")
+    Path("piped").write_text("violets are blue")
+    with Path("piped").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        paths = ["traces", "gone.log", "denied.log", "poem.txt", "-"]
+        assert run_command_line(["diagnose", *paths, "--json", "--no-remedies"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"][0]["ranks"] == [1]
+    starts = [
+        "Not read: traces/denied.json: cannot be read: Permission denied.",
+        "Not read: gone.log: there is no such file.",
+        "Not read: denied.log: cannot be read: Permission denied.",
+        "Not read: poem.txt: holds nothing that is read here; allowed are traces of ",
+        "Not read: standard input: holds nothing that is read here; allowed are traces of ",
+    ]
+    lines = found["remarks"][-len(starts) :]
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+
+
+def test_where_nothing_can_be_read_each_file_has_a_line(folder, denied, capsys):
+    for file in folder.iterdir():
+        file.rename(folder / f"denied-{file.name}")
+    assert run_command_line(["diagnose", str(folder), str(folder / "gone")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("/")[2] for line in lines] == [
+        "denied-rank0.json.gz: cannot be read: Permission denied.",
+        "denied-rank1.json.gz: cannot be read: Permission denied.",
+        "gone: there is no such file.",
+    ]
+
+
+@pytest.mark.parametrize("command", ["diagnose", "replay"])
+def test_a_folder_that_vanishes_or_is_closed_is_a_line(command, folder, capsys, monkeypatch):
+    def gone(path):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", gone)
+    assert run_command_line([command, str(folder)]) == 2
+    line = f"{folder}: cannot be read: No such file or directory.\n"
+    assert capsys.readouterr().err == line
+
+    is_dir = Path.is_dir
+
+    def closed(path):
+        if path == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    assert run_command_line([command, str(folder)]) == 2
+    assert capsys.readouterr().err == f"{folder}: cannot be read: Permission denied.\n"
 
 
 @pytest.mark.parametrize(

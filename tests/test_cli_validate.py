@@ -1,6 +1,7 @@
 """``python -m simdp validate``: what it prints and writes, and what it refuses."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,28 @@ def say(tmp_path, monkeypatch, capsys):
 
 def files(folder="runs/validation"):
     return sorted(path.name for path in Path(folder).iterdir())
+
+
+@pytest.mark.slow
+def test_folders_that_vanish_while_they_are_walked_are_left_out_and_closed_ones_listed(
+    say, monkeypatch
+):
+    scan = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "gone":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    Path("there/gone").mkdir(parents=True)
+    Path("box.yaml").rename("there/box.yaml")
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert say("--no-plots", path="there")[::2] == (0, [])
+    Path("there/closed").mkdir()
+    status, _, (line,) = say("--no-plots", path="there")
+    assert (status, line) == (2, "there/closed: cannot be read: Permission denied.")
 
 
 @pytest.mark.slow

@@ -154,6 +154,9 @@ def _run(arguments: list[str] | None) -> int:
         return error.exit_status
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
+    except PermissionError as error:  # of a folder on the way to a file
+        complain(f"{error.filename}: cannot be read: {error.strerror}.")
+        return 2
     except MemoryError:
         complain("not enough memory; try fewer ranks, steps or samples.")
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ import typer
 
 from simdp.cli.common import put, say
 from simdp.cli.completion import DEVICES, MODELS, PRECISIONS, STRATEGIES, clusters
+from simdp.errors import ScenarioError
 
 if TYPE_CHECKING:
     from simdp.results.diagnosis import Diagnosis
@@ -142,7 +144,6 @@ def _found(
     paths: list[Path], machine: str | None, options: dict[str, Any], remedies: bool
 ) -> tuple[Diagnosis, str, list[str]]:
     """The diagnosis of files or of measured values; its title and command line."""
-    from simdp.errors import ScenarioError
     from simdp.files import parse_yaml
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -186,7 +187,6 @@ STANDARD_INPUT = "standard input"
 
 def _of_files(paths: list[Path], machine: str | None, remedies: bool, model: Any) -> Diagnosis:
     """Diagnose files, of which ``-`` is read from standard input."""
-    from simdp.errors import ScenarioError
     from simdp.studies import diagnose as study
 
     if paths.count(Path("-")) > 1:
@@ -198,7 +198,9 @@ def _of_files(paths: list[Path], machine: str | None, remedies: bool, model: Any
                 copyfileobj(sys.stdin.buffer, stream)
         files = [piped if str(path) == "-" else path for path in paths]
         try:
-            return study.diagnose(files, machine=machine, remedies=remedies, model=model)
+            found = study.diagnose(files, machine=machine, remedies=remedies, model=model)
         except ScenarioError as error:
             named = [line.replace(str(piped), STANDARD_INPUT) for line in error.problems]
             raise ScenarioError(named) from None
+        named = [line.replace(str(piped), STANDARD_INPUT) for line in found.remarks]
+        return replace(found, remarks=tuple(named))

@@ -29,6 +29,7 @@ class JobFiles:
     ddp_logging: list[Path] = field(default_factory=list)
     logs: list[JobLog] = field(default_factory=list)
     configs: list[Path] = field(default_factory=list)  # config.json of transformers
+    unread: list[str] = field(default_factory=list)  # reasons why others were not read
 
 
 def sort_files(paths: Sequence[Path]) -> JobFiles:
@@ -37,21 +38,25 @@ def sort_files(paths: Sequence[Path]) -> JobFiles:
     Raises
     ------
     ScenarioError
-        If there is no such path, or one holds nothing that is read; one line each.
+        If none of the paths exists and holds something that is read; one line each.
     """
     found = JobFiles()
-    problems = list[str]()
     for path in paths:
         before = _count(found)
-        for kind in kinds_of(path):
-            getattr(found, kind).append(path)
-        texts = files_in(path) if path.is_dir() else [path]
-        if path.is_dir() or _count(found) == before:
-            _take_texts(found, texts)
+        try:
+            for kind in kinds_of(path):
+                getattr(found, kind).append(path)
+            texts = files_in(path, unread=found.unread) if path.is_dir() else [path]
+            if path.is_dir() or _count(found) == before:
+                _take_texts(found, texts)
+        except ScenarioError as error:
+            found.unread += error.problems
+            continue
         if _count(found) == before:
-            problems.append(f"{path}: holds nothing that is read here; allowed are {allowed()}.")
-    if problems:
-        raise ScenarioError(problems)
+            wanted = f"holds nothing that is read here; allowed are {allowed()}."
+            found.unread.append(f"{path}: {wanted}")
+    if not _count(found):
+        raise ScenarioError(found.unread)
     return found
 
 
@@ -61,7 +66,7 @@ def allowed() -> str:
 
 
 def _count(found: JobFiles) -> int:
-    return sum(len(each) for each in vars(found).values())
+    return sum(len(files) for files in vars(found).values()) - len(found.unread)
 
 
 def _take_texts(found: JobFiles, files: Iterable[Path]) -> None:

@@ -86,12 +86,7 @@ def _named(files: Sequence[Path]) -> str:
 
 def _in_folder(path: Path) -> tuple[list[Path], list[Path]]:
     """Give the files of a folder that are traces, and those that might have been."""
-    files = sorted(p for p in path.iterdir() if p.name.endswith(ENDINGS) and p.is_file())
-    if len(files) > MAX_FILES:
-        raise ScenarioError(
-            [f"{path}: holds {len(files)} files; at most {MAX_FILES} traces are read at once."]
-        )
-    traces = []
+    files, traces = files_in(path, ENDINGS), []
     for file in files:
         with opened(file) as stream:
             if is_trace(stream):
@@ -341,14 +336,31 @@ def read_ddp_logging(path: Path) -> DdpLogging:
     return ddp_files.read(Path(path))
 
 
-def files_in(path: Path) -> list[Path]:
-    """Files of a folder, sorted; a ScenarioError if they are too many."""
-    files = sorted(file for file in path.iterdir() if file.is_file())
+def files_in(
+    path: Path, endings: tuple[str, ...] = ("",), unread: list[str] | None = None
+) -> list[Path]:
+    """List the files of a folder that can be read, sorted; reasons of others go to ``unread``.
+
+    A ScenarioError if the folder or none of its files can be read, or they are too many.
+    """
+    try:
+        files = sorted(f for f in path.iterdir() if f.name.endswith(endings) and f.is_file())
+    except OSError as error:
+        raise ScenarioError([f"{path}: cannot be read: {error.strerror or error}."]) from None
     if len(files) > MAX_FILES:
         raise ScenarioError(
             [f"{path}: holds {len(files)} files; at most {MAX_FILES} are read at once."]
         )
-    return files
+    readable, problems = list[Path](), [] if unread is None else unread
+    for file in files:
+        try:
+            opened(file).close()
+            readable.append(file)
+        except ScenarioError as error:
+            problems += error.problems
+    if files and not readable:
+        raise ScenarioError(problems)
+    return readable
 
 
 def _kind_of_file(path: Path) -> PathKind | None:

@@ -168,7 +168,7 @@ def test_a_folder_without_traces(tmp_path):
 def test_a_folder_of_thousands_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr("simdp.traces.sources.MAX_FILES", 2)
     path = folder_of(tmp_path / "job", ranks(3))
-    assert "holds 3 files; at most 2 traces are read at once" in problems_of(path)[0]
+    assert "holds 3 files; at most 2 are read at once" in problems_of(path)[0]
     assert MAX_FILES >= 1024, "jobs of a thousand ranks are read"
 
 

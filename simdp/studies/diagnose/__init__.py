@@ -69,7 +69,8 @@ def diagnose(
     Raises
     ------
     ScenarioError
-        If there is nothing readable, it is not of one job, or there is no such machine or model.
+        If no file is readable (some that are not are remarks), they are not of one job, or there is
+        no such machine or model.
     """
     if isinstance(traces, str | Path):
         traces = [traces]
@@ -102,10 +103,12 @@ def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model:
         raise ScenarioError(
             [
                 f"{files.configs[0]}: is a model, whose tensors sizes in a log are compared with; "
-                "give a log, too."
+                "give a log, too.",
+                *files.unread,
             ]
         )
-    return joined(parts)
+    found = joined(parts)
+    return replace(found, remarks=(*found.remarks, *(f"Not read: {line}" for line in files.unread)))
 
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:

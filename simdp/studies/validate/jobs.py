@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -233,8 +234,17 @@ def _files(paths: Sequence[Path], unreadable: list[NotCompared] | None = None) -
         if not path.is_dir():
             yield path
             continue
-        having = list[Path]()
-        for file in sorted(path.rglob("*.yaml")):
+        having, unwalked = list[Path](), list[OSError]()
+        walk = os.walk(path, onerror=unwalked.append)
+        files = [Path(place, name) for place, _, names in walk for name in names]
+        for error in unwalked:
+            if isinstance(error, FileNotFoundError):  # gone since it was listed
+                continue
+            problem = ScenarioError([f"{error.filename}: cannot be read: {error.strerror}."])
+            if unreadable is None:
+                raise problem
+            unreadable.append(not_compared(str(error.filename), None, problem))
+        for file in sorted(file for file in files if file.suffix == ".yaml"):
             try:
                 text = read_text(file)
             except ScenarioError as error:
