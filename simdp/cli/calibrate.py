@@ -11,6 +11,7 @@ import typer
 from simdp.cli.commands import COMMANDS, epilog
 from simdp.cli.common import add_pictures, complain, earlier_files, put, say
 from simdp.cli.completion import SCENARIOS
+from simdp.errors import ScenarioError
 
 if TYPE_CHECKING:
     from simdp.results.calibration import CalibrationStudy, StepCalibration
@@ -188,7 +189,6 @@ def rows(
     """Make scenarios with measured: from a table of measurements."""
     from functools import partial
 
-    from simdp.errors import ScenarioError
     from simdp.files import check_outputs, whole_files
     from simdp.studies.calibrate.rows import scenarios_from_table
 

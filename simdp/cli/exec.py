@@ -13,6 +13,7 @@ import typer
 
 from simdp.cli.common import put, say
 from simdp.cli.completion import clusters
+from simdp.errors import ScenarioError
 
 if TYPE_CHECKING:
     from simdp.distributed.launch import ProgramResult
@@ -80,8 +81,6 @@ def _sizes(
     world_size: int | None, nnodes: int | None, nproc_per_node: int | None
 ) -> tuple[int | None, int | None]:
     """Ranks, and ranks per node, where these are given."""
-    from simdp.errors import ScenarioError
-
     for option, value in (
         ("--world-size", world_size),
         ("--nnodes", nnodes),

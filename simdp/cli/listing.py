@@ -8,6 +8,7 @@ import typer
 
 from simdp.cli.common import say
 from simdp.cli.completion import FAMILIES
+from simdp.errors import ScenarioError, unknown_name
 
 
 def list_kinds(
@@ -19,7 +20,6 @@ def list_kinds(
     ] = False,
 ) -> int:
     """List every kind of a family, and the catalogue."""
-    from simdp.errors import ScenarioError, unknown_name
     from simdp.reports import wide_table
     from simdp.studies.families import CODELESS, kinds, names, places
 

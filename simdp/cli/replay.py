@@ -9,6 +9,7 @@ import typer
 
 from simdp.cli.common import put, say
 from simdp.cli.completion import DEVICES, MACHINES
+from simdp.errors import ScenarioError
 
 if TYPE_CHECKING:
     from simdp.studies.replay import Replayed
@@ -52,7 +53,6 @@ def replay(
     ] = None,
 ) -> int:
     """Write a scenario from profiler traces: the same step, for any number of ranks."""
-    from simdp.errors import ScenarioError
     from simdp.files import check_outputs, whole_files
     from simdp.studies.replay import read_job, replay_of, size_of
 

@@ -21,6 +21,7 @@ from simdp.cli.common import STOPPED, say
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where
+from simdp.errors import ScenarioError, unknown_name
 from simdp.files import check_outputs
 
 if TYPE_CHECKING:
@@ -341,8 +342,6 @@ def torch_there(command: str = "torchrun") -> None:
     """
     from importlib.metadata import PackageNotFoundError, version
 
-    from simdp.errors import ScenarioError
-
     try:
         found = version("torch")
     except PackageNotFoundError:
@@ -466,8 +465,6 @@ def refuse(
     ScenarioError
         With every problem.
     """
-    from simdp.errors import ScenarioError, unknown_name
-
     problems = _refused(inert)
     if module and inert.get("run_path"):
         problems.append("--run-path: runs a file, and -m a module; leave one of them out.")
@@ -507,7 +504,6 @@ def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize
         If the cluster or a number is wrong.
     """
     from simdp.distributed.launch import find
-    from simdp.errors import ScenarioError
 
     problems, nodes, ranks = [], _number(nnodes.rpartition(":")[2]), _number(nproc_per_node)
     if nodes is None or (":" in nnodes and _number(nnodes.partition(":")[0]) is None):
@@ -548,7 +544,6 @@ def recording(record: Path | None, where: Where, cluster: Path) -> Iterator[None
     if record is None:
         yield
         return
-    from simdp.errors import ScenarioError
     from simdp.torch.ranks import PARTS
     from simdp.torch.recording.recorder import ScriptRecorder
 
@@ -605,8 +600,6 @@ def environment(
     ScenarioError
         If the endpoint is none.
     """
-    from simdp.errors import ScenarioError
-
     host, port = next(filter(None, hosts), "127.0.0.1"), str(master_port)
     if rdzv_endpoint:
         host, _, port = rdzv_endpoint.partition(":")
@@ -635,8 +628,6 @@ def output_prefixes(
     ScenarioError
         If a flag is wrong.
     """
-    from simdp.errors import ScenarioError
-
     local, n = where.cluster.local_size, where.cluster.world_size
     if tee not in ("0", "1", "2", "3"):
         problem = f"--tee {tee}: must be 0, 1 (stdout), 2 (stderr) or 3 (both), for all ranks."
