@@ -889,11 +889,11 @@ def test_ranks_chooses_whose_traces_are_written(say):
         (["--ranks", "0"], "--ranks: says whose --traces to write; add it, or leave it out."),
         (
             ["--traces", "--ranks", "3-1"],
-            "--ranks: '3-1' is no list of ranks; write such as 0-7 or 0,3,8-15.",
+            "--ranks: '3-1' is no list of ranks; write such as 0-7 or 0,3,8-15, all below 1048576.",
         ),
         (
             ["--traces", "--ranks", "0-x"],
-            "--ranks: '0-x' is no list of ranks; write such as 0-7 or 0,3,8-15.",
+            "--ranks: '0-x' is no list of ranks; write such as 0-7 or 0,3,8-15, all below 1048576.",
         ),
         (["--traces", "--ranks", "0,2"], "traces: there is no rank 2; the run has ranks 0 to 1."),
     ],

@@ -11,6 +11,7 @@ import typer
 from simdp.cli.commands import COMMANDS
 from simdp.cli.common import CHECK_FAILED, overrides_of, say, terminal_width
 from simdp.cli.completion import CAUSES, SCENARIOS
+from simdp.errors import ScenarioError, unknown_name
 
 if TYPE_CHECKING:
     from simdp.results.audit import AuditReport
@@ -168,7 +169,6 @@ def check_causes(allow: list[str]) -> list[str]:
     ScenarioError
         With the known causes.
     """
-    from simdp.errors import ScenarioError, unknown_name
     from simdp.results.audit import CAUSES
 
     wrong = [cause for cause in allow if cause not in CAUSES]
@@ -185,8 +185,6 @@ def refuse_settings(settings: list[str] | None) -> None:
     ScenarioError
         If it is given.
     """
-    from simdp.errors import ScenarioError
-
     if settings:
         raise ScenarioError(
             [f"--set {settings[0]}: is for scenarios; give a script its own arguments behind it."]
@@ -203,8 +201,6 @@ def refuse_script_options(
     ScenarioError
         With a line for each.
     """
-    from simdp.errors import ScenarioError
-
     wrong = [
         f"{option}: is for scripts, but {target} is a scenario; leave it out."
         for option, value in of_script.items()
@@ -241,8 +237,6 @@ def numbers_of_ranks(said: str) -> list[int]:
     ScenarioError
         If one is not a number of at least 1.
     """
-    from simdp.errors import ScenarioError
-
     parts = [part.strip() for part in said.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise ScenarioError(
@@ -291,7 +285,7 @@ def ranks_of_script(said: str | None) -> tuple[tuple[int, ...], tuple[int, int] 
     ScenarioError
         If one is not a number of at least 1.
     """
-    from simdp.errors import ScenarioError
+    from simdp.distributed.launch import MAX_RANKS
 
     if said is None:
         return (1, 2, 4), None
@@ -310,6 +304,8 @@ def ranks_of_script(said: str | None) -> tuple[tuple[int, ...], tuple[int, int] 
         numbers += [int(one) for one in both]
         if colon:
             resume = int(both[0]), int(both[1])
+    if max(numbers) > MAX_RANKS:
+        raise ScenarioError([f"--ranks {said}: a rank is a thread; {MAX_RANKS} ranks at most."])
     if len(set(numbers)) == 1:
         numbers.append(1)
     return tuple(sorted(set(numbers))), resume

@@ -40,7 +40,7 @@ Overrides = Annotated[
 
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes of this machine that share the points [1]."),
+    typer.Option(min=1, max=1024, help="Processes of this machine that share the points [1]."),
 ]
 Scheduler = Annotated[
     str | None,
@@ -372,13 +372,14 @@ def ranks_of(said: str) -> list[int]:
     ScenarioError
         If it is no list of numbers and ranges.
     """
-    found: list[int] = []
+    from simdp.studies.variants import MAX_WORLD_SIZE
+
+    ranks = set[int]()
     for part in said.split(","):
         match = PART.fullmatch(part.strip())
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
-        if int(low) > int(high):
-            raise ScenarioError(
-                [f"--ranks: {said!r} is no list of ranks; write such as 0-7 or 0,3,8-15."]
-            )
-        found += range(int(low), int(high) + 1)
-    return found
+        if not int(low) <= int(high) < MAX_WORLD_SIZE:
+            wanted = f"write such as 0-7 or 0,3,8-15, all below {MAX_WORLD_SIZE}."
+            raise ScenarioError([f"--ranks: {said!r} is no list of ranks; {wanted}"])
+        ranks.update(range(int(low), int(high) + 1))
+    return sorted(ranks)

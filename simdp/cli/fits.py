@@ -29,7 +29,7 @@ MachineOption = Annotated[
     ),
 ]
 NodeSize = Annotated[
-    int | None, typer.Option(min=1, help="GPUs of a node [the machine's].", metavar="N")
+    int | None, typer.Option(min=1, max=2**20, help="GPUs of a node [the machine's].", metavar="N")
 ]
 SequenceLength = Annotated[
     int | None, typer.Option(min=1, help="Tokens of a sample [the model's].")

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 def job(
     scenario: ScenarioPath,
     settings: Overrides = None,
-    runs: Annotated[int, typer.Option(min=1, help="Number of simulated runs.")] = 1000,
+    runs: Annotated[int, typer.Option(min=1, max=10**6, help="Number of simulated runs.")] = 1000,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share the runs [all cores].")
+        int | None, typer.Option(min=1, max=1024, help="Processes that share the runs [all cores].")
     ] = None,
     scheduler: Scheduler = None,
     until: Annotated[

@@ -61,7 +61,8 @@ def validate(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
     no_plots: NoPlots = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share the points [all cores].")
+        int | None,
+        typer.Option(min=1, max=1024, help="Processes that share the points [all cores]."),
     ] = None,
     scheduler: Scheduler = None,
     go_on: GoOn = False,

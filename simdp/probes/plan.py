@@ -148,10 +148,10 @@ def read_options(options: ProbeOptions) -> ProbeRequest:
 
 def _check_time(options: ProbeOptions) -> None:
     """Reject numbers of steps and minutes that are none, and both together."""
-    if options.steps is not None and options.steps < 1:
-        raise ProbeError(f"--steps: {options.steps} is not a whole number >= 1; see --help.")
-    if options.minutes is not None and not options.minutes > 0:
-        raise ProbeError(f"--minutes: {options.minutes:g} is not a number > 0; see --help.")
+    if options.steps is not None and not 1 <= options.steps <= 10**6:
+        raise ProbeError(f"--steps: {options.steps} is not a number of 1 to 1000000; see --help.")
+    if options.minutes is not None and not 0 < options.minutes <= 10**4:
+        raise ProbeError(f"--minutes: {options.minutes:g} is not > 0 and <= 10000; see --help.")
     if options.steps is not None and options.minutes is not None:
         raise ProbeError("--minutes: decides the number of steps; leave --steps out.")
 
@@ -193,6 +193,10 @@ def _possible(world_sizes: list[int] | None, device: str) -> list[int]:
     there = torch.cuda.device_count() if device == "cuda" else os.cpu_count() or 1
     if world_sizes is None:
         return sorted({1, min(2, there), there if device == "cuda" else 1})
+    if device == "cpu" and max(world_sizes) > (most := 16 * there):
+        raise ProbeError(
+            f"--world-sizes: {max(world_sizes)} ranks on {there} cores; {most} at most."
+        )
     if device == "cuda" and max(world_sizes) > there:
         raise ProbeError(
             f"--world-sizes: {max(world_sizes)} ranks on {there} GPU{'s' * (there > 1)}; write at "

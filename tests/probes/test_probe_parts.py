@@ -99,8 +99,8 @@ def test_without_torch_the_command_says_what_to_install(refused):
             "--optimizer: unknown optimizer 'sgdm'. Did you mean 'sgd'? Known: sgd, adam, adamw"
             f"{HELP}",
         ),
-        (["--steps", "0"], f"--steps: 0 is not a whole number >= 1{HELP}"),
-        (["--minutes", "0"], f"--minutes: 0 is not a number > 0{HELP}"),
+        (["--steps", "0"], f"--steps: 0 is not a number of 1 to 1000000{HELP}"),
+        (["--minutes", "0"], f"--minutes: 0 is not > 0 and <= 10000{HELP}"),
         (
             ["--minutes", "5", "--steps", "3"],
             "--minutes: decides the number of steps; leave --steps out.",
