@@ -143,6 +143,36 @@ def test_a_script_ends_after_max_steps_with_its_table_and_files(torchrun, tmp_pa
     assert 0 < told["step_s"] < told["simulated_s"] / 4
 
 
+UNKNOWN = """
+import torch
+
+weight = torch.nn.Parameter(torch.eye(64))
+optimizer = torch.optim.SGD([weight], 0.0)
+for step in range(4):
+    torch.linalg.cholesky(weight.detach())
+    (weight @ weight).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_operator_without_a_formula_is_named(torchrun, tmp_path):
+    needs_torch()
+    (tmp_path / "train.py").write_text(UNKNOWN)
+    status, out, err = torchrun("--no-plots", "train.py")
+    assert (status, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("counted as elementwise: ")]
+    status, out, _ = torchrun("--no-plots", "--json", "train.py")
+    ((name, part),) = json.loads(out)["counted_as_elementwise"].items()
+    assert name == "aten::linalg_cholesky_ex"
+    assert line == f"counted as elementwise: {name}, {part:.1%}".replace("%", " %") + (
+        " of the step's bytes"
+    )
+    assert 0.05 < part < 0.3
+    (tmp_path / "train.py").write_text(UNKNOWN.replace("torch.linalg.cholesky", "torch.tril"))
+    status, out, _ = torchrun("--no-plots", "train.py")
+    assert (status, "counted as elementwise" in out) == (0, False)
+
+
 def test_a_run_that_goes_on_prints_a_table_after_ten_steps(torchrun, tmp_path, monkeypatch):
     needs_torch()
     (tmp_path / "train.py").write_text(TRAINING)

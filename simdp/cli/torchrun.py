@@ -377,10 +377,11 @@ def _tell(
             "steps": len(counted.instants),
             "step_s": counted.step_s if len(counted.instants) > 1 else None,
             "ranks": program_table.rows(result.trace, result.clocks),
+            "counted_as_elementwise": steps.unknown_operators(),
         }
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
     elif not quiet:
-        from simdp.reports.figures import seconds
+        from simdp.reports.figures import percent, seconds
 
         count = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
         took = seconds(result.simulated_s) if result.simulated_s else "0 s"
@@ -388,6 +389,9 @@ def _tell(
             say(line)
         if len(counted.instants) > 1 and (steps.max_steps or result.stopped):
             say(f"{len(counted.instants)} steps of {seconds(counted.step_s)} each")
+        unknown = [f"{name}, {percent(part)}" for name, part in steps.unknown_operators().items()]
+        if unknown:
+            say(f"counted as elementwise: {'; '.join(unknown)} of the step's bytes")
         say(f"{count} on {where}: {took} simulated; files in {folder}")
 
 

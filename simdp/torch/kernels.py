@@ -6,11 +6,14 @@ FLOPs per multiply-add, norms read their input more than once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
-from math import gcd, prod
+from functools import cache
+from math import gcd, log2, prod
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 # Sizes --------------------------------------------------------------------------------------------
 
@@ -31,6 +34,8 @@ class OperatorKernels(NamedTuple):
     kernels: tuple[Sizes, ...] = ()  # in their order; none for views
     policy: str = "promote"  # dtype policy for the roofline and autocast
     products: float = 0.0  # FLOPs of matrix products, as publications count them
+    arithmetic: str = ""  # of products whose result has another dtype: float8, or int8
+    is_known: bool = True  # False for an operator that only counts as elementwise
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -100,10 +105,49 @@ def _addmm_flops(args: Args, out: Any) -> float:
     return 2.0 * args[1].shape[-1] * out.numel()
 
 
+def _addbmm_flops(args: Args, out: Any) -> float:
+    return 2.0 * args[1].numel() * args[2].shape[-1]
+
+
+def _grouped_flops(args: Args, out: Any) -> float:
+    """Count the rows of all groups once; of two matrices, groups divide the inner axis."""
+    groups = out.shape[0] if args[0].dim() == args[1].dim() == 2 else 1
+    return _mm_flops(args, out) / groups
+
+
+def _sparse_flops(args: Args, out: Any) -> float:
+    """Count a product with a pruned matrix as a dense one, as publications do."""
+    return 2.0 * next(one for one in reversed(args) if _is_matrix(one)).shape[0] * out.numel()
+
+
+def _is_matrix(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 2
+
+
+def _trilinear_flops(args: Args, out: Any) -> float:
+    """Count every triple of a bilinear layer once; axes of length 1 are inserted first."""
+    shapes = []
+    for tensor, places in zip(args[:3], args[3:6], strict=True):
+        shape = list(tensor.shape)
+        for place in sorted(places):
+            shape.insert(place, 1)
+        shapes.append(shape)
+    return 2.0 * prod(map(max, zip(*shapes, strict=True)))
+
+
+def _heads_flops(args: Args, out: Any, weights: tuple[int, ...], keys: int) -> float:
+    """Count a fused layer: every token with its weights, and with every key of its sequence."""
+    tokens, width = prod(args[0].shape[:-1]), args[0].shape[-1]
+    return 2.0 * tokens * (sum(args[at].numel() for at in weights) + 2 * keys * width)
+
+
 def _convolution_flops(args: Args, out: Any) -> float:
     """Count the products of every element of the smaller image with every weight of its channel."""
-    image = args[0] if args[6] else out
-    return 2.0 * image.numel() * prod(args[1].shape[1:])
+    return _direct_flops(args[1], args[0] if args[6] else out)
+
+
+def _direct_flops(weight: torch.Tensor, image: torch.Tensor) -> float:
+    return 2.0 * image.numel() * prod(weight.shape[1:])
 
 
 def _convolution_backward_flops(args: Args, out: Any) -> float:
@@ -121,12 +165,21 @@ def _attention_flops(args: Args, out: Any) -> float:
 
 
 def _attention_backward_flops(args: Args, out: Any) -> float:
-    return 2.5 * _attention_flops(args[1:], out)
+    """Count the scores again, and two products each of the gradients of values and of scores."""
+    query, key, value = args[1:4]
+    widths = 3 * query.shape[-1] + 2 * value.shape[-1]
+    return 2.0 * prod(query.shape[:-1]) * key.shape[-2] * widths
 
 
 def _recurrent_flops(args: Args, out: Any) -> float:
     """Count both products of every step; ``(input, weights of the input, of the state, ...)``."""
     return 2.0 * prod(args[0].shape[:2]) * (args[1].numel() + args[2].numel())
+
+
+def _cudnn_recurrent_flops(args: Args, out: Any) -> float:
+    """Count the products of every step; ``(input, weights of all layers, ...)``."""
+    weights = sum(weight.numel() for weight in args[1] if weight.dim() == 2)
+    return 2.0 * prod(args[0].shape[:2]) * weights
 
 
 def _product(count: Callable[[Args, Any], float]) -> Callable[[Args, Any], Kernels]:
@@ -137,7 +190,7 @@ def _product_of_rows(count: Callable[[Args, Any], float]) -> Callable[[Args, Any
     """Return a product of two matrices, the last ones of the arguments, with its row lengths."""
 
     def kernels(args: Args, out: Any) -> Kernels:
-        matrices = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 2]
+        matrices = [one for one in args if _is_matrix(one)]
         width = gcd(*(max(one.stride()) for one in (*matrices[-2:], out)))
         return (moved(tensors_in([args, out]), count(args, out))._replace(width=width),)
 
@@ -282,8 +335,17 @@ def _window(args: Args, out: Any) -> Kernels:
     return (moved([args[0], *out], float(made.numel() * prod(args[1]))),)
 
 
-def _recurrent(args: Args, out: Any) -> Kernels:
-    return (moved(tensors_in([args, out]), _recurrent_flops(args, out)),)
+def _fft(args: Args, out: Any) -> Kernels:
+    """Count ``5 n log2 n`` FLOPs of n complex numbers, and half of it of real ones."""
+    whole = max(args[0], out, key=torch.Tensor.numel)
+    depth = log2(max(prod(whole.shape[axis] for axis in args[1]), 2))
+    each = 5.0 if args[0].is_complex() and out.is_complex() else 2.5
+    return (moved(tensors_in([args, out]), each * whole.numel() * depth),)
+
+
+def _distances(args: Args, out: Any) -> Kernels:
+    """Count a difference, its power and a sum of every pair of rows."""
+    return (moved(tensors_in([args, out]), 3.0 * args[0].shape[-1] * out.numel()),)
 
 
 _BATCH_NORMS = (
@@ -296,23 +358,63 @@ _BATCH_NORMS = (
 )
 _ATTENTION = "_scaled_dot_product_{}_attention"
 _ATTENTIONS = [_ATTENTION.format(kind) for kind in ("flash", "efficient", "cudnn")]
-_ATTENTIONS = [*_ATTENTIONS, "_scaled_dot_product_flash_attention_for_cpu"]
+_ATTENTIONS += [
+    f"{_ATTENTION.format('flash')}_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+]
+_LIKE_MM = (
+    *("mm", "bmm", "mv", "_int_mm", "_scaled_mm", "_scaled_mm_v2", "linear", "mkldnn_linear"),
+    *("_weight_int4pack_mm", "_weight_int8pack_mm", "_mixed_dtypes_linear"),
+)
+_LIKE_ADDMM = ("addmm", "_addmm_activation", "baddbmm", "addmv")
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+_SPARSE = ("_cslt_sparse_mm", "_sparse_semi_structured_mm", "_sparse_semi_structured_addmm")
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
+_DIRECT = ("cudnn_convolution", "mkldnn_convolution", "miopen_convolution", "_slow_conv2d_forward")
+_CELLS = ("_cudnn_rnn", "miopen_rnn")
 
 PRODUCTS: dict[str, tuple[str, Callable[[Args, Any], float]]] = {
-    "mm": ("product", _mm_flops),
-    "bmm": ("product", _mm_flops),
-    "mv": ("product", _mm_flops),
-    "dot": ("product", lambda args, out: 2.0 * args[0].numel()),
-    "addmm": ("product", _addmm_flops),
-    "baddbmm": ("product", _addmm_flops),
-    "convolution": ("product", _convolution_flops),
+    **dict.fromkeys(_LIKE_MM, ("product", _mm_flops)),
+    **dict.fromkeys(_LIKE_ADDMM, ("product", _addmm_flops)),
+    **dict.fromkeys(_GROUPED, ("product", _grouped_flops)),
+    **dict.fromkeys(_SPARSE, ("product", _sparse_flops)),
+    **dict.fromkeys(("dot", "vdot"), ("product", lambda args, out: 2.0 * args[0].numel())),
+    "addbmm": ("product", _addbmm_flops),
+    "_trilinear": ("product", _trilinear_flops),
+    **dict.fromkeys(_CONVOLUTIONS, ("product", _convolution_flops)),
+    **dict.fromkeys(_DIRECT, ("product", lambda args, out: _direct_flops(args[1], out))),
     "convolution_backward": ("product", _convolution_backward_flops),
     "mkldnn_rnn_layer": ("product", _recurrent_flops),
     "mkldnn_rnn_layer_backward": ("product", lambda args, out: 2 * _recurrent_flops(args, out)),
+    **dict.fromkeys(_CELLS, ("product", _cudnn_recurrent_flops)),
+    **dict.fromkeys(
+        [f"{name}_backward" for name in _CELLS],
+        ("product", lambda args, out: 2 * _cudnn_recurrent_flops(args, out)),
+    ),
+    "_native_multi_head_attention": (
+        "product",
+        lambda args, out: _heads_flops(args, out, (5, 7), args[1].shape[-2]),
+    ),
+    "_transformer_encoder_layer_fwd": (
+        "product",
+        lambda args, out: _heads_flops(args, out, (3, 5, 14, 16), args[0].shape[-2]),
+    ),
     **dict.fromkeys(_ATTENTIONS, ("fused_attention", _attention_flops)),
     **{f"{name}_backward": ("fused_attention", _attention_backward_flops) for name in _ATTENTIONS},
 }
-"""Operators that multiply matrices: their policy in the roofline, and their FLOPs."""
+"""Operators that multiply matrices: their policy in the roofline, and their FLOPs.
+
+Others that `torch.utils.flop_counter` knows have its formulas.
+"""
+
+ARITHMETIC = {
+    "_int_mm": "int8",
+    **dict.fromkeys(("_scaled_mm", "_scaled_mm_v2", *_GROUPED[1:]), "float8"),
+}
+"""Arithmetic of products that is not the dtype of their result."""
+
+CAUSAL = ("is_causal", "custom_mask_type")
+"""Arguments of attention that leave the triangle of a square."""
 
 SPECIAL: dict[str, Callable[[Args, Any], Kernels]] = {
     **{name: _product(count) for name, (_, count) in PRODUCTS.items()},
@@ -341,6 +443,8 @@ SPECIAL: dict[str, Callable[[Args, Any], Kernels]] = {
     "nll_loss2d_backward": _classes_backward,
     "max_pool2d_with_indices": _window,
     "max_pool3d_with_indices": _window,
+    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _fft),
+    "_cdist_forward": _distances,
 }
 
 WIDE = frozenset(
@@ -383,6 +487,33 @@ WORK = {
 """FLOPs per element of operators other than 1."""
 
 
+# Elementwise --------------------------------------------------------------------------------------
+
+_TAGS = {torch.Tag.core, torch.Tag.pointwise, torch.Tag.reduction}
+
+_PLAIN = re.compile(
+    r"loss|cross_entropy|norm|softmax|pool|upsample|pad|foreach|fused_(?:adam|adagrad|sgd)|_amp_|"
+    r"bernoulli|uniform|random|exponential|rand|zero|ones|full|fill|empty|arange|eye|linspace|"
+    r"copy|clone|stack|split|cat|unfold|to_dense|detach|roll|shuffle|repeat|tri[lu]|diag|resize|"
+    r"index|take|put|masked|cum(?:max|min|prod|sum)|unique|bincount|searchsorted|bucketize|isin|"
+    r"multinomial|embedding|complex|conj|trace|swish|[gs]lu|prelu|rrelu|dropout|_cell|add_relu|"
+    r"addr_?$|log_sigmoid|median|mode|kthvalue|im2col|quantize|is_all_true|is_any_true|slice"
+)
+"""Parts of names of torch's operators without a tag that move their tensors once."""
+
+
+@cache
+def _is_elementwise(func: Any) -> bool:
+    """Return whether an operator without a formula is one that moves its tensors once, or few."""
+    if func.namespace not in ("aten", "fsdp"):
+        return False
+    packet = func.overloadpacket
+    plain = packet.__name__.removesuffix("_").removesuffix("_backward")
+    packets = [packet, getattr(torch.ops.aten, plain, packet)]
+    tags = {tag for one in packets for name in one.overloads() for tag in getattr(one, name).tags}
+    return bool(tags & _TAGS) or _PLAIN.search(packet.__name__) is not None
+
+
 # Launched -----------------------------------------------------------------------------------------
 
 NOTHING = OperatorKernels()
@@ -402,18 +533,27 @@ def launched_by(
     given, made = list(tensors_in([args, unfilled])), list(tensors_in(out))
     if _moves_nothing(func, name, given, made):
         return NOTHING
+    plain = name.removesuffix("_")
+    if plain in PRODUCTS:
+        policy, count_of = PRODUCTS[plain]
+        kernels, products = SPECIAL[plain](args, out), count_of(args, out)
+        return OperatorKernels(kernels, policy, products, ARITHMETIC.get(plain, ""))
+    if func.overloadpacket in flop_registry:
+        products = float(flop_registry[func.overloadpacket](*args, **kwargs, out_val=out))
+        policy = "fused_attention" if "attention" in name else "product"
+        named = zip(func._schema.arguments, args, strict=False)
+        is_causal = any(value for one, value in named if one.name in CAUSAL)
+        work = products / 2 if is_causal else products
+        return OperatorKernels((moved([*given, *made], work),), policy, products)
+    policy = "wide" if name in WIDE else "promote"
     if name in SPECIAL:
-        kernels = SPECIAL[name](args, out)
-    else:
-        read = given[1:] if name in WRITTEN_ONLY else given
-        count = sum(tensor.numel() for tensor in (made or given)[:1])
-        if _reduces(given, made):
-            count = max(tensor.numel() for tensor in given)
-        kernels = (moved([*read, *made], WORK.get(name, 1.0) * count),)
-    if name in PRODUCTS:
-        policy, count_of = PRODUCTS[name]
-        return OperatorKernels(kernels, policy, count_of(args, out))
-    return OperatorKernels(kernels, "wide" if name in WIDE else "promote")
+        return OperatorKernels(SPECIAL[name](args, out), policy)
+    read = given[1:] if name in WRITTEN_ONLY else given
+    count = sum(tensor.numel() for tensor in (made or given)[:1])
+    if _reduces(given, made):
+        count = max(tensor.numel() for tensor in given)
+    kernels = (moved([*read, *made], WORK.get(name, 1.0) * count),)
+    return OperatorKernels(kernels, policy, is_known=_is_elementwise(func))
 
 
 def _reduces(given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:

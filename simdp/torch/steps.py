@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from simdp.torch.charging.mode import MOVED
 from simdp.torch.charging.updates import AFTER
 from simdp.torch.ranks import Rank, RankLocal
 
@@ -18,6 +20,10 @@ KEY = "steps"
 
 DONE = "steps done"
 """Key of a rank that has ended after its last step."""
+
+
+NAMED = 0.01
+"""Unknown operators are named from this part of a step's bytes on."""
 
 
 class StepsDone(BaseException):
@@ -59,6 +65,7 @@ class Steps(RankLocal):
     ) -> None:
         self.max_steps, self._report = max_steps, report
         self.counted = Counted()
+        self._moved: list[Counter[str]] = []  # until now, by the first step, and by the last
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -70,6 +77,8 @@ class Steps(RankLocal):
 
     def begin(self, rank: Rank) -> None:
         rank.state[KEY] = Counted()
+        if rank.rank == 0:
+            self._moved = [rank.state[MOVED]]
 
     def _stepped(self, rank: Rank, optimizer: Any) -> None:
         rank.runtime.check()  # a rank that waits for no other one ends here
@@ -82,6 +91,22 @@ class Steps(RankLocal):
         counted.instants.append(rank.clock)
         if rank.rank == 0:
             self.counted = counted
+            self._moved[2:] = [Counter(rank.state[MOVED])]
         if count == self.max_steps:
             rank.state[DONE] = True
             raise StepsDone
+
+    def unknown_operators(self) -> dict[str, float]:
+        """Return operators that count as elementwise since no formula is known.
+
+        Returns
+        -------
+        dict
+            Part of the bytes that operators of a step move on rank 0, by name, the largest first;
+            of the whole run with fewer than two steps.
+        """
+        counters = self._moved or [Counter[str]()]
+        moved = counters[2] - counters[1] if len(counters) == 3 else counters[0]
+        least = NAMED * moved[""]
+        unknown = [(name, nbytes) for name, nbytes in moved.most_common() if name]
+        return {name: nbytes / moved[""] for name, nbytes in unknown if nbytes > least}

@@ -11,6 +11,7 @@ it are free.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -97,6 +98,9 @@ def counted(part: str, launched: OperatorKernels, args: Any) -> OperatorKernels:
 PASSED = frozenset({"c10d", "_c10d_functional", "c10d_functional", "profiler", "symm_mem", "prim"})
 """Namespaces of operators that launch no kernels on a device."""
 
+MOVED = "moved"
+"""Key of a rank's bytes that operators move: of all under ``""``, of unknown ones by name."""
+
 MAX_KEPT = 2**16
 """Limit of cached kinds of calls."""
 
@@ -113,7 +117,8 @@ class Charging(TorchDispatchMode):
         self._hook = machine.rank.runtime.cluster.overheads.hook
         self._launch = machine.speed.launch
         self._seen: dict[Any, bool] = {}
-        self._known: dict[Any, float] = {}
+        self._known: dict[Any, tuple[float, float, str]] = {}
+        self._moved = machine.rank.state[MOVED] = Counter[str]()
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -195,8 +200,8 @@ class Charging(TorchDispatchMode):
         if func in CONCERNED:
             key.append(stage(func, args, backward))
         known = tuple(key)
-        seconds = self._known.get(known)
-        if seconds is None:
+        charge = self._known.get(known)
+        if charge is None:
             if len(self._known) >= MAX_KEPT:
                 self._known.clear()
             speed = self.machine.devices[place].speed if place >= 0 else self.machine.speed
@@ -209,7 +214,12 @@ class Charging(TorchDispatchMode):
             activity: Activity = "backward" if backward else "forward"
             seconds = speed.seconds(launched, dtype, itemsize, allow_tf32, activity)
             seconds += (self.machine.launches - 1) * len(launched.kernels) * speed.launch
-            self._known[known] = seconds
+            nbytes = sum(kernel.elements * itemsize + kernel.nbytes for kernel in launched.kernels)
+            charge = seconds, nbytes, "" if launched.is_known else func._schema.name
+            self._known[known] = charge
+        seconds, nbytes, unknown = charge
+        for name in {"", unknown}:
+            self._moved[name] += nbytes
         return seconds
 
 

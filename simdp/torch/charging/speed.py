@@ -47,7 +47,8 @@ class Speed:
         """
         if not launched.kernels:
             return 0.0
-        name, rate, half_work = self._rate(launched.policy, dtype, allow_tf32, activity)
+        arithmetic = launched.arithmetic or str(dtype).removeprefix("torch.")
+        name, rate, half_work = self._rate(launched.policy, arithmetic, allow_tf32, activity)
         total = 0.0
         for kernel in launched.kernels:
             nbytes = kernel.elements * itemsize + kernel.nbytes
@@ -69,15 +70,17 @@ class Speed:
         return nbytes / self._stream
 
     def _rate(
-        self, policy: str, dtype: torch.dtype, allow_tf32: bool, activity: Activity
+        self, policy: str, name: str, allow_tf32: bool, activity: Activity
     ) -> tuple[str, float, float]:
         """Return the arithmetic, its FLOP/s, and the extra work of a product [FLOP]."""
-        peak, name = self._part.peak, str(dtype).removeprefix("torch.")
+        peak = self._part.peak
         if policy not in PRODUCTS:
             name = name if name in peak else next(iter(peak))
             return name, self._part.rate(name), 0.0
         if allow_tf32 and name == "float32" and "tfloat32" in peak:
             name = "tfloat32"
+        if name == "int8":  # as fast as float8, and on devices without it not below float16
+            name = "float8" if "float8" in peak else "float16"
         if name not in peak:
             known = ", ".join(known for known in DTYPES if known in peak)
             raise ProgramError(
