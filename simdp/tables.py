@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import math
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from simdp.errors import ScenarioError, shown, unknown_name
@@ -79,7 +80,9 @@ def parse_samples(
             if not columns:
                 columns = [cell.strip() for cell in cells]
                 wanted = [*(features or [one for one in columns if one != label]), label]
-                chosen = [(name, _place(columns, name)) for name in wanted]
+                counts = Counter(columns)
+                places = {name: place for place, name in enumerate(columns)}
+                chosen = [(name, _place(places, counts, name)) for name in wanted]
                 at_label = chosen.pop()[1]
                 continue
             if len(cells) != len(columns):
@@ -99,7 +102,7 @@ def parse_samples(
     return found
 
 
-def _place(columns: Sequence[str], name: str) -> int:
+def _place(places: Mapping[str, int], counts: Counter[str], name: str) -> int:
     """Find a column.
 
     Raises
@@ -107,14 +110,14 @@ def _place(columns: Sequence[str], name: str) -> int:
     ValueError
         If it is not there, or twice.
     """
-    if name not in columns:
+    if name not in places:
         hint = ""
-        if len(columns) == 1 and any(sign in columns[0] for sign in ";\t"):
+        if len(places) == 1 and any(sign in next(iter(places)) for sign in ";\t"):
             hint = " Separate the columns by commas."
-        raise ValueError(f"{unknown_name('column', name, columns)}{hint}")
-    if columns.count(name) > 1:
+        raise ValueError(f"{unknown_name('column', name, list(places))}{hint}")
+    if counts[name] > 1:
         raise ValueError(f"the column {name} is there twice.")
-    return columns.index(name)
+    return places[name]
 
 
 def _finite(column: str, cell: str) -> float:
@@ -218,10 +221,10 @@ def parse_csv(
 
 def _columns(cells: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:
     known = [*required, *optional]
-    for column in cells:
+    for column, count in Counter(cells).items():
         if column not in known:
             raise ValueError(unknown_name("column", column, known))
-        if cells.count(column) > 1:
+        if count > 1:
             raise ValueError(f"the column {column} is there twice.")
     for column in required:
         if column not in cells:

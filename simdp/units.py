@@ -243,9 +243,11 @@ def parse_percent(text: object) -> float:
     UnitError
         If it is not a number with ``%``, of 0 or more.
     """
-    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    match = None
+    if isinstance(text, str) and len(text) <= MAX_LENGTH:
+        match = _NUMBER.fullmatch(text)
     if match is None or match[2] != "%" or not 0 <= float(match[1]) < float("inf"):
-        raise UnitError(f'{text!r} is not a share of 0 % or more; write for example "2 %".')
+        raise UnitError(f'{shown(text)} is not a share of 0 % or more; write for example "2 %".')
     return float(match[1]) / 100
 
 

@@ -189,7 +189,10 @@ def parse_yaml(text: str, where: str) -> Any:
 def _parsed(text: str, where: str) -> Any:
     import yaml
 
-    if _is_plain(text):
+    depth = _depth(text)
+    if depth > 4 * MAX_DEPTH:  # PyYAML's scanner takes time in proportion to the square of it
+        raise ScenarioError([f"{where}: {_TOO_DEEP}"])
+    if depth <= MAX_DEPTH and _is_plain(text):
         try:
             return _constructed(text, where, fast=True)
         except (yaml.YAMLError, ScenarioError, *_UNSUITED_TAG):
@@ -228,14 +231,17 @@ _LENIENT = re.compile(r"^(?! *#).*[?!]", re.MULTILINE)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether libyaml accepts no more than PyYAML does, and its recursion ends early."""
-    if _UNUSUAL.search(text) or _LENIENT.search(text):
-        return False
+    """Whether libyaml accepts no more than PyYAML does."""
+    return not (_UNUSUAL.search(text) or _LENIENT.search(text))
+
+
+def _depth(text: str) -> int:
+    """The most brackets that are open at once, those of texts and comments included."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
-    return deepest <= MAX_DEPTH
+    return deepest
 
 
 _BRACKETS = re.compile(r"[\[\]{}]")

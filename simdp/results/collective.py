@@ -112,7 +112,7 @@ _SPELLED = sorted(
 # What mpirun --tag-output and srun --label write before each line.
 _TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\d+:(?=\s))")
 _PERF = re.compile(r"\b(\w+?)_perf\b")
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s(?:.*\son\s+(\S+))?.*\bdevice\b")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s(?:.*?\son\s+(\S+)\s+device\b|.*\bdevice\b)")
 _RANKS = re.compile(r"^#\s*nranks\s*:\s*(\d+)\s*$")
 _COLLECTIVE = re.compile(r"^#\s*collective\s*:\s*(\w+)\s*$")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[A-Za-z]\w*\s")

@@ -515,7 +515,7 @@ def num_elements(shape: Any, kind: Any) -> int:
 def ranks_of(written: Any) -> tuple[int, ...] | None:
     """Read the ranks of a group, a list or ``"[0, 1]"``; None if there are none, or it is cut."""
     if isinstance(written, str):
-        if "..." in written or not re.fullmatch(r"\[\s*\d*(\s*,\s*\d+)*\s*\]", written):
+        if "..." in written or not re.fullmatch(r"\[\s*+\d*+(\s*+,\s*+\d++)*+\s*+\]", written):
             return None
         written = [int(digits) for digits in re.findall(r"\d{1,9}", written)]
     if not isinstance(written, list) or not written:

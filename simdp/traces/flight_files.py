@@ -168,7 +168,7 @@ WANTED = (
 """Wanted content of a file, for errors."""
 
 _AT_THE_END = re.compile(r"(\d{1,6})(?:\.(?:pkl|pickle|json|bin|dump|trace))*$")
-_PEERS = re.compile(r"(\d+)\s*->\s*(\d+|\?)|(\d+)\s*<-\s*(\d+|\?)")
+_PEERS = re.compile(r"(?<!\d)(\d++)\s*(->|<-)\s*(\d+|\?)")
 
 
 def read_bytes(path: Path, wanted: str = WANTED, limit: int = MAX_BYTES) -> bytes:
@@ -329,7 +329,7 @@ def _peers(name: str) -> tuple[int | None, int | None]:
     found = _PEERS.search(name)
     if not found:
         return None, None
-    source, target = (found[1], found[2]) if found[1] else (found[4], found[3])
+    source, target = (found[1], found[3]) if found[2] == "->" else (found[3], found[1])
     return number(source), number(target)
 
 

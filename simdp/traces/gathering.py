@@ -91,7 +91,7 @@ _WAYS = re.compile(
     r"_(RING|TREE|COLLNET|COLLNET_DIRECT|COLLNET_CHAIN|NVLS|NVLS_TREE|PAT)_(LL128|LL|SIMPLE)(?=_|\(|$)"
 )
 _TYPE = re.compile(
-    r"_(?:Sum|Prod|Max|Min|MinMax|Avg|PreMulSum|SumPostDiv)_(\w+?)(?=_RING|_TREE|_COLLNET|_NVLS|_PAT|\(|$)"
+    r"_(?:Sum|Prod|Max|Min|MinMax|Avg|PreMulSum|SumPostDiv)_(\w{1,40}?)(?=_RING|_TREE|_COLLNET|_NVLS|_PAT|\(|$)"
 )
 _PREFIX = re.compile(r"^\w+::?")
 

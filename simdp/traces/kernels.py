@@ -36,7 +36,7 @@ _TABLE: tuple[tuple[KernelKind, str], ...] = (
     (
         "copy",
         r"^Memcpy|^Copy(?:Host|Device)To|copyBuffer|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|"
-        r"(?:direct|bfloat16|float16|float8\w*)_copy_kernel|copy_device_to_device|"
+        r"(?:direct|bfloat16|float16|float8\w{0,16})_copy_kernel|copy_device_to_device|"
         r"^triton_poi_fused_{1,2}(?:to_copy|clone)_\d+$|"
         r"^aten::(?:copy_|to|_to_copy|clone|contiguous)$",
     ),

@@ -225,7 +225,7 @@ BLOCK = 2**14
 FAR = 2**62
 """Numbers beyond it are none that a trace can mean."""
 
-_NUMBER = re.compile(r"-?\d+$")
+_NUMBER = re.compile(r"(?<!\d)\d{1,17}$|-\d{1,16}$")
 
 
 class IntTable:
@@ -297,7 +297,7 @@ class Places:
             return written
         text = str(written)
         found = _NUMBER.search(text)
-        if found and len(found[0]) < 18:
+        if found:
             return int(found[0])
         return self._codes.setdefault(text, -2 - len(self._codes))
 

@@ -123,7 +123,10 @@ def test_no_other_module_sorts_kernels():
     root = Path(simdp.__file__).parent
     elsewhere = []
     for path in sorted(root.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text.lower() for word in words):
+            continue
+        tree = ast.parse(text)
         docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

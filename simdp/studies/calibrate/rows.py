@@ -106,7 +106,7 @@ class FigureUnit(NamedTuple):
 
 
 _RATE = re.compile(
-    r"(?<![a-z/])(k|m)?\s*(samples?|images?|imgs?|seqs?|sequences?|sentences?|examples?|tokens?|tok"
+    r"(?<![a-z/])(?:(k|m)\s*)?(samples?|images?|imgs?|seqs?|sequences?|sentences?|examples?|tokens?|tok"
     r"|steps?|iterations?|iters?|its?|batch|batches)\s*/\s*(?:s|secs?|seconds?)(?![a-z])"
 )
 _TIME = re.compile(

@@ -37,7 +37,7 @@ PAUSE, QUIET = 5e-3, 0.2
 IN_A_ROW = 5e-6
 """Longest mean time between kernels that are launched in time [s]."""
 
-LONGEST = re.compile(r"\((most of all .*)\) [^)]*$")
+LONGEST = re.compile(r"[^(]*\((most of all .*)\) [^)]*$")
 """The kernel that takes longest, in a part of compute."""
 
 GRAPH = re.compile(r"^[#\s]*Call CompiledFxGraph \w+[#\s]*$")
@@ -96,7 +96,7 @@ class Evidence:
         text = f"kernels that compute take {self._of(value)}"
         parts = [f"{name} {seconds(took)}" for name, took in self._uses() if took >= PART * value]
         if len(parts) == 1:  # of which only the longest kernel says more
-            longest = LONGEST.search(parts[0])
+            longest = LONGEST.match(parts[0])
             return f"{text}, {longest[1]}." if longest else f"{text}: {parts[0]}."
         return f"{text}: {', '.join(parts)}." if parts else f"{text}."
 
@@ -519,7 +519,8 @@ def short_name(kernel: str) -> str:
     name = re.sub(r"^(void|static) ", "", kernel).split("<")[0].split("(")[0].strip()
     name = name.replace("at::native::", "").split("::")[-1] or kernel[:40]
     if re.fullmatch(r"(vectorized_|unrolled_)?elementwise_kernel|multi_tensor_apply_kernel", name):
-        functors = re.findall(r"(\w*[Ff]unctor\w*|\w+_kernel_cuda)", kernel)
+        words = re.findall(r"\w++", kernel)
+        functors = [word for word in words if "unctor" in word or "_kernel_cuda" in word]
         name += f" ({functors[0]})" if functors else ""
     return name if len(name) <= 60 else f"{name[:57]}..."
 

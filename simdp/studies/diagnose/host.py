@@ -25,14 +25,14 @@ LOADER = re.compile(
 )
 """Annotations under which a host fetches data: torch's own, and usual ones of users."""
 
-FROM_HOST = re.compile(r"HtoD|host.*device", re.IGNORECASE)
+FROM_HOST = re.compile(r"HtoD|host(?:(?!host).)*device", re.IGNORECASE)
 
 BLOCKING = re.compile(
     r"(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|(cuda|hip)Memcpy(_\w+)?$", re.IGNORECASE
 )
 """Calls of the runtime in which the host waits for its device."""
 
-MAY_BLOCK = re.compile(r"(cuda|hip|cu)Memcpy\w*Async", re.IGNORECASE)
+MAY_BLOCK = re.compile(r"(cuda|hip|cu)Memcpy\w{0,32}Async", re.IGNORECASE)
 
 LEAST_BLOCKED = 50e-6
 """Copies that hold the host for less were only enqueued [s]."""

@@ -11,7 +11,7 @@ it are free.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -118,7 +118,8 @@ class Charging(TorchDispatchMode):
         self._launch = machine.speed.launch
         self._seen: dict[Any, bool] = {}
         self._known: dict[Any, tuple[float, float, str]] = {}
-        self._moved = machine.rank.state[MOVED] = Counter[str]()
+        self._moved: dict[str, float] = defaultdict(float)
+        machine.rank.state[MOVED] = self._moved
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -277,7 +278,7 @@ def launches_nothing(func: Any) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
-FULL = re.compile(r"DefaultCPUAllocator.*allocate (\d+) bytes")
+FULL = re.compile(r"DefaultCPUAllocator.{,80}allocate (\d+) bytes")
 """torch's message when host memory is exhausted."""
 
 

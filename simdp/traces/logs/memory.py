@@ -49,7 +49,7 @@ class MemoryLog:
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 UNITS |= {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
-_SIZE = r"([\d.]+) ?(bytes|[KMGT]iB|[KMG]B|B)\b"
+_SIZE = r"(?<![\d.])([\d.]++) ?(bytes|[KMGT]iB|[KMG]B|B)\b"
 _ASKED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
 _TOTAL = re.compile(rf"{_SIZE} total capacity|total capacity of {_SIZE}")
 _FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free\b")
@@ -60,7 +60,7 @@ _OTHER = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 _OWN = re.compile(rf"this process has {_SIZE} memory in use")
 _DEVICE = re.compile(r"\bGPU (\d+)\b")
 _ROW = re.compile(r"^\|\s*(Allocated|GPU reserved|Non-releasable) memory\s*\|(.*)\|\s*$")
-_CELL = re.compile(r"(\d+) +([KMGT]i?B|B)\b")
+_CELL = re.compile(r"(?<!\d)(\d++) +([KMGT]i?B|B)\b")
 _SUMMARY = re.compile(r"memory summary, device ID (\d+)")
 _COUNTS = re.compile(r"CUDA OOMs: (\d+)\s*\|\s*cudaMalloc retries: (\d+)")
 

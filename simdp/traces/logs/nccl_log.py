@@ -65,22 +65,23 @@ class NcclDebugLog:
         return next((device for _, device in self.devices.values()), None)
 
 
-_HEAD = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ (?:\[\d+\]|NCCL)")
+_HEAD = re.compile(r"(?<![\w.-])(?P<host>[\w.-]++):\d+:\d+ (?:\[\d+\]|NCCL)")
 _VERSION = re.compile(r"NCCL version (\d[\w.]*)")
 _NETWORK = re.compile(r"Using network (\S+)")
 _CARDS = re.compile(r"\[\d+\]([\w.-]+):\d+/(IB|RoCE)")
 _INTERFACES = re.compile(r"\[\d+\]([\w.-]+:[\d.]+)")
-_CHANNEL = re.compile(r"(?:Channel|Ring) \d+.*?->.*? via (\S+(?: shared memory)?)")
+_CHANNEL = re.compile(r"(?:Channel|Ring) \d[^>]{1,80}>.{1,80}? via (\S+(?: shared memory)?)")
 _GDR = re.compile(r"use ring PXN \d+ GDR (\d)")
 _SPEED = re.compile(r"\+ NET\[([\d.]+)\] - NET/(\w+)")
-_PORT_SPEED = re.compile(r"NET/IB.*?\[(\d+)\] ?\w+.*?\bspeed=(\d+)")
-_SETTING = re.compile(r"(NCCL_\w+) set (?:by environment )?to (\S+)")
-_CHANNELS = re.compile(r"(\d+) coll channels")
+_PORT = re.compile(r"\[(\d+)\] ?\w")
+_PORT_SPEED = re.compile(r"\bspeed=(\d+)")
+_SETTING = re.compile(r"\b(NCCL_\w++) set (?:by environment )?to (\S+)")
+_CHANNELS = re.compile(r"(?<!\d)(\d++) coll channels")
 _RANKS = re.compile(r"\bn[rR]anks (\d+)")
 _NODES = re.compile(r"\bnNodes (\d+)")
 _WARN = re.compile(r"\bWARN (.*)")
 _ERROR = re.compile(r"((?:Test )?NCCL failure .*|NCCL error in.*)")
-_DEVICE = re.compile(r"^#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+?)\s*$")
+_DEVICE = re.compile(r"^#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(\S.*)$")
 _TABLE = re.compile(r"^#\s+size\s+count\s+type")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[A-Za-z]\w*\s")
 _TAG = re.compile(r"^\s*(?:\[\d+,\d+\](?:<\w+>)?:?|\d+:(?=\s))")
@@ -100,7 +101,7 @@ def read_nccl_log(lines: Sequence[str]) -> NcclDebugLog | None:
     for tagged in lines:
         line = _TAG.sub("", tagged) if tagged[:24].lstrip()[:1] in TAGGED else tagged
         if match := _DEVICE.match(line):
-            log.devices.setdefault(int(match[1]), (match[2], match[3]))
+            log.devices.setdefault(int(match[1]), (match[2], match[3].rstrip()))
             seen = True
         elif _TABLE.match(line):
             begun = True
@@ -153,8 +154,12 @@ def _info(log: NcclDebugLog, line: str, host: str) -> None:
         log.gdr = match[1] == "1"
     if match := _SPEED.search(line):
         log.speeds.setdefault(match[2], float(match[1]) * 1e9)
-    elif match := _PORT_SPEED.search(line):
-        log.speeds.setdefault(match[1], float(match[2]) * 1e6 / 8)
+    elif (
+        "NET/IB" in line
+        and (port := _PORT.search(line, line.index("NET/IB")))
+        and (match := _PORT_SPEED.search(line, port.end()))
+    ):
+        log.speeds.setdefault(port[1], float(match[1]) * 1e6 / 8)
     if match := _SETTING.search(line):
         log.settings[match[1]] = match[2].rstrip(".")
         if match[1] == "NCCL_ALGO":

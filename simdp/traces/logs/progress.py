@@ -48,10 +48,11 @@ class ProgressLog:
 
 
 _BAR = re.compile(
-    r"(?P<label>[^|%\r\n]*?):?\s*\d+%\|[^|]*\|\s*(?P<done>\d+)/(?P<total>\d+) "
+    r"(?<!\d)\d++%\|[^|]*+\|\s*(?P<done>\d+)/(?P<total>\d+) "
     r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:?]+),\s*(?P<rate>[\d.?]+) ?"
     r"(?P<unit>[\w.]+/s|s/[\w.]+)?(?: *examples/s)?"
 )
+_LABEL = re.compile(r"[|%\r\n]")
 _STEP = re.compile(r"\b(?:step|iteration|iter)\b[ :=\[]+(\d+)", re.IGNORECASE)
 _TIME = re.compile(
     r"(?:step[_ ]time|time per iteration|iter_time|time/step|elapsed time per iteration)"
@@ -80,13 +81,15 @@ def read_progress(lines: Sequence[str]) -> ProgressLog | None:
 
 
 def _bars(line: str) -> Iterator[BarLine]:
+    end = 0
     for found in _BAR.finditer(line):
+        label, end = _LABEL.split(line[end : found.start()])[-1].rstrip(), found.end()
         rate, unit = found["rate"], found["unit"] or "it/s"
         value = None if "?" in rate else float(rate)
         inverse = unit.startswith("s/")
         seconds = None if not value else (value if inverse else 1 / value)
         yield BarLine(
-            found["label"].strip().rsplit("]", 1)[-1].strip(),
+            label.removesuffix(":").rsplit("]", 1)[-1].strip(),
             int(found["done"]),
             int(found["total"]),
             _clock(found["elapsed"]),

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Classes of PCIe paths, from one switch to two sockets."""
 
-_NAME = re.compile(r"^(GPU\d+|NIC\d+|mlx\d+_\d+|\w*mlx\w*|hfi\d+_\d+|bnxt_re\d+|rocep\w+|ib\w+)$")
+_NAME = re.compile(
+    r"^(GPU\d+|NIC\d+|mlx\d+_\d+|(?=\w*?mlx)\w++|hfi\d+_\d+|bnxt_re\d+|rocep\w+|ib\w+)$"
+)
 _CELL = re.compile(r"^(X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC)$")
 _ACS = re.compile(r"ACSCtl:\s*(.*)")
 

@@ -77,12 +77,12 @@ _KILLED = re.compile(
 )
 _BUS = re.compile(r"insufficient shared memory \(shm\)|killed by signal: Bus error", re.IGNORECASE)
 _RAISED = re.compile(
-    r"^\[?rank ?(\d+)\]?:?\s*(?:[\w.]+\.)?(\w*(?:Error|Exception))\b:?\s*(.*)", re.I
+    r"^\[?rank ?(\d++)\]?:?\s*(?:[\w.]+\.)?(\w*(?:Error|Exception))\b:?\s*(.*)", re.I
 )
 _CONSEQUENCE = re.compile(r"DistBackendError|OutOfMemory")
 _SAVING = re.compile(
     r"saving (?:model |latest |the )*checkpoint|save_checkpoint|saving model|"
-    r"\*+ Running Evaluation|evaluating",
+    r"\* Running Evaluation|evaluating",
     re.IGNORECASE,
 )
 _FINGERPRINT = re.compile(
