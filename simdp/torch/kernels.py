@@ -489,6 +489,9 @@ WORK = {
 
 # Elementwise --------------------------------------------------------------------------------------
 
+NAMESPACES = frozenset(["aten", "fsdp"])
+"""Namespaces of torch's own operators; those of others may do anything."""
+
 _TAGS = {torch.Tag.core, torch.Tag.pointwise, torch.Tag.reduction}
 
 _PLAIN = re.compile(
@@ -505,7 +508,7 @@ _PLAIN = re.compile(
 @cache
 def _is_elementwise(func: Any) -> bool:
     """Return whether an operator without a formula is one that moves its tensors once, or few."""
-    if func.namespace not in ("aten", "fsdp"):
+    if func.namespace not in NAMESPACES:
         return False
     packet = func.overloadpacket
     plain = packet.__name__.removesuffix("_").removesuffix("_backward")
