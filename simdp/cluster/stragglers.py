@@ -56,6 +56,13 @@ class Straggler(Spec):
         """Return whether some steps are unaffected by design, so that a few represent not all."""
         return False
 
+    def rare_event(self, step_time: float) -> tuple[int | float, str] | None:
+        """Return the first step, or instant as a float [s], of what short runs miss; and its name.
+
+        The name has its share of a long run, at a time of a step [s].
+        """
+        return None
+
     def lasting(self, nodes: Ints, random: np.random.Generator) -> Floats:
         """Return the factor on the compute time of each rank in every step.
 
@@ -200,6 +207,14 @@ class DegradedLink(Straggler):
 
     def comes_and_goes(self) -> bool:
         return self.steps is not None or self.on is not None
+
+    def rare_event(self, step_time: float) -> tuple[int | float, str] | None:
+        if self.on is None or self.off is None:
+            first = self.steps[0] if self.steps else 0
+            return first, f"a degraded link from step {first} on"
+        period = self.on + self.off
+        share = f"in the long run degraded in {100 * self.on / period:.3g} % of the steps"
+        return period - 1, f"a whole period of a flapping link, {period} steps ({share})"
 
     def is_on(self, step: int, phase: float) -> bool:
         """Return whether links are degraded in a step.
@@ -445,6 +460,15 @@ class Pause(Straggler):
 
     def comes_and_goes(self) -> bool:
         return True
+
+    def rare_event(self, step_time: float) -> tuple[int | float, str] | None:
+        every, period, text = self.every, float(self.every), f"{self.every} steps"
+        if isinstance(every, float):
+            text = format_quantity(every, "time")
+        else:
+            period = every * step_time + self.duration
+        share = f"in the long run about {100 * self.duration / period:.3g} % of the time"
+        return every, f"the pause of rank {self.rank} every {text} ({share})"
 
     def lost(self, step: int, world_size: int) -> Floats:
         lost = np.zeros(world_size)

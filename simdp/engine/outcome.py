@@ -189,6 +189,29 @@ def unlikely_steps(scenario: Scenario) -> dict[str, str]:
     return {"measured step": f"{'; '.join(said)}: check dtype, lengths and what the step held"}
 
 
+NOT_REACHED = "not reached"
+"""Topic of a remark on events that a run is too short for."""
+
+
+def not_reached(scenario: Scenario, num_steps: int, found: Mapping[str, Any]) -> dict[str, str]:
+    """Remark on events that begin behind the last simulated step, or have a longer period."""
+    strategy, rebalance = scenario.strategy, scenario.workload.rebalance
+    events = [one.rare_event(found["step_time_s"]) for one in scenario.cluster.stragglers]
+    first, period = strategy.first_alike, strategy.steps_together
+    events.append((first, f"steps of the strategy after its first {first}, which differ"))
+    if strategy.averages_parameters:
+        events.append((first + period - 1, f"the average of weights every {period} steps"))
+    if rebalance is not None and rebalance.every is not None:
+        events.append((rebalance.every, f"workload.rebalance every {rebalance.every} steps"))
+    missed = [
+        text
+        for begin, text in filter(None, events)
+        if begin and begin >= (found["simulated_s"] if isinstance(begin, float) else num_steps)
+    ]
+    steps = "one step is" if num_steps == 1 else f"{num_steps} steps are"
+    return {NOT_REACHED: f"{steps} too short for {'; '.join(missed)}"} if missed else {}
+
+
 def too_fast(found: Mapping[str, Any]) -> dict[str, str]:
     """Warning about a step that is faster than its FLOPs at the devices' peak."""
     share = found.get("mfu")

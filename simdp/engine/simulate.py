@@ -28,6 +28,7 @@ from simdp.engine.ops import ClockOp, ClockWait, ComputeWork, Feed, Launch
 from simdp.engine.outcome import (
     cost_of,
     network_of,
+    not_reached,
     participation,
     rates,
     target_of,
@@ -546,7 +547,10 @@ def _result(
         cost=cost_of(scenario, found),
         target=target_of(scenario, found, records, ends),
         gradient_noise=noise_scale([one.squares for one in records if one.squares is not None]),
-        remarks=remarks(scenario) | too_fast(found) | unlikely_steps(scenario),
+        remarks=remarks(scenario)
+        | not_reached(scenario, len(records), found)
+        | too_fast(found)
+        | unlikely_steps(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),

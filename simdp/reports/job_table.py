@@ -71,10 +71,29 @@ def _one(study: JobStudy) -> RenderableType:
     (job,) = study.points
     name, runs = study.scenario["name"], runs_of(job)
     return Group(
+        filled(too_short(study)),
         wide_table(replace(spreads(job), title=f"{name}: {runs}")),
         wide_table(replace(parts(job), title="")),
         filled(foot(study, job)),
     )
+
+
+FAILURES = "cluster.failures, such as [{kind: exponential, mtbf: 1000 h}]"
+
+
+def too_short(study: JobStudy) -> list[str]:
+    """Write first what the scenario lacks, where none of a job's events occurs in its runs."""
+    jobs, scenario = study.points, study.scenario
+    missed = [*dict.fromkeys(job.assumed.get("not_reached") for job in jobs)]
+    lines = [f"{line}." for line in missed if line]
+    if scenario.get("target") or any(job.num_failures for job in jobs):
+        return lines
+    steps = f"{jobs[0].assumed['num_steps']:,.0f} steps, {long_time(jobs[0].finish_s.mean)}"
+    target = "target, such as {samples: 1e9}"
+    if scenario["cluster"].get("failures") or "cluster.failures" in scenario.get("sweep", {}):
+        return [f"no failure occurs in {steps}; write {target}.", *lines]
+    what = f"no failures and no target: the job is what run simulates, {steps}"
+    return [f"{what}; write {FAILURES}, and {target}.", *lines]
 
 
 def spreads(job: JobRuns) -> Table:
@@ -120,7 +139,8 @@ def _spread(name: str, found: Spread, write: object) -> list[str]:
 def _several(study: JobStudy) -> RenderableType:
     title = f"{study.scenario['name']}: {runs_of(study.points[0])} of each point"
     foot = [grid_foot(study), *first_done(study)] if len(study.points) > 1 else [grid_foot(study)]
-    return Group(*narrow_tables(replace(grid(study), title=title)), filled(foot))
+    tables = narrow_tables(replace(grid(study), title=title))
+    return Group(filled(too_short(study)), *tables, filled(foot))
 
 
 def grid(study: JobStudy) -> Table:

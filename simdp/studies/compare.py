@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from simdp.arrays import Array
 from simdp.cluster import Cluster
+from simdp.engine.outcome import NOT_REACHED
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison, written
@@ -314,7 +315,7 @@ def _simulate_points(
     """Simulate every valid point; raise the problems of all if none is."""
     compared, scenarios, notes = _scenarios_of(points, base)
     asked = [PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
-    _play([compared[number] for number in scenarios], asked, play(asked))
+    notes += _play([compared[number] for number in scenarios], asked, play(asked))
     if not any(point.metrics for point in compared):
         raise ScenarioError(shared_first([(one.label, one.problems) for one in compared]))
     return compared, notes
@@ -363,14 +364,19 @@ def _parts_of_periods(scenario: Scenario) -> list[str]:
 
 def _play(
     points: Sequence[ComparedPoint], asked: Sequence[PointRequest], outcomes: Outcomes
-) -> None:
-    """Fill in the points in order, so that few weights are kept at a time."""
+) -> list[str]:
+    """Fill in the points in order, so that few weights are kept at a time; return notes on them."""
     first: Weights | None = None
+    notes: dict[str, None] = {}
     for point, one, found in zip(points, asked, in_order(outcomes, len(points)), strict=True):
         if isinstance(found, Failed):
             point.problems = found.problems
         else:
             first = _fill(point, one.point, found, first)
+            for topic in (NOT_REACHED, "job"):
+                if topic in found.remarks:
+                    notes[f"{found.remarks[topic]}."] = None
+    return [*notes]
 
 
 def _fill(

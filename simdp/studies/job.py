@@ -12,11 +12,11 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.engine.job.account import PARTS
-from simdp.engine.job.planning import guarded_mttf_of, mttf_of, planned
+from simdp.engine.job.planning import SOME_STEPS, guarded_mttf_of, mttf_of, on_nodes, planned
 from simdp.engine.job.policies import policy_for
 from simdp.engine.job.run import JobRun, Outcome
 from simdp.engine.job.training import JobPlan
-from simdp.engine.outcome import price_date
+from simdp.engine.outcome import NOT_REACHED, not_reached, price_date
 from simdp.errors import ScenarioError
 from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
 from simdp.results.metrics import bill, energy_range
@@ -217,9 +217,12 @@ def _assumed(point: Scenario, plan: JobPlan) -> dict[str, Any]:
     """Figures behind the runs that are computed, not set by the scenario."""
     mttf, saving = mttf_of(plan), plan.savings[-1] if plan.savings else None
     guarded = guarded_mttf_of(plan) if saving else mttf
+    paced = on_nodes(point, plan.num_nodes)
+    times = {"step_time_s": plan.pace.step, "simulated_s": plan.pace.step * SOME_STEPS}
     return {
         "num_steps": plan.length.num_steps,
         "step_s": plan.pace.step,
+        "not_reached": not_reached(paced, paced.workload.steps or 1, times).get(NOT_REACHED),
         "num_nodes": plan.num_nodes,
         "mttf_s": mttf if isfinite(mttf) else None,
         "guarded_mttf_s": guarded if saving and isfinite(guarded) else None,

@@ -1,12 +1,17 @@
 """Outcome: rates of work from a model's FLOPs, and what crosses wires and cards."""
 
 import pytest
+import yaml
 
 import simdp
+from simdp.cluster.stragglers import STRAGGLERS
 from simdp.collectives.costs import LinksCost, Wiring
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.engine.outcome import RATES, wires_of
+from simdp.engine.outcome import NOT_REACHED, RATES, wires_of
 from simdp.scenario import checked
+from simdp.studies.compare import compare
+from simdp.studies.sweep import sweep
+from tests.for_each import for_each
 
 PEAK = {
     "peak": {"float32": "10 TFLOP/s", "float16": "40 TFLOP/s"},
@@ -133,3 +138,128 @@ def test_a_timed_run_names_the_busier_wires(tmp_path):
     assert 0 < found["links"][1]["utilization"] <= found["bottleneck"]["utilization"] <= 1
     alone = network(tmp_path, {**NODES, "world_size": 8}, cost="nccl")
     assert [link["link"] for link in alone["links"]] == ["a device's links in its node"]
+
+
+# Events that a run is too short for ---------------------------------------------------------------
+
+TWENTY_STEPS = {"model": {"kind": "mlp", "widths": [64, 64]}, "microbatch": 8, "steps": 20}
+
+PAUSE = {"kind": "pause", "rank": 1, "every": "10 min", "duration": "36 s"}
+
+TWO_NODES = {"devices_per_node": 1, "inter_node": {"topology": "switch", "link": "100gbe"}}
+
+
+def short_run(tmp_path, workload=None, cluster=None, strategy="ddp"):
+    cluster = {"world_size": 2, "device": PEAK, "link": "nvlink3", **(cluster or {})}
+    workload = {**TWENTY_STEPS, **(workload or {})}
+    raw = {"cluster": cluster, "workload": workload, "strategy": strategy, "numerics": False}
+    return checked({k: v for k, v in raw.items() if v is not None}, tmp_path)
+
+
+@pytest.mark.slow
+@for_each(
+    ("keys", "missed"),
+    [
+        (
+            {"cluster": {"stragglers": [PAUSE]}},
+            "the pause of rank 1 every 600 s (in the long run about 6 % of the time)",
+        ),
+        (
+            {"cluster": {"stragglers": [{**PAUSE, "every": 20, "duration": "1 s"}]}},
+            "the pause of rank 1 every 20 steps (in the long run about 99.9 % of the time)",
+        ),
+        ({"cluster": {"stragglers": [{**PAUSE, "every": 19}]}}, None),
+        (
+            {
+                "cluster": {
+                    **TWO_NODES,
+                    "stragglers": [
+                        {"kind": "degraded_link", "node": 1, "bandwidth": 0.1, "on": 5, "off": 20}
+                    ],
+                }
+            },
+            "a whole period of a flapping link, 25 steps (in the long run degraded in 20 % of the "
+            "steps)",
+        ),
+        (
+            {
+                "cluster": {
+                    **TWO_NODES,
+                    "stragglers": [
+                        {"kind": "degraded_link", "node": 1, "bandwidth": 0.1, "steps": [30, 40]}
+                    ],
+                }
+            },
+            "a degraded link from step 30 on",
+        ),
+        (
+            {"strategy": {"kind": "ddp", "comm_hook": "power_sgd"}},
+            "steps of the strategy after its first 1000, which differ",
+        ),
+        (
+            {"strategy": {"kind": "local_sgd", "local_steps": 21}},
+            "the average of weights every 21 steps",
+        ),
+        ({"strategy": {"kind": "local_sgd", "local_steps": 20}}, None),
+        (
+            {
+                "workload": {"microbatch": None, "global_batch": 16, "rebalance": {"every": 20}},
+                "strategy": {"kind": "ddp", "weight_by_shard": True},
+            },
+            "workload.rebalance every 20 steps",
+        ),
+    ],
+)
+def test_what_cannot_occur_in_a_run_is_said(tmp_path, keys, missed):
+    found = simdp.simulate(short_run(tmp_path, **keys)).remarks.get(NOT_REACHED)
+    assert found == (None if missed is None else f"20 steps are too short for {missed}")
+
+
+def test_a_sweep_and_a_comparison_say_so_too(tmp_path):
+    raw = short_run(tmp_path, cluster={"stragglers": [PAUSE]}).resolved()
+    study = sweep(checked({**raw, "sweep": {"workload.microbatch": [8, 16]}}, tmp_path))
+    assert all("the pause of rank 1" in point.remarks[NOT_REACHED] for point in study.points)
+    file = tmp_path / "scenario.yaml"
+    failing = {**raw["cluster"], "failures": [{"kind": "exponential", "mtbf": "1 h"}]}
+    file.write_text(yaml.safe_dump({**raw, "cluster": failing}))
+    notes = compare(file, {"strategy": ["ddp", "fsdp"]}).notes
+    assert any(note.startswith("20 steps are too short for the pause") for note in notes)
+    assert any(note.startswith("cluster.failures: not in this run") for note in notes)
+
+
+@pytest.mark.slow
+def test_the_long_run_share_of_a_pause_is_what_long_runs_lose(tmp_path):
+    pause = {**PAUSE, "every": 10, "duration": "1 ms"}
+    runs = [
+        simdp.simulate(short_run(tmp_path, {"steps": 401}, {"stragglers": found})).metrics
+        for found in ([pause], [])
+    ]
+    slow, even = (found["simulated_s"] for found in runs)
+    (straggler,) = short_run(tmp_path, cluster={"stragglers": [pause]}).cluster.stragglers
+    _, text = straggler.rare_event(runs[1]["step_time_s"])
+    share = float(text.partition("about ")[2].partition(" %")[0]) / 100
+    assert 1 - even / slow == pytest.approx(share, rel=0.02)
+
+
+def test_every_straggler_that_comes_and_goes_names_its_rare_event():
+    examples = {
+        "pause": [PAUSE, {**PAUSE, "every": 7}],
+        "degraded_link": [
+            {"node": 1, "steps": [3, 4]},
+            {"node": 1, "on": 2, "off": 8},
+            {"node": 1},
+        ],
+        "slow_rank": [{"rank": 0, "factor": 2}],
+        "slow_node": [{"node": 0, "factor": 2}],
+        "empirical": [{"quantiles": [{"quantile": 0, "factor": 1}, {"quantile": 1, "factor": 2}]}],
+        "gamma": [{"cv": 0.1}],
+        "jitter": [{"sigma": 0.1}],
+        "lognormal": [{"sigma": 0.1}],
+        "shared_host": [{}],
+    }
+    assert examples.keys() == {*STRAGGLERS}
+    for kind, written in examples.items():
+        for one in written:
+            straggler = STRAGGLERS[kind].model_validate({**one, "kind": kind})
+            event = straggler.rare_event(1e-3)
+            assert bool(event and event[0]) == straggler.comes_and_goes(), one

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from jobs_drawn import HOUR, job, one_job, three_jobs
 from rich.console import Console
+from small_scenario import CLUSTER, WORKLOAD
 
 from simdp.reports.figures import long_time
 from simdp.reports.job_table import table
 from simdp.results.job import Spread
+from simdp.studies import job as study
 
 
 def text(study):
@@ -99,3 +101,19 @@ def test_what_a_checkpoint_guards_against_is_said_where_it_is_not_every_failure(
         found = text(one_job(assumed={**given, "guarded_mttf_s": guarded}))
         assert ("from storage" in found) == (words is not None)
         assert words is None or words in " ".join(found.split())
+
+
+def test_first_comes_what_a_scenario_without_events_lacks(load):
+    def words(cluster, **other):
+        keys = {"cluster": cluster, "workload": {**WORKLOAD, "steps": 20}, "numerics": False}
+        return " ".join(text(study.job(load(**keys, **other), runs=2)).split())
+
+    plain = words(CLUSTER)
+    assert plain.startswith("no failures and no target: the job is what run simulates, 20 steps, ")
+    assert "write cluster.failures, such as [{kind: exponential, mtbf: 1000 h}], and " in plain
+    pause = {"kind": "pause", "rank": 0, "every": "10 min", "duration": "36 s"}
+    rare = {"failures": [{"kind": "exponential", "mtbf": "1000 h"}], "stragglers": [pause]}
+    none = words({**CLUSTER, **rare})
+    assert none.startswith("no failure occurs in 20 steps, ")
+    assert "9 steps are too short for the pause of rank 0 every 600 s" in none
+    assert ": 2 runs" in words(CLUSTER, target={"samples": 1e6})[:20]

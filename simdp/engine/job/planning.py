@@ -137,7 +137,7 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
         samples = scenario.workload.samples_per_step(size * cluster.local_size)
         all_samples = scenario.workload.samples_per_step(cluster.world_size)
         headway = samples / all_samples if counts_samples else 1.0
-        metrics = _steady(of := _on(scenario, size))
+        metrics = _steady(of := on_nodes(scenario, size))
         step: float = metrics["step_time_s"]
         parts, whole = _parts(of, step), step + quorum
         shares = TimeShares(*(part / whole for part in (step - sum(parts), *parts, quorum)))
@@ -188,8 +188,8 @@ def able(scenario: Scenario, least: int) -> list[int]:
     return [sizes[last * i // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
 
 
-def _on(scenario: Scenario, num_nodes: int) -> Scenario:
-    """A timing-only scenario with a few steps on a number of nodes."""
+def on_nodes(scenario: Scenario, num_nodes: int) -> Scenario:
+    """Make the timing-only scenario of a few steps on a number of nodes that sets the pace."""
     cluster, workload = scenario.cluster, scenario.workload
     strategy = scenario.strategy.after_warmup()
     drawn = cluster.stragglers or workload.input or strategy.execution == "parameter_server"

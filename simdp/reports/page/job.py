@@ -79,6 +79,7 @@ def _one(study: JobStudy, job: JobRuns) -> Iterator[Section]:
     level = "warning" if chance is not None and chance < 0.9 else "good"
     if chance is not None:
         lines.insert(0, f"Done within {long_time(study.until_s)}: {percent(chance)} of the runs.")
+    lines = [*job_table.too_short(study), *lines]
     yield Verdict("Verdict", lines, "warning" if level == "warning" else "good")
     low, high = map(long_time, job.finish_interval_s)
     money = [] if job.cost_usd is None else [Tile("cost", f"{job.cost_usd.mean:,.0f} USD", "mean")]
@@ -100,7 +101,7 @@ def _one(study: JobStudy, job: JobRuns) -> Iterator[Section]:
 
 
 def _several(study: JobStudy) -> Iterator[Section]:
-    lines = job_table.first_done(study)
+    lines = [*job_table.too_short(study), *job_table.first_done(study)]
     best = min(study.points, key=lambda job: job.finish_s.mean)
     is_sure = best.runs > 1 and not any(
         job is not best and job.is_tie(best) for job in study.points

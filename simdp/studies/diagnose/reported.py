@@ -370,26 +370,17 @@ def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
     yield Finding("compute_bound", job.compute / job.step, f"{text}.", (), job.compute)
 
 
-class Slip(NamedTuple):
-    """An option of a strategy that jobs often lack: its key, what is without it, its repair."""
-
-    key: str
-    text: str
-    repair: str
-
-
-SLIPS = (
-    Slip(
-        "strategy.no_sync",
+SLIPS = {
+    "no_sync": (
         "with gradients exchanged after each micro-batch",
         "gradients exchanged once a step (no_sync around all micro-batches but the last)",
     ),
-    Slip(
-        "strategy.overlap",
+    "overlap": (
         "without any overlap with backward",
         "communication that overlaps backward, as DDP's does",
     ),
-)
+}
+"""Options that jobs often lack: what a job is without one, and its repair."""
 
 
 class _Simulated(NamedTuple):
@@ -536,14 +527,14 @@ class _Job:
         slip, without = self._slip() if excess else (None, None)
         helps = self._remedies(without) if remedies and job.comm else ()
         if slip is not None and without is not None:
-            repaired = Remedy(slip.repair, job.compute + self.exposed)
+            lack, repair = SLIPS[slip]
             text = (
-                f"{self._exposed_words(job.comm)}; {slip.text} it would be "
+                f"{self._exposed_words(job.comm)}; {lack} it would be "
                 f"{seconds(without.comm)}, about what was reported"
             )
             # The same change is among those that were tried.
-            helps = tuple(one for one in helps if not one.change.startswith(slip.key))
-            tried = (repaired, *helps) if remedies else ()
+            helps = tuple(one for one in helps if not one.change.startswith(f"strategy.{slip}"))
+            tried = (Remedy(repair, job.compute + self.exposed), *helps) if remedies else ()
             yield self._finding("exposed_communication", job.comm, f"{text}.", tried)
             return
         usual = job.comm - excess
@@ -649,14 +640,13 @@ class _Job:
         """Bytes that a rank sends in a step."""
         return float(max(self.planned.metrics["bytes_sent_per_rank"]))
 
-    def _slip(self) -> tuple[Slip | None, _Simulated | None]:
+    def _slip(self) -> tuple[str | None, _Simulated | None]:
         """The slip of `SLIPS` with which the job exposes about what was reported, if any."""
         scenario = self.planned.scenario
-        options = dict(scenario.strategy)
         for slip in SLIPS:
-            if not options.get(slip.key.removeprefix("strategy.")):
+            if not dict(scenario.strategy).get(slip):
                 continue
-            changed = variant(scenario, {slip.key: False}, STEPS)
+            changed = variant(scenario, {f"strategy.{slip}": False}, STEPS)
             without = self.planned if changed is None else _played(changed)
             is_near = without.comm <= SIMILAR * self.job.comm <= SIMILAR**2 * without.comm
             if is_near and without.comm > self.planned.comm:

@@ -66,7 +66,7 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
     make that HSDP. Gathers both in forward and behind the update, or another number of them than of
     reduce_scatters, are ZeRO-3's.
     """
-    begins = [int(kernels[0]) for kernels in micro_steps(step) if len(kernels)]
+    begins = [int(kernels[0]) for kernels in micro_steps(step) if len(kernels)] or [0]
     skipped = _repeated(step, begins)
     begin, last_sent = begins[-1] if skipped else 0, step.sent[skipped:]
     real = [sent for sent in last_sent if sent.dtype in FLOATS]
