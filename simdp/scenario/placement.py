@@ -178,7 +178,8 @@ def with_neighbours(cluster: Cluster, sizes: list[int]) -> Cluster:
 def _misfits(cluster: Cluster, sizes: list[int]) -> list[str]:
     """Explain why the network cannot connect the nodes of all jobs."""
     whole = with_neighbours(cluster, sizes)
-    raw = {name: getattr(whole, name) for name in Cluster.model_fields}  # no copy is validated
+    plain = whole.model_dump(mode="json")  # no copy is validated, and quantities have units
+    raw = {name: plain[name] if isinstance(each, float) else each for name, each in whole}
     try:
         Cluster.model_validate(raw)
     except ValidationError as error:

@@ -302,5 +302,6 @@ def test_collectives_and_programs_on_such_a_cluster_are_simulated_too(tmp_path):
 def test_jobs_that_share_a_machines_network_are_simulated():
     job = {"world_size": 8, "workload": copy.deepcopy(DGX["workload"])}
     raw = copy.deepcopy(DGX) | {"neighbours": [job]}
-    made = checked(raw | {"cluster": {"machine": "dgx-h100", "world_size": 16}}, Path())
+    priced = {"machine": "dgx-h100", "world_size": 16, "price": "2 USD/h"}
+    made = checked(raw | {"cluster": priced}, Path())
     assert made.collectives.cost.kind == "links"

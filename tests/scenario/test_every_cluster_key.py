@@ -151,6 +151,7 @@ NOT_IN_TIME = {
     "machine": "the others are set over it",
     "allocator": "decides what fits, not how long it takes",
     "device.memory": "decides what fits, not how long it takes",
+    "host_memory": "decides what fits, not how long it takes",
     "price": "money alone",
     "device.price": "money alone",
     "power": "energy alone",
