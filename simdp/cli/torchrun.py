@@ -20,7 +20,7 @@ from simdp.cli.commands import COMMANDS
 from simdp.cli.common import STOPPED, say
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
-from simdp.distributed.launch import ProgramResult, Where
+from simdp.distributed.launch import ProgramResult, Where, find
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import check_outputs
 
@@ -507,8 +507,6 @@ def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize
     ScenarioError
         If the cluster or a number is wrong.
     """
-    from simdp.distributed.launch import find
-
     problems, nodes, ranks = [], _number(nnodes.rpartition(":")[2]), _number(nproc_per_node)
     if nodes is None or (":" in nnodes and _number(nnodes.partition(":")[0]) is None):
         problems.append(f"--nnodes {nnodes}: must be a number >= 1, or a range as 1:4.")

@@ -576,23 +576,25 @@ SPACE = 2**20
 def check_outputs(*paths: Path | None) -> None:
     """Refuse files that could not be written after a run: write them in part, and remove that.
 
-    Raises
-    ------
-    ScenarioError
-        As `whole_files`, also where the disk is full; None passes.
+    A ScenarioError as of `whole_files`, also where the disk is full; None passes.
     """
     for path in filter(None, paths):
-        with suppress(_TrialError), whole_files(path.parent) as add:
-            add(path.name, _fill)
-            raise _TrialError
-
-
-def _fill(stream: BinaryIO) -> None:
-    stream.write(bytes(SPACE))
+        with suppress(_TrialError):
+            write_whole(path, _fill)
 
 
 class _TrialError(Exception):
     """Ends a write before a file appears."""
+
+
+def _fill(stream: BinaryIO) -> None:
+    stream.write(bytes(SPACE))
+    raise _TrialError
+
+
+def put_text(text: str, stream: BinaryIO) -> None:
+    """Write text into a binary stream; for `whole_files`."""
+    stream.write(text.encode())
 
 
 def _remove_earlier(folder: Path, patterns: Iterable[str], written: Sequence[Path]) -> None:

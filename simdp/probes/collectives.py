@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simdp.files import check_outputs
 from simdp.probes import arguments
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.figures import median
@@ -91,6 +92,7 @@ def main(given: Sequence[str]) -> None:
         If arguments are incompatible, torch is missing, or a rank fails.
     """
     args = parser().parse_args(given)
+    check_outputs(args.out / "ranks.log")
     arguments.check_device(args.device, args.backend, args.ranks_per_device, ())
     if 1 in args.world_sizes:
         raise ProbeError("--world-sizes: 1 rank has no communication; write 2 or more.")

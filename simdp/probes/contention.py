@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simdp.errors import SimdpError
+from simdp.files import check_outputs
 from simdp.probes import arguments, zoo
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.figures import median, milliseconds
@@ -83,6 +84,7 @@ def main(given: Sequence[str]) -> None:
         If arguments are incompatible, or torch, a GPU or nvcc is missing.
     """
     args = parser().parse_args(given)
+    check_outputs(args.out)
     models = zoo.chosen(args.models, args.set)
     sizes = arguments.per_model(args.microbatch, list(models))
     require_torch()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simdp.files import check_outputs
 from simdp.probes import arguments, zoo
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.record import About, ddp_record, write_yaml
@@ -57,6 +58,7 @@ def main(given: Sequence[str]) -> None:
         If arguments are incompatible, torch is missing, or a rank fails.
     """
     args = parser().parse_args(given)
+    check_outputs(args.out, args.scenarios and args.scenarios / "scenario.yaml")
     if len(args.precision) > 1:
         raise ProbeError("--precision: a record is of one precision; run the probe once for each.")
     arguments.check_device(args.device, args.backend, args.ranks_per_device, args.precision)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simdp.files import check_outputs
 from simdp.probes import arguments, zoo
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.figures import (
@@ -62,6 +63,8 @@ def main(given: Sequence[str]) -> None:
         If arguments are incompatible, or torch is missing.
     """
     args = parser().parse_args(given)
+    check_outputs(args.out / "steps.yaml")
+    check_outputs(*(folder and folder / "rank" for folder in (args.memory, args.traces)))
     arguments.check_device(args.device, "gloo", 1, args.precision)
     models = zoo.chosen(args.models, args.set)
     if args.memory is not None and args.device == "cpu":

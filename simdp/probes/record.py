@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import sqrt
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
-from simdp.files import format_yaml, write_whole
+from simdp.files import format_yaml, put_text, write_whole
 from simdp.probes.figures import median, microseconds, milliseconds, noise, percent, percentiles
 from simdp.probes.zoo import scenario_precision
 from simdp.units import parse
@@ -40,11 +41,7 @@ def write_yaml(path: Path, value: Any, comment: str) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; creates its folder."""
-
-    def put(stream: BinaryIO) -> None:
-        stream.write(text.encode())
-
-    write_whole(path, put)
+    write_whole(path, partial(put_text, text))
 
 
 # Runs of DDP -------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, one_line
-from simdp.files import read_json, write_whole
+from simdp.files import put_text, read_json, write_whole
 from simdp.renamed_keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import ORDER
@@ -348,7 +349,7 @@ class Study(Inline):
 
     def save(self, path: Path) -> None:
         """Write result.json atomically."""
-        write_whole(path, lambda stream: _write_text(stream, self.to_json()))
+        write_whole(path, partial(put_text, self.to_json()))
 
     @classmethod
     def load(cls, path: Path) -> Study:
@@ -406,10 +407,6 @@ def _set_in(scenario: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
     """Set a point's world_size in its scenario, which drawing needs; the rest is the sweep's."""
     size = chosen.get("cluster.world_size", scenario["cluster"].get("world_size"))
     return {**scenario, "cluster": {**scenario["cluster"], "world_size": size}}
-
-
-def _write_text(stream: Any, text: str) -> None:
-    stream.write(text.encode())
 
 
 PLAIN = frozenset({int, float, bool, str, type(None)})

@@ -3,6 +3,7 @@
 import pytest
 from for_each import for_each
 
+from simdp.errors import ScenarioError
 from simdp.probes import arguments, collectives, contention, ddp, layers, zoo
 from simdp.probes.arguments import ProbeError
 
@@ -10,7 +11,7 @@ HELP = "; see --help."
 
 
 def refusal(main, *given):
-    with pytest.raises(ProbeError) as caught:
+    with pytest.raises((ProbeError, ScenarioError)) as caught:
         main(list(given))
     line = str(caught.value)
     assert "\n" not in line
@@ -27,6 +28,18 @@ def test_without_torch_a_probe_says_what_to_install(main, no_torch):
     assert refusal(main) == (
         "probes: run real torch, which is not installed; pip install 'simdp[torch]'."
     )
+
+
+@for_each(
+    ("main", "option"),
+    [
+        *((main, "--out") for main in (ddp.main, collectives.main, layers.main, contention.main)),
+        *((ddp.main, "--scenarios"), (layers.main, "--memory"), (layers.main, "--traces")),
+    ],
+)
+def test_an_output_is_refused_before_anything_is_measured(main, option, tmp_path, no_torch):
+    (tmp_path / "file").write_text("")
+    assert "is no folder; name one to write to." in refusal(main, option, str(tmp_path / "file/x"))
 
 
 def test_a_probe_that_is_refused_exits_with_2_and_one_line(no_torch, capsys):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simdp.errors import SimdpError
-from simdp.files import format_yaml, whole_files
+from simdp.files import format_yaml, put_text, whole_files
 from simdp.torch.kernels import OperatorKernels, Sizes, launched_by, moved, tensors_in
 from simdp.workload.layers.base import ModelGraph
 from simdp.workload.layers.operator import KeptSizes, KernelSizes
@@ -207,13 +207,9 @@ class RecordedWorkload:
         }
         recorded = json.dumps(self.recording.model_dump(mode="json", exclude_defaults=True))
         with whole_files(target.parent) as add:
-            add(beside, lambda stream: _put(stream, recorded + "\n"))
-            add(target.name, lambda stream: _put(stream, format_yaml(scenario)))
+            add(beside, partial(put_text, recorded + "\n"))
+            add(target.name, partial(put_text, format_yaml(scenario)))
         return target
-
-
-def _put(stream: Any, text: str) -> None:
-    stream.write(text.encode())
 
 
 # Tape ---------------------------------------------------------------------------------------------
