@@ -19,30 +19,17 @@ are known, are listed."""
 TYPO = 0.8
 """Similarity from which a name is another one mistyped."""
 
-_SINGULARS: tuple[str, ...] = (
-    "activation",
-    "allocator",
-    "benchmark",
-    "comm_hook",
-    "compute",
-    "cost",
-    "dataset",
+_SINGULARS = (
+    "activation allocator benchmark comm_hook compute cost dataset device failure fault host layer "
+    "link machine model optimizer precision scenario straggler target"
 )
-_SINGULARS += ("device", "failure", "fault", "host", "layer", "link", "machine", "model")
-_SINGULARS += ("optimizer", "precision", "scenario", "straggler", "target")
-_COLLECTIVES: tuple[str, ...] = (
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
+_COLLECTIVES = (
+    "all_gather all_reduce all_to_all barrier broadcast gather reduce reduce_scatter scatter"
 )
-_COLLECTIVES += ("reduce", "reduce_scatter", "scatter")
 
 LISTS = {
-    **{noun: f"{noun}s" for noun in _SINGULARS},
-    **{noun: noun for noun in (*_COLLECTIVES, "lengths", "recovery")},
+    **{noun: f"{noun}s" for noun in _SINGULARS.split()},
+    **{noun: noun for noun in (*_COLLECTIVES.split(), "lengths", "recovery")},
     **{"loss": "losses", "lr_schedule": "schedules", "strategy": "strategies"},
     "topology": "topologies",
 }

@@ -111,7 +111,7 @@ def _scale(unit: str, si_unit: str) -> float | None:
     return float(factor / base)
 
 
-def parse(text: object, dimension: str) -> float:
+def parse(text: object, dimension: str, example: str | None = None) -> float:
     """Read a quantity with its unit.
 
     Parameters
@@ -120,6 +120,8 @@ def parse(text: object, dimension: str) -> float:
         Text in the scenario, for example ``"25 GB/s"``.
     dimension : str
         A key of `DIMENSIONS`.
+    example : str, optional
+        For errors, in place of the dimension's: ``"320 ms"``.
 
     Returns
     -------
@@ -132,23 +134,27 @@ def parse(text: object, dimension: str) -> float:
         If there is no unit, an unknown one, or one of another dimension.
     """
     wanted = DIMENSIONS[dimension]
-    write = f'write for example "{wanted.example}"'
+    write = f'write for example "{example or wanted.example}"'
     if isinstance(text, bool) or not isinstance(text, int | float | str):
         raise UnitError(f"{shown(text)} is not a {dimension}; {write}.")
     if isinstance(text, int | float):
-        raise UnitError(f"{text} has no unit; {write}.")
-    return _parsed(text, dimension)
+        text = str(text)
+    return _parsed(text, dimension, example)
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str, dimension: str) -> float:
+def _parsed(text: str, dimension: str, example: str | None = None) -> float:
     wanted = DIMENSIONS[dimension]
-    write = f'write for example "{wanted.example}"'
+    write = f'write for example "{example or wanted.example}"'
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise UnitError(f"{shown(text)} is not a number with a unit; {write}.")
     number, unit = match.groups()
     if not unit:
+        if example is not None:
+            write = f'write for example "{number} {example.split()[-1]}"'
+        elif dimension == "time":
+            write = f'write "{number} s", "{number} ms" or "{number} us"'
         raise UnitError(f"{text} has no unit; {write}.")
     try:
         if not _UNIT.fullmatch(unit):
@@ -156,6 +162,10 @@ def _parsed(text: str, dimension: str) -> float:
         scale = _scale(unit, wanted.unit)
     except LookupError:
         per_second = _PER_SECOND.fullmatch(unit) if dimension == "bandwidth" else None
+        if dimension == "data size" and re.fullmatch("[kKMGT]i?", unit):
+            write = f'write "{number} {unit[0].upper()}iB" or "{number} {unit[0]}B"'
+        if dimension == "time" and unit in ("m", "M"):
+            write = f'write "{number} min" or "{number} ms"'
         if per_second is not None:
             prefix, of = per_second.groups()
             write = f'write "{number} {prefix}{"bit" if of == "b" else "B"}/s"'

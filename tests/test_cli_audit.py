@@ -47,12 +47,18 @@ def test_an_unknown_cause_gets_a_hint(command):
     )
 
 
+def test_options_stand_on_either_side_of_a_scenario(command, tmp_path):
+    page = tmp_path / "page.html"
+    for given in (("seed_mlp", "--html", str(page)), ("--html", str(page), "seed_mlp")):
+        assert command(*given)[0] == 3
+        page.unlink()
+
+
 def test_arguments_behind_a_scenario_are_refused(command):
-    status, _, err = command("seed_mlp", "--epochs", "3")
+    status, _, err = command("seed_mlp", "3", "4")
     assert status == 2
     assert err == (
-        "--epochs 3: arguments are for scripts, but seed_mlp is a scenario; options stand before "
-        "it, keys are set by --set.\n"
+        "3 4: arguments are for scripts, but seed_mlp is a scenario; keys are set by --set.\n"
     )
 
 

@@ -71,7 +71,7 @@ def test_quiet_says_nothing(path, capsys):
 @for_each(
     ("more", "line"),
     [
-        (["--until", "3"], '--until: 3 has no unit; write for example "5 us".'),
+        (["--until", "3"], '--until: 3 has no unit; write for example "3 days".'),
         (["--until", "0 s"], '--until: 0 s is out of range; write for example "3 days".'),
         (
             ["--set", "workload.steps=null"],

@@ -330,7 +330,7 @@ def test_a_missing_key_that_is_also_a_kind_keeps_its_place():
         ({"wire": "thik"}, "wire: unknown wire 'thik'. Did you mean 'thick'? Known: thick, thin."),
         ({"wire": {}}, "wire.length: is required but was not given; add it."),
         ({"wire": 3}, "wire: 3 is not a mapping of keys to values."),
-        ({"pause": 5}, 'pause: 5 has no unit; write for example "5 us".'),
+        ({"pause": 5}, 'pause: 5 has no unit; write "5 s", "5 ms" or "5 us".'),
         ({"pause": "-1 s"}, "pause: -1 s is out of range; it must be >= 0 s and finite."),
         ({"period": "0 s"}, "period: 0 s is out of range; it must be > 0 s and finite."),
         ({"rate": "5 us"}, "rate: '5 us' is not a bandwidth; write for example \"25 GB/s\"."),

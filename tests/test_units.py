@@ -117,7 +117,7 @@ def test_a_quantity_is_written_as_people_write_it(text, dimension):
     ("text", "dimension", "message"),
     [
         (25, "bandwidth", '25 has no unit; write for example "25 GB/s".'),
-        (2.5, "time", '2.5 has no unit; write for example "5 us".'),
+        (2.5, "time", '2.5 has no unit; write "2.5 s", "2.5 ms" or "2.5 us".'),
         ("25", "data size", '25 has no unit; write for example "25 MiB".'),
         (True, "time", 'True is not a time; write for example "5 us".'),
         (None, "time", 'None is not a time; write for example "5 us".'),

@@ -7,6 +7,7 @@ Exit status: 0 done; 1 defect of simdp; 2 invalid input; 3 a requested check fai
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -54,6 +55,9 @@ class Commands(TyperGroup):
         made: Any = typer.main.get_command(found)
         for each in [*getattr(made, "commands", {}).values()] or [made]:
             each.callback = partial(_without_contradictions, each.callback)
+            for option in each.params:
+                if "--out" in option.opts:
+                    option.opts.insert(0, "-o")
         return made
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -164,13 +168,46 @@ def _run(arguments: list[str] | None) -> int:
         # Typer's errors of usage; their base class is click's, which Typer may bring along itself.
         if not hasattr(error, "format_message"):
             raise
-        complain(error.format_message().replace("\n", " "))
+        complain(_usage(error, sys.argv[1:] if arguments is None else arguments))
         return 2
     finally:
         warnings.showwarning = shown
     if status == STOPPED:
         complain("stopped")
     return status if isinstance(status, int) else 0
+
+
+OTHER_OPTIONS = {
+    **dict.fromkeys(["--output", "--out-dir", "--output-dir", "--outdir"], "--out"),
+    **dict.fromkeys(["--num-gpus", "--ngpus", "--n-gpus", "--world-size"], "--gpus"),
+    **dict.fromkeys(["--gpu", "--device-name", "--gpu-type"], "--device"),
+    **dict.fromkeys(["--batch-size", "--micro-batch-size", "--micro-batch"], "--microbatch"),
+    **dict.fromkeys(["--seq-len", "--seq-length", "--context-length"], "--sequence-length"),
+    **dict.fromkeys(["--gpus-per-node", "--devices-per-node"], "--node-size"),
+}
+"""Options of other tools, and what most commands call them."""
+
+
+def _usage(error: Any, arguments: list[str]) -> str:
+    """Write an error of usage, with what was probably meant."""
+    from simdp.spec import OTHER_NAMES
+
+    line: str = error.format_message().replace("\n", " ")
+    if extra := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", line):
+        values = extra[1].split(" ")
+        before = arguments[max(arguments.index(values[0]) - 1, 0)] if values[0] in arguments else ""
+        if "=" in before:
+            return f"{line}. Did you mean {','.join([before, *values])}?"
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if name is None or context is None or "Did you mean" in line:
+        return line
+    options = [option for param in context.command.params for option in param.opts]
+    key = "gpus" if OTHER_OPTIONS.get(name) == "--gpus" else name.strip("-").replace("-", "_")
+    if OTHER_OPTIONS.get(name) in options:
+        return f"{line.partition(' (')[0]}. Did you mean {OTHER_OPTIONS[name]}?"
+    if "--set" in options and key in OTHER_NAMES:
+        return f"{line.partition(' (')[0]}. Did you mean {OTHER_NAMES[key]}, by --set KEY=VALUE?"
+    return line
 
 
 def _show(

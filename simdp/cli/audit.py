@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
 from simdp.cli.common import CHECK_FAILED, overrides_of, say, terminal_width
@@ -86,6 +88,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, only.")]
 command = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+class Audit(TyperCommand):
+    """Takes options on either side of a scenario; those behind a script are the script's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        scripts = [a for a in args if a in ("-m", "--module") or re.fullmatch(r"[^-=][^=]*\.py", a)]
+        ctx.allow_interspersed_args = not scripts
+        return super().parse_args(ctx, args)
+
+
 class Given(NamedTuple):
     """Options of the command line."""
 
@@ -97,6 +109,7 @@ class Given(NamedTuple):
 
 @command.command(
     name="audit",
+    cls=Audit,
     epilog=COMMANDS["audit"].epilog,
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
 )
@@ -209,7 +222,7 @@ def refuse_script_options(
     if arguments:
         wrong.append(
             f"{' '.join(arguments)}: arguments are for scripts, but {target} is a scenario; "
-            "options stand before it, keys are set by --set."
+            "keys are set by --set."
         )
     if wrong:
         raise ScenarioError(wrong)

@@ -109,7 +109,7 @@ def _deadline(until: str | None) -> float | None:
     if until is None:
         return None
     try:
-        seconds = parse(until, "time")
+        seconds = parse(until, "time", "3 days")
     except UnitError as error:
         raise ScenarioError([f"--until: {error}"]) from None
     if not 0 < seconds < float("inf"):

@@ -33,7 +33,7 @@ from simdp.cli.common import (
     say,
     table_writer,
 )
-from simdp.cli.completion import SCENARIOS
+from simdp.cli.completion import DEVICES, SCENARIOS
 from simdp.errors import ScenarioError, unknown_name
 
 if TYPE_CHECKING:
@@ -70,9 +70,24 @@ SaveState = Annotated[
 Resume = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Resume from a saved state.")]
 
 
+Gpus = Annotated[int | None, typer.Option(min=1, help="Short for --set cluster.world_size.")]
+DeviceName = Annotated[
+    str | None, typer.Option(help="Short for --set cluster.device.", autocompletion=DEVICES)
+]
+
+Traces = Annotated[
+    bool, typer.Option("--traces", help="Write a trace per rank as torch's profiler does.")
+]
+Ranks = Annotated[
+    str | None, typer.Option(metavar="0-7,12", help="Ranks that --traces is for [all].")
+]
+
+
 def run(
     scenario: ScenarioPath,
     settings: Overrides = None,
+    gpus: Gpus = None,
+    device: DeviceName = None,
     out: Annotated[Path | None, typer.Option(help="Folder for files [runs/NAME].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json, only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
@@ -90,12 +105,8 @@ def run(
     stop_after: StopAfter = None,
     save_state: SaveState = None,
     resume: Resume = None,
-    traces: Annotated[
-        bool, typer.Option("--traces", help="Write a trace per rank as torch's profiler does.")
-    ] = False,
-    ranks: Annotated[
-        str | None, typer.Option(metavar="0-7,12", help="Ranks that --traces is for [all].")
-    ] = None,
+    traces: Traces = False,
+    ranks: Ranks = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     go_on: GoOn = False,
@@ -105,6 +116,7 @@ def run(
     """Simulate a scenario: a summary here, result.json, report.html and more in a folder."""
     from simdp.files import check_outputs
 
+    settings = _settings(settings, gpus, device)
     chosen = load(scenario, settings)
     folder = out or Path("runs") / chosen.name
     asked = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
@@ -130,6 +142,13 @@ def run(
     elif not quiet:
         _say(chosen, study, advice, verbose, folder)
     return _say_failed(study) or _check_fit(chosen, study, require_fit)
+
+
+def _settings(settings: list[str] | None, gpus: int | None, device: str | None) -> list[str]:
+    """Add ``--gpus`` and ``--device`` to ``--set``."""
+    named = {"cluster.world_size": gpus, "cluster.device": device}
+    given = [f"{key}={value}" for key, value in named.items() if value is not None]
+    return [*(settings or []), *given]
 
 
 def _command(scenario: Path, settings: list[str] | None, fabric: str, part: RunPart) -> list[str]:

@@ -355,10 +355,10 @@ def price_date(cluster: Cluster) -> str | None:
 
 def need_of(scenario: Scenario, global_batch: float) -> SamplesNeeded | None:
     """Samples needed for a scenario's target; None without one, or if only a run can tell."""
-    if scenario.target is None:
+    target = scenario.target_in_samples
+    if target is None:
         return None
-    num_samples = scenario.workload.num_samples(scenario.base)
-    return scenario.target.need(global_batch, num_samples)
+    return target.need(global_batch, scenario.workload.num_samples(scenario.base))
 
 
 def target_of(

@@ -394,7 +394,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_scenario(path: Path) -> Any:
-    """Read a scenario as plain data from YAML, or from a saved ``result.json``; None: it has none.
+    """Read a scenario as plain data from YAML, JSON, or a saved ``result.json``; None: has none.
 
     Raises
     ------
@@ -406,7 +406,7 @@ def read_scenario(path: Path) -> Any:
     content = read_json(path)
     if not isinstance(content, dict):
         return content
-    found = content.get("scenario")
+    found = content.get("scenario", content if "cluster" in content else None)
     _refuse_too_much(found, str(path))
     return found
 

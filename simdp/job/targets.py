@@ -108,6 +108,10 @@ class Target(Spec):
         """Explain why it cannot be computed, or None."""
         return None
 
+    def in_samples(self, tokens_per_sample: float | None) -> Target:
+        """The same target, of tokens in samples; ``tokens_per_sample`` is None without tokens."""
+        return self
+
 
 TARGETS: Family[Target] = Family(
     "targets",
@@ -118,6 +122,7 @@ TARGETS: Family[Target] = Family(
         "epochs": "Epochs",
         "loss": "LossReached",
         "samples": "SamplesTarget",
+        "tokens": "TokensTarget",
     },
 )
 AnyTarget = Annotated[Target, one_of("target", TARGETS, by_key=True)]
@@ -285,3 +290,27 @@ class SamplesTarget(Target):
 
     def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
         return SamplesNeeded(self.samples)
+
+
+class TokensTarget(Target):
+    """So many tokens of all ranks together, without padding: ``{tokens: 100e9}``.
+
+    Attributes
+    ----------
+    tokens : float
+        How many, of the model's first input.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    tokens: Float = Field(ge=1, le=1e18)
+
+    def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
+        raise ValueError(self.problem_with(global_batch, num_samples))
+
+    def problem_with(self, global_batch: float, num_samples: int) -> str | None:
+        return "tokens: the model takes none; write {samples: 1e9} or {epochs: 90}."
+
+    def in_samples(self, tokens_per_sample: float | None) -> Target:
+        if tokens_per_sample is None:
+            return self
+        return SamplesTarget(samples=max(self.tokens / tokens_per_sample, 1.0))

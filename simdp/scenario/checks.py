@@ -69,6 +69,7 @@ def target_problems(
                 f"{num_steps}; write less, or set workload.steps to more."
             ]
         return []
+    target = target.in_samples(workload.tokens_per_sample(0, base))
     wrong = target.problem_with(workload.samples_per_step(n), workload.num_samples(base))
     return [f"target.{wrong}"] if wrong else []
 

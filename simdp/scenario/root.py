@@ -23,7 +23,7 @@ from simdp.cluster import Cluster
 from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
 from simdp.job.recovery import AnyRecovery, Checkpoint
-from simdp.job.targets import AnyTarget
+from simdp.job.targets import AnyTarget, Target
 from simdp.phrases import problems
 from simdp.scenario.machines import ScenarioParts, derived_defaults, may_name, without_data
 from simdp.scenario.measured import MeasuredScenario
@@ -144,6 +144,13 @@ class Scenario(Spec):
                 "or write numerics: false."
             )
         return not (timed or no_data or packed) if value is _AS_THE_MODEL else value
+
+    @property
+    def target_in_samples(self) -> Target | None:
+        """The target, one of tokens by the tokens of a sample."""
+        if self.target is None:
+            return None
+        return self.target.in_samples(self.workload.tokens_per_sample(self.seed, self.base))
 
     @property
     def is_shortened(self) -> bool:

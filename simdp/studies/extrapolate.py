@@ -286,7 +286,7 @@ def _measured(scenario: Scenario, step_time: float) -> Raw:
 def parse_step_time(text: str) -> float:
     """Read ``--step-time`` [s]; else a ScenarioError."""
     try:
-        found = parse(text, "time")
+        found = parse(text, "time", "93 ms")
     except UnitError as error:
         raise ScenarioError([f"--step-time: {error}"]) from None
     if found <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -339,8 +340,9 @@ MAX_WORLD_SIZE = 2**20
 def parse_sizes(text: str) -> list[int]:
     """Read sizes [bytes]: ``"25 MB"``, ``"1KiB:1GiB"`` by doubling, or ``"1KiB:1GiB:4"``.
 
-    The last size is included only if the factor hits it. A ScenarioError if a size has no unit or
-    is invalid, or the range is reversed.
+    ``1K``, ``1M`` and ``1G`` are KiB, MiB and GiB, as in nccl-tests. The last size is included only
+    if the factor hits it. A ScenarioError if a size has no unit or is invalid, or the range is
+    reversed.
     """
     parts = text.split(":")
     if len(parts) > 3 or "," in text:
@@ -361,7 +363,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def _size(whole: str, text: str) -> int:
     try:
-        value = parse(text.strip(), "data size")
+        value = parse(re.sub(r"(?<=\d)\s*([KMG])$", r" \1iB", text.strip()), "data size")
     except UnitError as error:
         raise _wrong_size(whole, str(error)) from None
     if not 1 <= value <= MAX_NBYTES:

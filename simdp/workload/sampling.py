@@ -796,6 +796,14 @@ class BatchSchedule(Spec):
             return {"x": packs.tokens}
         return self.dataset.lengths_of(self.model, self.loss, seed, base)
 
+    def tokens_per_sample(self, seed: int, base: Path) -> float | None:
+        """Mean tokens of a sample, or pack, without padding; None if the model takes none."""
+        first = self.model.graph.inputs[0]
+        if self.model.num_tokens(first) is None:
+            return None
+        lengths, shape = self.lengths(seed, base).get(first), self.model.input_shapes()[first]
+        return float(lengths.mean()) if lengths is not None else float((shape or (1,))[0])
+
     def packs(self, base: Path) -> Packs | None:
         """The packs of the dataset's samples, or None without packing."""
         if self.packing is None:

@@ -340,10 +340,10 @@ def test_a_pause_by_steps_leaves_the_clock_alone():
     [
         ({"every": 0}, "every: 0 is out of range; write a time or a number of steps >= 1."),
         ({"every": True}, 'every: True is not a time; write for example "5 us".'),
-        ({"every": 2.5}, 'every: 2.5 has no unit; write for example "5 us".'),
+        ({"every": 2.5}, 'every: 2.5 has no unit; write "2.5 s", "2.5 ms" or "2.5 us".'),
         ({"every": "0 s"}, "every: 0 s is out of range; it must be > 0 s and finite."),
         ({"every": "5 GB"}, "every: '5 GB' is not a time; write for example \"5 us\"."),
-        ({"duration": 1}, 'duration: 1 has no unit; write for example "5 us".'),
+        ({"duration": 1}, 'duration: 1 has no unit; write "1 s", "1 ms" or "1 us".'),
         ({"duration": "0 s"}, "duration: 0 s is out of range; it must be > 0 s and finite."),
         (
             {"every": "1 s", "duration": "1 s"},

@@ -40,7 +40,10 @@ def test_an_interval_is_a_time_or_steps_or_a_rule_and_reads_back(written, found)
             {"every": 0, "write": "1 s"},
             "every: 0 is out of range; write a time or a number of steps >= 1.",
         ),
-        ({"every": 1.5, "write": "1 s"}, 'every: 1.5 has no unit; write for example "5 us".'),
+        (
+            {"every": 1.5, "write": "1 s"},
+            'every: 1.5 has no unit; write "1.5 s", "1.5 ms" or "1.5 us".',
+        ),
         (
             {"every": 10},
             "how long a write takes is not known; add storage: 2 TB/s, or write: 20 s.",

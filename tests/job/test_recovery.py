@@ -40,7 +40,7 @@ def test_without_a_kind_it_is_a_restart():
         ({"kind": "spares", "num": 0}, "num: 0 is out of range; it must be >= 1."),
         (
             {"kind": "migrate", "migration": 30},
-            'migration: 30 has no unit; write for example "5 us".',
+            'migration: 30 has no unit; write "30 s", "30 ms" or "30 us".',
         ),
         ({"kind": "restart", "min_nodes": 1}, None),
     ],

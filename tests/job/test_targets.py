@@ -9,7 +9,10 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
+from simdp.engine.simulate import simulate
+from simdp.errors import ScenarioError
 from simdp.job.targets import BENCHMARKS, TARGETS, AnyTarget, SamplesNeeded, describe, table_of
+from simdp.scenario.loading import checked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 IMAGES = 1_281_167
@@ -28,6 +31,7 @@ def problem_with(raw):
 WRITTEN = [
     ({"epochs": 90}, "epochs"),
     ({"samples": 1e9}, "samples"),
+    ({"tokens": 100e9}, "tokens"),
     ({"loss": 0.1}, "loss"),
     ({"loss": 0.1, "window": 5}, "loss"),
     ({"benchmark": "resnet"}, "benchmark"),
@@ -49,7 +53,10 @@ def test_two_targets_at_once_are_refused():
 
 
 def test_no_target_at_all_and_unknown_ones_are_refused():
-    assert "this target has no kind; known: benchmark, epochs, loss, samples" in problem_with({})
+    assert (
+        "this target has no kind; known: benchmark, epochs, loss, samples, tokens"
+        in problem_with({})
+    )
     assert "has no kind" in problem_with({"epoch": 3})
     assert "unknown benchmark 'resnt'" in problem_with({"benchmark": "resnt"})
 
@@ -176,3 +183,46 @@ def test_those_of_bert_and_unet_hold_little_more_than_half(benchmark, error, hel
     """Submitters tune, and quality is looked at now and then only: luck is not all there is."""
     assert np.mean([one for _, one, _ in results(benchmark)]) == pytest.approx(error, abs=5e-3)
     assert np.mean([inside for *_, inside in results(benchmark)]) == pytest.approx(held, abs=0.02)
+
+
+GPT = {"kind": "gpt2", "sequence_length": 512}
+LENGTHS = {
+    "kind": "tokens",
+    "num_samples": 64,
+    "lengths": {"kind": "uniform", "min": 100, "max": 300},
+}
+
+
+def loaded(**workload):
+    return checked(
+        {
+            "cluster": {"world_size": 1, "device": "t4-16gb"},
+            "workload": {"microbatch": 4, "steps": 2, **workload},
+            "strategy": "single",
+            "numerics": False,
+            "target": {"tokens": 1e6},
+        },
+        Path(),
+    )
+
+
+def test_tokens_are_as_many_samples_as_their_length_makes_of_them():
+    scenario = loaded(model=GPT)
+    assert scenario.target_in_samples == target({"samples": 1e6 / 512})
+    found = simulate(scenario)
+    assert found.target["samples"]["mean"] == 1e6 / 512
+    assert found.target["steps"] == 489
+    drawn = loaded(model=GPT, dataset=LENGTHS)
+    mean = drawn.workload.lengths(drawn.seed, drawn.base)["x"].mean()
+    assert mean < 400
+    assert drawn.target_in_samples.need(4, 64).mean == pytest.approx(1e6 / mean)
+
+
+def test_tokens_of_a_model_that_takes_none_are_refused():
+    with pytest.raises(ScenarioError) as caught:
+        loaded(model="resnet18")
+    assert caught.value.problems == [
+        "target.tokens: the model takes none; write {samples: 1e9} or {epochs: 90}."
+    ]
+    with pytest.raises(ValueError, match="takes none"):
+        target({"tokens": 1}).need(1, 1)

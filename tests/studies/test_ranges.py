@@ -17,6 +17,7 @@ from simdp.studies.variants import parse_sizes, parse_world_sizes
         (" 1 KiB : 10 KiB : 3 ", [1024, 3072, 9216]),
         ("8 B:100 B:4", [8, 32]),
         ("8192 TiB", [MAX_NBYTES]),
+        ("1M:4M:2", [2**20, 2**21, 2**22]),  # as nccl-tests write them
     ],
 )
 def test_sizes_rise_by_a_factor(text, sizes):
@@ -27,7 +28,7 @@ def test_sizes_rise_by_a_factor(text, sizes):
     ("text", "why"),
     [
         ("1024", '1024 has no unit; write for example "25 MiB".'),
-        ("1K:1M", "'1K' has an unknown unit 'K'; write for example \"25 MiB\"."),
+        ("1 Ki", "'1 Ki' has an unknown unit 'Ki'; write \"1 KiB\" or \"1 KB\"."),
         ("5 us", "'5 us' is not a data size; write for example \"25 MiB\"."),
         ("", "'' is not a number with a unit; write for example \"25 MiB\"."),
         ("0 B:1 MiB", "0 B is out of range; give 1 B ... 8388608 GiB."),

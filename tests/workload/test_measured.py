@@ -123,7 +123,7 @@ def test_backward_has_two_thirds_unless_it_is_said():
         ),
         (
             {"points": [{"microbatch": 8, "step_time": 0.2}]},
-            'points.0.step_time: 0.2 has no unit; write for example "5 us".',
+            'points.0.step_time: 0.2 has no unit; write "0.2 s", "0.2 ms" or "0.2 us".',
         ),
     ],
 )

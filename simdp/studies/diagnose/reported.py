@@ -193,7 +193,7 @@ def _checked(problems: list[str], check: Any) -> None:
 
 def _time(option: str, text: str, problems: list[str]) -> float:
     try:
-        found = parse(text, "time")
+        found = parse(text, "time", "320 ms")
     except UnitError as error:
         problems.append(f"--{option}: {error}")
         return 0.0

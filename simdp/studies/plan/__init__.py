@@ -249,7 +249,7 @@ def _every_point(space: Space) -> tuple[list[PlanPoint], dict[Infeasible, int]]:
 
 def _need_of(scenario: Scenario) -> NeedOf:
     """Samples to the target, by global batch; a million without a target."""
-    target, there = scenario.target, scenario.workload.num_samples(scenario.base)
+    target, there = scenario.target_in_samples, scenario.workload.num_samples(scenario.base)
 
     def need_of(batch: int) -> SamplesNeeded | str:
         if target is None:

@@ -378,6 +378,8 @@ QUANTITIES = {
     "host-memory": "data size",
     "budget": "money",
 }
+EXAMPLES = {"deadline": "3 days", "budget": "10000 USD", "energy": "500 kWh"}
+EXAMPLES |= {"memory": "60 GB", "host-memory": "1 TB"}
 
 
 def parse_limit(name: str, text: str) -> float:
@@ -394,13 +396,13 @@ def parse_limit(name: str, text: str) -> float:
             value = nan
     else:
         try:
-            value = parse(text, QUANTITIES[name])
+            value = parse(text, QUANTITIES[name], EXAMPLES.get(name))
         except UnitError as error:
             raise ScenarioError([f"{option} {text}: {error}"]) from None
     if not isfinite(value) or value <= 0:
-        examples = {"budget": "10000 USD", "energy": "500 kWh", "deadline": "3 days"}
-        example = examples.get(name, "60 GB")
-        raise ScenarioError([f"{option} {text}: is not a quantity above 0; write {example}."])
+        raise ScenarioError(
+            [f"{option} {text}: is not a quantity above 0; write {EXAMPLES[name]}."]
+        )
     return value
 
 

@@ -74,7 +74,7 @@ def test_no_failure_is_lost_or_doubled_between_windows(num_nodes, spread):
         ({"quantiles": None}, "give either path, a file of gaps, or quantiles."),
         ({"path": "gaps.csv"}, "give either path, a file of gaps, or quantiles."),
         ({"quantiles": ["1 h"]}, "quantiles: ['1 h'] has too few entries; it needs at least 2."),
-        ({"quantiles": [1, "2 s"]}, 'quantiles.0: 1 has no unit; write for example "5 us".'),
+        ({"quantiles": [1, "2 s"]}, 'quantiles.0: 1 has no unit; write "1 s", "1 ms" or "1 us".'),
         ({"quantiles": ["2 s", "1 s"]}, "quantiles: 1 s comes after 2 s; sort them."),
         ({"quantiles": ["0 s", "0 s"]}, "quantiles: all gaps are 0; give a time above 0."),
     ],

@@ -35,7 +35,7 @@ def test_a_rate_is_read_as_it_is_published(rate, hours):
 @for_each(
     ("options", "line"),
     [
-        ({"mtbf": 1000}, 'mtbf: 1000 has no unit; write for example "5 us".'),
+        ({"mtbf": 1000}, 'mtbf: 1000 has no unit; write "1000 s", "1000 ms" or "1000 us".'),
         ({"mtbf": "0 h"}, "mtbf: 0 h is out of range; it must be > 0 s and finite."),
         ({"mtbf": "5 GB"}, "mtbf: '5 GB' is not a time; write for example \"5 us\"."),
         (

@@ -199,7 +199,7 @@ def test_events_are_called_by_what_fails(options, cause):
         ({"spread": 11}, "spread: 11 is out of range; it must be <= 10.0."),
         ({"hang": 0.1}, 'hang: 0.1 is not a share of 0 % or more; write for example "2 %".'),
         ({"hang": "101 %"}, "hang: 101 % of all failures is too much; write 100 % or less."),
-        ({"repair": 60}, 'repair: 60 has no unit; write for example "5 us".'),
+        ({"repair": 60}, 'repair: 60 has no unit; write "60 s", "60 ms" or "60 us".'),
         ({"cause": 1}, "cause: 1 is not a text."),
     ],
 )

@@ -43,7 +43,7 @@ def test_more_nodes_than_there_are_do_not_suit_a_cluster():
     ("options", "line"),
     [
         ({"every": None}, "every: is required but was not given; add it."),
-        ({"every": 7}, 'every: 7 has no unit; write for example "5 us".'),
+        ({"every": 7}, 'every: 7 has no unit; write "7 s", "7 ms" or "7 us".'),
         ({"duration": "0 s"}, "duration: 0 s is out of range; it must be > 0 s and finite."),
         (
             {"duration": "1 week"},

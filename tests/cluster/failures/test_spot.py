@@ -170,7 +170,7 @@ def test_nobody_goes_twice(num_nodes, group, lifetime, mean_downtime):
             {**BY_TRACE, "start": "end"},
             "start: 'end' is not allowed; known: 'beginning' or 'random'.",
         ),
-        ({"lifetime": 3}, 'lifetime: 3 has no unit; write for example "5 us".'),
+        ({"lifetime": 3}, 'lifetime: 3 has no unit; write "3 s", "3 ms" or "3 us".'),
         ({"group": 0.5}, "group: 0.5 is out of range; it must be >= 1.0."),
     ],
 )

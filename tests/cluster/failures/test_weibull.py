@@ -54,7 +54,7 @@ def test_new_units_fail_by_their_distribution(shape, share):
     [
         ({"mtbf": None}, "give either mtbf, the mean time between failures, or scale."),
         ({"scale": "1 h"}, "give either mtbf, the mean time between failures, or scale."),
-        ({"mtbf": 5}, 'mtbf: 5 has no unit; write for example "5 us".'),
+        ({"mtbf": 5}, 'mtbf: 5 has no unit; write "5 s", "5 ms" or "5 us".'),
         ({"shape": None}, "shape: is required but was not given; add it."),
         ({"shape": 0}, "shape: 0 is out of range; it must be >= 0.1."),
         ({"shape": 101}, "shape: 101 is out of range; it must be <= 100.0."),
