@@ -11,7 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import yaml
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from real_torch import NoTorch, torch_installed
 from small_scenario import MINIMAL
 
@@ -23,8 +23,9 @@ if not torch_installed():
 
 # How long an example takes depends on what else the machine does, and is nobody's fault here.
 # `pytest --hypothesis-profile=thorough` looks at thirty times as many.
-settings.register_profile("simdp", deadline=None, max_examples=10)
-settings.register_profile("thorough", deadline=None, max_examples=300)
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("simdp", max_examples=10, **PATIENT)
+settings.register_profile("thorough", max_examples=300, **PATIENT)
 settings.load_profile("simdp")
 
 

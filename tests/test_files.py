@@ -41,7 +41,10 @@ from simdp.traces.stream import opened
 
 pytestmark = pytest.mark.slow
 
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+in_a_folder = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=25,
+)
 
 
 def refusal(function, *arguments):

@@ -671,6 +671,19 @@ def test_every_room_has_its_tests_where_one_looks_for_them(room):
     assert own or above
 
 
+def test_tests_measure_no_time_by_the_clock():
+    """How long something takes depends on what else the machine does; CPU time depends less."""
+    clocks = re.compile(r"\btime\.(time|monotonic|perf_counter)(_ns)?\(\)")
+    real = {  # those of scripts
+        "runner.py",
+        "test_recorded_scripts.py",
+        "test_torch_launch.py",
+        "test_turns.py",
+    }
+    paths = (path for path in ROOT.glob("tests/**/*.py") if "scripts" not in path.parts)
+    assert {path.name for path in paths if clocks.search(path.read_text())} <= real
+
+
 def test_no_two_files_of_tests_have_one_name():
     """Pytest imports them by it, and would refuse the second one."""
     names = Counter(path.name for path in ROOT.glob("tests/**/test_*.py"))

@@ -33,7 +33,6 @@ def python(*arguments):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 

@@ -9,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from for_each import for_each
+from ranks_left import no_rank_is_left
 
 import simdp.distributed as dist
 from simdp.distributed.launch import find, run_script
 from simdp.errors import ProgramError, ScenarioError
 from simdp.reports import theme
 from simdp.reports.plots.timeline import TimelinePlot
-
-
-def no_rank_is_left():
-    return not [each for each in threading.enumerate() if each.name.startswith("rank ")]
-
 
 # Results ----------------------------------------------------------------------------------------
 
@@ -447,7 +443,7 @@ def test_programs_of_several_threads_take_turns_and_a_rank_may_launch_one(box):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert done["a"] == done["b"] == [(["0", "1"], str(rank), rank) for rank in range(2)]
     assert seen in (list("aaaabbbb"), list("bbbbaaaa"))
     assert os.environ is before

@@ -33,6 +33,8 @@ from simdp.errors import DeadlockError, ScenarioError
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import layout
 
+SIFTS = [HealthCheck.filter_too_much, HealthCheck.too_slow]
+
 pytestmark = pytest.mark.slow
 
 ALPHA, BANDWIDTH = 5e-6, 25e9
@@ -167,7 +169,7 @@ def agree(where, plan, nbytes, delays):
 
 
 @for_each(("family", "kind"), WITHOUT_SWITCHES)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=4, deadline=None, suppress_health_check=SIFTS)
 @given(
     nodes=st.integers(1, 4),
     local_size=st.integers(1, 5),
@@ -213,7 +215,7 @@ ONE_PORT_AT_A_TIME = [
 
 
 @pytest.mark.parametrize(("family", "kind"), ONE_PORT_AT_A_TIME)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=8, deadline=None, suppress_health_check=SIFTS)
 @given(nodes=st.integers(1, 3), local_size=st.sampled_from([2, 4]), seed=st.integers(0, 1000))
 def test_both_clocks_agree_behind_switches_where_no_link_is_shared(
     family, kind, nodes, local_size, seed

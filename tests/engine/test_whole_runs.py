@@ -10,6 +10,7 @@ from for_each import for_each, for_some
 
 import simdp
 from simdp.cli import run_command_line
+from simdp.engine import threads
 from simdp.scenario import checked
 from simdp.strategies.memory import host_memory_needed, largest_microbatches
 
@@ -197,6 +198,7 @@ def test_a_single_device_has_no_buckets():
 )
 def test_the_host_takes_no_more_memory_than_it_is_asked_for(options, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # cores that draw weights at the same time
+    monkeypatch.setattr(threads, "_limit", 1)  # and that compute: their turns depend on the load
     model = {"kind": "mlp", "widths": [256, 512, 256, 8]}
     scenario = checked(raw(model=model, steps=2, **options), Path())
     simdp.simulate(scenario)  # what comes with modules stays, and what is kept for the next run

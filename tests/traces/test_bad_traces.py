@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from for_each import for_each
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto import document, event, kernel, launch, one_step, put, step
 
@@ -271,7 +271,7 @@ def documents(draw):
 
 @pytest.mark.slow
 @given(documents())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 def test_anything_gives_a_trace_or_a_line(text):
     import io
     from pathlib import Path

@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from for_each import for_each
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_networks import (
     between,
@@ -45,7 +45,7 @@ def hold_against_the_event_fabric(where, launched, random):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(where=clusters(), seed=st.integers(0, 10**6))
 def test_random_plans_that_share_no_link_never_meet_on_one(where, seed):
     random = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ def test_random_plans_that_share_no_link_never_meet_on_one(where, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(where=clusters(), seed=st.integers(0, 10**6))
 def test_algorithms_that_share_no_link_never_meet_on_one(where, seed):
     """Two different collectives of one run, on clusters of every shape."""
@@ -292,7 +292,7 @@ def test_a_late_flow_takes_its_share_from_when_it_comes():
 
 
 @pytest.mark.slow
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(where=clusters(), seed=st.integers(0, 10**6))
 def test_what_crosses_each_link_is_the_sum_over_transfers_of_their_routes(where, seed):
     random = np.random.default_rng(seed)

@@ -1,8 +1,7 @@
 """The baton: one thread at a time, in the order of a virtual clock, and no thread left."""
 
-import threading
-
 import pytest
+from ranks_left import no_rank_is_left
 
 from simdp.engine.programs.runtime import Baton, Ended
 from simdp.errors import DeadlockError
@@ -63,7 +62,7 @@ def test_a_rank_that_nobody_wakes_is_stuck_and_its_thread_ends():
     with pytest.raises(DeadlockError, match="deadlock: somebody"):
         baton.run(body, stuck)
     assert unwound == [1]
-    assert not [each for each in threading.enumerate() if each.name.startswith("rank ")]
+    assert no_rank_is_left()
 
 
 def test_what_is_raised_while_the_clock_moves_on_is_raised_for_all():
@@ -85,4 +84,4 @@ def test_an_interrupt_ends_every_thread():
 
     with pytest.raises(KeyboardInterrupt):
         baton.run(body, stuck)
-    assert not [each for each in threading.enumerate() if each.name.startswith("rank ")]
+    assert no_rank_is_left()

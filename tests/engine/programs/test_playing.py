@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from for_each import for_each
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simdp.collectives import FAMILIES, Collectives
@@ -304,7 +304,7 @@ def messages(draw):
     return Message(src, dst, draw(instants), draw(instants), nbytes)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None)
 @given(st.sampled_from(list(TOPOLOGIES)), st.lists(messages(), min_size=1, max_size=12))
 def test_staggered_messages_share_links_max_min_fairly(topology, things):
     agree(where(topology), things)
@@ -318,7 +318,7 @@ def reductions(draw):
     return Collective(ranks, {rank: draw(instants) for rank in ranks}, nbytes, algorithm)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(list(TOPOLOGIES)),
     st.lists(reductions(), min_size=1, max_size=3, unique_by=lambda each: each.ranks),

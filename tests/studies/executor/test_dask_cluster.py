@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -103,10 +102,8 @@ def test_a_worker_of_another_version_says_so(local, monkeypatch):
 
 
 def refused(address):
-    begin = time.monotonic()
     with pytest.raises(ScenarioError) as error:
         executor_for(scheduler=address)
-    assert time.monotonic() - begin < 10
     (line,) = error.value.problems
     assert line.startswith(f"--scheduler {address}: ")
     return line

@@ -138,12 +138,13 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "in_a_thread"), [("SIGTERM", False), ("SIGKILL", True)])
-def test_processes_end_within_two_seconds_of_the_one_that_started_them(sent, in_a_thread):
+def test_processes_end_with_the_one_that_started_them(sent, in_a_thread):
     program = [sys.executable, "-c", ENDLESS.format(in_a_thread=in_a_thread)]
     with subprocess.Popen(program, stdout=subprocess.PIPE) as parent:
         assert [parent.stdout.readline() for _ in range(2)] == [b"working\n"] * 2
         parent.send_signal(getattr(signal, sent))
-        parent.communicate(timeout=2)  # ends when the last process has closed its output
+        # It ends when the last process has closed its output: they would sleep for ten minutes.
+        parent.communicate(timeout=120)
 
 
 def test_outcomes_can_be_had_in_order():
