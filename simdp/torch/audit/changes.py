@@ -26,7 +26,7 @@ from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
 from simdp.torch.audit.observation import DRAWS, before_step, mine, unobserved
 from simdp.torch.audit.observer import inner_optimizer
-from simdp.torch.audit.records import BackwardRecord
+from simdp.torch.audit.records import BackwardRecord, Place
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
 from simdp.torch.isolation import restore_generators
@@ -78,6 +78,22 @@ class ByMode(Change):
     def end(self, rank: Rank) -> None:
         if rank.rank in self.modes:
             self.modes.pop(rank.rank).__exit__(None, None, None)
+
+
+class Placed(Change):
+    """Lets the observer compare tensors that ranks do not share, as of experts.
+
+    ``places`` are by number of ranks, rank and name.
+    """
+
+    def __init__(self, places: Mapping[tuple[int, int, str], Place]) -> None:
+        self.places = dict(places)
+
+    def begin(self, rank: Rank) -> None:
+        mine = rank.runtime.cluster.world_size, rank.rank
+        rank.state["places"] = {
+            name: place for (*where, name), place in self.places.items() if tuple(where) == mine
+        }
 
 
 # Loss ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from simdp.arrays import Floats
 from simdp.results.audit import TensorRow
-from simdp.torch.audit.records import BackwardRecord, RankRecord, RunRecord, StepRecord
+from simdp.torch.audit.records import BackwardRecord, Place, RankRecord, RunRecord, StepRecord
 from simdp.torch.audit.sketches import norm
 
 STAGES = ("gradient", "learning rate", "weights")
@@ -143,7 +143,10 @@ class RunView:
                 factor = 1.0 if weights is None else weights.get((place, number), 1.0)
                 for name, local in backward.local.items():
                     part = local * (factor / len(active))
-                    found[name] = found[name] + part if name in found else part
+                    if name not in found:
+                        found[name] = part
+                    elif found[name].shape == part.shape:  # else of a tensor of this rank alone
+                        found[name] = found[name] + part
         return found
 
     def whole(self, stage: str, place: int) -> Tensors:
@@ -161,7 +164,7 @@ class RunView:
             other = rank.steps[place]
             for name in other.shards:
                 part = _of(other, stage).get(name)
-                if part is not None:
+                if part is not None and found.get(name, part).shape == part.shape:
                     found[name] = found[name] + part if name in found else part
         return found
 
@@ -176,6 +179,93 @@ def _of(step: StepRecord, stage: str) -> dict[str, Floats | None]:
 
 def _of_first_optimizer(rank: RankRecord) -> list[StepRecord]:
     return [step for step in rank.steps if step.optimizer == 0]
+
+
+Contents = Mapping[str, tuple[int, tuple[int, ...]]]
+"""Elements, and hashes of the rows, of parameters before training, by name."""
+
+
+def places(views: Sequence[RunView]) -> dict[tuple[int, int, str], Place]:
+    """Return the places of tensors that ranks do not share, by number of ranks, rank and name.
+
+    Ranks may have experts of their own, under any names, or rows of a stack of them: what is equal
+    to a tensor of the first view before training, or to rows of it, is the same tensor.
+    """
+    known: dict[str, tuple[int, tuple[int, ...]]] = {}
+    own: dict[str, int] = {}  # ranks of tensors by whose names other ranks call other ones
+    for number, rank in enumerate(views[0].record.ranks):
+        other = [name for name, one in rank.contents.items() if known.get(name, one) != one]
+        modules = {name.rpartition(".")[0] for name in other}
+        for name, content in rank.contents.items():
+            if name.rpartition(".")[0] in modules:
+                own[f"rank {number}: {name}"] = number
+                known[f"rank {number}: {name}"] = content
+            known.setdefault(name, content)
+    found = _places(views, known)
+    if any(own.get(place.name, rank) != rank for (_, rank, _), place in found.items()):
+        return found  # what a rank of the first view has, another one of more ranks has
+    return _places(views, {name: one for name, one in known.items() if name not in own})
+
+
+def _places(views: Sequence[RunView], known: Contents) -> dict[tuple[int, int, str], Place]:
+    found: dict[tuple[int, int, str], Place] = {}
+    for view in views:
+        held: set[tuple[str, int]] = set()
+        for number, rank in enumerate(view.record.ranks):
+            for name, (place, offset) in _spots(rank.contents, known).items():
+                total, first = known[place][0], (place, offset) not in held
+                held.add((place, offset))
+                alone = number > 0 and place not in view.first.contents
+                if place != name or rank.contents[name][0] != total or alone:
+                    leads = first and number > 0
+                    found[view.world_size, number, name] = Place(place, offset, total, leads)
+    return found
+
+
+def _spots(mine: Contents, known: Contents) -> dict[str, tuple[str, int]]:
+    """Return the known name of each tensor of a rank, and its first element there.
+
+    Tensors of one value, as biases of 0, are where the others of their module are.
+    """
+    by_content: dict[tuple[int, ...], list[tuple[str, int]]] = {}
+    for name, (_, rows) in known.items():
+        by_content.setdefault(rows, []).append((name, 0))
+    found: dict[str, tuple[str, int]] = {}
+    modules: dict[str, tuple[str, int]] = {}
+    for name, (size, rows) in mine.items():
+        spots = by_content.get(rows) or [
+            (one, start)
+            for one in known
+            if one.endswith(name) and one.removesuffix(name)[-2:] in ("", ": ")
+            for start in range(len(known[one][1]) - len(rows) + 1)
+            if known[one][1][start : start + len(rows)] == rows
+        ]
+        if len(spots) == 1:
+            place, start = spots[0]
+            found[name] = place, start * size // len(rows)
+            prefix, theirs = _apart_from_their_end(name, place)
+            if place.endswith(name):
+                prefix = name.rpartition(".")[0]
+                theirs = place.removesuffix(name) + prefix
+            if (place, known[place][0]) != (name, size):
+                modules[prefix] = theirs, start
+    for name, (size, rows) in mine.items():
+        own = [one for one in modules if f"{name.rpartition('.')[0]}.".startswith(f"{one}.")]
+        prefix = max(own, key=len, default=name)
+        theirs, start = modules.get(prefix, (name, 0))
+        place = theirs + name.removeprefix(prefix)
+        if known.get(place, (0, ()))[1][start : start + len(rows)] == rows:
+            found.setdefault(name, (place, start * size // len(rows)))
+    return found
+
+
+def _apart_from_their_end(one: str, other: str) -> tuple[str, str]:
+    """Return two dotted names without the parts in which they end alike."""
+    mine, theirs = one.split("."), other.split(".")
+    while mine and theirs and mine[-1] == theirs[-1]:
+        mine.pop()
+        theirs.pop()
+    return ".".join(mine), ".".join(theirs)
 
 
 class Difference(NamedTuple):
@@ -389,7 +479,9 @@ def averaged_weights(view: RunView) -> tuple[int, int] | None:
         if any(_unequal(now[0][name], one.get(name)) for name in names for one in now):
             continue
         for name in names:
-            known = [one[name] for one in (now[0], *last) if one[name] is not None]
+            known = [one[name] for one in (now[0], *last) if one.get(name) is not None]
+            if len({one.shape for one in known}) > 1:  # type: ignore[union-attr]
+                return None
             if not np.allclose(np.mean(known[1:], axis=0), known[0], rtol=1e-3, atol=1e-6):  # type: ignore[arg-type]
                 return None
         return parted, place + 1

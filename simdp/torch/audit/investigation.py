@@ -115,6 +115,11 @@ class Investigation:
             records = [record for record in records if not record.error]
         self.views = {record.world_size: RunView(record) for record in records}
         samples.by_content(list(self.views.values()))
+        placed = comparisons.places(list(self.views.values()))
+        if placed and not any(isinstance(one, ch.Placed) for one in self.always):
+            self.always.append(ch.Placed(placed))
+            self.start()
+            return
         base = self.base()
         if not nudged.error:
             self.rounding = comparisons.Rounding(base, RunView(nudged), self.epsilon)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from simdp.torch.audit.lines import Line
-from simdp.torch.audit.records import BackwardRecord, LossCount, RankRecord
+from simdp.torch.audit.records import BackwardRecord, LossCount, Place, RankRecord
 from simdp.torch.ranks import current
 
 KEY = "audit"
@@ -58,6 +58,8 @@ class Observation:
         self.integer_draws: Counter[Line] = Counter()  # of the script, recorded by a change
         self.step = 0  # steps of the script so far
         self.together: set[int] = set()  # optimizers that took the last step
+        self.places: dict[str, Place] = {}  # of tensors that other ranks do not have
+        self.renamed: dict[str, str] = {}  # their names on this rank, and in ``places``
         self.scheduled = 0
         self.building = 0  # of nested schedulers
         self.states: Any = None  # of the generators

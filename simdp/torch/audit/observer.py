@@ -50,6 +50,9 @@ from simdp.torch.ranks import Rank, RankLocal, current
 from simdp.torch.spawning import SPAWNED
 from simdp.torch.steps import DONE, StepsDone
 
+MOST_ROWS = 1024
+"""Rows of a parameter that are compared one by one, to find parts of a stack of experts."""
+
 SMALL = 16
 """Elements of a collective whose values are recorded."""
 
@@ -93,6 +96,9 @@ class Observer(RankLocal):
         if SPAWNED in rank.state:  # started twice, ranks continue the same record
             self.started = rank.runtime.cluster.world_size
             self._spawned[rank.rank] = rank.state[KEY]
+        given = rank.state.get("places", {})
+        rank.state[KEY].places = {place.name: place for place in given.values()}
+        rank.state[KEY].renamed = {name: place.name for name, place in given.items()}
         self.records[rank.rank] = rank.state[KEY].record
 
     def end(self, rank: Rank) -> None:
@@ -321,8 +327,8 @@ class Observer(RankLocal):
             backward = here.backward
             if backward is None or grad is None or grad.is_meta:
                 return
-            found = sketch(grad)
             name = _name(here, key)
+            found = _sketch(here, name, grad)
             if found is not None:
                 before = backward.local.get(name)
                 backward.local[name] = found if before is None else before + found
@@ -380,16 +386,22 @@ class Observer(RankLocal):
             for parameter in group["params"]:
                 self._watch(here, parameter)
                 name, grad = _name(here, id(parameter)), parameter.grad
-                shard = is_shard(parameter)
+                place = here.places.get(name)
+                shard = is_shard(parameter) or (place is not None and place.leads)
                 if shard:
                     record.shards.add(name)
-                    if record.number == 0:
+                    if record.number == 0 and place is None:
                         here.record.follows = _followed(here, parameter)
+                if record.number == 0:
+                    by_row = parameter.ndim > 1 and len(parameter) <= MOST_ROWS
+                    rows = loaders.row_hashes(parameter if by_row else parameter[None])
+                    if rows:
+                        here.record.contents[name] = parameter.numel(), rows
                 known = grad is not None and not grad.is_meta
-                record.grad_probes[name] = probe(grad) if known else None
+                record.grad_probes[name] = _probe(here, name, grad) if known else None
                 if whole or shard:
-                    record.grads[name] = sketch(grad) if known else None
-                record.before[name] = probe(parameter)
+                    record.grads[name] = _sketch(here, name, grad) if known else None
+                record.before[name] = _probe(here, name, parameter)
                 for key, value in (states.get(parameter) or {}).items():
                     if isinstance(value, torch.Tensor) and not value.is_meta:
                         found = probe(value)
@@ -412,9 +424,9 @@ class Observer(RankLocal):
                     name = _name(here, id(parameter))
                     if parameter.is_meta:
                         continue
-                    record.after_probes[name] = probe(parameter)
+                    record.after_probes[name] = _probe(here, name, parameter)
                     if rank.rank == 0 or name in record.shards:
-                        record.after[name] = sketch(parameter)
+                        record.after[name] = _sketch(here, name, parameter)
 
     # Collectives ----------------------------------------------------------------------------------
 
@@ -455,6 +467,18 @@ class Observer(RankLocal):
         patches.put(Virtual, "barrier", _barrier)
         for name in ("send", "recv", "recv_anysource"):
             patches.wrap(Virtual, name, _messaging)
+
+
+def _sketch(here: Observation, name: str, tensor: Any) -> Floats | None:
+    """Return the sketch of a parameter or of its gradient, which may be a part of a stack."""
+    place = here.places.get(name)
+    return sketch(tensor) if place is None else sketch(tensor, place.offset, place.total)
+
+
+def _probe(here: Observation, name: str, tensor: Any) -> Floats | None:
+    """Return the probe of a parameter or of its gradient; None for a part of a stack."""
+    place = here.places.get(name)
+    return probe(tensor) if place is None or place.total == tensor.numel() else None
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -522,7 +546,7 @@ def _name(here: Observation, key: int) -> str:
                 short, unique, number = clean(name), clean(name), 2
                 while unique in taken:
                     unique, number = f"{short} ({number})", number + 1
-                here.names[id(parameter)] = unique
+                here.names[id(parameter)] = here.renamed.get(unique, unique)
                 taken.add(unique)
         if key not in here.names:
             place = list(here.parameters).index(key) if key in here.parameters else 0

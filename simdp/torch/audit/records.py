@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from simdp.arrays import Floats
 from simdp.torch.audit.lines import Line
@@ -119,6 +119,25 @@ class CallRecord:
     stack: tuple[tuple[str, Line], ...] = ()  # of the script, the outermost first
 
 
+class Place(NamedTuple):
+    """Where a tensor of a rank belongs, of ranks that have other ones, as of experts.
+
+    Attributes
+    ----------
+    name : str
+        Its name on the fewest ranks.
+    offset, total : int
+        Its first element there, and the number of all elements.
+    leads : bool
+        Whether no rank before has it too.
+    """
+
+    name: str
+    offset: int
+    total: int
+    leads: bool
+
+
 @dataclass
 class RankRecord:
     """All records of a rank."""
@@ -141,6 +160,8 @@ class RankRecord:
     comm_hooks: list[tuple[bool, Line | None]] = field(default_factory=list)  # torch's own; line
     replicated: Line | None = None  # a call of nn.DataParallel on several devices
     staged: Line | None = None  # a backward pass of a tensor that is no loss, after a message
+    # by parameter: elements, and hashes of the rows, before the first step; none of a DTensor
+    contents: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)  # parameters of modules wrapped before
     broadcasts_buffers: bool = True
     bypasses: list[Line | None] = field(default_factory=list)

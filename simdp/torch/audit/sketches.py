@@ -42,15 +42,15 @@ def values(tensor: Any) -> Floats:
         return found
 
 
-def sketch(tensor: Any) -> Floats | None:
+def sketch(tensor: Any, offset: int = 0, total: int | None = None) -> Floats | None:
     """Return the sketch of a tensor, or of this rank's shard of it; None for a replica of a shard.
 
     ``tensor`` may be a DTensor; `EXACT` elements or less are returned as they are, zero outside of
-    the shard.
+    the shard. Other tensors may begin at ``offset`` of one with ``total`` elements.
     """
     if hasattr(tensor, "_local_tensor"):
         return _of_shard(tensor)
-    return _sketched(values(tensor), 0, tensor.numel())
+    return _sketched(values(tensor), offset, total or tensor.numel())
 
 
 def is_shard(tensor: Any) -> bool:

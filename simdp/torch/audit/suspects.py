@@ -435,6 +435,8 @@ def _norms(view: RunView) -> str:
 def _scale(base: Tensors, view: Tensors) -> float | None:
     """Return the factor between two sets of tensors; None if it is not the same for all."""
     names = base.keys() & view.keys()
+    if any(base[name].shape != view[name].shape for name in names):
+        return None  # of a tensor that ranks do not share
     square = sum(float(np.dot(base[name], base[name])) for name in names)
     if not square:
         return None
