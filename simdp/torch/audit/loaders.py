@@ -130,8 +130,8 @@ def _returning(original: Any) -> Any:
         if samples is None:
             samples = rows
             _yielding(here.record.loaders[number], self)
-        here.batch = len(here.record.batches)
         if torch.is_grad_enabled():  # else of an evaluation
+            here.batch = len(here.record.batches)
             here.recent = [*here.recent[-AHEAD:], (here.batch, probes(found))]
         line = running() or line
         here.record.batches.append(

@@ -168,7 +168,7 @@ class Resuming:
         chosen: list[Suspect] = []
         current, now = difference, other
         for _ in range(5):
-            if current.same and self._moved(view, now, done) is None:
+            if current.same and (chosen or self._moved(view, now, done) is None):
                 break
             for suspect in self._suspects(view, now, done, folder):
                 if any(one.change == suspect.change for one in chosen):
@@ -203,7 +203,8 @@ class Resuming:
                     f"(rounding explains {left.bound:.0e}); no experiment removed it",
                 )
             )
-        named = chosen[0].evidence if chosen else "no experiment explains it"
+        named = "no experiment explains it" if moved is None else "it has other samples"
+        named = chosen[0].evidence if chosen else named
         return Resumed(False, step, f"step {step} differs from the run that went on: {named}")
 
     def _difference(self, view: RunView, other: RunView) -> Difference:
@@ -261,16 +262,15 @@ class Resuming:
             changes = self._contents(view, other, folder)
         if not changes:
             return []
-        begins = _begins(other)
         epoch = _epochs_differ(view, other, moved)
-        evidence = f"step {moved} has other samples: the loader starts at {begins}"
+        evidence = f"step {moved} has other samples: {_begins(view, other, moved)}"
         remedy = "save the position in the epoch, and skip as many batches after resuming"
         if epoch is not None:
             evidence = f"step {moved} has other samples: {epoch}"
             remedy = "save the epoch, and call set_epoch with it after resuming"
         line = samples.line_of_loop(other)
         loads = [where for _, where in other.first.loads if where is not None]
-        if epoch is not None and loads:
+        if loads and (epoch is not None or line is None):
             line = last_of_block(loads[-1])
         return [
             _suspect(
@@ -284,17 +284,19 @@ class Resuming:
         ]
 
     def _contents(self, view: RunView, other: RunView, folder: Path) -> list[ch.Change]:
-        """Keep the batches of a loader without indices, and give them to the resumed run."""
-        kept = data_changes.KeptBatches()
+        """Give the resumed run the batches of a loader without indices, else the model's inputs."""
+        kept, inputs = data_changes.KeptBatches(), data_changes.Inputs()
         run = self._run(
             self.sizes[0],
             folder / "kept",
             self.save,
-            changes=[kept],
-            keep={"batches": lambda: kept.found},
+            changes=[kept, inputs],
+            keep={"batches": lambda: kept.found, "inputs": lambda: inputs.found},
         )
         (record,) = self.investigation.runner.run([run])
         found = samples.tied_batches(view, other, record.extra.get("batches", {}))
+        if found is None:
+            found, _ = samples.tied_inputs(view, other, record.extra.get("inputs", {}))
         return [] if found is None else [found]
 
 
@@ -318,14 +320,16 @@ def _suspect(
     return Suspect(cause, False, change, lambda: ([], changes), line, evidence, remedy)
 
 
-def _begins(view: RunView) -> str:
-    """Describe the first batch that trains."""
-    first = view.first
+def _begins(view: RunView, other: RunView, moved: int) -> str:
+    """Describe the first batch that trains in the resumed run."""
+    first = other.first
     for backward in first.backwards:
         if backward.batch is not None:
             place = first.batches[backward.batch].place
-            return "sample 0 of its epoch" if not place else f"batch {place}"
-    return "its first sample"
+            return f"the loader starts at {f'batch {place}' if place else 'sample 0 of its epoch'}"
+    rows = other.samples(moved - 1)
+    same = next((step + 1 for step in range(view.count) if view.samples(step) == rows), None)
+    return "rows of no other step" if same is None else f"those of step {same}"
 
 
 def _epochs_differ(view: RunView, other: RunView, moved: int) -> str | None:

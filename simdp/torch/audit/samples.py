@@ -341,6 +341,8 @@ def tied_inputs(
     for (rank, number, call), value in inputs.items():
         calls.setdefault((rank, number), {})[call] = value
     for step in range(min(source.count, target.count)):
+        if not any(target.backwards(step)):  # done before the target was resumed
+            continue
         contents = [
             [calls.get((rank, number), {}) for number, _ in passes]
             for rank, passes in enumerate(source.backwards(step))

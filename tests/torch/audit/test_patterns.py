@@ -641,3 +641,54 @@ def test_each_rank_may_add_to_the_path_of_a_checkpoint(tmp_path, monkeypatch):
     report = audit_script(ScriptAudit("train.py", ranks=(1, 2), at_step=6, **saved))
     assert report.findings == ()
     assert report.resume_same is True
+
+
+BY_CURSOR = """
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+data, target = torch.randn(64, 6), torch.randn(64, 2)
+order = torch.randperm(64, generator=torch.Generator().manual_seed(3)).tolist()
+model = DistributedDataParallel(nn.Linear(6, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(data[:8], target[:8]), 4)  # of an evaluation
+cursor = step = 0
+if sys.argv[1] == "--resume":
+    state = torch.load(sys.argv[2])
+    model.module.load_state_dict(state["model"])
+    step = state["step"]
+    if "right" in sys.argv[0]:
+        cursor = state["cursor"]
+while step < 6:
+    rows = order[cursor : cursor + 8][rank::n]
+    cursor += 8
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(data[rows]), target[rows]).backward()
+    optimizer.step()
+    step += 1
+    with torch.no_grad():
+        for x, _ in loader:
+            model.module(x)
+    if sys.argv[1] == "--save" and rank == 0 and step == 3:
+        state = {"model": model.module.state_dict(), "step": step, "cursor": cursor}
+        torch.save(state, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(("name", "found"), [("right", []), ("wrong", ["resume_sampler_position"])])
+def test_rows_that_a_script_indexes_are_known_by_their_content(tmp_path, name, found):
+    path = tmp_path / f"{name}.py"
+    path.write_text(BY_CURSOR.replace("sys.argv[1]", "[*sys.argv, '', ''][1]"))
+    options = {"save_arg": "--save {checkpoint}", "resume_arg": "--resume {checkpoint}"}
+    report = audit_script(ScriptAudit(str(path), ranks=(1, 2), **options))
+    assert [one.cause for one in report.findings] == found
+    if found:
+        assert report.findings[0].text == "step 4 has other samples: those of step 1"
+        assert report.findings[0].line == 21  # the last one that restores the state
+        assert "resumed run agrees to 0e+00" in report.findings[0].proof
