@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,16 @@ from simdp.results.audit import Experiment, Finding, TensorRow
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, samples, suspects
 from simdp.torch.audit.comparisons import Difference, RunView, compare
-from simdp.torch.audit.lines import Line, assigned, only_call
+from simdp.torch.audit.lines import Line, assigned, divided, only_call
 from simdp.torch.audit.records import CallRecord, RunRecord, ranks_counted
 from simdp.torch.audit.runs import Run, Runner
 from simdp.torch.audit.suspects import Pair, Suspect
 
 EPSILON, EPSILON64 = 1.2e-7, 2.3e-16
 """Units in the last place of float32 and float64."""
+
+METRIC = 1e-4
+"""Relative difference of a reduced metric from which it is one."""
 
 UNEQUAL_REPLICAS = ("bypassed_ddp", "unsynchronised_parameters")
 """Causes by which ranks have other weights, of which a checkpoint has one rank's."""
@@ -515,6 +520,48 @@ class Investigation:
             line = _metric_that_differs(base, self.views[size])
             if line is not None and self._metric(size, line):
                 return
+        for few, most in pairwise(self.sizes):
+            if self._printed(few, most):
+                return
+
+    def _printed(self, few: int, most: int) -> bool:
+        """Find a number that a script prints from reduced ones, which differs though they agree."""
+        base, view = self.views[few], self.views[most]
+        found = {line: _metric_values(base, view, line) for line in _small_calls(view)}
+        lines = [line for line, one in found.items() if one is not None and one[2] <= METRIC]
+        known = [self.differences[size].same for size in (few, most) if size in self.differences]
+        if not lines or not all(known) or self.checks[most].differing:
+            return False
+        trials = [
+            self.changed(size, [data_changes.ScaledMetrics(given)])
+            for given in ([], lines)
+            for size in (few, most)
+        ]
+        records = self.runner.run(trials)
+        if any(record.error for record in records):
+            return False
+        views = [RunView(record) for record in records]
+        pairs = zip((base, view) * 2, views, strict=True)
+        number = _printed_otherwise([record.output for record in records])
+        if number is None or any(not compare(*pair, self.rounding).same for pair in pairs):
+            return False
+        one, other = number
+        factor = f"{other / one:.4g} times" if one else "not"
+        text = f"on {most} ranks the value is {factor} that of {ranks_counted(few)}"
+        proof = (
+            f"printed are {one:.6g} on {few} and {other:.6g} on {most} ranks, though what ranks "
+            "reduce agrees"
+        )
+        remedy = "reduce sums and counts, and divide once"
+        size = abs(other - one) / (abs(one) or 1.0)
+        where = divided(lines[-1])
+        self.experiments.append(
+            Experiment("metric_averaged_wrongly", "reduced numbers multiplied", size, size, METRIC)
+        )
+        self.findings.append(
+            finding("metric_averaged_wrongly", where, None, None, size, proof, remedy, False, text)
+        )
+        return True
 
     def _metric(self, size: int, line: Line) -> bool:
         view, base = self.views[size], self.base()
@@ -744,9 +791,47 @@ def _apart(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.max(np.abs(one - other)) / scale)
 
 
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
+
+
+def _printed_otherwise(outputs: Sequence[str]) -> tuple[float, float] | None:
+    """Return the first number that differs in two outputs, and follows from reduced ones.
+
+    It differs in two more outputs of the same runs, in which reduced numbers are multiplied. Lines
+    belong together if they are equal apart from numbers.
+    """
+    tables: list[dict[str, list[str]]] = []
+    for output in outputs:
+        tables.append({})
+        for line in output.splitlines():
+            numbers = [match[0] for match in NUMBER.finditer(line)]
+            tables[-1].setdefault(NUMBER.sub("#", line), []).extend(numbers)
+    for line in tables[0]:
+        columns = [table.get(line, []) for table in tables]
+        if len({len(column) for column in columns}) > 1:
+            continue
+        for texts in zip(*columns, strict=True):
+            follows = _differ(texts[0], texts[2]) and _differ(texts[1], texts[3])
+            if follows and "." in texts[0] and _differ(*texts[:2]):
+                return float(texts[0]), float(texts[1])
+    return None
+
+
+def _differ(one: str, other: str) -> bool:
+    """Return whether two printed numbers differ by more than their digits and rounding."""
+    unit = max(_unit(text) for text in (one, other))
+    return abs(float(one) - float(other)) > 2 * unit + 1e-3 * abs(float(one))
+
+
+def _unit(text: str) -> float:
+    """Return one unit in the last place of a printed number."""
+    digits, _, exponent = text.partition("e")
+    return float(10.0 ** (int(exponent or 0) - len(digits.partition(".")[2])))
+
+
 def _metric_that_differs(base: RunView, view: RunView) -> Line | None:
     for line in _small_calls(view):
         found = _metric_values(base, view, line)
-        if found is not None and found[2] > 1e-4:
+        if found is not None and found[2] > METRIC:
             return line
     return None

@@ -196,6 +196,19 @@ def assigned(line: Line | None, numbers: bool = False) -> Line | None:
     return line if best is None else Line(line.file, best)
 
 
+def divided(line: Line) -> Line:
+    """Return the first line after another one of its function that divides; else that one."""
+    tree = _tree(line.file)
+    _, last = _function(tree, line.line)
+    found = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div)
+        if line.line < node.lineno <= last
+    ]
+    return Line(line.file, min(found, default=line.line))
+
+
 def followed(line: Line | None, depth: int = 3) -> Line | None:
     """Return the line that computes what a statement assigns from a call of the script's function.
 

@@ -310,7 +310,7 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
     if program.spawns:
         count = run.world_size
     if callable(program.code):
-        launch.play(
+        result = launch.play(
             program.name,
             where,
             lambda rank: program.code(),
@@ -320,6 +320,7 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
             None,
             count,
         )
+        sys.stdout.write(f"{result.values[0]}\n")  # as a script prints its metrics
         return
     code = program.code
     for change in run.changes:

@@ -692,3 +692,78 @@ def test_rows_that_a_script_indexes_are_known_by_their_content(tmp_path, name, f
         assert report.findings[0].text == "step 4 has other samples: those of step 1"
         assert report.findings[0].line == 21  # the last one that restores the state
         assert "resumed run agrees to 0e+00" in report.findings[0].proof
+
+
+REDUCED = """
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+data, target = torch.randn(64, 6), torch.randn(64, 2)
+model = DistributedDataParallel(nn.Linear(6, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@torch.no_grad()
+def evaluate():
+    x, y = data[rank::n], target[rank::n]
+    total, count = (model.module(x) - y).square().mean(1).sum(), torch.tensor(float(len(x)))
+    for number in (total, count):
+        dist.all_reduce(number)
+    return METRIC
+
+
+for step in range(3):
+    rows = torch.arange(16 * step, 16 * step + 16)[rank::n]
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(data[rows]), target[rows])
+    loss.backward()
+    optimizer.step()
+    value = evaluate()
+    if rank == 0:
+        print(f"step {step}: loss {loss.item():.4f}, {16 / n:.1f} rows of a rank, all {value:.4f}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor"),
+    [
+        ("total.item() / len(x)", 2),
+        ("(total / count * n).item()", 2),
+        ("(total / count).item()", 1),
+    ],
+)
+def test_a_printed_metric_is_that_of_one_rank(tmp_path, metric, factor):
+    path = tmp_path / "train.py"
+    path.write_text(REDUCED.replace("METRIC", metric))
+    report = audit_script(ScriptAudit(str(path), ranks=(1, 2)))
+    if factor == 1:
+        assert report.findings == ()
+        return
+    (found,) = report.findings
+    assert (found.cause, found.line) == ("metric_averaged_wrongly", 21)
+    assert found.text == f"on 2 ranks the value is {factor} times that of 1 rank"
+    assert not report.same
+
+
+def returning_a_metric():
+    rank, n = begin()
+    data = torch.randn(32, 4)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(data[rank::n]).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        loss = model.module(data[rank::n]).square().mean()
+    dist.all_reduce(loss)
+    return loss.item()
+
+
+def test_a_returned_metric_is_that_of_one_rank():
+    (found,) = audit_function(returning_a_metric, (1, 4)).findings
+    assert found.cause == "metric_averaged_wrongly"
+    assert found.text == "on 4 ranks the value is 4 times that of 1 rank"
