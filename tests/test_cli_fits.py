@@ -23,7 +23,7 @@ def test_the_table_names_methods_and_what_was_assumed(capsys: pytest.CaptureFixt
     assert "90 % interval of its step:" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     assert "assumed: links as in dgx-h100" in out
-    assert "a sample: 64 tokens" in out
+    assert "\nsamples of 64 tokens" in out
     for strategy in ("ddp", "fsdp", "zero1", "zero2", "zero3+cpu", "ddp+lora"):
         assert f" {strategy} " in out
 
@@ -84,7 +84,7 @@ def test_a_row_that_is_tight_is_no_sure_answer(capsys: pytest.CaptureFixture[str
     for microbatch in ("8", "10", "64"):
         assert run_command_line([*arguments, microbatch]) == 0
         out = capsys.readouterr().out
-        states[microbatch] = out.splitlines()[4].split()[3]
+        states[microbatch] = out.splitlines()[5].split()[3]
         assert ("nothing fits for sure" in out) == (states[microbatch] == "tight")
     assert list(states.values()) == ["yes", "tight", "no"]
 

@@ -114,12 +114,12 @@ def test_the_batch_is_the_largest_that_fits():
         asked = FitsRequest(model, 2, "rtx2080ti-pcie3", **told)
         return parse_yaml(first_scenario(asked, Path("x.yaml")), "x")["workload"]
 
-    assert batch("resnet18", strategy="ddp")["microbatch"] == 256
+    assert batch("resnet18", strategy="ddp")["microbatch"] == 640
     fitted = batch("bert-large", strategy="ddp", recompute="none")["microbatch"]
     assert 1 <= fitted < 64
     assert batch("bert-large", microbatch=5, strategy="zero1")["microbatch"] == 5
     assert batch("resnet18", strategy="data_parallel", microbatch=4)["global_batch"] == 8
-    assert batch("resnet18", strategy="data_parallel")["global_batch"] == 512
+    assert batch("resnet18", strategy="data_parallel")["global_batch"] == 1024
 
 
 @pytest.mark.parametrize(

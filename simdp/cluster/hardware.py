@@ -652,6 +652,9 @@ class Machine(Spec):
         Of fitted constants.
     caveats : list of str
         Unusual properties of this machine that change its times, one plain sentence each.
+    usual : bool
+        Whether nodes with its device are usually like this one. Others are the machine of a device
+        only where there is none like it.
     site : str or None
         Site, shared by entries of the same nodes or lab: measurements of one apply to the others.
     """
@@ -661,6 +664,7 @@ class Machine(Spec):
     source: dict[str, Any] | str
     calibration: Calibration | None = None
     caveats: list[str] = Field(default_factory=list)
+    usual: Bool = True
     site: str | None = None
 
     @field_validator("cluster")

@@ -252,11 +252,17 @@ def fitting_table(found: Fitting) -> RenderableType:
     columns = list(_fitting_columns(found, scale))
     heads = [(head, is_number) for head, is_number, _ in columns]
     rows = [[write(row) for *_, write in columns] for row in found.rows]
-    on = f"{found.gpus} GPUs of {nbytes(found.memory_bytes)}"
+    on = f"{found.gpus} GPU{'s' * (found.gpus > 1)} of {nbytes(found.memory_bytes)}"
     if found.is_least:
         on = f"the fewest GPUs of {nbytes(found.memory_bytes)}"
-    title = f"{found.model} on {on}, {found.precision}; memory in GB, steps in {unit}"
-    return Group(wide_table(table_of(title, heads, rows)), filled(_foot(found)))
+    has_times = any(row.step_time_s for row in found.rows)
+    title = f"{found.model} on {on}, {found.precision}; memory in GB"
+    title += f", steps in {unit}" * has_times
+    samples = f"samples of {found.samples_are}" + ": nothing fits" * (not has_times)
+    if found.fitting_length:
+        samples += f"; with {found.fitting_length:,} tokens something does"
+    table = wide_table(table_of("", heads, rows))
+    return Group(filled([title, samples]), table, filled(_foot(found)))
 
 
 def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
@@ -310,7 +316,6 @@ def _price(row: FittingRow) -> float | None:
 def _foot(found: Fitting) -> Iterator[str]:
     if found.assumed is not None:
         yield f"assumed: {found.assumed}; --machine takes others"
-    yield f"a sample: {found.samples_are}"
     yield f"precision: {_of_precision(found.precision)}"
     kinds = {row.method for row in found.rows}
     yield from (line for kind, line in LEGEND.items() if kind in kinds)
@@ -355,7 +360,9 @@ def _answer(found: Fitting) -> Iterator[str]:
         more = "larger GPUs"
         if not found.is_least:
             more = "more GPUs (--gpus '?' finds how many), larger ones"
-        yield f"nothing fits: take {more}, or shorter samples"
+        length = found.fitting_length
+        shorter = f"--sequence-length {length}" if length else "shorter samples"
+        yield f"nothing fits: take {more}, or {shorter}"
     elif "yes" not in states:
         yield "nothing fits for sure: what is tight may run out of memory"
     if found.is_least and found.rows[0].fits:

@@ -264,6 +264,8 @@ class Fitting:
     is_least: bool = False  # whether each row is on the fewest ranks that fit
     price_date: str | None = None  # date of the list prices
     host_memory_bytes: float | None = None  # of a node; None if unknown
+    # where nothing fits, the longest sample, by halving, with which something does [tokens]
+    fitting_length: int | None = None
 
     @property
     def chosen(self) -> FittingRow | None:

@@ -54,8 +54,11 @@ from simdp.workload.step_costs import forward_flops
 
 # Methods that fit ---------------------------------------------------------------------------------
 
-LARGEST_BATCH = 256
-"""Largest micro-batch that is tried [samples]."""
+LARGEST_BATCH = 2**16
+"""Largest micro-batch that is tried [samples]; what fills a device is less, but for toys."""
+
+LEAST_LENGTH = 64
+"""Shortest sequence that is tried where the model's own does not fit [tokens]."""
 
 LARGEST_SIZE = 1024
 """Largest number of devices that is tried."""
@@ -110,6 +113,7 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
     rows[chosen] = found[chosen][1].with_interval(rows[chosen])
     gpus = asked.gpus or rows[0].gpus
     whole = stacks(gpus).whole
+    fits_none = all(row.state == "no" for row in rows)
     return Fitting(
         model=asked.title,
         machine=place.cluster.get("machine", place.title),
@@ -122,7 +126,24 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
         precision=_precision_in_words(precision),
         price_date=price_date(whole.cluster),
         rows=rows,
+        fitting_length=_fitting_length(asked, whole) if fits_none else None,
     )
+
+
+def _fitting_length(asked: FitsRequest, whole: Scenario) -> int | None:
+    """Halve the tokens of a sample until some method fits; None where none does."""
+    model = whole.workload.model
+    name = "" if model.timed else model.graph.inputs[0]
+    if not name or model.num_tokens(name) is None:
+        return None
+    length = (model.input_shapes()[name] or (0,))[0] // 2
+    if length < LEAST_LENGTH:
+        return None
+    try:
+        shorter = fitting(asked._replace(sequence_length=length), has_times=False)
+    except ScenarioError:  # the model has no such key
+        return None
+    return shorter.fitting_length if shorter.rows[0].state == "no" else length
 
 
 def resolved(asked: FitsRequest, place: TrainingNodes) -> FitsRequest:

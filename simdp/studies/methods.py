@@ -219,8 +219,8 @@ def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
 def machine_with(device: str) -> str:
     """Choose the machine of the catalogue with the links to assume for a device.
 
-    NVIDIA's own nodes come first, then those with the most devices. A ScenarioError if no machine
-    has it.
+    The usual ones come first, of these NVIDIA's own nodes, then those with the most devices. A
+    ScenarioError if no machine has it.
     """
     found = _machines_with(device)
     if not found:
@@ -239,7 +239,8 @@ def _machines_with(device: str) -> list[str]:
     for name, machine in machines_with(device).items():
         cluster = machine.cluster
         per_node = cluster.get("devices_per_node", 1)
-        found.append(("inter_node" not in cluster, not name.startswith("dgx"), -per_node, name))
+        networked, is_dgx = "inter_node" in cluster, name.startswith("dgx")
+        found.append((not machine.usual, not networked, not is_dgx, -per_node, name))
     return [name for *_, name in sorted(found)]
 
 

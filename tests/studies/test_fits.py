@@ -12,10 +12,11 @@ from for_each import for_each
 from rich.console import Console
 
 import simdp
+from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.reports.sweep_table import fitting_table
-from simdp.results.plan import FittingRow
+from simdp.results.plan import Fitting, FittingRow
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.strategies.memory import beside_tensors
@@ -194,8 +195,9 @@ def test_what_fits_on_no_number_of_gpus_is_said_at_the_largest() -> None:
 
 
 def test_more_recomputation_than_the_largest_batch_needs_is_left_out() -> None:
-    rows = fitting(FitsRequest(SMALL, 2, machine="dgx-h100", method="full")).rows
-    assert {(row.recompute, row.microbatch) for row in rows} == {("none", 256)}
+    toy = {"kind": "mlp", "widths": [8, 8]}
+    rows = fitting(FitsRequest(toy, 2, machine="dgx-h100", method="full", strategy="ddp")).rows
+    assert {(row.recompute, row.microbatch) for row in rows} == {("none", 65_536)}
 
 
 def test_less_recomputation_than_what_does_not_fit_is_left_out() -> None:
@@ -317,9 +319,7 @@ def test_host_memory_of_an_unknown_size_is_no_yes() -> None:
     found = fitting(asked)
     assert found.host_memory_bytes is None
     assert {(row.fits, row.state) for row in found.rows} == {(None, "yes")}
-    console = Console(width=200, file=StringIO())
-    console.print(fitting_table(found))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = text_of(found)
     assert "zero3+cpu: needs 7.7 MB of host memory" in text
     assert "  needs 7.7 MB  " in text
 
@@ -350,3 +350,41 @@ def test_a_run_and_a_plan_refuse_what_the_host_has_no_room_for(tmp_path: Path) -
     assert [option.set["cluster.host_memory"] for option in found.best] == ["2 MB"]
     (wrong,) = found.infeasible
     assert wrong == {"reason": needs, "count": 1, "option": "cluster.host_memory"}
+
+
+def test_the_usual_driver_comes_before_a_modified_one() -> None:
+    assert machine_with("rtx4090-24gb") == "rtx4090-pcie4-nop2p"
+    by_chance = [name for name in MACHINES.names() if not read_machine(name, Path()).usual]
+    assert by_chance == ["rtx4090-pcie4"]  # by its driver
+
+
+def test_the_batch_of_a_small_model_fills_the_device() -> None:
+    asked = FitsRequest("resnet18", 2, machine="dgx-h100", strategy="ddp", method="full")
+    (row,) = fitting(asked._replace(recompute="none"), has_times=False).rows
+    assert row.microbatch > 256
+    assert row.memory_high_bytes > 0.9 * 84.9e9
+
+
+def test_the_head_has_the_length_of_samples_and_one_that_would_fit() -> None:
+    model = {**LLAMA, "num_hidden_layers": 2, "max_position_embeddings": 32_768}
+    asked = FitsRequest(model, 1, device="t4-16gb", method="full", strategy="ddp")
+    found = fitting(asked._replace(recompute="none", sequence_length=32_768, microbatch=32))
+    assert {row.state for row in found.rows} == {"no"}
+    assert found.fitting_length == 16_384
+    head = text_of(found)
+    assert "steps in" not in head
+    assert "samples of 32,768 tokens: nothing fits; with 16,384 tokens something does" in head
+    assert "or --sequence-length 16384" in head.replace("\n", " ")
+    shorter = fitting(asked._replace(recompute="none", sequence_length=16_384, microbatch=32))
+    assert shorter.fitting_length is None
+    assert shorter.rows[0].state != "no"
+    assert "steps in " in text_of(shorter)
+    assert "on 1 GPU of" in text_of(shorter)
+    assert "samples of 16,384 tokens\n" in text_of(shorter).replace(" \n", "\n")
+
+
+def text_of(found: Fitting) -> str:
+    """The table as `fits` prints it, on a wide terminal."""
+    stream = StringIO()
+    Console(width=200, file=stream).print(fitting_table(found))
+    return stream.getvalue()

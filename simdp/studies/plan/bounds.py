@@ -762,6 +762,11 @@ class Bounds:
         self._group_of[number] = key
         self._groups.setdefault(key, []).append(number)
 
+    @property
+    def clusters(self) -> list[SharedCluster]:
+        """The clusters of all points."""
+        return [place for place in self._places.values() if place is not None]
+
     def _own_batch(self, point: PlanPoint) -> int:
         """Samples of a step as the scenario distributes them; 0 if it is invalid."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import hypot
 
@@ -14,7 +14,14 @@ from simdp.results.comparison import NOISE
 from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario
-from simdp.studies.plan.request import LIMITED, PlanRequest, chance, factors_of
+from simdp.studies.plan.request import (
+    LIMITED,
+    PlanRequest,
+    catalogue_clusters,
+    chance,
+    factors_of,
+    has_figure,
+)
 from simdp.studies.plan.search import LIMITS, NUM_BEST, Player, Search, SearchedPoint
 
 # Reasons ------------------------------------------------------------------------------------------
@@ -258,6 +265,21 @@ class PlanReport:
             "more energy; give cluster.power.waiting"
         ]
 
+    def _left_out_devices(self) -> Iterator[str]:
+        """Name the devices that have no price, or no power, where the goal or a limit needs it."""
+        asked, bounds = self._asked, self._search.bounds
+        clusters = [(place.scenario.cluster, place.rates) for place in bounds.clusters]
+        if asked.choices.keys() != bounds.space.choices.keys():  # the catalogue's, by default
+            clusters += [(one, one.rates()) for one in catalogue_clusters()]
+        fields = {GOALS[asked.goal], *(LIMITS[name] for name in asked.limits)}
+        for goal, what in (("cheapest", "price"), ("greenest", "power")):
+            known, unknown = dict[str, None](), dict[str, None]()
+            for cluster, rates in clusters:
+                kinds = known if has_figure(rates, goal) else unknown
+                kinds |= dict.fromkeys(device.name for device in cluster.devices() if device.name)
+            if GOALS[goal] in fields and (missing := sorted(unknown.keys() - known.keys())):
+                yield f"left out for want of a {what}: {', '.join(missing)}; give cluster.{what}"
+
     def notes(self, scenario: Scenario) -> list[str]:
         """Notes on the result."""
         found = []
@@ -276,6 +298,7 @@ class PlanReport:
                 f"90 % intervals are of the best and of the first {MAX_INTERVALS} of the front"
             )
         found += self._energy_note()
+        found += self._left_out_devices()
         if any(option.cost_usd is None for option in self._search.options.values()):
             found.append("some devices have no price; see cluster.price")
         return found

@@ -26,6 +26,7 @@ from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results.comparison import written
+from simdp.results.metrics import Rates
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario, checked
 from simdp.scenario.machines import MACHINE
@@ -470,14 +471,21 @@ def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
 
 def machines_for(goal: str) -> list[str]:
     """Machines of the catalogue with known price (cheapest) or power (greenest)."""
-    return [name for name in MACHINES.names() if _has_figure(name, goal)]
+    clusters = zip(MACHINES.names(), catalogue_clusters(), strict=True)
+    return [name for name, cluster in clusters if has_figure(cluster.rates(), goal)]
 
 
-def _has_figure(name: str, goal: str) -> bool:
+def catalogue_clusters() -> Iterator[Cluster]:
+    """Yield a cluster of one rank of every machine of the catalogue."""
+    for name in MACHINES.names():
+        cluster = {**dict(MACHINES.read(name)["cluster"]), "world_size": 1, "stragglers": []}
+        yield Cluster.model_validate(cluster)
+
+
+def has_figure(rates: Rates, goal: str) -> bool:
+    """Whether the price (cheapest) or the power (greenest) that a goal needs is known."""
     if goal == "fastest":
         return True
-    cluster = {**dict(MACHINES.read(name)["cluster"]), "world_size": 1, "stragglers": []}
-    rates = Cluster.model_validate(cluster).rates()
     return rates.price is not None if goal == "cheapest" else rates.has_power
 
 

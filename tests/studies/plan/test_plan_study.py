@@ -497,3 +497,25 @@ def test_a_plan_for_energy_states_how_far_the_power_of_waiting_decides_about_it(
 def test_the_files_strategy_is_tried_with_its_options_and_without(strategy, tried):
     scenario = checked({**SMALL, "strategy": strategy}, Path())
     assert usual_choices(scenario, "fastest")["strategy"] == tried
+
+
+def test_devices_without_a_price_are_named(file):
+    devices = ["a100-sxm4-80gb", "l40s-48gb", "t4-16gb"]
+    settings = {"cluster.price": None}
+    chosen = {"cluster.device": devices}
+    found = plan(file, PlanRequest("cheapest", choices=chosen), settings)
+    line = "left out for want of a price: l40s-48gb, t4-16gb; give cluster.price"
+    assert line in found.notes
+    assert line not in plan(file, PlanRequest("fastest", choices=chosen), settings).notes
+    assert not any("for want" in note for note in plan(file, PlanRequest(choices=chosen)).notes)
+
+
+@pytest.mark.long
+def test_machines_that_a_plan_never_tries_are_named(file, monkeypatch):
+    for key, few in (("DEFAULT_NODES", [1]), ("DEFAULT_MICRO", [1]), ("STRATEGIES", ["ddp"])):
+        monkeypatch.setattr(f"simdp.studies.plan.request.{key}", few)
+    found = plan(file, PlanRequest("cheapest"), {"cluster.price": None, "target.samples": 1e6})
+    (note,) = [note for note in found.notes if "for want" in note]
+    devices = note.removeprefix("left out for want of a price: ").partition(";")[0].split(", ")
+    assert {"l40s-48gb", "rtx4090-24gb", "mi300x-192gb"} <= set(devices)
+    assert not {"h100-sxm5-80gb", "a100-sxm4-80gb"} & set(devices)
