@@ -27,6 +27,7 @@ FITS = ["fits", "gpt2", "--gpus", "8", "--device", "a100-sxm4-80gb"]
 
 COUNTS = {
     ("run", "--stop-after"): RUN,
+    ("run", "--gpus"): RUN,
     ("run", "--workers"): OF_SWEEP,
     ("compare", "--workers"): COMPARE,
     ("job", "--runs"): JOB,

@@ -71,7 +71,7 @@ DIAGNOSE = [
     *("diagnose", "--step", "320ms", "--comm", "40%", "--gpus", "8", "--no-remedies"),
     *("--device", "a100-sxm4-80gb", "--model", "bert-large"),
 ]
-LOGS = ["calibrate", "nccl-tests", str(LOG), "--link", "nvlink4", "--inter-link", "ib-ndr"]
+LOGS = ["calibrate", "nccl-tests", str(LOG), "--link", "nvlink4"]
 INIT = ["init", "--machine", "dgx-a100", "--model", "bert-base", "--gpus", "8"]
 
 WRITES = {

@@ -106,7 +106,7 @@ class Steps(RankLocal):
             of the whole run with fewer than two steps.
         """
         counters = self._moved or [Counter[str]()]
-        moved = counters[2] - counters[1] if len(counters) == 3 else counters[0]
+        moved = counters[2] - counters[1] if len(counters) == 3 else Counter(counters[0])
         least = NAMED * moved[""]
         unknown = [(name, nbytes) for name, nbytes in moved.most_common() if name]
         return {name: nbytes / moved[""] for name, nbytes in unknown if nbytes > least}
