@@ -9,6 +9,7 @@ from pathlib import Path
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import OLD_NAMES, Calibration, read_machine
 from simdp.cluster.stragglers import SlowNode, SlowRank
+from simdp.collectives import Collectives
 from simdp.errors import ScenarioError
 from simdp.scenario.machines import (
     described,
@@ -18,6 +19,7 @@ from simdp.scenario.machines import (
     pure_cluster,
     shared_network,
 )
+from simdp.scenario.measured import MeasuredScenario, settings
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 
@@ -70,12 +72,15 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     known = calibration_of(scenario)
     how = _how_timed(scenario, known is not None)
     if known is None:
-        found["calibration"] = "none: nobody has measured this hardware"
+        found["calibration"] = _without_machine(scenario.measured)
         return found | how
     of_devices = any(key.startswith("cluster.device") for key in known.intervals)
-    by_peak = scenario.workload.compute.source == "roofline" and not of_devices
-    what = "network calibrated, compute by its data sheet" if by_peak else "calibrated"
+    source = scenario.workload.compute.source
+    is_fitted = of_devices and source == "roofline"
+    what = "calibrated" if is_fitted else f"network calibrated, compute {COMPUTED[source]}"
     found["calibration"] = f"{scenario.cluster.machine}: {what}"
+    if scenario.measured is not None and scenario.measured.calibration is not None:
+        found["calibration"] += "; and the scenario's measured.calibration"
     if own := replaced_keys(scenario.cluster, scenario.base):
         found["calibration"] += f", but {' and '.join(own)} are the scenario's own"
     found |= how
@@ -83,6 +88,26 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     if left_open and scenario.cluster.world_size > 1:
         found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
     return found
+
+
+COMPUTED = {
+    "roofline": "by its data sheet",
+    "measured": "as measured",
+    "profile": "by a profile",
+}
+"""What sets compute where no constant of the devices was fitted, by the compute's source."""
+
+
+def _without_machine(measured: MeasuredScenario | None) -> str:
+    """Describe what calibrates hardware of which the catalogue has no calibration."""
+    if measured is None:
+        return "none: nobody has measured this hardware"
+    if measured.calibration is not None:
+        return "by the scenario's measured.calibration"
+    return (
+        "none: no constant was fitted; validate holds this scenario against its measured "
+        f"points, {len(settings(measured))}"
+    )
 
 
 def _of_machine(scenario: Scenario) -> dict[str, str]:
@@ -156,8 +181,13 @@ def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
     wiring, cost = wiring_of(scenario.cluster), scenario.collectives.cost
     if not isinstance(cost, NcclCost):
         return f"a measured table ({getattr(cost, 'path', cost.kind)})"
-    if is_calibrated:
-        return f"NCCL's own model, with constants of {scenario.cluster.machine}"
+    machine = scenario.cluster.machine
+    if is_calibrated and machine is not None:
+        usual = Collectives.model_validate(read_machine(machine, scenario.base).collectives).cost
+        now, fitted = cost.model_dump(), usual.model_dump()
+        own = [f"cost.{key}" for key in now if now[key] != fitted.get(key)]
+        but = f", but {' and '.join(own)} of this scenario" if own else ""
+        return f"NCCL's own model, with constants of {machine}{but}"
     classes = []
     if wiring.local_size > 1:
         classes.append(cost.peer or wiring.peer)

@@ -19,6 +19,7 @@ from simdp.results.result import FailedPoint, Result, Study
 from simdp.results.trace import TraceToCome
 from simdp.scenario import Scenario
 from simdp.scenario.loading import of as scenario_of
+from simdp.scenario.remarks import remarks
 from simdp.studies.answers import MAX_RANKS, complete, lost_to, step_time_with
 from simdp.studies.executor import Failed, executor_for
 from simdp.studies.many import shared_first, simulate_all
@@ -93,10 +94,10 @@ def sweep(
             _fill(study, points, simulate_all(alone, fabric=fabric, keep_trace=keep, **several))
         else:
             study.points = [_alone(scenario, fabric, progress, part)]
-    _remark(scenario, study.points)
     _compare(scenario, study.points)
     if scenario.sweep:
         _charge_stragglers(study, points)
+        _remark(scenario, study, points)
     return study
 
 
@@ -111,6 +112,14 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
         if scenario.cluster.stragglers and small and not has_server:
             even = step_time_with(scenario, [])
             result.lost = lost_to(scenario, result.metrics["step_time_s"], even)
+
+
+def _remark(scenario: Scenario, study: Study, points: Sequence[Point]) -> None:
+    """Remark on the calibration of points, which do not have the scenario's measurements."""
+    for result in study.points if scenario.measured is not None else ():
+        point = next(one for chosen, one in points if chosen == result.set)
+        with_measured = point.model_copy(update={"measured": scenario.measured})
+        result.remarks["calibration"] = remarks(with_measured)["calibration"]
 
 
 def _traces(points: Sequence[Point]) -> list[bool | None]:
@@ -163,14 +172,6 @@ def _alone(
 
 def _report(progress: Progress, total: int, done: int) -> None:
     progress(done, total)
-
-
-def _remark(scenario: Scenario, results: list[Result]) -> None:
-    """Note at every point that the scenario's own measurements calibrate its constants."""
-    there = scenario.measured.points if scenario.measured else []
-    if any(point.role == "calibration" for point in there):
-        for result in results:
-            result.remarks["calibration"] = "by what the scenario itself says was measured"
 
 
 def _compare(scenario: Scenario, results: list[Result]) -> None:

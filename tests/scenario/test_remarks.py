@@ -1,7 +1,5 @@
 """Remarks: whether anybody has measured the hardware, and what measurements leave open."""
 
-import pytest
-
 import simdp
 from simdp.cluster.hardware import read_machine
 from simdp.scenario import checked
@@ -139,13 +137,48 @@ def test_remarks_are_in_every_result_and_come_back_with_it(tmp_path):
     assert list(point.remarks) == ["calibration", "collectives"]
 
 
-def test_a_scenario_with_measurements_of_its_own_is_calibrated_by_these(tmp_path):
-    measured = {"source": "me", "points": [{"step_time": "1 ms", "role": "calibration"}]}
-    study = simdp.sweep(checked({**MINIMAL, "measured": measured}, tmp_path))
-    said = study.points[0].remarks["calibration"]
-    assert said == "by what the scenario itself says was measured"
-    with pytest.raises(KeyError):
-        study.points[0].remarks["undetermined"]
+def calibration_with(tmp_path, measured, **keys):
+    measured = {
+        "source": "me",
+        "points": [{"step_time": "1 ms", "role": "calibration"}],
+        **measured,
+    }
+    study = simdp.sweep(checked({**MINIMAL, "measured": measured, **keys}, tmp_path))
+    return {point.remarks["calibration"] for point in study.points}
+
+
+def test_measured_points_of_a_scenario_calibrate_nothing(tmp_path):
+    nothing = {
+        "none: no constant was fitted; validate holds this scenario against its measured points, 1"
+    }
+    assert calibration_with(tmp_path, {}) == nothing
+    assert calibration_with(tmp_path, {}, sweep={"workload.microbatch": [4, 8]}) == nothing
+    fitted = {
+        "calibration": {
+            "data": "a table",
+            "intervals": {"cluster.link.alpha": ["4 us", "6 us"]},
+            "residual": "2 %",
+        }
+    }
+    assert calibration_with(tmp_path, fitted) == {"by the scenario's measured.calibration"}
+    machine = {"cluster": {"machine": "dgx-h100", "world_size": 4}}
+    by_entry = "dgx-h100: network calibrated, compute by its data sheet"
+    assert calibration_with(tmp_path, {}, **machine) == {by_entry}
+
+
+def test_constants_of_a_scenario_are_not_said_to_be_the_machines(tmp_path):
+    machine = {"machine": "dgx-a100", "world_size": 16}
+    usual = "NCCL's own model, with constants of dgx-a100"
+    assert on(tmp_path, machine)["collectives"] == usual
+    own = {"cost": {"kind": "nccl", "network": "tcp"}}
+    found = on(tmp_path, machine, collectives=own)["collectives"]
+    assert found == f"{usual}, but cost.network of this scenario"
+
+
+def test_the_source_of_compute_is_named_where_no_device_was_fitted(tmp_path):
+    compute = {"kind": "measured", "points": [{"microbatch": 8, "step_time": "20 ms"}]}
+    measured = on(tmp_path, {"machine": "dgx-h100"}, workload={**WORKLOAD, "compute": compute})
+    assert measured["calibration"] == "dgx-h100: network calibrated, compute as measured"
 
 
 def test_what_a_job_alone_plays_is_named(tmp_path):
