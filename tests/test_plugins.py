@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+import simdp.distributed as dist
 from simdp.cli import run_command_line
+from simdp.errors import ScenarioError
 from simdp.studies.families import HOMES, tables
 
 MODULE, BESIDE = "plugin_of_every_family", "module_beside_a_plugin"
@@ -227,6 +229,18 @@ class Whole(OPTIMIZERS["adafactor"]):
     for kind, reason in (("Signs", "does not work under fsdp"), ("Whole", "updates whole tensors")):
         (line,) = refuse({"workload.optimizer": f"{MODULE}:{kind}"}, strategy="fsdp")
         assert line.startswith(f"workload.optimizer: {MODULE}:{kind} {reason}")
+
+
+def test_a_link_that_comes_and_goes_is_none_of_rank_programs_whatever_its_name(module):
+    straggler = {"kind": f"{MODULE}:Weak", "link": [0, 1], "bandwidth": 0.5, "steps": [1, 2]}
+    base = "from simdp.cluster.stragglers import STRAGGLERS\n"
+    Path(f"{MODULE}.py").write_text(
+        f'{base}class Weak(STRAGGLERS["degraded_link"]):\n    kind: str\n'
+    )
+    cluster = {**CLUSTER, "topology": "ring", "stragglers": [straggler]}
+    Path("cluster.yaml").write_text(yaml.safe_dump({"cluster": cluster}))
+    with pytest.raises(ScenarioError, match="comes and goes by steps, of which a rank program"):
+        dist.launch(lambda rank: None, cluster="cluster.yaml")
 
 
 @pytest.mark.slow

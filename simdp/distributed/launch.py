@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
+from simdp.cluster.stragglers import DegradedLink
 from simdp.collectives import Collectives
 from simdp.engine.programs.groups import ProgramGroup
 from simdp.engine.programs.records import Polls
@@ -173,7 +174,7 @@ def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
         lines = [f"{where}: cluster.{cluster.line}" for cluster in problems(error, raw)]
         raise ScenarioError(lines) from None
     for number, straggler in enumerate(cluster.stragglers):
-        if straggler.kind == "degraded_link" and straggler.comes_and_goes():
+        if isinstance(straggler, DegradedLink) and straggler.comes_and_goes():
             raise ScenarioError(
                 [
                     f"{where}: cluster.stragglers.{number}: degraded_link comes and goes by steps, "
