@@ -40,7 +40,9 @@ Microbatch = Annotated[
 PrecisionOption = Annotated[
     str | None,
     typer.Option(
-        help="full, amp, mixed [mixed, where devices have 16 bits].", autocompletion=PRECISIONS
+        help="full, amp or mixed as in a file, so float16; {kind: amp, dtype: bfloat16} [mixed in "
+        "the devices' 16 bits].",
+        autocompletion=PRECISIONS,
     ),
 ]
 Recompute = Annotated[str | None, typer.Option(help="none, selective or blocks [the fastest].")]

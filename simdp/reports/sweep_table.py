@@ -329,7 +329,8 @@ def _of_precision(precision: str) -> str:
     kind, _, low = precision.partition(" ")
     meaning = {
         "mixed": f"weights, gradients and layers in {low}, 32-bit master weights and optimizer",
-        "amp": f"torch.autocast: layers in {low}, weights, gradients and optimizer in 32 bits",
+        "amp": f"torch.autocast{' with a GradScaler' * (low == 'float16')}: layers in {low}, "
+        "weights, gradients and optimizer in 32 bits",
         "full": "all in 32 bits",
     }
     return f"{precision}: {meaning[kind]}; --precision takes another"

@@ -158,12 +158,7 @@ def resolved(asked: FitsRequest, place: TrainingNodes) -> FitsRequest:
         asked = asked._replace(strategy=known_value("--strategy", asked.strategy))
     if asked.precision is None:
         return asked._replace(precision=place.usual_precision)
-    precision = known_value("--precision", asked.precision)
-    if precision in ("amp", "mixed"):  # in a dtype that the devices support
-        usual = place.usual_precision
-        dtype = usual["dtype"] if isinstance(usual, dict) else "bfloat16"
-        precision = {"kind": precision, "dtype": dtype}
-    return asked._replace(precision=precision)
+    return asked._replace(precision=known_value("--precision", asked.precision))
 
 
 def _trials(stacks: _Stacks) -> Iterator[_Trial]:

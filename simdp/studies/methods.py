@@ -196,18 +196,22 @@ def known_machine(name: str) -> Machine:
 def known_value(option: str, value: Any) -> Any:
     """Validate a model, strategy or precision; return it with the usual spelling of its kind.
 
-    A model keeps its spelling. A ScenarioError has every problem.
+    A precision has its 16-bit dtype as well; a model keeps its spelling. A
+    ScenarioError has every problem.
     """
     fields = {"--strategy": AnyStrategy, "--precision": AnyPrecision}
     field: Any = fields.get(option, AnyModel)
     try:
-        kind = TypeAdapter(field).validate_python(value).kind
+        made = TypeAdapter(field).validate_python(value)
     except ValidationError as error:
         colon = [f"{'.' if p.place else ': '}{p.line}" for p in problems(error, value)]
         raise ScenarioError([f"{option}{line}" for line in colon]) from None
     if option not in fields:
         return value
-    return {**value, "kind": kind} if isinstance(value, dict) and set(value) - {"kind"} else kind
+    given = {**value, "kind": made.kind} if isinstance(value, dict) else {"kind": made.kind}
+    if option == "--precision" and made.low:  # as in a file, and so that the output has it
+        given.setdefault("dtype", made.low)
+    return given if set(given) - {"kind"} else made.kind
 
 
 def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from for_each import for_each
+from pydantic import TypeAdapter
 from rich.console import Console
 
 import simdp
@@ -25,6 +26,7 @@ from simdp.studies.fits import fitting, fitting_settings_in_words, need_in_words
 from simdp.studies.methods import FitsRequest, Method, machine_with, place_of, raw_of, with_data
 from simdp.studies.plan import PlanRequest, plan
 from simdp.workload.models import read_model
+from simdp.workload.precision import AnyPrecision
 
 SMALL = {"kind": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 8, "n_positions": 128}
 LLAMA = {
@@ -169,7 +171,7 @@ def test_what_is_beside_tensors_decides_what_is_tight(tmp_path: Path) -> None:
 
 def test_all_rows_train_in_one_precision_which_can_be_chosen() -> None:
     asked = FitsRequest(SMALL, 2, machine="dgx-h100", microbatch=1, recompute="blocks")
-    for chosen, words in ((None, "mixed bfloat16"), ("amp", "amp bfloat16"), ("full", "full")):
+    for chosen, words in ((None, "mixed bfloat16"), ("amp", "amp float16"), ("full", "full")):
         found = fitting(asked._replace(precision=chosen))
         assert found.precision == words
         assert {row.precision for row in found.rows} == {words}
@@ -388,3 +390,20 @@ def text_of(found: Fitting) -> str:
     stream = StringIO()
     Console(width=200, file=stream).print(fitting_table(found))
     return stream.getvalue()
+
+
+@for_each("written", ["amp", "AMP", "mixed", "full", {"kind": "amp", "dtype": "bfloat16"}])
+def test_a_precision_means_on_the_command_line_what_it_means_in_a_file(written: Any) -> None:
+    asked = FitsRequest(SMALL, 2, machine="dgx-h100", precision=written, strategy="ddp")
+    (row,) = fitting(asked._replace(method="full", recompute="blocks", microbatch=1)).rows
+    file = TypeAdapter[Any](AnyPrecision).validate_python(written)
+    assert (
+        TypeAdapter[Any](AnyPrecision).validate_python(row.settings["workload.precision"]) == file
+    )
+    assert row.precision == " ".join(filter(None, (file.kind, file.low)))
+
+
+def test_the_output_names_the_grad_scaler_of_amp() -> None:
+    asked = FitsRequest(SMALL, 2, machine="dgx-h100", precision="amp", strategy="ddp", microbatch=1)
+    text = " ".join(text_of(fitting(asked._replace(method="full", recompute="none"))).split())
+    assert "precision: amp float16: torch.autocast with a GradScaler: layers in float16" in text
