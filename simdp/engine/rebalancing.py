@@ -103,7 +103,9 @@ def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Microba
     timed = scenario.model_copy(update={"numerics": False})
     samples, output = BatchSamples(timed), workload.graph.outputs[0][0]
     known: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
-    for step, batches in enumerate(workload.batches(n, scenario.seed, scenario.base), 1):
+    has_indices = samples.has_indices
+    steps = workload.batches(n, scenario.seed, scenario.base, has_indices=has_indices)
+    for step, batches in enumerate(steps, 1):
         found = []
         for micro_step, parts in enumerate(batches.micro):
             shapes, which = samples.shapes(parts)

@@ -209,7 +209,9 @@ class Run:
             yield ComputeWork(SETUP, "host", "earlier segments", before)
         yield from self.setup()
         seed, base = self.scenario.seed, self.scenario.base
-        batches = workload.batches(self.world_size, seed, base, segment.start)
+        batches = workload.batches(
+            self.world_size, seed, base, segment.start, self.samples.has_indices
+        )
         for step, step_batches in enumerate(batches, segment.first):
             if step == segment.stop_after:
                 break
@@ -345,7 +347,9 @@ class Run:
         if is_steady:
             memory.state()
         workload, seed = self.scenario.workload, self.scenario.seed
-        batches = workload.batches(self.world_size, seed, self.scenario.base)
+        has_indices = self.samples.has_indices
+        base = self.scenario.base
+        batches = workload.batches(self.world_size, seed, base, has_indices=has_indices)
         for step, step_batches in enumerate(batches):
             self._shapes.begin(step_batches)
             memory.begin(step, step_batches)

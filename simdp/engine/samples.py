@@ -74,6 +74,11 @@ class BatchSamples:
                 floats = array.dtype.kind == "f"
                 self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
 
+    @property
+    def has_indices(self) -> bool:
+        """Whether it matters which samples a step has, and not only how many."""
+        return bool(self.arrays or self.lengths)
+
     def shapes(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
         """Different shapes of the ranks' micro-batches, per sample and input; index of each rank's.
 

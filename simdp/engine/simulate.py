@@ -468,7 +468,7 @@ def _repeats(run: Run) -> bool:
         return False
     if workload.num_steps(n, run.scenario.base) < OBSERVED_STEPS:
         return False
-    steps = workload.batches(n, run.scenario.seed, run.scenario.base)
+    steps = workload.batches(n, run.scenario.seed, run.scenario.base, has_indices=False)
     first, second = islice(steps, OBSERVED_STEPS)
     if len(first.sizes) != len(second.sizes):  # the last step of an epoch has fewer micro-steps
         return False

@@ -115,7 +115,8 @@ def _first_steps(scenario: Scenario, result: Result) -> float | None:
         return None
     if result.metrics["skipped_steps"]:  # a skipped update takes less time
         return None
-    batches = workload.batches(scenario.cluster.world_size, scenario.seed, scenario.base)
+    n, seed = scenario.cluster.world_size, scenario.seed
+    batches = workload.batches(n, seed, scenario.base, has_indices=False)
     samples = [int(step.sizes.sum()) for step in islice(batches, 1, STEPS)]
     step_time = steady_step_time(ends[:, : STEPS + 1])
     return sum(samples) / len(samples) / step_time if step_time else None

@@ -121,6 +121,11 @@ def epoch_order(
     return np.arange(num_samples)
 
 
+def without_indices(num_samples: int) -> Ints:
+    """An order of samples that are alike, which takes no memory: each is sample 0."""
+    return np.broadcast_to(np.int64(0), num_samples)
+
+
 def grouped_by_length(order: Ints, lengths: Ints, samples_per_step: int) -> Ints:
     """Group samples of similar length, so that a step's ranks have equal work.
 
@@ -330,6 +335,8 @@ def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
     else:
         per_rank = -(-n // world_size)
     total = max(per_rank, 0) * world_size
+    if order.strides == (0,):  # of `without_indices`, which must not be copied
+        return np.broadcast_to(order[:1], (world_size, max(per_rank, 0)))
     return np.resize(order, total).reshape(-1, world_size).T  # resize repeats from the head
 
 
@@ -499,7 +506,7 @@ def steps_from_microbatches(
     sizes = accumulate if isinstance(accumulate, list) else [microbatch] * accumulate
     step = sum(sizes)
     if not isinstance(per_rank, SampleParts):
-        per_rank = SampleParts.even(np.ascontiguousarray(per_rank).reshape(-1), len(per_rank))
+        per_rank = SampleParts.even(per_rank.reshape(-1), len(per_rank))
     begins = np.cumsum(sizes) - sizes
     for begin in range(0, int(per_rank.sizes.max()), step):
         parts = per_rank.cut(begin, step)
@@ -723,7 +730,12 @@ class BatchSchedule(Spec):
         return steps_from_microbatches(per_rank, self.microbatch or 0, accumulate, incomplete)
 
     def batches(
-        self, world_size: int, seed: int, base: Path, start: Start = START
+        self,
+        world_size: int,
+        seed: int,
+        base: Path,
+        start: Start = START,
+        has_indices: bool = True,
     ) -> Iterator[StepBatches]:
         """Each rank's samples, step by step, for the run's steps or epochs.
 
@@ -738,6 +750,9 @@ class BatchSchedule(Spec):
         start : Start
             Position to continue from: the rest of that epoch's order is distributed as by torch's
             elastic sampler.
+        has_indices : bool
+            False where only numbers of samples matter: each is then sample 0, so that no order of
+            the dataset is held.
         """
         if not self.dataset.has_samples:
             yield from islice(self._full_steps(world_size), start.num_steps, None)
@@ -746,7 +761,9 @@ class BatchSchedule(Spec):
         lengths = self.lengths(seed, base) if self.group_by_length else {}
         epoch, used, done = start.upcoming(num_samples, self.least_left(world_size))
         while self.steps is not None or epoch < (self.epochs or 1):
-            order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
+            order = without_indices(num_samples)
+            if has_indices or isinstance(self.shuffle, Permutation):  # a file is always checked
+                order = epoch_order(self.shuffle, num_samples, epoch, seed, base)
             if lengths:
                 longest = np.maximum.reduce(list(lengths.values()))
                 order = grouped_by_length(order, longest, self.samples_per_step(world_size))
@@ -836,7 +853,8 @@ class BatchSchedule(Spec):
             return ([full, closing] if num_steps > 1 else [closing]), num_steps
 
         def epoch(num_samples: int) -> list[StepBatches]:
-            return list(islice(self.steps_of_epoch(np.arange(num_samples), world_size), self.steps))
+            order = without_indices(num_samples)
+            return list(islice(self.steps_of_epoch(order, world_size), self.steps))
 
         start = start.upcoming(num_samples, self.least_left(world_size))
         rest = epoch(num_samples - start.num_samples)
@@ -849,7 +867,7 @@ class BatchSchedule(Spec):
         """Number of epochs that a run begins; one without a dataset."""
         if self.steps is None or not self.dataset.has_samples:
             return self.epochs or 1
-        order = np.arange(self.num_samples(base))
+        order = without_indices(self.num_samples(base))
         return -(-self.steps // max(sum(1 for _ in self.steps_of_epoch(order, world_size)), 1))
 
     def num_steps(self, world_size: int, base: Path, start: Start = START) -> int:

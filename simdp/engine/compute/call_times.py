@@ -569,7 +569,8 @@ def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
     times, samples = CallTimes(workload, roofline), BatchSamples(alone)
     again = sorted({call for run in recomputed(workload) for call in run.again})
     first = int(workload.num_steps(n, scenario.base) > 1)
-    batches = next(islice(workload.batches(n, scenario.seed, scenario.base), first, None))
+    steps = workload.batches(n, scenario.seed, scenario.base, has_indices=samples.has_indices)
+    batches = next(islice(steps, first, None))
     seconds, flops = dict.fromkeys(PARTS[:-1], 0.0), dict.fromkeys(PARTS[:-1], 0.0)
 
     def add(activity: str, parts: SampleParts, calls: list[int] | None = None) -> None:

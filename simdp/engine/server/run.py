@@ -345,7 +345,7 @@ class ServerRun:
         assert options is not None, "a strategy with a server has its options"
         self._run, self._learning, self._trace = run, learning, trace
         self._progress, self.server = progress, options.rank
-        self._tapes, n = Tapes(run), run.world_size
+        self._tapes, n = Tapes(run, learning is not None), run.world_size
         self.num_steps = self._tapes.num_steps
         self._loop, self._holdings = EventLoop(), Holdings(n)
         self._messages = Messages(

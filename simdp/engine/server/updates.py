@@ -50,13 +50,15 @@ class ServerTape(NamedTuple):
 
 
 class Tapes:
-    """The steps of a run."""
+    """The steps of a run; where it ``learns``, with the indices of their samples."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, learns: bool) -> None:
         self._run, scenario = run, run.scenario
         workload, n = scenario.workload, run.world_size
         self.num_steps = workload.num_steps(n, scenario.base)
-        self._batches = workload.batches(n, scenario.seed, scenario.base)
+        self._batches = workload.batches(
+            n, scenario.seed, scenario.base, has_indices=learns or run.samples.has_indices
+        )
         self._dealt: dict[int, StepBatches] = {}
         self._num_dealt = 0
         self._kept: dict[int, ServerTape] = {}
