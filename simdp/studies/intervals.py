@@ -468,7 +468,8 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
     wiring = wiring_of(cluster)
     without = [cluster.machine] if cluster.machine else []
     free = {*NcclCost.model_fields}.difference(STRUCTURE)  # not those of a class from outside
-    kept = type(cost).model_validate({key: value for key, value in cost if key not in free})
+    fields = [key for key in type(cost).model_fields if key not in free]  # without cached values
+    kept = type(cost).model_validate({key: getattr(cost, key) for key in fields})
     known = known_of_cost(kept, wiring, without)
     shares = {
         place: {name: share_of(*of_class, name, bandwidth, without) for name in PAYLOAD}
