@@ -174,7 +174,7 @@ def unlikely_steps(scenario: Scenario) -> dict[str, str]:
         for point in compute.of_device(device):
             size = point.microbatch
             passes = sum(times.whole(name, 0, size) for name in ("forward", "backward"))
-            own = passes + time_beside_compute(workload, size, of_kind)
+            own = passes + time_beside_compute(workload, size, of_kind, point.sharded_over)
             ratio = point.step_time / own
             if 1 / TIMES_FASTER <= ratio <= TIMES_SLOWER:
                 continue
@@ -187,6 +187,30 @@ def unlikely_steps(scenario: Scenario) -> dict[str, str]:
     if not said:
         return {}
     return {"measured step": f"{'; '.join(said)}: check dtype, lengths and what the step held"}
+
+
+LEAST_UPDATE = 0.01
+"""Least share of a measured step in which it matters whether its update was sharded."""
+
+
+def taken_as_whole(scenario: Scenario) -> dict[str, str]:
+    """Remark on a measured step, taken as one device's, that may be of a sharded update."""
+    workload, partition = scenario.workload, scenario.program.partition
+    if not isinstance(workload.compute, FromMeasurements) or partition is None:
+        return {}
+    device, places = scenario.cluster.devices()[0], partition.num_places
+    for point in workload.compute.of_device(device.name):
+        size = point.microbatch
+        whole, part = (time_beside_compute(workload, size, device, n) for n in (1, places))
+        share = (whole - part) / point.step_time
+        if point.sharded_over is None and share >= LEAST_UPDATE:
+            text = (
+                "the measured step is taken as one device's, with the whole update; if it is of a "
+                f"row sharded over {places} ranks, write sharded_over: {places} in "
+                f"workload.compute.points ({100 * share:.2g} % of it; 1 if it is not)"
+            )
+            return {"update": text}
+    return {}
 
 
 NOT_REACHED = "not reached"

@@ -31,6 +31,7 @@ from simdp.engine.outcome import (
     not_reached,
     participation,
     rates,
+    taken_as_whole,
     target_of,
     too_fast,
     unlikely_steps,
@@ -550,7 +551,8 @@ def _result(
         remarks=remarks(scenario)
         | not_reached(scenario, len(records), found)
         | too_fast(found)
-        | unlikely_steps(scenario),
+        | unlikely_steps(scenario)
+        | taken_as_whole(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),

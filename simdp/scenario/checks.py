@@ -436,7 +436,8 @@ def _too_short(
     assert isinstance(compute, FromMeasurements)
     smaller, least = 0, 0.0
     for point in points:
-        beside = time_beside_compute(workload, point.microbatch, device)
+        size, shards = point.microbatch, point.sharded_over
+        beside = time_beside_compute(workload, size, device, shards)
         left, step_time = point.step_time - beside, format_quantity(point.step_time, "time")
         place = f"workload.compute.points.{compute.points.index(point)}.step_time"
         if left <= 0:

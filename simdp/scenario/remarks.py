@@ -22,6 +22,7 @@ from simdp.scenario.machines import (
 from simdp.scenario.measured import MeasuredScenario, settings
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
+from simdp.workload.layers.conv import AnyConvolution
 
 UNDETERMINED = "undetermined"
 
@@ -68,6 +69,13 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     if any(asked.values()):
         keys = ", ".join(key for key, is_given in asked.items() if is_given)
         found["job"] = f"{keys}: not in this run; python -m simdp job plays them"
+    layout = getattr(scenario.workload.compute, "memory_format", "")
+    convolves = any(isinstance(c.layer, AnyConvolution) for c in scenario.workload.graph.calls)
+    if layout == "channels_last" and convolves:
+        found["memory_format"] = (
+            "channels_last changes batch norms in bfloat16 alone: convolutions take as long as in "
+            "NCHW, where their changes of layout are not modelled"
+        )
     found |= _of_machine(scenario)
     known = calibration_of(scenario)
     how = _how_timed(scenario, known is not None)

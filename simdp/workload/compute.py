@@ -111,7 +111,7 @@ class FromRoofline(Compute):
         and recurrent layers.
     memory_format : {"contiguous", "channels_last"}
         As ``torch.contiguous_format`` (NCHW) and ``torch.channels_last``, of images: batch norms in
-        bfloat16 are slow in the former.
+        bfloat16 are slow in the former. Convolutions take the same time in both.
     float8 : Float8 or None
         Linear layers in 16 bits multiply in 8 bits.
     """
@@ -161,12 +161,16 @@ class MeasuredStepTime(Spec):
     measured_on : str or None
         Device of the measurement, if its time was scaled to ``device``: intervals of steps include
         the uncertainty of this.
+    sharded_over : int or None
+        Ranks that divided the update among them, where the step is a row of FSDP or ZeRO without
+        its communication: it then holds this part of the update only.
     """
 
     microbatch: Int = Field(ge=1, le=10**9)
     step_time: PositiveSeconds
     device: str | None = None
     measured_on: str | None = None
+    sharded_over: Int | None = Field(None, ge=1)
 
 
 class FromMeasurements(Compute):

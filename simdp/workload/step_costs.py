@@ -121,21 +121,24 @@ def matrix_dtype(workload: Workload, devices: Sequence[DeviceRates]) -> str:
     return OF_MATRICES if known else workload.dtype
 
 
-def time_beside_compute(workload: Workload, microbatch: int, device: DeviceRates) -> float:
+def time_beside_compute(
+    workload: Workload, microbatch: int, device: DeviceRates, shards: int | None = None
+) -> float:
     """Time of a step on one device besides forward and backward: host, exposed copy, update [s].
 
-    ``microbatch`` is the number of samples of the only micro-step.
+    ``microbatch`` is the number of samples of the only micro-step; of ``shards`` of the update the
+    device has one.
     """
-    whole = _update_of(workload)
+    whole, shards = _update_of(workload), shards or 1
     rate = device.rate(matrix_dtype(workload, [device])) if whole.flops else 1.0
     copy = workload.input.blocking_time(microbatch) if workload.input else 0.0
     update = update_seconds(
-        whole.moved / device.stream_rate,
+        whole.moved / shards / device.stream_rate,
         whole.over_lists * device.launch,
         whole.in_loop * device.launch,
     )
-    scaling = whole.scaled / device.memory_rate
-    return float(workload.host.step + copy + scaling + update + whole.flops / rate)
+    scaling = whole.scaled / shards / device.memory_rate
+    return float(workload.host.step + copy + scaling + update + whole.flops / shards / rate)
 
 
 class UpdateCosts(NamedTuple):

@@ -188,3 +188,13 @@ def test_what_a_job_alone_plays_is_named(tmp_path):
     assert said == "cluster.failures, checkpoint: not in this run; python -m simdp job plays them"
     whole = on(tmp_path, failing, recovery="restart")["job"]
     assert whole.startswith("cluster.failures, recovery: not in this run")
+
+
+def test_channels_last_says_that_convolutions_do_not_change(tmp_path):
+    compute = {"kind": "roofline", "memory_format": "channels_last"}
+    images = {"model": "resnet18", "microbatch": 2, "compute": compute}
+    said = on(tmp_path, {"machine": "dgx-a100"}, workload=images)["memory_format"]
+    assert said.startswith("channels_last changes batch norms in bfloat16 alone: convolutions ")
+    contiguous = {**images, "compute": "roofline"}
+    for workload in (contiguous, {**WORKLOAD, "compute": compute}):
+        assert "memory_format" not in on(tmp_path, {"machine": "dgx-a100"}, workload=workload)

@@ -70,7 +70,8 @@ class MeasuredTimes:
         """Batch sizes, and their times of forward and backward [s]."""
         curve = []
         for point in self.spec.of_device(device.name):
-            beside = time_beside_compute(self.workload, point.microbatch, device)
+            size, shards = point.microbatch, point.sharded_over
+            beside = time_beside_compute(self.workload, size, device, shards)
             curve.append((point.microbatch, point.step_time - beside))
         return curve
 

@@ -244,3 +244,29 @@ def test_what_a_measured_step_cannot_be_is_refused(model, compute, more, line):
     with pytest.raises(simdp.ScenarioError) as caught:
         scenario(model, compute, **more)
     assert caught.value.problems[0].startswith(line)
+
+
+def test_a_step_of_a_sharded_row_gets_the_rest_of_the_update_back():
+    bert = {**BERT, "sequence_length": 64}
+    whole = metrics(bert, points((16, 120)), optimizer="adamw")
+    alone = metrics(bert, points((16, 120), sharded_over=4), optimizer="adamw")
+    more = 0.75 * whole["update_s"]
+    assert alone["step_time_s"] == pytest.approx(0.12 + more, rel=1e-3)
+    assert alone["update_s"] == whole["update_s"]
+    split = {"world_size": 4}, {"strategy": "fsdp"}
+    row = metrics(bert, points((16, 120), sharded_over=4), *split, optimizer="adamw")
+    assert row["compute_s"] + row["update_s"] == pytest.approx(0.12, rel=0.01)
+
+
+def test_a_measured_step_of_a_sharded_strategy_says_what_its_update_is_taken_for():
+    bert, split = {**BERT, "sequence_length": 64}, ({"world_size": 4}, {"strategy": "fsdp"})
+
+    def remark(*args, **more):
+        found = simdp.simulate(scenario(bert, *args, optimizer="adamw", **more))
+        return found.remarks.get("update")
+
+    assert "write sharded_over: 4 in workload.compute.points" in remark(points((16, 20)), *split)
+    for shards in (1, 4):
+        assert remark(points((16, 20), sharded_over=shards), *split) is None
+    assert remark(points((16, 20)), {"world_size": 4}, {"strategy": "ddp"}) is None
+    assert remark(points((16, 2000)), *split) is None
