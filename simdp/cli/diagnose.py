@@ -38,7 +38,19 @@ MachineName = Annotated[
         autocompletion=clusters,
     ),
 ]
-Step = Annotated[str | None, typer.Option(metavar="TIME", help="No trace: step time, as 320ms.")]
+Step = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="No trace: step time, as 320ms; or of two numbers of GPUs, as 320ms@8,510ms@16.",
+    ),
+]
+SequenceLength = Annotated[
+    int | None, typer.Option(min=1, help="No trace: tokens of a sample [the model's].")
+]
+NodeSize = Annotated[
+    int | None, typer.Option(min=1, max=2**20, help="No trace: GPUs of a node [the machine's].")
+]
 Comm = Annotated[
     str | None,
     typer.Option(metavar="SHARE|TIME", help="No trace: exposed communication, as 40% or 128ms."),
@@ -101,6 +113,8 @@ def diagnose(
     strategy: StrategyName = None,
     microbatch: Microbatch = None,
     grad_accum: GradAccum = None,
+    sequence_length: SequenceLength = None,
+    node_size: NodeSize = None,
     precision: PrecisionName = None,
     out: Out = None,
     html: Html = None,
@@ -122,6 +136,8 @@ def diagnose(
         "strategy": strategy,
         "microbatch": microbatch,
         "grad-accum": grad_accum,
+        "sequence-length": sequence_length,
+        "node-size": node_size,
         "precision": precision,
     }
     found, title, command = _found(paths or [], named, options, not no_remedies)

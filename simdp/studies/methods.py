@@ -220,19 +220,19 @@ def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
         raise ScenarioError([f"{option}: {unknown_name(option[2:], value, list(known))}"])
 
 
-def machine_with(device: str) -> str:
+def machine_with(device: str, with_own_nodes: bool = True) -> str:
     """Choose the machine of the catalogue with the links to assume for a device.
 
     The usual ones come first, of these NVIDIA's own nodes, then those with the most devices. A
-    ScenarioError if no machine has it.
+    ScenarioError if no machine has it; ``with_own_nodes``: whether ``--node-size`` may assume one.
     """
     found = _machines_with(device)
     if not found:
+        own = f"add --node-size 8 to assume {OWN_LINK} and {OWN_NETWORK}, or "
         raise ScenarioError(
             [
                 f"--device {device}: no machine of the catalogue has it, and so its links are not "
-                f"known; add --node-size 8 to assume {OWN_LINK} and {OWN_NETWORK}, or give "
-                "--machine FILE.yaml with its cluster."
+                f"known; {own if with_own_nodes else ''}give --machine FILE.yaml with its cluster."
             ]
         )
     return found[0]

@@ -815,8 +815,8 @@ class BatchSchedule(Spec):
 
     def tokens_per_sample(self, seed: int, base: Path) -> float | None:
         """Mean tokens of a sample, or pack, without padding; None if the model takes none."""
-        first = self.model.graph.inputs[0]
-        if self.model.num_tokens(first) is None:
+        first = next(iter(self.model.graph.inputs), None)  # none where only times are known
+        if first is None or self.model.num_tokens(first) is None:
             return None
         lengths, shape = self.lengths(seed, base).get(first), self.model.input_shapes()[first]
         return float(lengths.mean()) if lengths is not None else float((shape or (1,))[0])

@@ -115,6 +115,9 @@ class ReportedJob(NamedTuple):
     precision: Any = None
     microbatch: int | None = None  # samples per rank and micro-step
     grad_accum: int = 1  # micro-steps of a step
+    sequence_length: int | None = None  # tokens of a sample
+    node_size: int | None = None  # devices per node, in place of the machine's
+    smaller: tuple[float, int] | None = None  # step on fewer GPUs [s], and how many
 
     @property
     def compute(self) -> float:
@@ -139,12 +142,16 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
     """
     given = {name: value for name, value in options.items() if value is not None}
     examples = {"step": "320ms", "comm": "40%", "gpus": "8"}
+    problems = list[str]()
+    smaller = _smaller(given, problems)
+    if smaller is not None:  # what it adds to communication follows from the two
+        given.setdefault("comm", "0%")
     missing = [name for name in examples if name not in given]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
         example = " ".join(f"--{name} {examples[name]}" for name in missing)
         raise ScenarioError([f"{names}: missing for a diagnosis without a trace; add {example}."])
-    problems = [*_contradictions(given)]
+    problems += _contradictions(given)
     step = _time("step", given["step"], problems)
     comm = _communication(given["comm"], step, problems)
     parameters = _count(given["parameters"], problems) if "parameters" in given else None
@@ -153,7 +160,8 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
             _checked(problems, lambda name=name: known_value(f"--{name}", given[name]))
     machine = _machine(given, problems)
     if machine is not None:
-        _checked(problems, lambda: place_of(machine, None).check_size(given["gpus"]))
+        nodes = given.get("node-size")
+        _checked(problems, lambda: place_of(machine, None, nodes).check_size(given["gpus"]))
     if not problems and given["gpus"] == 1 and comm:
         problems.append("--gpus 1: one GPU has no communication; give --comm 0%, or more GPUs.")
     if problems or machine is None:
@@ -170,6 +178,9 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
         given.get("precision"),
         given.get("microbatch"),
         given.get("grad-accum", 1),
+        given.get("sequence-length"),
+        given.get("node-size"),
+        smaller,
     )
 
 
@@ -177,11 +188,34 @@ def _contradictions(given: Mapping[str, Any]) -> Iterator[str]:
     if "model" in given and "parameters" in given:
         yield "--model, --parameters: both given; a model has its parameters, leave one out."
     if "model" not in given:
-        if "microbatch" in given:
-            yield "--microbatch: needs a model whose samples these are; add --model."
+        for name in ("microbatch", "sequence-length"):
+            if name in given:
+                yield f"--{name}: needs a model whose samples these are; add --model."
         for name in ("strategy", "precision", "grad-accum"):
             if name in given and "parameters" not in given:
                 yield f"--{name}: needs a model or its size; add --model or --parameters."
+
+
+def _smaller(given: dict[str, Any], problems: list[str]) -> tuple[float, int] | None:
+    """Read ``--step 320ms@8,510ms@16``: the last becomes step and GPUs, the first is returned."""
+    if "@" not in given.get("step", ""):
+        return None
+    parts = [part.partition("@") for part in given["step"].split(",")]
+    wrong = len(parts) < 2 or not all(gpus.strip().isdecimal() for _, _, gpus in parts)
+    times = sorted(
+        (int(gpus), _time("step", time, problems)) for time, _, gpus in parts if not wrong
+    )
+    if wrong or times[0][0] == times[-1][0] or "gpus" in given:
+        problems.append(
+            f"--step {given['step']}: is not TIME@GPUS,TIME@GPUS, two sizes without --gpus; "
+            "write for example 320ms@8,510ms@16."
+        )
+    elif "model" not in given and "parameters" not in given:
+        problems.append("--step: of two sizes needs a model or its size; add --model.")
+    if problems:
+        raise ScenarioError(problems)
+    given["step"], given["gpus"] = f"{times[-1][1]} s", times[-1][0]
+    return times[0][1], times[0][0]
 
 
 def _checked(problems: list[str], check: Any) -> None:
@@ -248,7 +282,7 @@ def _machine(given: Mapping[str, Any], problems: list[str]) -> str | None:
     try:
         device = device_option(device)
         if machine is None:
-            return machine_with(str(device))
+            return machine_with(str(device), with_own_nodes=False)
         has = known_machine(machine).cluster.get("device")
     except ScenarioError as error:
         problems += error.problems
@@ -285,14 +319,24 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
     ScenarioError
         If there can be no such job.
     """
-    links = _Links(job.machine, job.gpus)
+    links = _Links(job.machine, job.gpus, job.node_size)
+    grown = ()
+    if job.smaller is not None:
+        job, grown = _with_lost_scaling(job, *job.smaller)
     named = job.model is not None or job.parameters is not None
     found = _Job(job, links) if named else None
+    contradicted = found is not None and found.contradicts is not None
     verdict = list(found.findings(remedies) if found else _derived(job, links))
     verdict = [one for one in verdict if one.worth >= LEAST]
-    verdict.sort(key=lambda one: (one.cause == "compute_bound" or one.worth < WORTH, -one.worth))
+    verdict.sort(
+        key=lambda one: (
+            (one.cause == "compute_bound") != contradicted or one.worth < WORTH,
+            -one.worth,
+        )
+    )
     remarks = [*found.remarks] if found else []
     assumed = "links as in" if job.assumed else "on"
+    nodes = f"; nodes of {job.node_size}" if job.node_size else ""
     return Diagnosis(
         source="reported",
         step_time_s=job.step,
@@ -305,17 +349,32 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
         verdict=tuple(verdict),
         replayed_s=job.step,
         machine=job.machine,
-        machine_from=f"{assumed} {job.machine}: {describe_machine(job.machine)}",
+        machine_from=f"{assumed} {job.machine}: {describe_machine(job.machine)}{nodes}",
         expected=found.expected if found else None,
-        remarks=(*remarks, HOW_TO_TRACE),
+        remarks=(*grown, *remarks, HOW_TO_TRACE),
     )
+
+
+def _with_lost_scaling(job: ReportedJob, step: float, gpus: int) -> tuple[ReportedJob, list[str]]:
+    """Find the exposed communication from the step on fewer GPUs, and say what was due."""
+    few = _Job(job._replace(step=step, gpus=gpus, comm=0.0), _Links(job.machine, gpus))
+    compute = max(step - few.exposed, LEAST * step)
+    grown = job._replace(comm=max(job.step - compute, 0.0))
+    due = _Job(grown, _Links(job.machine, job.gpus, job.node_size)).exposed - few.exposed
+    return grown, [
+        f"from {gpus} to {job.gpus} GPUs a step goes from {seconds(step)} to {seconds(job.step)}: "
+        f"{seconds(job.step - step)} more, where {seconds(due)} are due. Compute is taken to be "
+        f"that on {gpus} GPUs, whose step exposes {seconds(few.exposed)} of communication."
+    ]
 
 
 class _Links:
     """Expected times of collectives on the links of a job's machine."""
 
-    def __init__(self, machine: str, gpus: int) -> None:
+    def __init__(self, machine: str, gpus: int, node_size: int | None = None) -> None:
         _, (self.cluster,) = load_clusters(Path(machine), [gpus])
+        if node_size is not None:
+            self.cluster = self.cluster.model_copy(update={"devices_per_node": node_size})
         self.cost, self.machine, self.gpus = load_cost(Path(machine)), machine, gpus
 
     def all_reduce(self, size: float) -> Interval | None:
@@ -418,6 +477,11 @@ class _Job:
             self.whole = _whole(checked_here(self.raw))
         self.planned = self._with_reported_compute()
         self.exposed, self.exposed_in = self._exposed()
+        tokens = self.planned.scenario.workload.tokens_per_sample(0, Path())
+        if tokens and job.sequence_length is None:
+            self.remarks.insert(
+                0, f"samples of {tokens:,.0f} tokens; --sequence-length sets another length."
+            )
         self.expected = self._expected()
 
     def _raw(self) -> tuple[dict[str, Any], int]:
@@ -427,14 +491,19 @@ class _Job:
         if model is None:
             layers = min(LAYERS, job.parameters or 1)
             model = {"kind": "parameters", "num_params": job.parameters, "num_layers": layers}
-        place = place_of(job.machine, None)
+        place = place_of(job.machine, None, job.node_size)
         precision = job.precision
         if precision is None:
             precision = place.usual_precision
             if isinstance(precision, dict):  # as torch.autocast trains, with 32-bit gradients
                 precision = {**precision, "kind": "amp"}
         method = Method("full", job.strategy, precision, "none")
-        raw = raw_of(FitsRequest(model, job.gpus, job.machine), place, job.gpus, method)
+        raw = raw_of(
+            FitsRequest(model, job.gpus, job.machine, None, job.sequence_length),
+            place,
+            job.gpus,
+            method,
+        )
         raw["workload"]["grad_accum"] = job.grad_accum
         if job.model is None:
             raw["workload"]["compute"] = self._measured(1, job.compute / job.grad_accum)
@@ -523,6 +592,10 @@ class _Job:
         """Causes with shares that add up to the step."""
         yield from self._of_compute()
         job, (_, high) = self.job, self.exposed_in
+        if self.contradicts is not None:
+            usual = f"{self._exposed_words(job.comm)}; not judged, as the compute contradicts it"
+            yield self._finding("exposed_communication", job.comm, f"{usual}.")
+            return
         excess = max(job.comm - self.exposed, 0.0) if job.comm > high else 0.0
         slip, without = self._slip() if excess else (None, None)
         helps = self._remedies(without) if remedies and job.comm else ()
@@ -557,6 +630,21 @@ class _Job:
     ) -> Finding:
         return Finding(cause, time / self.job.step, text, (), time, remedies)
 
+    @property
+    def contradicts(self) -> str | None:
+        """Why the reported compute cannot be that of the model; None if it can be."""
+        job, tokens = self.job, self.planned.scenario.workload.tokens_per_sample(0, Path())
+        if self.whole is None or job.compute >= self.expected["compute_interval_s"][0]:
+            return None
+        shorter = "a shorter sequence (--sequence-length), " if tokens else ""
+        length = f" of {tokens:,.0f} tokens" if tokens else ""
+        return (
+            f"the figures contradict the model: {seconds(job.compute)} of compute is less than "
+            f"{seconds(self.expected['compute_interval_s'][0])}, the least that {self.microbatch} "
+            f"x {job.grad_accum} sample(s){length} take; is it {shorter}a smaller batch, another "
+            "model or precision?"
+        )
+
     def _of_compute(self) -> Iterator[Finding]:
         job, known = self.job, self.expected
         if self.whole is None:
@@ -573,6 +661,8 @@ class _Job:
             f"{seconds(compute)} with {self.microbatch} samples per GPU (90 %: {seconds(low)} to "
             f"{seconds(high)})"
         )
+        if self.contradicts is not None:
+            text = f"{self.contradicts} {text}"
         whole = self.whole.metrics
         if whole["mfu"]:
             reached = whole["mfu"] * whole["step_time_s"] / job.step
@@ -584,8 +674,6 @@ class _Job:
         ]
         if parts:
             text += f"; of this compute {', '.join(parts)}"
-        if job.compute < low:
-            text += "; it is faster than that: is the batch, the model or the precision another?"
         more = job.compute - compute if job.compute > high else 0.0
         yield self._finding("compute_bound", job.compute - more, f"{text}.")
         if more:
@@ -611,7 +699,7 @@ class _Job:
         text = f"{_of(excess, job)} is more exposed communication than such links explain"
         factor = bus_bandwidth_factor("all_reduce", job.gpus) or 1.0
         rates = self.links.bus_bandwidth(min(sent / factor, BUCKET))
-        if rates is not None:
+        if rates is not None and sent / job.comm <= rates[2]:  # else something is hidden
             implied, (usual, low, high) = sent / job.comm, rates
             text += (
                 f": {nbytes(sent)} per GPU in {seconds(job.comm)} is a bus bandwidth of "

@@ -139,7 +139,37 @@ def test_remedies_are_simulated_on_the_job_as_it_was_reported():
 def test_a_microbatch_that_is_not_given_is_chosen_by_the_compute():
     diagnosis = found(**simulated(microbatch=24))
     assert diagnosis.expected["microbatch"] in (22, 23, 24, 25, 26)
-    assert "--microbatch is not given" in diagnosis.remarks[0]
+    assert diagnosis.remarks[0] == "samples of 256 tokens; --sequence-length sets another length."
+    assert "--microbatch is not given" in diagnosis.remarks[1]
+
+
+def test_compute_that_contradicts_the_model_is_said_first_and_nothing_else_is_blamed():
+    usual = {**simulated(microbatch=8), "microbatch": 8}
+    diagnosis = found(**usual, **{"sequence-length": 1024})
+    first, *others = diagnosis.verdict
+    assert first.cause == "compute_bound"
+    assert first.text.startswith("the figures contradict the model: ")
+    assert "8 x 1 sample(s) of 1,024 tokens take; is it a shorter sequence" in first.text
+    assert "slow_link" not in [one.cause for one in others]
+    assert "contradict" not in words(found(**usual, **{"sequence-length": 256}))
+
+
+def test_of_two_step_times_the_loss_of_scaling_is_held_against_what_is_due():
+    options = {"comm": None, "gpus": None, "parameters": "350M"}
+    good = found(**options, step="150ms@8,160ms@16")
+    (line,) = [line for line in good.remarks if line.startswith("from 8 to 16 GPUs a step goes ")]
+    assert "from 150 ms to 160 ms: 10 ms more, where " in line
+    assert "slow_link" not in [one.cause for one in good.verdict]
+    lost = found(**options, step="510ms@16,150ms@8")
+    assert lost.verdict[0].cause == "slow_link"
+    assert 340e-3 < lost.exposed_comm_s < 410e-3
+
+
+def test_nodes_may_be_of_another_size():
+    options = {"gpus": 16, "parameters": "1e9", "comm": "10%"}
+    whole, parts = found(**options), found(**options, **{"node-size": 2})
+    assert parts.machine_from == f"{whole.machine_from}; nodes of 2"
+    assert parts.expected["exposed_comm_s"] > whole.expected["exposed_comm_s"]
 
 
 def test_links_of_another_machine_with_the_same_device_are_named():
@@ -210,6 +240,20 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
             "--strategy: unknown strategy 'dpp'. Did you mean ",
         ),
         ({"precision": "half", "parameters": "1e9"}, "--precision: unknown precision 'half'"),
+        (
+            {"step": "320ms@8"},
+            "--step 320ms@8: is not TIME@GPUS,TIME@GPUS, two sizes without --gpus; write for "
+            "example 320ms@8,510ms@16.",
+        ),
+        (
+            {"step": "1s@8,2s@16", "gpus": None},
+            "--step: of two sizes needs a model or its size; add --model.",
+        ),
+        (
+            {"device": "a10g-24gb"},
+            "--device a10g-24gb: no machine of the catalogue has it, and so its links are not "
+            "known; give --machine FILE.yaml with its cluster.",
+        ),
         ({"step": "320"}, "--step: 320 has no unit; write for example "),
         ({"step": "0ms"}, "--step 0ms: must be a time above 0; write for example 320ms."),
         ({"comm": "forty"}, "--comm forty: is no share and no time; write for example 40% or"),
