@@ -274,7 +274,7 @@ def torchrun(
     watched = recording(record, size.where, cluster)
     told = redirect_stdout(sys.stderr) if as_json else nullcontext()
     steps = Steps(max_steps, None if quiet else _report)
-    with counting(steps), computing(compute), watched, faked(fake), told, once(max_restarts):
+    with counting(steps), computing(compute), watched, faked(fake), told, _once(max_restarts):
         result = launch.run(*given)
     write_program(result, folder, not no_plots)
     _tell(result, script, size.where.name, folder, as_json, quiet, steps)
@@ -282,14 +282,8 @@ def torchrun(
 
 
 @contextmanager
-def once(max_restarts: int) -> Iterator[None]:
-    """Add to the error of a rank that ranks are not started again.
-
-    Raises
-    ------
-    RankError
-        If a rank fails.
-    """
+def _once(max_restarts: int) -> Iterator[None]:
+    """Add to the error of a rank that ranks are not started again."""
     from simdp.torch.launch import RankError
 
     try:

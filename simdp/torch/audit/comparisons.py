@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -243,7 +244,9 @@ def _spots(mine: Contents, known: Contents) -> dict[str, tuple[str, int]]:
         if len(spots) == 1:
             place, start = spots[0]
             found[name] = place, start * size // len(rows)
-            prefix, theirs = _apart_from_their_end(name, place)
+            parts = zip(name.split(".")[::-1], place.split(".")[::-1], strict=False)
+            same = len(list(takewhile(lambda pair: pair[0] == pair[1], parts)))
+            prefix, theirs = (one.rsplit(".", same)[0] for one in (name, place))
             if place.endswith(name):
                 prefix = name.rpartition(".")[0]
                 theirs = place.removesuffix(name) + prefix
@@ -257,15 +260,6 @@ def _spots(mine: Contents, known: Contents) -> dict[str, tuple[str, int]]:
         if known.get(place, (0, ()))[1][start : start + len(rows)] == rows:
             found.setdefault(name, (place, start * size // len(rows)))
     return found
-
-
-def _apart_from_their_end(one: str, other: str) -> tuple[str, str]:
-    """Return two dotted names without the parts in which they end alike."""
-    mine, theirs = one.split("."), other.split(".")
-    while mine and theirs and mine[-1] == theirs[-1]:
-        mine.pop()
-        theirs.pop()
-    return ".".join(mine), ".".join(theirs)
 
 
 class Difference(NamedTuple):

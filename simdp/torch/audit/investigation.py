@@ -61,6 +61,7 @@ class Investigation:
     always: list[ch.Change] = field(default_factory=list)
     repairs: list[Suspect] = field(default_factory=list)  # which make replicas equal
     follows_samples: bool = False  # learning rates do, which other steps therefore have
+    unclear: Line | None = None  # of a reduced number that differs, and no experiment explains
     most_steps: int | None = None  # of which ranks have inputs that one call can have
 
     @property
@@ -520,6 +521,7 @@ class Investigation:
             line = _metric_that_differs(base, self.views[size])
             if line is not None and self._metric(size, line):
                 return
+            self.unclear = self.unclear or line
         for few, most in pairwise(self.sizes):
             if self._printed(few, most):
                 return
@@ -532,34 +534,30 @@ class Investigation:
         known = [self.differences[size].same for size in (few, most) if size in self.differences]
         if not lines or not all(known) or self.checks[most].differing:
             return False
-        trials = [
-            self.changed(size, [data_changes.ScaledMetrics(given)])
-            for given in ([], lines)
-            for size in (few, most)
-        ]
-        records = self.runner.run(trials)
-        if any(record.error for record in records):
-            return False
-        views = [RunView(record) for record in records]
-        pairs = zip((base, view) * 2, views, strict=True)
+        changes = [data_changes.ScaledMetrics(given) for given in ([], [], lines, lines)]
+        sizes = (few, most) * 2
+        runs = [self.changed(*one) for one in zip(sizes, [[one] for one in changes], strict=True)]
+        records = self.runner.run(runs)
+        pairs = [(self.views[one.world_size], RunView(one)) for one in records if not one.error]
         number = _printed_otherwise([record.output for record in records])
-        if number is None or any(not compare(*pair, self.rounding).same for pair in pairs):
+        trains = len(pairs) == 4 and all(compare(*pair, self.rounding).same for pair in pairs)
+        if number is None or not trains:
             return False
         one, other = number
         factor = f"{other / one:.4g} times" if one else "not"
         text = f"on {most} ranks the value is {factor} that of {ranks_counted(few)}"
-        proof = (
-            f"printed are {one:.6g} on {few} and {other:.6g} on {most} ranks, though what ranks "
-            "reduce agrees"
-        )
-        remedy = "reduce sums and counts, and divide once"
-        size = abs(other - one) / (abs(one) or 1.0)
-        where = divided(lines[-1])
-        self.experiments.append(
-            Experiment("metric_averaged_wrongly", "reduced numbers multiplied", size, size, METRIC)
-        )
+        printed = f"printed are {one:.6g} on {few} and {other:.6g} on {most} ranks"
         self.findings.append(
-            finding("metric_averaged_wrongly", where, None, None, size, proof, remedy, False, text)
+            finding(
+                "metric_averaged_wrongly",
+                divided(lines[-1]),
+                None,
+                None,
+                abs(other - one) / (abs(one) or 1.0),
+                f"{printed}, though what ranks reduce agrees",
+                "reduce sums and counts, and divide once",
+                text=text,
+            )
         )
         return True
 
@@ -819,14 +817,9 @@ def _printed_otherwise(outputs: Sequence[str]) -> tuple[float, float] | None:
 
 def _differ(one: str, other: str) -> bool:
     """Return whether two printed numbers differ by more than their digits and rounding."""
-    unit = max(_unit(text) for text in (one, other))
-    return abs(float(one) - float(other)) > 2 * unit + 1e-3 * abs(float(one))
-
-
-def _unit(text: str) -> float:
-    """Return one unit in the last place of a printed number."""
-    digits, _, exponent = text.partition("e")
-    return float(10.0 ** (int(exponent or 0) - len(digits.partition(".")[2])))
+    parts = [text.partition("e") for text in (one, other)]
+    places = [int(exponent or 0) - len(digits.partition(".")[2]) for digits, _, exponent in parts]
+    return abs(float(one) - float(other)) > 2 * 10.0 ** max(places) + 1e-3 * abs(float(one))
 
 
 def _metric_that_differs(base: RunView, view: RunView) -> Line | None:

@@ -120,22 +120,12 @@ class CallRecord:
 
 
 class Place(NamedTuple):
-    """Where a tensor of a rank belongs, of ranks that have other ones, as of experts.
+    """Where a tensor of a rank belongs, of ranks that have other ones, as of experts."""
 
-    Attributes
-    ----------
-    name : str
-        Its name on the fewest ranks.
-    offset, total : int
-        Its first element there, and the number of all elements.
-    leads : bool
-        Whether no rank before has it too.
-    """
-
-    name: str
-    offset: int
-    total: int
-    leads: bool
+    name: str  # on the fewest ranks
+    offset: int  # of its first element there
+    total: int  # elements there
+    leads: bool  # whether no rank before has it too
 
 
 @dataclass
