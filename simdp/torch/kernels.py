@@ -135,10 +135,14 @@ def _trilinear_flops(args: Args, out: Any) -> float:
     return 2.0 * prod(map(max, zip(*shapes, strict=True)))
 
 
-def _heads_flops(args: Args, out: Any, weights: tuple[int, ...], keys: int) -> float:
+def _heads_flops(args: Args, out: Any, weights: tuple[int, ...] = (5, 7), at: int = 1) -> float:
     """Count a fused layer: every token with its weights, and with every key of its sequence."""
-    tokens, width = prod(args[0].shape[:-1]), args[0].shape[-1]
-    return 2.0 * tokens * (sum(args[at].numel() for at in weights) + 2 * keys * width)
+    tokens, width, keys = prod(args[0].shape[:-1]), args[0].shape[-1], args[at].shape[-2]
+    return 2.0 * tokens * (sum(args[place].numel() for place in weights) + 2 * keys * width)
+
+
+def _encoder_flops(args: Args, out: Any) -> float:
+    return _heads_flops(args, out, (3, 5, 14, 16), 0)
 
 
 def _convolution_flops(args: Args, out: Any) -> float:
@@ -371,7 +375,7 @@ _GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
 _SPARSE = ("_cslt_sparse_mm", "_sparse_semi_structured_mm", "_sparse_semi_structured_addmm")
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
 _DIRECT = ("cudnn_convolution", "mkldnn_convolution", "miopen_convolution", "_slow_conv2d_forward")
-_CELLS = ("_cudnn_rnn", "miopen_rnn")
+_CELLS, _BACK = ("_cudnn_rnn", "miopen_rnn"), ("_cudnn_rnn_backward", "miopen_rnn_backward")
 
 PRODUCTS: dict[str, tuple[str, Callable[[Args, Any], float]]] = {
     **dict.fromkeys(_LIKE_MM, ("product", _mm_flops)),
@@ -387,18 +391,9 @@ PRODUCTS: dict[str, tuple[str, Callable[[Args, Any], float]]] = {
     "mkldnn_rnn_layer": ("product", _recurrent_flops),
     "mkldnn_rnn_layer_backward": ("product", lambda args, out: 2 * _recurrent_flops(args, out)),
     **dict.fromkeys(_CELLS, ("product", _cudnn_recurrent_flops)),
-    **dict.fromkeys(
-        [f"{name}_backward" for name in _CELLS],
-        ("product", lambda args, out: 2 * _cudnn_recurrent_flops(args, out)),
-    ),
-    "_native_multi_head_attention": (
-        "product",
-        lambda args, out: _heads_flops(args, out, (5, 7), args[1].shape[-2]),
-    ),
-    "_transformer_encoder_layer_fwd": (
-        "product",
-        lambda args, out: _heads_flops(args, out, (3, 5, 14, 16), args[0].shape[-2]),
-    ),
+    **dict.fromkeys(_BACK, ("product", lambda a, o: 2 * _cudnn_recurrent_flops(a, o))),
+    "_native_multi_head_attention": ("product", _heads_flops),
+    "_transformer_encoder_layer_fwd": ("product", _encoder_flops),
     **dict.fromkeys(_ATTENTIONS, ("fused_attention", _attention_flops)),
     **{f"{name}_backward": ("fused_attention", _attention_backward_flops) for name in _ATTENTIONS},
 }

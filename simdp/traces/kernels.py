@@ -9,28 +9,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
 from simdp.arrays import Bools
 from simdp.traces.rows import TraceKernels
 
-KernelKind = Literal[
-    "product",
-    "convolution",
-    "attention",
-    "collective",
-    "copy",
-    "memset",
-    "optimizer",
-    "reduction",
-    "elementwise",
-    "other",
-]
-"""Kinds of kernels. Copies are also casts and changes of a layout; reductions also norms."""
-
-_TABLE: tuple[tuple[KernelKind, str], ...] = (
+_TABLE: tuple[tuple[str, str], ...] = (
     ("collective", r"^(?:nccl|rccl|msccl)"),
     ("memset", r"^Memset|fillBuffer"),
     (
@@ -76,16 +61,19 @@ _TABLE: tuple[tuple[KernelKind, str], ...] = (
         r"(?:^|[\W_])(?:addmv|mv|linear)(?!i)",
     ),
 )
-"""Kinds by their patterns, regardless of case; the first that fits is a kernel's."""
+"""Kinds by their patterns, regardless of case; the first that fits is a kernel's.
+
+Copies are also casts and changes of a layout; reductions also norms.
+"""
 
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _TABLE)
 
-PRODUCTS = frozenset[KernelKind](["product", "convolution", "attention"])
+PRODUCTS = frozenset(["product", "convolution", "attention"])
 """Kinds whose time follows a device's rate of products; that of others follows its memory."""
 
 
 @lru_cache(maxsize=2**14)
-def kernel_kind(name: str) -> KernelKind:
+def kernel_kind(name: str) -> str:
     """Sort a kernel by its name.
 
     Parameters
@@ -111,7 +99,7 @@ def is_product(name: str) -> bool:
     return kernel_kind(name) in PRODUCTS
 
 
-def of_kind(kernels: TraceKernels, *kinds: KernelKind) -> Bools:
+def of_kind(kernels: TraceKernels, *kinds: str) -> Bools:
     """Return which events of a device are of these kinds, by their names."""
     wanted = np.array([kernel_kind(name) in kinds for name in kernels.names] or [False])
     found: Bools = wanted[kernels.name]
