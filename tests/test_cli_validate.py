@@ -40,18 +40,20 @@ def files(folder="runs/validation"):
 def test_folders_that_vanish_while_they_are_walked_are_left_out_and_closed_ones_listed(
     say, monkeypatch
 ):
-    scan = os.scandir
+    def unless_closed(function):
+        def call(path, *more, **options):
+            if Path(path).name == "gone":
+                Path(path).rmdir()
+            if Path(path).name == "closed":
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *more, **options)
 
-    def scandir(path):
-        if Path(path).name == "gone":
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-        if Path(path).name == "closed":
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
+        return call
 
     Path("there/gone").mkdir(parents=True)
     Path("box.yaml").rename("there/box.yaml")
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "scandir", unless_closed(os.scandir))
+    monkeypatch.setattr(os, "open", unless_closed(os.open))
     assert say("--no-plots", path="there")[::2] == (0, [])
     Path("there/closed").mkdir()
     status, _, (line,) = say("--no-plots", path="there")

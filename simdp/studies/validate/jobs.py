@@ -234,17 +234,12 @@ def _files(paths: Sequence[Path], unreadable: list[NotCompared] | None = None) -
         if not path.is_dir():
             yield path
             continue
-        having, unwalked = list[Path](), list[OSError]()
-        walk = os.walk(path, onerror=unwalked.append)
+        having, errors = list[Path](), list[OSError]()
+        walk = os.walk(path, onerror=errors.append)
         files = [Path(place, name) for place, _, names in walk for name in names]
-        for error in unwalked:
-            if isinstance(error, FileNotFoundError):  # gone since it was listed
-                continue
-            problem = ScenarioError([f"{error.filename}: cannot be read: {error.strerror}."])
-            if unreadable is None:
-                raise problem
-            unreadable.append(not_compared(str(error.filename), None, problem))
-        for file in sorted(file for file in files if file.suffix == ".yaml"):
+        files = [file for file in files if file.suffix == ".yaml"]
+        closed = [Path(error.filename) for error in errors]
+        for file in sorted([*files, *filter(Path.exists, closed)]):  # without those gone meanwhile
             try:
                 text = read_text(file)
             except ScenarioError as error:
