@@ -7,8 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill, shorten
 from typing import Any, NamedTuple
 
+from simdp.cluster import Cluster
 from simdp.reports import figures
-from simdp.reports.figures import Row, TableCell, duration, money, percent, seconds, sentence
+from simdp.reports.figures import (
+    Row,
+    TableCell,
+    duration,
+    money,
+    nbytes,
+    percent,
+    seconds,
+    sentence,
+)
 from simdp.results.comparison import short_key, written
 from simdp.results.metrics import exposed_by_collective
 from simdp.results.result import Advice, Result, Study
@@ -269,9 +279,22 @@ def of_run(result: Result) -> VerdictText:
     losses = _losses(result)
     work = (m["compute_s"] + m["update_s"]) / step_time
     said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
-    lines = [f"{said}{''.join(f', {one}' for one in losses)}."]
+    lines = [*_does_not_fit(result), f"{said}{''.join(f', {one}' for one in losses)}."]
     lines += [sentence(one, ".") for one in straggler_costs(result)]
-    return VerdictText(lines, work >= GOOD)
+    return VerdictText(lines, work >= GOOD and m.get("fits_memory") is not False)
+
+
+def _does_not_fit(result: Result) -> list[str]:
+    """Report a model that does not fit: by how much, or that it is its offloaded state."""
+    if result.metrics.get("fits_memory") is not False:
+        return []
+    devices = Cluster.model_validate(result.scenario["cluster"]).devices()
+    peaks = result.metrics["peak_memory_bytes"]
+    worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / devices[rank].memory)
+    over = peaks[worst] - devices[worst].memory
+    needs = f"the fullest GPU needs {nbytes(peaks[worst])} of {nbytes(devices[worst].memory)}"
+    why = f"{needs}, {nbytes(over)} too much" if over > 0 else "GPUs or hosts lack the memory"
+    return [f"The model does not fit: {why}; `simdp fits` lists what would."]
 
 
 def of_sweep(

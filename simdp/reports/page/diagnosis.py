@@ -136,7 +136,8 @@ def _remedies(found: Diagnosis) -> Iterator[Section]:
         ]
         for one, remedy in each
     ]
-    note = f"Beside a step of {seconds(now)} in the replay of these traces." if now else ""
+    source = "as it was reported" if found.source == "reported" else "in the replay of these traces"
+    note = f"Beside a step of {seconds(now)} {source}." if now else ""
     heads = ["change", "against", "step", "less"]
     yield Table("What would help", heads, rows, note=note)
 

@@ -72,7 +72,8 @@ def _one(study: JobStudy, job: JobRuns) -> Iterator[Section]:
     if lost:
         most = max(lost, key=lambda row: row.value)
         lines.append(
-            f"{percent(job.goodput.mean)} of the time is productive; most of the rest, "
+            f"{percent(job.goodput.mean)} of the time is productive; of the rest "
+            f"{percent(most.value / (sum(row.value for row in lost) or 1.0))}, "
             f"{long_time(most.value)}, goes to: {most.label}."
         )
     chance = job.chance_to_finish

@@ -283,18 +283,12 @@ def pictures(result: Result) -> list[Section]:
 
 def verdict(result: Result, advice: Advice | None) -> list[Section]:
     """Write the verdict, the advice, and warnings."""
-    m, rows = result.metrics, table.fact_rows(result, advice)
+    rows = table.fact_rows(result, advice)
     said_of = of_run(result)
     found = list(said_of.lines)
     found += [f"{row.label}: {row.text}" for row in rows if row.key == "advice"]
     made: list[Section] = [Verdict("Verdict", found, "good" if said_of.good else "note")]
     careful = [f"{row.label}: {row.text}" for row in rows if row.key in result.remarks]
-    if m["fits_memory"] is False:
-        careful.insert(
-            0,
-            "The model does not fit the GPUs, or its offloaded state the hosts: the fullest GPU "
-            f"needs {nbytes(max(m['peak_memory_bytes']))}.",
-        )
     return made + [Verdict("Warnings", careful, "warning")] * bool(careful)
 
 

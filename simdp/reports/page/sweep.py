@@ -86,11 +86,12 @@ def _verdict(found: Comparison) -> Iterator[Section]:
     m = point.metrics
     largest = max(PARTS, key=lambda key: m[key])
     whose = f"a step of {point.label}" if ties else "its step"
+    part = "Most" if m[largest] > m["step_time_s"] / 2 else "The largest part"
     yield Verdict(
         "Verdict",
         [
             *(ties or [f"{said}."]),
-            f"Most of {whose}, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
+            f"{part} of {whose}, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
         ],
         "note" if ties else "good",
     )

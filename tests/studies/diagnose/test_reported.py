@@ -148,8 +148,8 @@ def test_compute_that_contradicts_the_model_is_said_first_and_nothing_else_is_bl
     diagnosis = found(**usual, **{"sequence-length": 1024})
     first, *others = diagnosis.verdict
     assert first.cause == "compute_bound"
-    assert first.text.startswith("the figures contradict the model: ")
-    assert "8 x 1 sample(s) of 1,024 tokens take; is it a shorter sequence" in first.text
+    assert first.evidence.startswith("the figures contradict the model: ")
+    assert "8 x 1 sample(s) of 1,024 tokens take; is it a shorter sequence" in first.evidence
     assert "slow_link" not in [one.cause for one in others]
     assert "contradict" not in words(found(**usual, **{"sequence-length": 256}))
 
