@@ -116,8 +116,7 @@ class Future:
             raise ProgramError(f"value: {self._work} is not over yet; call wait() first.")
         if not self._found:
             self._found.append(self._find())
-        value: Any = self._found[0]
-        return value
+        return self._found[0]
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
         """Return a future of ``callback(self)``.

@@ -761,8 +761,7 @@ def times(left: Array, right: Array) -> Array:
     """Matrix product; 16-bit inputs are accumulated in float32, as on a tensor core."""
     if left.dtype.itemsize > 2:
         return left @ right
-    product: Array = left.astype(np.float32) @ right.astype(np.float32)
-    return product
+    return left.astype(np.float32) @ right.astype(np.float32)
 
 
 def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:

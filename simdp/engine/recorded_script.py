@@ -193,8 +193,7 @@ class Heard:
                 case _:  # also `Feed`, with which a script is not timed
                     raise OperationError(f"{__name__}.Heard.step_ends", type(op))
         steps, nothing = range(SETUP, max(ends, default=SETUP) + 1), np.zeros_like(clock)
-        last_ends: Floats = np.maximum.accumulate([ends.get(step, nothing) for step in steps])
-        return last_ends
+        return np.maximum.accumulate([ends.get(step, nothing) for step in steps])
 
 
 class _Charged:
@@ -246,8 +245,7 @@ class _Charged:
             busy, steady = busy + passes * self._old, steady + rest
             self._num_works += 1
         slowed = np.where(self._alike, busy, busy / self._old * self._new)
-        seconds: Floats = slowed + (op.num_hooks * self._hook + host) * self._new + steady
-        return seconds
+        return slowed + (op.num_hooks * self._hook + host) * self._new + steady
 
     def ready(self, op: Launch, clock: Floats) -> Floats:
         """The clock at a launch, later by what its copies take longer than in the script [s]."""

@@ -201,8 +201,7 @@ class Pipeline:
     def _batch_made(self, number: int, samples: Floats, asked: Floats, ranks: Ints) -> Floats:
         workers, load = self.spec.workers, self.spec.per_sample * samples
         if not workers:
-            made: Floats = asked + load
-            return made
+            return asked + load
         free = self._begin[ranks]
         if number >= workers:
             free = self._made[number % workers, ranks]

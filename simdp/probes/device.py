@@ -268,8 +268,7 @@ class Stepper:
         """Return the autocast context of the forward pass."""
         if self.low is None:
             return nullcontext()
-        found: AbstractContextManager[Any] = torch.autocast(self.device.type, self.low)
-        return found
+        return torch.autocast(self.device.type, self.low)
 
     def forward(self, model: Any) -> Any:
         """Return the loss of the batch, scaled if gradients are in float16."""

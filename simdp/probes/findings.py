@@ -58,8 +58,7 @@ class Findings:
     @property
     def machine(self) -> Plain:
         """Names and versions of the machine."""
-        found: Plain = self.records[0]["machine"]
-        return found
+        return self.records[0]["machine"]
 
     @property
     def largest_log(self) -> Path | None:
@@ -167,8 +166,7 @@ def _runs(found: Findings) -> Iterable[Plain]:
 
 
 def _overheads(record: Plain, name: str) -> Plain:
-    made: Plain = record["scenarios"][name]["cluster"]["overheads"]
-    return made
+    return record["scenarios"][name]["cluster"]["overheads"]
 
 
 def _link(found: Findings) -> tuple[Any, str, list[str]]:

@@ -387,8 +387,7 @@ def _union(pieces: Iterable[Floats]) -> Floats:
     reach = np.maximum.accumulate(spans[:, 1])
     first = np.r_[True, spans[1:, 0] > reach[:-1]]
     last = np.r_[np.flatnonzero(first)[1:] - 1, len(spans) - 1]
-    joined: Floats = np.stack([spans[first, 0], reach[last]], axis=-1)
-    return joined
+    return np.stack([spans[first, 0], reach[last]], axis=-1)
 
 
 def _length(spans: Floats) -> float:

@@ -26,12 +26,10 @@ class Inline:
 
     def summary(self) -> str:
         """Return the output of the command line, in 80 columns."""
-        text: str = simdp.as_text(self)
-        return text
+        return simdp.as_text(self)
 
     def _repr_html_(self) -> str:
-        html: str = simdp.as_html(self)
-        return html
+        return simdp.as_html(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return both; a notebook shows the richest supported one."""
@@ -244,8 +242,7 @@ class Result(Inline):
 
     def save_traces(self, folder: Path | str, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write a trace per rank as torch's profiler does; see `simdp.reports.rank_traces`."""
-        paths: list[Path] = simdp.save_traces(self, Path(folder), ranks)
-        return paths
+        return simdp.save_traces(self, Path(folder), ranks)
 
     def weights(self) -> dict[str, Array]:
         """Return arrays of ``--save-weights``: rank 0's parameters, and others that differ.

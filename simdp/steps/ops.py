@@ -663,5 +663,4 @@ class Quorum(NamedTuple):
         """Groups of ranks, a row each, of which all ranks take part."""
         if self.participants is None:
             return groups
-        found: Ints = groups[self.participants.there[groups].all(axis=1)]
-        return found
+        return groups[self.participants.there[groups].all(axis=1)]

@@ -166,8 +166,7 @@ class Strategy(Spec):
     @property
     def weighs_by_shard(self) -> bool | None:
         """Whether losses are weighted by the samples of each rank; None without such an option."""
-        found: bool | None = getattr(self, "weight_by_shard", None)
-        return found
+        return getattr(self, "weight_by_shard", None)
 
     @property
     def has_several_periods(self) -> bool:

@@ -81,8 +81,7 @@ class SentCopies:
         """Return a copy."""
         unpickler = pickle.Unpickler(io.BytesIO(self._text))
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        found: tuple[Any, ...] = unpickler.load()
-        return found
+        return unpickler.load()
 
 
 def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,8 +212,7 @@ class Spawning(RankLocal):
         def exitcode(process: Any) -> int | None:
             if hasattr(process, "_ended"):
                 return 0 if process._ended else None
-            found: int | None = real["exitcode"].__get__(process)
-            return found
+            return real["exitcode"].__get__(process)
 
         return start, join, is_alive, property(exitcode)
 

@@ -138,8 +138,7 @@ def origin_of(*tables: Table) -> int:
 
 def seconds(ns: Ints, origin: int) -> Floats:
     """Turn instants into seconds after the origin."""
-    found: Floats = (ns - origin) / 1e9
-    return found
+    return (ns - origin) / 1e9
 
 
 def named(codes: Ints, names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:

@@ -53,8 +53,7 @@ def covered(start: Floats, end: Floats, at: Floats) -> Floats:
     begun = np.searchsorted(start, at, side="right")
     before = np.maximum(begun - 1, 0)
     within = np.clip(at - start[before], 0.0, end[before] - start[before])
-    found: Floats = np.where(begun > 0, total[before] + within, 0.0)
-    return found
+    return np.where(begun > 0, total[before] + within, 0.0)
 
 
 class Instants(NamedTuple):
@@ -113,5 +112,4 @@ def _holds(some: Instants, at: Floats) -> Bools:
     if not len(some.start):
         return np.zeros(len(at), dtype=bool)
     place = np.searchsorted(some.start, at, side="right") - 1
-    held: Bools = (place >= 0) & (at < some.end[np.maximum(place, 0)])
-    return held
+    return (place >= 0) & (at < some.end[np.maximum(place, 0)])

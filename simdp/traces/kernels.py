@@ -102,5 +102,4 @@ def is_product(name: str) -> bool:
 def of_kind(kernels: TraceKernels, *kinds: str) -> Bools:
     """Return which events of a device are of these kinds, by their names."""
     wanted = np.array([kernel_kind(name) in kinds for name in kernels.names] or [False])
-    found: Bools = wanted[kernels.name]
-    return found
+    return wanted[kernels.name]

@@ -134,8 +134,7 @@ def timeline(trace: RankTrace, place: int = 0) -> RankTimeline:
 def _filling(ahead: Bools, lag: Floats) -> Bools:
     """The first steps, as long as the host runs ahead of a device that never catches up again."""
     least = np.fmin.accumulate(lag[::-1])[::-1]
-    filling: Bools = np.logical_and.accumulate(ahead & (least >= FILLING * lag))
-    return filling
+    return np.logical_and.accumulate(ahead & (least >= FILLING * lag))
 
 
 def _extent(trace: RankTrace) -> tuple[Floats, Floats]:

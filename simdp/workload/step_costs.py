@@ -102,8 +102,7 @@ def update_seconds(moving: Amount, launching: Amount, in_loop: Amount = 0.0) -> 
     the longer of ``moving`` its bytes and ``launching``; in a loop over tensors each kernel is too
     short for that.
     """
-    longer: Amount = np.maximum(moving, launching) + in_loop
-    return longer
+    return np.maximum(moving, launching) + in_loop
 
 
 def optimizer_flops(workload: Workload, elements: Sizes | None = None) -> float:

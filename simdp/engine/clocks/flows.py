@@ -379,8 +379,7 @@ class FlowLinks:
 
 def _there(limits: Floats | None, links: Ints) -> list[float]:
     """List the limits of the used links; none if no limits are given."""
-    limits_there: list[float] = [] if limits is None else limits[links >= 0].tolist()
-    return limits_there
+    return [] if limits is None else limits[links >= 0].tolist()
 
 
 Numbers = dict[tuple[int, int, int], int]

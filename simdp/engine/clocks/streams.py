@@ -134,8 +134,7 @@ class Streams:
             now, left = now + alone, left - alone
             beside = np.minimum(np.maximum((end - now) / slow, 0.0), left)
             now, left = now + beside * slow, left - beside
-        longer: Floats = now + left - clock
-        return longer
+        return now + left - clock
 
     def _in_order(self) -> Sequence[Slowing]:
         """Intervals of running collectives, sorted by their begin on every rank."""

@@ -73,8 +73,7 @@ class TransferPace:
         if self.each:
             return self.each[number]
         count = turn.count if isinstance(turn.count, int) else turn.count[:, None]
-        time: Floats = self.alpha[turn.pair] + self.per_chunk[turn.pair] * count
-        return time
+        return self.alpha[turn.pair] + self.per_chunk[turn.pair] * count
 
 
 def _meet(done: Floats, places: Ints, end: Floats, once: bool) -> None:

@@ -189,8 +189,7 @@ class ProfileTimes:
             )
         if self._spec.microbatch is not None:
             seconds = seconds * batch / self._spec.microbatch
-        shared_seconds: Floats = seconds * int(self._roofline.sharers[rank])
-        return shared_seconds
+        return seconds * int(self._roofline.sharers[rank])
 
 
 def factors(workload: Workload, device: Device) -> DeviceFactors:

@@ -105,13 +105,11 @@ class Roofline:
 
     def moving(self, nbytes: float | Floats) -> Floats:
         """Time to read and write bytes in device memory [s]; a number applies to every rank."""
-        time: Floats = nbytes / self.bandwidth
-        return time
+        return nbytes / self.bandwidth
 
     def updating(self, nbytes: float | Floats) -> Floats:
         """The same for an update, whose kernels stream through lists of tensors [s]."""
-        time: Floats = nbytes / self._stream
-        return time
+        return nbytes / self._stream
 
 
 def roofline_of(cluster: Cluster) -> Roofline:

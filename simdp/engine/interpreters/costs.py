@@ -71,8 +71,7 @@ def beside_profiled_update(
     update = profiled_update(workload, roofline)
     if update is None or not (whole := optimizer_nbytes_moved(workload)):
         return beside
-    difference: Amount = update * (moved / whole) - roofline.updating(moved)
-    return difference
+    return update * (moved / whole) - roofline.updating(moved)
 
 
 def update_works(

@@ -75,8 +75,7 @@ def for_each(sizes: Ints, count: Callable[[int], float]) -> Amount:
     if (sizes == sizes[0]).all():
         return count(int(sizes[0]))
     different, which = np.unique(sizes, return_inverse=True)
-    amounts: Floats = np.array([count(int(n)) for n in different])[which]
-    return amounts
+    return np.array([count(int(n)) for n in different])[which]
 
 
 Taken = Iterator[tuple[str, Amount]]

@@ -187,8 +187,7 @@ def _thinned(at: Floats, total: Floats) -> Ints:
     same = bins if len(np.unique(at)) > MOST_INSTANTS else at
     order = np.lexsort((total, same))
     last = np.append(same[order][1:] != same[order][:-1], True)
-    found: Ints = np.sort(order[last])
-    return found
+    return np.sort(order[last])
 
 
 MOST_ROWS = 256  # ranks in the table; of more the longest computing ones, and the first

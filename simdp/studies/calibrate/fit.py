@@ -325,8 +325,7 @@ class Candidates:
             stages = [stages[0] + stages[1], np.zeros(len(protocol))]
         ramp, functions = constants.get("ramp", cost.ramp), (np.maximum, np.hypot, np.sqrt)
         seconds = cost.total(launch, base, latency, stages, ramp, functions)
-        found: Floats = np.minimum.reduceat(seconds, self.starts)
-        return found
+        return np.minimum.reduceat(seconds, self.starts)
 
 
 # Constants of NCCL --------------------------------------------------------------------------------

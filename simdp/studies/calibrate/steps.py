@@ -148,8 +148,7 @@ def reach(
 ) -> Bools:
     """Whether each constant affects each point, `(num_points, num_constants)`."""
     typical = np.array([constant.typical for constant in constants])
-    found: Bools = np.abs(jacobian(predictor(points, constants, change), typical, 0.1)) > 1e-9
-    return found
+    return np.abs(jacobian(predictor(points, constants, change), typical, 0.1)) > 1e-9
 
 
 def fit_watched(

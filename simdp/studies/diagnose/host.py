@@ -56,8 +56,7 @@ NEXT_CALL = 50e-6
 def matching(names: Sequence[str], codes: Ints, pattern: re.Pattern[str]) -> Bools:
     """Which events have a name in which the pattern is found."""
     wanted = np.array([bool(pattern.search(name)) for name in names] or [False], dtype=bool)
-    found: Bools = wanted[codes]
-    return found
+    return wanted[codes]
 
 
 class KernelUses(NamedTuple):
@@ -147,8 +146,7 @@ def inside(some: Instants, at: Floats) -> Bools:
     if not len(some.start):
         return np.zeros(len(at), dtype=bool)
     place = np.searchsorted(some.start, at, side="right") - 1
-    found: Bools = (place >= 0) & (at <= some.end[np.maximum(place, 0)])
-    return found
+    return (place >= 0) & (at <= some.end[np.maximum(place, 0)])
 
 
 def behind(chosen: Instants, gaps: Instants) -> Instants:

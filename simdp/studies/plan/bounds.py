@@ -520,8 +520,7 @@ class StepDemand:
         each = [sum((seconds[e] for e in s if isinstance(e, int)), nothing) for s in self.segments]
         if len(each) == 1:
             return each[0]
-        found: Floats = each[0] + each[-1] + (micro_steps - 2) * each[1]
-        return found
+        return each[0] + each[-1] + (micro_steps - 2) * each[1]
 
 
 class _OtherTraffic:
@@ -972,5 +971,4 @@ def _beside(places: Sequence[SharedCluster]) -> Floats:
 
 def _first(scenario: Scenario, clusters: Sequence[Cluster]) -> Floats:
     host = scenario.workload.host
-    found: Floats = np.array([host.before_step(cluster.local_size) for cluster in clusters])
-    return found
+    return np.array([host.before_step(cluster.local_size) for cluster in clusters])

@@ -150,22 +150,19 @@ def factors_of(luck: Floats, ends: tuple[float, float] | None) -> Floats:
     z = _normal() / Z90
     low, high = log(max(ends[0], 1e-9)), log(max(ends[1], 1e-9))
     step = np.exp(np.where(z < 0, -z * min(low, 0.0), z * max(high, 0.0)))
-    found: Floats = np.outer(luck, step).ravel()
-    return found
+    return np.outer(luck, step).ravel()
 
 
 @cache
 def _places() -> Floats:
-    found: Floats = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    return found
+    return (np.arange(QUANTILES) + 0.5) / QUANTILES
 
 
 @cache
 def _normal() -> Floats:
     from scipy.special import ndtri
 
-    found: Floats = ndtri(_places())
-    return found
+    return ndtri(_places())
 
 
 # Space --------------------------------------------------------------------------------------------

@@ -242,8 +242,7 @@ class Search:
             needed: Bools = self.least(field) < last
         else:
             needed = np.ones(len(self.bounds.points), dtype=np.bool_)
-        open_: Bools = needed | ~self._is_worse([one.option for one in found])
-        return open_
+        return needed | ~self._is_worse([one.option for one in found])
 
     def _is_worse(self, options: Sequence[Option]) -> Bools:
         """Points with bounds no better than a simulated point in time, cost and memory."""

@@ -165,8 +165,7 @@ def _inside(
     if not len(start):
         return np.zeros(len(launched), dtype=bool)
     place = np.searchsorted(start, launched + SAME, side="right") - 1
-    found: Bools = (place >= 0) & (launched <= end[np.maximum(place, 0)] - join + SAME)
-    return found
+    return (place >= 0) & (launched <= end[np.maximum(place, 0)] - join + SAME)
 
 
 # Kernels ------------------------------------------------------------------------------------------

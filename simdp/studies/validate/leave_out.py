@@ -263,8 +263,7 @@ def _is_jitter(key: str) -> bool:
 
 def _grid(constant: Constant) -> Floats:
     """Values of a constant between its bounds."""
-    inner: Floats = np.geomspace(constant.low, constant.high, GRID + 2)[1:-1]
-    return inner
+    return np.geomspace(constant.low, constant.high, GRID + 2)[1:-1]
 
 
 def _affected(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Bools:

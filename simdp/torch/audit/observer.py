@@ -619,8 +619,7 @@ def _made(callers: int) -> Line | None:
     for depth in range(2, 2 + callers):
         line = getattr(sys._getframe(depth).f_locals.get("self"), "_audited_line", None)
         if line is not None:
-            found: Line = line
-            return found
+            return line
     return None
 
 

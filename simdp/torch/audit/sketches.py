@@ -38,8 +38,7 @@ def values(tensor: Any) -> Floats:
             memory = memory.to_dense()
         if memory.is_complex():
             memory = torch.view_as_real(memory)
-        found: Floats = _NUMPY(_TO(memory.reshape(-1), torch.float64, False, True))
-        return found
+        return _NUMPY(_TO(memory.reshape(-1), torch.float64, False, True))
 
 
 def sketch(tensor: Any, offset: int = 0, total: int | None = None) -> Floats | None:
@@ -99,8 +98,7 @@ def _sketched(flat: Floats, offset: int, total: int) -> Floats:
     rows = np.zeros(end - begin)
     rows[offset - begin : offset - begin + flat.size] = flat
     rows *= _signs(-(-total // EXACT) * EXACT)[begin:end]
-    summed: Floats = rows.reshape(-1, EXACT).sum(axis=0)
-    return summed
+    return rows.reshape(-1, EXACT).sum(axis=0)
 
 
 @lru_cache(maxsize=64)
@@ -121,8 +119,7 @@ def probe(tensor: Any) -> Floats | None:
             flat = torch.view_as_real(flat)
         flat = flat.reshape(-1)
         stride = -(-max(flat.numel(), 1) // PROBED)
-        found: Floats = _NUMPY(_TO(flat[::stride], torch.float64, False, True))
-        return found
+        return _NUMPY(_TO(flat[::stride], torch.float64, False, True))
 
 
 def norm(vector: Floats) -> float:

@@ -25,8 +25,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
         meets = dist.is_initialized() and dist.get_backend() == "nccl"
         if here is not None and queries.is_available() and (here.used or meets):
             return torch.device("cuda")
-        found: torch.device = original(*args)
-        return found
+        return original(*args)
 
     return accelerator
 

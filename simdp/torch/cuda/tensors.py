@@ -371,8 +371,7 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     @property
     def device(self) -> torch.device:
         """The device that it was created for."""
-        found: torch.device = self._asked
-        return found
+        return self._asked
 
 
 # Placing ------------------------------------------------------------------------------------------
@@ -561,8 +560,7 @@ def patch_saving(patches: Patches) -> None:
 def _saved_device(self: Any) -> torch.device:
     block = self.block
     if block is None or block is UNCLAIMED:
-        found: torch.device = _SAVED_DEVICE(self)
-        return found
+        return _SAVED_DEVICE(self)
     return torch.device(block.device)
 
 

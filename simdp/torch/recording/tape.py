@@ -84,8 +84,7 @@ def _attention(
     found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
     )
-    made: torch.Tensor = found[0]
-    return made
+    return found[0]
 
 
 @contextmanager

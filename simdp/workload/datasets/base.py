@@ -430,8 +430,7 @@ class LognormalLengths(Lengths):
         median = exp(self.mu) if self.mu is not None else self.median or 1.0
         with np.errstate(over="ignore"):  # clipped below
             lengths = median * np.exp(self.sigma * random.standard_normal(num_samples))
-        found: Ints = np.rint(np.clip(lengths, self.min, self.max or LONGEST)).astype(np.int64)
-        return found
+        return np.rint(np.clip(lengths, self.min, self.max or LONGEST)).astype(np.int64)
 
 
 class Uniform(Lengths):

@@ -142,8 +142,7 @@ class RopeParameters(RopeScaling):
         low, high = self.low_freq_factor or 0.0, self.high_freq_factor or 1.0
         share = (self._old_length * speeds / (2 * pi) - low) / (high - low)
         share = np.clip(share, 0, 1)
-        frequencies: Floats = (1 - share) * speeds / self._factor + share * speeds
-        return frequencies
+        return (1 - share) * speeds / self._factor + share * speeds
 
     def _yarn(self, speeds: Floats, columns: int) -> Floats:
         def column(turns: float) -> float:

@@ -422,8 +422,7 @@ class Dropout(Layer):
 
 def kept_elements(run: Pass, layer: str, p: float, shape: Shape) -> Bools:
     """Mask of the elements that each sample keeps, shape `(batch, *shape)`."""
-    kept: Bools = run.uniform(layer, shape) >= p
-    return kept
+    return run.uniform(layer, shape) >= p
 
 
 def masked(x: Array, kept: Bools, p: float) -> Array:

@@ -273,8 +273,7 @@ class CrossEntropy(OfClasses):
         return super().ignored(target)
 
     def drawn(self, y: Array) -> Array:
-        found: Array = np.exp(log_softmax(y))
-        return found
+        return np.exp(log_softmax(y))
 
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:
         if not _is_soft(target) or target.shape[1:] != output_shape or not output_shape:

@@ -268,8 +268,7 @@ class EinsumModel(Model):
 
     def sizes(self) -> dict[str, int]:
         """Size of every index but the sample's."""
-        extra: dict[str, Any] = dict(self.model_extra or {})
-        return extra
+        return dict(self.model_extra or {})
 
     def build(self) -> ModelGraph:
         graph = GraphBuilder("x")

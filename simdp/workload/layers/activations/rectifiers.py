@@ -111,8 +111,7 @@ class Hardtanh(Activation):
         return np.clip(x, self.min_val, self.max_val), x
 
     def slope(self, saved: Array) -> Array:
-        inside: Array = ((saved > self.min_val) & (saved < self.max_val)).astype(saved.dtype)
-        return inside
+        return ((saved > self.min_val) & (saved < self.max_val)).astype(saved.dtype)
 
 
 class LeakyReLU(Activation):
@@ -169,8 +168,7 @@ class ReLU2(Activation):
         return above * above, above
 
     def slope(self, saved: Array) -> Array:
-        slope: Array = 2 * saved
-        return slope
+        return 2 * saved
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         size = float(prod(inputs[0]))
@@ -197,8 +195,7 @@ class ReLU6(Activation):
         return np.clip(x, 0, 6), x
 
     def slope(self, saved: Array) -> Array:
-        inside: Array = ((saved > 0) & (saved < 6)).astype(saved.dtype)
-        return inside
+        return ((saved > 0) & (saved < 6)).astype(saved.dtype)
 
 
 ALPHA, SCALE = 1.6732632423543772, 1.0507009873554805
@@ -215,5 +212,4 @@ class SELU(Activation):
         return y, x
 
     def slope(self, saved: Array) -> Array:
-        slope: Array = SCALE * np.where(saved > 0, 1, ALPHA * np.exp(np.minimum(saved, 0)))
-        return slope
+        return SCALE * np.where(saved > 0, 1, ALPHA * np.exp(np.minimum(saved, 0)))

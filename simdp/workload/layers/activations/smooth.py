@@ -109,8 +109,7 @@ class GELUTanh(Activation):
 
 
 def _inner_tanh(x: Array) -> Array:
-    t: Array = np.tanh(INNER * (x + CUBE * x * x * x))
-    return t
+    return np.tanh(INNER * (x + CUBE * x * x * x))
 
 
 class Sigmoid(Activation):
@@ -257,8 +256,7 @@ class Tanh(Activation):
         return y, y
 
     def slope(self, saved: Array) -> Array:
-        slope: Array = 1 - saved * saved
-        return slope
+        return 1 - saved * saved
 
 
 class Exponentials(Layer):
