@@ -40,6 +40,8 @@ COUNTS = {
     ("diagnose", "--gpus"): DIAGNOSE,
     ("diagnose", "--microbatch"): DIAGNOSE,
     ("diagnose", "--grad-accum"): DIAGNOSE,
+    ("diagnose", "--node-size"): DIAGNOSE,
+    ("diagnose", "--sequence-length"): DIAGNOSE,
     ("replay", "--microbatch"): ["replay", "rank0.json"],
     ("exec", "--world-size"): ["exec", "program.py"],
     ("exec", "--nnodes"): ["exec", "program.py"],
