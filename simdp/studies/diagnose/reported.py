@@ -320,7 +320,7 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
         If there can be no such job.
     """
     links = _Links(job.machine, job.gpus, job.node_size)
-    grown = ()
+    grown = list[str]()
     if job.smaller is not None:
         job, grown = _with_lost_scaling(job, *job.smaller)
     named = job.model is not None or job.parameters is not None
@@ -593,8 +593,8 @@ class _Job:
         yield from self._of_compute()
         job, (_, high) = self.job, self.exposed_in
         if self.contradicts is not None:
-            usual = f"{self._exposed_words(job.comm)}; not judged, as the compute contradicts it"
-            yield self._finding("exposed_communication", job.comm, f"{usual}.")
+            text = f"{self._exposed_words(job.comm)}; not judged, as the compute contradicts it."
+            yield self._finding("exposed_communication", job.comm, text)
             return
         excess = max(job.comm - self.exposed, 0.0) if job.comm > high else 0.0
         slip, without = self._slip() if excess else (None, None)
