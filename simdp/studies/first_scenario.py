@@ -29,11 +29,12 @@ from simdp.studies.methods import (
     with_data,
 )
 
-ADAPTER_KEYS = {
+OPTIONAL_KEYS = {
     "lora": "adapters beside these layers are trained, as PEFT adds them; all else is frozen",
     "quantized": "weights of these layers have 4 bits, as bitsandbytes stores them",
+    "attention": "scaled_dot_product_attention, as in transformers 5; eager: kernel by kernel",
 }
-"""Comments on the keys of a workload that trains adapters."""
+"""Comments on the keys of a workload that not every scenario has."""
 
 
 def first_scenario(asked: FitsRequest, file: Path) -> str:
@@ -174,7 +175,7 @@ def _in_words(
             "  # drawn, since times depend on shapes alone; {kind: npz, path: x.npz} reads a file",
             *_line("dataset", workload["dataset"], 2),
         ]
-    for key, meaning in ADAPTER_KEYS.items():
+    for key, meaning in OPTIONAL_KEYS.items():
         if key in workload:
             lines += [f"  # {meaning}", *_line(key, workload[key], 2)]
     lines += [

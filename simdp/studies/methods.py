@@ -418,8 +418,11 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
             workload["dataset"] = {"kind": data, **samples}
         try:
             scenario = checked_here({**raw, "workload": workload})
-            optimizer = usual_optimizer(scenario.workload.model)
-            found = {**raw, "workload": {**workload, "optimizer": optimizer}}
+            model = scenario.workload.model
+            workload["optimizer"] = usual_optimizer(model)
+            if model.moved_to_sdpa:
+                workload.setdefault("attention", "flash")
+            found = {**raw, "workload": workload}
             return checked_here(found), found
         except ScenarioError as error:
             others = [line for line in error.problems if "workload.dataset" not in line]

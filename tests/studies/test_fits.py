@@ -22,6 +22,7 @@ from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import override_all
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.answers import interval_of
+from simdp.studies.first_scenario import first_scenario
 from simdp.studies.fits import fitting, fitting_settings_in_words, need_in_words
 from simdp.studies.methods import FitsRequest, Method, machine_with, place_of, raw_of, with_data
 from simdp.studies.plan import PlanRequest, plan
@@ -114,12 +115,12 @@ def test_a_model_without_blocks_has_nothing_to_compute_again() -> None:
 
 
 def test_the_best_comes_first_and_what_does_not_fit_last() -> None:
-    found = fitting(FitsRequest("gpt2-medium", 2, device="t4-16gb", microbatch=4, method="full"))
+    found = fitting(FitsRequest("gpt2-medium", 2, device="t4-16gb", microbatch=16, method="full"))
     rates = [row.tokens_per_s for row in found.rows]
     fitting_rates = [rate for rate in rates if rate is not None]
     assert 0 < len(fitting_rates) < len(rates)
     assert rates[: len(fitting_rates)] == sorted(fitting_rates, reverse=True)
-    assert all(row.fits for row in found.rows[: len(fitting_rates)])
+    assert all(row.state != "no" for row in found.rows[: len(fitting_rates)])
     beyond = found.rows[len(fitting_rates) :]
     assert all(row.memory_low_bytes > found.memory_bytes for row in beyond)
 
@@ -407,3 +408,23 @@ def test_the_output_names_the_grad_scaler_of_amp() -> None:
     asked = FitsRequest(SMALL, 2, machine="dgx-h100", precision="amp", strategy="ddp", microbatch=1)
     text = " ".join(text_of(fitting(asked._replace(method="full", recompute="none"))).split())
     assert "precision: amp float16: torch.autocast with a GradScaler: layers in float16" in text
+
+
+@for_each("model", ["gpt2", "bert-base"])
+def test_new_scenarios_of_gpt2_and_bert_run_scaled_dot_product_attention(model: str) -> None:
+    place, plain = place_of("dgx-h100", None), Method("full", "ddp", "full", "none")
+    scenario, raw = with_data(raw_of(FitsRequest(model, 8), place, 8, plain), 4)
+    assert raw["workload"]["attention"] == scenario.workload.attention == "flash"
+    _, other = with_data(raw_of(FitsRequest("t5-small", 8), place, 8, plain), 1)
+    assert "attention" not in other["workload"]
+    workload = scenario.workload.model_copy(update={"attention": None})
+    eager = simdp.simulate(scenario.model_copy(update={"workload": workload}))
+    step_time = simdp.simulate(scenario).metrics["step_time_s"]
+    assert step_time < eager.metrics["step_time_s"]
+
+
+def test_init_writes_which_attention_runs() -> None:
+    asked = FitsRequest("gpt2", 2, machine="dgx-h100", microbatch=1, strategy="ddp")
+    text = first_scenario(asked._replace(recompute="none"), Path("s.yaml"))
+    assert "  # scaled_dot_product_attention, as in transformers 5" in text
+    assert "  attention: flash\n" in text

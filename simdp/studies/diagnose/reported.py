@@ -504,6 +504,7 @@ class _Job:
             job.gpus,
             method,
         )
+        raw["workload"]["attention"] = None  # a job of unknown age: as a scenario has it
         raw["workload"]["grad_accum"] = job.grad_accum
         if job.model is None:
             raw["workload"]["compute"] = self._measured(1, job.compute / job.grad_accum)

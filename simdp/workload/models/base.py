@@ -86,6 +86,10 @@ class Model(Spec):
     depth_key: ClassVar[str | None] = None
     """The key of the number of blocks, if the model is a stack of equal ones."""
 
+    moved_to_sdpa: ClassVar[bool] = False
+    """Whether its library ran eager attention when `Workload.attention` got its default, and runs
+    scaled_dot_product_attention today."""
+
     trained_with_fused_loss: ClassVar[bool] = False
     """Whether its library trains it with a fused cross entropy."""
 

@@ -113,6 +113,7 @@ class Bert(TextModel):
 
     kind: Literal["bert"] = "bert"
     depth_key: ClassVar[str] = "num_hidden_layers"
+    moved_to_sdpa: ClassVar[bool] = True
     layout: Literal["huggingface", "torch"] = "huggingface"
     vocab_size: Int = Field(30522, ge=1, le=10**9)
     hidden_size: Int = Field(768, ge=1, le=10**7)

@@ -60,6 +60,7 @@ class GPT2(CausalModel):
     trunk: ClassVar[str] = "transformer."
     kind: Literal["gpt2"] = "gpt2"
     depth_key: ClassVar[str] = "n_layer"
+    moved_to_sdpa: ClassVar[bool] = True
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
     n_embd: Int = Field(768, ge=1, le=10**7)
