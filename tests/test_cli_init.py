@@ -169,6 +169,16 @@ def test_only_sizes_that_fit_are_swept(say):
     assert max(memory_needed(smallest).peak) < room
 
 
+@pytest.mark.slow
+def test_shorter_samples_are_advised_only_where_they_fit(say):
+    job = ["--model", "llama3-8b", "--gpus", "8", "--device", "rtx4090-24gb", "--microbatch", "4"]
+    _, _, (line,) = say("init", *job, "--method", "lora")
+    assert "; it fits with --sequence-length 512; shorten its samples, or find how many" in line
+    _, _, (line,) = say("init", *job, "--method", "full", "--strategy", "ddp")
+    assert "--sequence-length" not in line
+    assert "; leave out --strategy and --method and --microbatch, or find how many" in line
+
+
 def test_what_does_not_fit_is_said_and_nothing_is_written(say):
     where = ["--model", "llama3-70b", "--machine", "dgx-h100", "--gpus", "8"]
     status, out, (line,) = say("init", *where, "--strategy", "ddp", "--recompute", "blocks")

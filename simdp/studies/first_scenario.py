@@ -37,6 +37,10 @@ OPTIONAL_KEYS = {
 """Comments on the keys of a workload that not every scenario has."""
 
 
+SHORT = 512
+"""Tokens of samples that are tried where none fit."""
+
+
 def first_scenario(asked: FitsRequest, file: Path) -> str:
     """Write a scenario that passes ``check``, fits, and reproduces a row of ``fits``.
 
@@ -100,6 +104,15 @@ def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
     raise ScenarioError([_nothing_fits(asked, tried)])
 
 
+def _fits_when_short(asked: FitsRequest) -> bool:
+    """Whether samples of `SHORT` tokens would fit."""
+    short = asked._replace(method=asked.method or "full", sequence_length=SHORT)
+    try:
+        return any(row.state != "no" for row in fitting(short, has_times=False).rows)
+    except ScenarioError:  # a model without a length
+        return False
+
+
 def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     """Describe the smallest memory of all rows, and remedies."""
     rows = [row for found in tried for row in found.rows]
@@ -114,6 +127,8 @@ def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     given |= {"--method": asked.method, "--microbatch": asked.microbatch}
     options = [option for option, value in given.items() if value is not None]
     do = f"leave out {' and '.join(options)}, or " if options else ""
+    if (asked.sequence_length or inf) > SHORT and _fits_when_short(asked):
+        do = f"it fits with --sequence-length {SHORT}; shorten its samples, or "
     device = catalogue_device(asked.device)
     where = f"--machine {asked.machine}" if asked.machine else f"--device {device}"
     return (
