@@ -320,7 +320,8 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
             None,
             count,
         )
-        sys.stdout.write(f"{result.values[0]}\n")  # as a script prints its metrics
+        if result.values[0] is not None:
+            sys.stdout.write(f"{result.values[0]}\n")  # as a script prints its metrics
         return
     code = program.code
     for change in run.changes:
