@@ -100,8 +100,7 @@ NAMES = {
 }
 """The collectives of nccl-tests, and their names in simdp, if known."""
 
-MAX_NBYTES = 2**53
-"""Largest exact float [bytes]."""
+MAX_NBYTES = 2**53  # largest exact float [bytes]
 
 _LOG_KEYS, _CSV_KEYS = ("size", "time"), ("size_bytes", "time_us")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -20,15 +20,11 @@ from simdp.results.result import (
 
 # Comparison ---------------------------------------------------------------------------------------
 
-PLAIN_KEYS = ("strategy", "strategy.kind")
-"""Keys whose values need no key in a label."""
+PLAIN_KEYS = ("strategy", "strategy.kind")  # keys whose values need no key in a label
 
 
-NOISE = 2.0
-"""Standard errors of a difference up to which two means are a tie."""
-
-ROUNDING = 1e-9
-"""Relative rounding difference of equal throughputs."""
+NOISE = 2.0  # standard errors of a difference up to which two means are a tie
+ROUNDING = 1e-9  # relative rounding difference of equal throughputs
 
 
 @dataclass
@@ -165,8 +161,7 @@ def short_key(key: str) -> str:
     return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
 
 
-MAX_WRITTEN = 16
-"""Entries of a list shown in a label."""
+MAX_WRITTEN = 16  # entries of a list shown in a label
 
 
 def written(value: Any) -> str:

@@ -74,8 +74,7 @@ class MemoryUsage(NamedTuple):
         return int(highest[self.step[highest] == self.step[highest].max()][0])
 
 
-ROUNDING = 1e-12
-"""Relative rounding difference of sums of the same sizes in different orders."""
+ROUNDING = 1e-12  # relative rounding difference of sums of the same sizes in different orders
 
 
 def usage(holdings: Sequence[Holding], ranks: Sequence[int]) -> MemoryUsage:

@@ -157,8 +157,7 @@ def _gaps(work: list[SpanBlock], world_size: int) -> tuple[list[tuple[Floats, Fl
 
 # Metrics ------------------------------------------------------------------------------------------
 
-MANY_SPANS = 2**15
-"""Spans processed together if nothing is summed."""
+MANY_SPANS = 2**15  # spans processed together if nothing is summed
 
 ORDER = (
     "step_time_s",
@@ -491,8 +490,7 @@ def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
 
 WAIT = ACTIVITIES.index("wait")
 
-ALIKE = 1e-9
-"""Relative excess over the median above which a rank counts as slow."""
+ALIKE = 1e-9  # relative excess over the median above which a rank counts as slow
 
 
 def busy_times(blocks: Iterable[SpanBlock], world_size: int, num_steps: int) -> Floats:
@@ -535,18 +533,15 @@ def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
 
 N = TypeVar("N", float, Floats)
 
-JOULES = 3.6e6
-"""Joules per kWh."""
+JOULES = 3.6e6  # joules per kWh
 
 MILLION = 1e6
 
+# parts of a step's time in which a device is busy, waits, and rests
 BUSY = ("compute_s", "update_s")
 WAITING = ("exposed_comm_s", "wait_s")
 REST = ("other_s",)
-"""The parts of a step's time in which a device is busy, waits, and rests."""
-
-FULL = 0.9
-"""Share of its memory from which a device counts as full."""
+FULL = 0.9  # share of its memory from which a device counts as full
 
 
 def limit_of(metrics: Mapping[str, Any], memory_share: float) -> str:

@@ -38,8 +38,7 @@ class Inline:
 
 # Columns ------------------------------------------------------------------------------------------
 
-Columns = dict[str, list[Any]]
-"""Values by column, of equal length; None if one does not apply."""
+Columns = dict[str, list[Any]]  # values by column, of equal length; None if one does not apply
 
 LARGEST = ("bytes_sent_per_rank", "peak_memory_bytes")
 """Lists over ranks; a row has the largest value."""
@@ -47,8 +46,7 @@ LARGEST = ("bytes_sent_per_rank", "peak_memory_bytes")
 LAST = ("loss", "lr", "grad_norm", "loss_scale")
 """Lists over steps; a row has the last value, as ``last_loss``."""
 
-FAILED = "failed"
-"""The column of the reason why a point has no result."""
+FAILED = "failed"  # the column of the reason why a point has no result
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:

@@ -197,8 +197,7 @@ COMPUTE_LANE, COMM_LANE, FIRST_SEND_LANE = 0, 1, 2
 FIRST_STREAM_LANE = FIRST_SEND_LANE + 2**20
 """Lanes of further communication streams, beyond one send lane per rank."""
 
-SETUP = -1
-"""The step of the setup."""
+SETUP = -1  # the step of the setup
 
 
 class Span(NamedTuple):

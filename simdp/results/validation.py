@@ -14,8 +14,7 @@ from simdp.results.result import Inline
 
 # Validation ---------------------------------------------------------------------------------------
 
-LARGE_NBYTES = 64 * 2**20
-"""Size from which bandwidth dominates the time of a collective [bytes]."""
+LARGE_NBYTES = 64 * 2**20  # size from which bandwidth dominates the time of a collective [bytes]
 
 LEVEL, SIGNIFICANT = 0.9, 0.05
 """Nominal share of measured times in their intervals; significance level of its test."""
@@ -641,11 +640,8 @@ def _mean_error(values: Sequence[float]) -> float:
 
 # Reliability --------------------------------------------------------------------------------------
 
-LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)
-"""Nominal shares of the measured times in intervals."""
-
-INTERVAL_LEVEL = 0.9
-"""The level of ``low`` and ``high``."""
+LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99)  # nominal shares of the measured times in intervals
+INTERVAL_LEVEL = 0.9  # the level of ``low`` and ``high``
 
 
 class CoverageBin(NamedTuple):

@@ -18,32 +18,15 @@ from simdp.scenario import Scenario
 from simdp.strategies.memory import fits
 from simdp.studies.variants import VariantChange, around_stragglers, shortened, with_settings
 
-STEPS = 3
-"""One warm-up step, and two that count."""
-
-LEAST_EXPOSED = 0.05
-"""Least share of exposed communication in a step for changes to be tried."""
-
-LEAST_GAIN = 0.05
-"""Least relative gain of samples per second."""
-
-MOST = 3
-"""Most lines of advice."""
-
-MAX_RANKS = 256
-"""Most ranks of a run that gets advice: larger ones take a second per variant."""
-
-MAX_PLANNED_RANKS = 64
-"""Most ranks for trying other algorithms."""
-
-TIMES = 4
-"""Factor by which micro-steps and buckets change."""
-
-LEAST_MEMORY = 0.01
-"""Least relative growth of the peak of memory that is named."""
-
-DEFAULT_CAP = 25 * 2**20
-"""torch's cap of a bucket [bytes]."""
+STEPS = 3  # one warm-up step, and two that count
+LEAST_EXPOSED = 0.05  # least share of exposed communication in a step for changes to be tried
+LEAST_GAIN = 0.05  # least relative gain of samples per second
+MOST = 3  # most lines of advice
+MAX_RANKS = 256  # most ranks of a run that gets advice: larger ones take a second per variant
+MAX_PLANNED_RANKS = 64  # most ranks for trying other algorithms
+TIMES = 4  # factor by which micro-steps and buckets change
+LEAST_MEMORY = 0.01  # least relative growth of the peak of memory that is named
+DEFAULT_CAP = 25 * 2**20  # torch's cap of a bucket [bytes]
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "bidirectional_ring", "direct")
 """Algorithms of all_reduce to try, where links are not shared."""

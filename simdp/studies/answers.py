@@ -29,20 +29,14 @@ from simdp.studies.intervals import (
     with_pool,
 )
 
-MAX_RANKS = 1024
-"""Most ranks of a run that is repeated; metrics of larger ones stay None."""
+MAX_RANKS = 1024  # most ranks of a run that is repeated; metrics of larger ones stay None
 
 MAX_EVENT_RANK_STEPS = 512
 """Most ranks times steps that are repeated transfer by transfer, on shared links."""
 
-MAX_CAUSES = 16
-"""Most stragglers that are left out one at a time."""
-
-NEUTRAL = SlowRank(rank=0, factor=1.0)
-"""Takes the place of a straggler that is left out."""
-
-INTERVAL_STEPS = 3
-"""One warm-up step, and two to measure the effect of a constant."""
+MAX_CAUSES = 16  # most stragglers that are left out one at a time
+NEUTRAL = SlowRank(rank=0, factor=1.0)  # takes the place of a straggler that is left out
+INTERVAL_STEPS = 3  # one warm-up step, and two to measure the effect of a constant
 
 
 def complete(scenario: Scenario, result: Result) -> None:

@@ -43,8 +43,7 @@ from simdp.workload.models import MODEL
 
 # Making points comparable -------------------------------------------------------------------------
 
-STRATEGY = one_of("strategy", STRATEGIES, default="ddp")
-"""Expands a strategy's name or mapping."""
+STRATEGY = one_of("strategy", STRATEGIES, default="ddp")  # expands a strategy's name or mapping
 
 _LISTS = ("cluster.device", "cluster.topology", "cluster.link", "cluster.inter_node.link")
 """Keys that may list a value per rank or node; one device takes the first."""

@@ -41,16 +41,14 @@ from simdp.workload.models import MODEL
 
 # Requests -----------------------------------------------------------------------------------------
 
-HELD = {"hook": "0 s", "launch": "0 s"}
-"""Overheads that a trace with collectives already contains."""
+HELD = {"hook": "0 s", "launch": "0 s"}  # overheads that a trace with collectives already contains
 
 PARTS = BUSY + WAITING + REST
 
 PLAIN_KEYS = ("machine", "world_size", "devices_per_node")
 """Keys of a cluster that are not remarked on."""
 
-MAX_UNFIT = 8
-"""Points that do not fit whose remarks are listed."""
+MAX_UNFIT = 8  # points that do not fit whose remarks are listed
 
 
 def parse_gpus(text: str) -> list[int]:
@@ -179,8 +177,7 @@ def recording_of_traces(
     return SourceRecording(step, raw, folder, machine, remarks, has_hooks)
 
 
-LEAST_GRADIENTS = 8.0
-"""Bytes of the placeholder for gradients of unknown size."""
+LEAST_GRADIENTS = 8.0  # bytes of the placeholder for gradients of unknown size
 
 
 OF_LINKS = ("links are fitted", "no transfer")

@@ -37,8 +37,7 @@ OPTIONAL_KEYS = {
 """Comments on the keys of a workload that not every scenario has."""
 
 
-SHORT = 512
-"""Tokens of samples that are tried where none fit."""
+SHORT = 512  # tokens of samples that are tried where none fit
 
 
 def first_scenario(asked: FitsRequest, file: Path) -> str:

@@ -65,8 +65,7 @@ VALIDATIONS = (
 INTERVALS: dict[str, Intervals] = {".": "predicted", "hkbu": "all", "pollux": "all"}
 """Points that get intervals, by folder."""
 
-WITH_TABLES = ("reliability",)
-"""Plots of measured clusters that show collectives as well as steps."""
+WITH_TABLES = ("reliability",)  # plots of measured clusters that show collectives as well as steps
 
 
 def pictures() -> list[str]:

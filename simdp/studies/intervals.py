@@ -50,8 +50,7 @@ from simdp.workload.layers.base import Family
 NORMAL_90 = 1.645
 """Standard deviations on either side of the mean that hold 90 % of a normal distribution."""
 
-ROUNDING = 1e-9
-"""Relative tolerance of `is_between`."""
+ROUNDING = 1e-9  # relative tolerance of `is_between`
 
 MEMORY_INTERVALS = {"allocated": (-0.02, 0.07), "reserved": (-0.08, 0.09)}
 """Measured over simulated peaks of memory, less one, that hold 90 %: each of the sources
@@ -131,8 +130,7 @@ class Known(NamedTuple):
 
 OWN = "measured.calibration"
 
-POOL = "list constants"
-"""Place of constants that are pooled over all clusters of a class."""
+POOL = "list constants"  # place of constants that are pooled over all clusters of a class
 
 COST, DEVICE = "collectives.cost.", "cluster.device."
 
@@ -293,8 +291,7 @@ LISTED = "python -m simdp list constants"
 
 NETWORK_CLASS = f"{COST}network"
 
-MOST = 1.0
-"""Largest share of a bandwidth."""
+MOST = 1.0  # largest share of a bandwidth
 
 NVLS = 0.17
 """Spread of NVLS's share over sites. Four H100 nodes (0.67 to 0.71) suggest less, but all have the

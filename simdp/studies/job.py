@@ -34,8 +34,7 @@ TRAINED = ("productive", "data", "lost_work", "straggler", "other")
 
 Progress = Callable[[int, int], None]
 
-Block = tuple[int, int]
-"""First run of a block, and number of runs."""
+Block = tuple[int, int]  # first run of a block, and number of runs
 
 
 def job(

@@ -36,8 +36,7 @@ runs."""
 TO_COME = "trace_to_come"
 
 
-WEIGHTS = "weights/"
-"""Prefix of the names of weights among the arrays."""
+WEIGHTS = "weights/"  # prefix of the names of weights among the arrays
 
 MAX_KEPT = 64 * 2**20
 """Largest arrays of a point that are stored [bytes]; points with more are simulated again."""

@@ -31,8 +31,7 @@ from simdp.workload.precision import AnyPrecision
 
 Raw = dict[str, Any]
 
-STEPS = 4
-"""The first is warm-up; the others are equal where only times are computed."""
+STEPS = 4  # the first is warm-up; the others are equal where only times are computed
 
 DATASETS = (None, "images", "tokens", "digits", "blobs", "regression")
 """Data sets in order of preference: the first that the model accepts is taken, None if none is
@@ -58,8 +57,7 @@ OFFLOADED: tuple[Any, ...] = (
 )
 """ZeRO-Offload, and ZeRO-Infinity's first tier."""
 
-ADAPTED = ("ddp", "fsdp")
-"""Strategies that LoRA is tried with."""
+ADAPTED = ("ddp", "fsdp")  # strategies that LoRA is tried with
 
 RECOMPUTE = ("none", "selective", "blocks")
 

@@ -226,11 +226,8 @@ def core(spec: type[Spec]) -> CoreSchema:
 
 # Families -----------------------------------------------------------------------------------------
 
-BETWEEN = "[-_ ]*"
-"""Characters allowed between the letters of a kind: see `one_of`."""
-
-OUTSIDE = "outside_member"
-"""Definition of a member from outside, of any family, with unknown keys."""
+BETWEEN = "[-_ ]*"  # characters allowed between the letters of a kind: see `one_of`
+OUTSIDE = "outside_member"  # definition of a member from outside, of any family, with unknown keys
 
 _CLASS: Schema = {
     "type": "string",
@@ -326,8 +323,7 @@ def _spelled(kinds: Iterable[str]) -> dict[str, Any]:
 
 PART = "_part"
 
-UNDOTTED = ("name", "sweep", "measured")
-"""Keys of a scenario without dotted keys inside."""
+UNDOTTED = ("name", "sweep", "measured")  # keys of a scenario without dotted keys inside
 
 
 def parts(definitions: Definitions) -> Definitions:

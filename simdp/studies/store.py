@@ -33,8 +33,7 @@ from simdp.version import __version__
 
 # Store --------------------------------------------------------------------------------------------
 
-FILE = "points.sqlite"
-"""File name inside a folder."""
+FILE = "points.sqlite"  # file name inside a folder
 
 
 class Store:

@@ -217,11 +217,8 @@ def with_settings(
     return None if unsuited(changed) else changed
 
 
-MOST_NODES = 3
-"""Largest number of nodes to leave out, one at a time."""
-
-MEASURED_STEPS = 1
-"""Steps between rebalancings."""
+MOST_NODES = 3  # largest number of nodes to leave out, one at a time
+MEASURED_STEPS = 1  # steps between rebalancings
 
 
 class VariantChange(NamedTuple):
@@ -333,8 +330,7 @@ def _moved_up(one: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
 
 # Ranges -------------------------------------------------------------------------------------------
 
-MAX_WORLD_SIZE = 2**20
-"""Largest world size."""
+MAX_WORLD_SIZE = 2**20  # largest world size
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -22,8 +22,7 @@ from simdp.scenario.overrides import Raw
 from simdp.studies.audit.sides import Differences, compare, epoch_samples, num_compared, unit
 from simdp.studies.audit.suspects import Suspect, changed, exact_changes, plain, suspects_of, valid
 
-COARSE = 1e-4
-"""Unit in the last place from which on a run in float64 is compared in any case."""
+COARSE = 1e-4  # unit in the last place from which on a run in float64 is compared in any case
 
 TOPICS = {
     "forward": "losses",

@@ -29,11 +29,8 @@ from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import SampleParts, StepBatches
 from simdp.workload.step_costs import forward_flops
 
-SAFETY = 8.0
-"""Rounding explains this many times the effect of a nudge."""
-
-FLOOR = 16.0
-"""Units in the last place that rounding always explains."""
+SAFETY = 8.0  # rounding explains this many times the effect of a nudge
+FLOOR = 16.0  # units in the last place that rounding always explains
 
 STAGES = ("forward", "gradient", "update", "buffer")
 """What is compared, in order of cause; ``update``: the change of the weights since the start."""
@@ -43,8 +40,7 @@ LOW = ("float16", "bfloat16")
 MAX_STEPS, LEAST_STEPS, MAX_FLOPS = 16, 4, 4e10
 """Steps that are compared: at most, at least, and FLOPs of them on one device."""
 
-FAR = 64
-"""A step of another size, or the end of a period, is reached if it is among so many."""
+FAR = 64  # a step of another size, or the end of a period, is reached if it is among so many
 
 
 # One device ---------------------------------------------------------------------------------------

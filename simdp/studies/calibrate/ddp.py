@@ -22,8 +22,7 @@ from simdp.studies.intervals import NORMAL_90
 from simdp.units import format_percent
 from simdp.version import __version__
 
-LEFT_OUT = ("machine", "world_size")
-"""Keys of a cluster that are not part of a machine's entry."""
+LEFT_OUT = ("machine", "world_size")  # keys of a cluster that are not part of a machine's entry
 
 
 def calibrate_ddp(

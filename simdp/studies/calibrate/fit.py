@@ -42,11 +42,8 @@ NUM_STARTS = 8
 NOISE = 0.03
 """Relative error from which a point counts linearly, not squared: nccl-tests repeat within it."""
 
-LEAST_NOISE = 0.01
-"""Least noise of a fit: runs of nccl-tests differ by a percent between days."""
-
-WELL_KNOWN = 0.1
-"""Relative standard error below which a constant counts as determined."""
+LEAST_NOISE = 0.01  # least noise of a fit: runs of nccl-tests differ by a percent between days
+WELL_KNOWN = 0.1  # relative standard error below which a constant counts as determined
 
 
 @dataclass(frozen=True)
@@ -334,17 +331,13 @@ REACHED = 0.15
 """Spread of Simple's share of a measured bandwidth; of a data sheet's, that of the sites of its
 class (`simdp.collectives.costs.nccl`)."""
 
-TREES = 0.3
-"""Spread of the bandwidth of trees over that of rings."""
-
-FIRM = 0.02
-"""Standard error of known constraints: smaller would not change a fit."""
+TREES = 0.3  # spread of the bandwidth of trees over that of rings
+FIRM = 0.02  # standard error of known constraints: smaller would not change a fit
 
 LOSS = 0.155
 """Exponent of the bandwidth that sockets lose with the number of nodes, before a fit: Polaris's."""
 
-HOPS, SHARES = 0.5, 0.4
-"""Spread of hops over clusters, and of the shares that LL and LL128 get."""
+HOPS, SHARES = 0.5, 0.4  # spread of hops over clusters, and of the shares that LL and LL128 get
 
 SPREADS = {
     "launch": 0.6,
@@ -358,8 +351,7 @@ SPREADS = {
 
 TIMES = "launch", "ramp", "nvls_hop"
 
-ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)
-"""Wiring of a place without points."""
+ALONE = Wiring(1, 1, 1, 0.0, inf, 0.0, inf, 0)  # wiring of a place without points
 
 
 def nccl_constants(

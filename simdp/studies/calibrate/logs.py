@@ -19,11 +19,8 @@ from simdp.units import parse
 NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14e-6
 """Hops of Simple in NCCL 2.30.7, src/graph/tuning.cc [s]: the alpha of catalogue links."""
 
-ROOM = 4.0
-"""Assumed ratio of a node's inside bandwidth to its network's, without data."""
-
-CONTRADICTION = 2.0
-"""Largest ratio of times of one size on one machine."""
+ROOM = 4.0  # assumed ratio of a node's inside bandwidth to its network's, without data
+CONTRADICTION = 2.0  # largest ratio of times of one size on one machine
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ from simdp.studies.intervals import COST
 from simdp.units import format_percent, format_quantity
 from simdp.version import __version__
 
-BUCKET = 25.0 * 2**20
-"""A bucket of torch's DDP [bytes]."""
+BUCKET = 25.0 * 2**20  # a bucket of torch's DDP [bytes]
 
 LEAST_POINTS = 2
 """Least number of points: they determine a bandwidth and a latency; other constants stay as

@@ -28,8 +28,7 @@ from simdp.studies.validate.jobs import shortened
 from simdp.studies.variants import with_values
 from simdp.units import format_quantity
 
-SIZES = tuple(float(2**k) for k in range(3, 31))
-"""Sizes to propose: 8 bytes to 1 GiB."""
+SIZES = tuple(float(2**k) for k in range(3, 31))  # sizes to propose: 8 bytes to 1 GiB
 
 
 def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: float) -> Floats:
@@ -98,18 +97,14 @@ def next_point(
 
 # Measurements for a step --------------------------------------------------------------------------
 
-STEP = 0.01
-"""Change of a constant's logarithm for derivatives."""
+STEP = 0.01  # change of a constant's logarithm for derivatives
 
 NEARLY = 1.05
 """Among measurements within this factor of the least interval, that on the fewest ranks is
 proposed."""
 
-WORTH = 0.98
-"""Largest remaining share of an interval that is worth a proposal."""
-
-ALL_UP_TO = 8
-"""Up to here every number of nodes is tried, beyond it each doubled one."""
+WORTH = 0.98  # largest remaining share of an interval that is worth a proposal
+ALL_UP_TO = 8  # up to here every number of nodes is tried, beyond it each doubled one
 
 COLLECTIVE = "all_reduce"
 

@@ -79,8 +79,7 @@ NEEDED = {
 }
 """Columns that every table needs, in words."""
 
-SHOWN_REASONS = 20
-"""Most rows that an error names if none becomes a point."""
+SHOWN_REASONS = 20  # most rows that an error names if none becomes a point
 
 DATA_SHEET = "data sheet"
 
@@ -503,8 +502,7 @@ def _figure(table: RowTable, cells: Sequence[str], gpus: int) -> tuple[str, floa
 
 # Scenarios ----------------------------------------------------------------------------------------
 
-COMPUTES = ("measured", "roofline")
-"""From rows of one GPU; by the device's data sheet."""
+COMPUTES = ("measured", "roofline")  # from rows of one GPU; by the device's data sheet
 
 
 def scenarios_from_table(
@@ -563,8 +561,7 @@ def scenarios_from_table(
     return TableScenarios(str(path), tuple(made), reasons, tuple(table.unused), unique)
 
 
-NODE_SIZE = "devices_per_node"
-"""Key of a cluster that makes no difference to one GPU."""
+NODE_SIZE = "devices_per_node"  # key of a cluster that makes no difference to one GPU
 
 
 def _groups(rows: Sequence[MeasuredRow]) -> Iterator[list[MeasuredRow]]:

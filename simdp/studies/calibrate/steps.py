@@ -30,8 +30,7 @@ from simdp.workload.step_costs import time_beside_compute
 
 # Fits to steps ------------------------------------------------------------------------------------
 
-REACH = 30.0
-"""Default bounds of a constant, as a factor around the scenario's value."""
+REACH = 30.0  # default bounds of a constant, as a factor around the scenario's value
 
 USUAL = (
     "collectives.cost.efficiency.inter",
@@ -43,8 +42,7 @@ USUAL = (
 
 BETWEEN_NODES = ".inter"
 
-OF_ONE = ":"
-"""Separates the name of a scenario from a key that is fitted for it only."""
+OF_ONE = ":"  # separates the name of a scenario from a key that is fitted for it only
 
 
 class MeasuredStep(NamedTuple):
@@ -292,8 +290,7 @@ def _bounded(key: str) -> str:
 
 # Baselines ----------------------------------------------------------------------------------------
 
-CLOSE = 1e-6
-"""Relative error of a solved time."""
+CLOSE = 1e-6  # relative error of a solved time
 
 POINTS = "workload.compute.points"
 

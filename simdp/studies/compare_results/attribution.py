@@ -22,14 +22,9 @@ from simdp.traces import ITEMSIZE
 
 # Attribution --------------------------------------------------------------------------------------
 
-MAX_KEYS = 8
-"""Most differing keys that are changed one at a time."""
-
-MAX_STEPS = 20
-"""Most steps of a run that is repeated."""
-
-MAX_RUNS = 64
-"""Most short runs for all points of two results."""
+MAX_KEYS = 8  # most differing keys that are changed one at a time
+MAX_STEPS = 20  # most steps of a run that is repeated
+MAX_RUNS = 64  # most short runs for all points of two results
 
 Metrics = Mapping[str, float]
 
@@ -144,14 +139,9 @@ CAUSES = {
 }
 """Part of a step that each cause of a diagnosis belongs to."""
 
-LEAST_CAUSE = 0.01
-"""Least share of a step of the causes that are named next to a part."""
-
-LEAST_SHARE = 0.25
-"""Least share of a part's change for a key to be named next to it."""
-
-MAX_NAMED = 3
-"""Most keys next to a part, largest first."""
+LEAST_CAUSE = 0.01  # least share of a step of the causes that are named next to a part
+LEAST_SHARE = 0.25  # least share of a part's change for a key to be named next to it
+MAX_NAMED = 3  # most keys next to a part, largest first
 
 Values = dict[str, float]
 Known = dict[tuple[str, Unit], float | None]

@@ -28,11 +28,8 @@ from simdp.version import __version__
 
 Place = tuple[str | int, ...]
 
-NOT_A_CAUSE = ("name", "sweep", "measured")
-"""Keys without effect on results."""
-
-OF_THE_JOB = ("world_size", "ranks_per_device")
-"""Keys of a cluster that are never a machine's."""
+NOT_A_CAUSE = ("name", "sweep", "measured")  # keys without effect on results
+OF_THE_JOB = ("world_size", "ranks_per_device")  # keys of a cluster that are never a machine's
 
 AS_ONE = (("workload", "model"), ("workload", "compute"))
 """Mappings that count as one key where several of their keys differ, as by another preset."""
@@ -292,11 +289,8 @@ def steps_of(raw: Raw, result: Result) -> int:
 
 # Matching -----------------------------------------------------------------------------------------
 
-Pairs = list[tuple[int, int]]
-"""Numbers of points of A and of B."""
-
-MAX_NAMED = 3
-"""Most points that a message names."""
+Pairs = list[tuple[int, int]]  # numbers of points of A and of B
+MAX_NAMED = 3  # most points that a message names
 
 
 def matched(a: ComparedResult, b: ComparedResult) -> Pairs:

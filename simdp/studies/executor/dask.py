@@ -20,14 +20,9 @@ from simdp.errors import ScenarioError, SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 from simdp.version import __version__
 
-PATIENCE = 4.0
-"""Timeout for a scheduler to answer, and to have a worker [s]."""
-
-AHEAD = 4
-"""Items that are queued per thread of a worker."""
-
-TURNS = 50
-"""Rounds of results between counts of the workers."""
+PATIENCE = 4.0  # timeout for a scheduler to answer, and to have a worker [s]
+AHEAD = 4  # items that are queued per thread of a worker
+TURNS = 50  # rounds of results between counts of the workers
 
 LOOK, LOOKS = 5.0, 12
 """Timeout of waiting for an item before checking for workers [s], and number of such checks."""
@@ -36,8 +31,7 @@ LOGS = ("distributed", "distributed.client", "distributed.core")
 
 INSTALL = "--scheduler: needs distributed; pip install 'simdp[cluster]'."
 
-ALONE = Lock()
-"""Held by a worker while an item runs."""
+ALONE = Lock()  # held by a worker while an item runs
 
 
 class DaskExecutor(PointExecutor):

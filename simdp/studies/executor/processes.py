@@ -19,11 +19,8 @@ from simdp.engine import threads
 from simdp.errors import SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 
-AHEAD = 2
-"""Items that are queued per process, so that none waits."""
-
-MAX_DEATHS = 2
-"""Deaths of a process that runs one item alone until the item fails."""
+AHEAD = 2  # items that are queued per process, so that none waits
+MAX_DEATHS = 2  # deaths of a process that runs one item alone until the item fails
 
 DIED = "its process died, possibly out of memory; try fewer workers."
 

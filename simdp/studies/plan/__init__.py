@@ -48,8 +48,7 @@ from simdp.version import __version__
 
 __all__ = ["PlanRequest", "plan", "ready"]
 
-STEPS, MOST_STEPS = 2, 8
-"""Steps of a run that sets none, the first being warm-up; and most steps."""
+STEPS, MOST_STEPS = 2, 8  # steps of a run that sets none, the first being warm-up; and most steps
 
 MILLION = 1e6
 

@@ -184,8 +184,7 @@ def _leaving(cluster: Cluster) -> tuple[float, float]:
 
 ACTIVITIES = "forward", "backward", "tail"
 
-SEEN_STEPS = 64
-"""Most steps that are checked for stragglers; longer runs have no bound of compute."""
+SEEN_STEPS = 64  # most steps that are checked for stragglers; longer runs have no bound of compute
 
 
 def named(settings: dict[str, Any]) -> str:
@@ -619,8 +618,7 @@ class _Rank:
 
 Progress = Callable[[int, int], None]
 
-SAFETY = 1 - 1e-9
-"""Factor on bounds, since sums in another order differ by rounding."""
+SAFETY = 1 - 1e-9  # factor on bounds, since sums in another order differ by rounding
 
 
 class BoundRequest(NamedTuple):
@@ -950,8 +948,7 @@ class Bounds:
 
 
 SLOWED_BESIDE = np.zeros((NUM_BESIDE, 1), dtype=np.bool_)
-SLOWED_BESIDE[[HOOKS, LAUNCHES]] = True
-"""Columns of host work, which stragglers also slow down."""
+SLOWED_BESIDE[[HOOKS, LAUNCHES]] = True  # columns of host work, which stragglers also slow down
 
 
 def _beside(places: Sequence[SharedCluster]) -> Floats:

@@ -138,8 +138,7 @@ def order(best: Sequence[Option], goal: str) -> str:
 
 # Options and notes --------------------------------------------------------------------------------
 
-MAX_INTERVALS = 50
-"""Most options of the front that get intervals."""
+MAX_INTERVALS = 50  # most options of the front that get intervals
 
 
 NO_FIGURE = {

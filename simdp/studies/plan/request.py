@@ -38,8 +38,7 @@ from simdp.workload.layers.batchnorm import BatchNorm
 
 BATCH_OPTION = "--global-batch"
 
-KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
-"""The key that leads a line of a `ScenarioError`."""
+KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")  # the key that leads a line of a `ScenarioError`
 
 
 class Infeasible(NamedTuple):
@@ -109,8 +108,7 @@ def _freeing(
 
 # Probabilities ------------------------------------------------------------------------------------
 
-QUANTILES = 201
-"""Number of equally probable values of a distribution."""
+QUANTILES = 201  # number of equally probable values of a distribution
 
 Z90 = 1.6448536269514722
 """Standard deviations of a normal distribution from its mean to the ends of 90 %."""
@@ -167,8 +165,7 @@ def _normal() -> Floats:
 
 # Space --------------------------------------------------------------------------------------------
 
-NODES = "nodes"
-"""Key for numbers of whole nodes; the machine gives their size."""
+NODES = "nodes"  # key for numbers of whole nodes; the machine gives their size
 
 WORLD, MICRO, ACCUM, BATCH = (
     "cluster.world_size",
@@ -177,8 +174,7 @@ WORLD, MICRO, ACCUM, BATCH = (
     "workload.global_batch",
 )
 
-NETWORK = ("cluster", "collectives")
-"""Sections that a step's operations hardly depend on."""
+NETWORK = ("cluster", "collectives")  # sections that a step's operations hardly depend on
 
 
 class PlanPoint(NamedTuple):
@@ -332,8 +328,7 @@ DEFAULT_MICRO = [1, 2, 4, 8, 16, 32, 64, 128]
 
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp"]
 
-MAX_POINTS = 500_000
-"""Most points that are all bounded; larger spaces are sampled (`sampled`)."""
+MAX_POINTS = 500_000  # most points that are all bounded; larger spaces are sampled (`sampled`)
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,7 @@ from simdp.studies.plan.request import (
 )
 from simdp.studies.store import Store
 
-NUM_BEST = 5
-"""The best, and its alternatives."""
+NUM_BEST = 5  # the best, and its alternatives
 
 POINTS_AT_ONCE = 16
 """Points to simulate before the next choice; independent of the number of workers, so that the
@@ -73,8 +72,7 @@ FIELDS = {
 }
 """Fields of an option, and of `Bounds`."""
 
-SAME = 1 + 1e-12
-"""Tolerance of limits for rounding."""
+SAME = 1 + 1e-12  # tolerance of limits for rounding
 
 
 class SearchedPoint(NamedTuple):
@@ -295,14 +293,9 @@ def _objectives(option: Option) -> tuple[float, float, float]:
 
 # Sampling large spaces ----------------------------------------------------------------------------
 
-GENERATION = 64
-"""Points per generation."""
-
-GENERATIONS = 32
-"""Number of generations: 2,048 points, or fewer where some repeat."""
-
-HUGE = 1e300
-"""Replaces figures that are not finite."""
+GENERATION = 64  # points per generation
+GENERATIONS = 32  # number of generations: 2,048 points, or fewer where some repeat
+HUGE = 1e300  # replaces figures that are not finite
 
 
 class Sampled(NamedTuple):
@@ -432,14 +425,9 @@ def _report_trial(study: Any, trial: Any, value: _TrialValue | None) -> None:
 
 # Simulation of points -----------------------------------------------------------------------------
 
-FEW = 3, 4
-"""Numbers of micro-steps, or of steps of a period, to extrapolate from."""
-
-LONG = 16
-"""Least steps of a period for extrapolation, where nothing makes them differ."""
-
-RUNS = 100
-"""Runs of a job with failures."""
+FEW = 3, 4  # numbers of micro-steps, or of steps of a period, to extrapolate from
+LONG = 16  # least steps of a period for extrapolation, where nothing makes them differ
+RUNS = 100  # runs of a job with failures
 
 HOUR = 3600.0
 

@@ -325,8 +325,7 @@ def units_of(found: Recognised, layers: Sequence[str] | None) -> list[str] | str
 
 # Gathers of ZeRO-3's parameters -------------------------------------------------------------------
 
-SLACK = 1e-6
-"""Part of forward that counts as no time."""
+SLACK = 1e-6  # part of forward that counts as no time
 
 
 def by_fetches(
@@ -423,12 +422,10 @@ def _layer_named(order: Sequence[ReplayedLayer], sent: StepCollective) -> int | 
 
 # Layers -------------------------------------------------------------------------------------------
 
-MAX_LAYERS = 64
-"""Layers that a trace without gradients' readiness is cut into."""
+MAX_LAYERS = 64  # layers that a trace without gradients' readiness is cut into
 
 
-LOST = 1e-3
-"""Share of a step's gradients that may lack copies."""
+LOST = 1e-3  # share of a step's gradients that may lack copies
 
 
 def layers_of(

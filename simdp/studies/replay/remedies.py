@@ -14,22 +14,17 @@ from simdp.studies.replay.scenario import Raw, Replayed, replay_of
 from simdp.traces import RankTrace
 from simdp.units import format_quantity, parse
 
-LEAST_GAIN = 0.002
-"""Smallest fraction of a step by which a remedy shortens it."""
+LEAST_GAIN = 0.002  # smallest fraction of a step by which a remedy shortens it
 
 LEAST_EXACT = 0.05
 """Smallest such fraction of a change that needs no hardware and keeps gradients and batches."""
 
-BUCKETS_MIB = (5, 50, 100)
-"""Limits of buckets that are tried."""
-
-FACTORS = (2, 4)
-"""By which micro-batches, micro-steps and workers are multiplied."""
+BUCKETS_MIB = (5, 50, 100)  # limits of buckets that are tried
+FACTORS = (2, 4)  # by which micro-batches, micro-steps and workers are multiplied
 
 FASTER_LINK = 4
 
-COMPILED = "CompiledFxGraph"
-"""Part of the annotation of a graph that torch.compile made."""
+COMPILED = "CompiledFxGraph"  # part of the annotation of a graph that torch.compile made
 
 REDUCE_OVERHEAD = 'CUDA graphs (torch.compile with mode="reduce-overhead")'
 """Change that leaves a compiled job without launches."""

@@ -139,8 +139,7 @@ def _count(number: int, what: str) -> str:
 
 # Links --------------------------------------------------------------------------------------------
 
-FASTEST = 1e13
-"""Bandwidth where all transfers last equally long [bytes/s]."""
+FASTEST = 1e13  # bandwidth where all transfers last equally long [bytes/s]
 
 
 @dataclass(frozen=True)
@@ -216,8 +215,7 @@ def _not_negative(scaled: Floats) -> tuple[float, float]:
 
 # Scenario -----------------------------------------------------------------------------------------
 
-STEPS = 3
-"""Steps of the scenario: the first is warm-up."""
+STEPS = 3  # steps of the scenario: the first is warm-up
 
 UNKNOWN_DEVICE = {
     "name": "not in the catalogue",
@@ -228,8 +226,7 @@ UNKNOWN_DEVICE = {
 }
 """Placeholder for an unknown device: times are those of the profile."""
 
-LEAST_STALL = 0.02
-"""Waiting for input that takes less of a step is none."""
+LEAST_STALL = 0.02  # waiting for input that takes less of a step is none
 
 Raw = dict[str, Any]
 

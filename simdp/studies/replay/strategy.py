@@ -20,8 +20,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16", "")
 
 LOW = {"float16": "fp16", "bfloat16": "bf16"}
 
-LEAST_NBYTES = 1024
-"""All_reduces of fewer bytes in backward are statistics or flags."""
+LEAST_NBYTES = 1024  # all_reduces of fewer bytes in backward are statistics or flags
 
 Sharded = Literal["nothing", "optimizer_state", "gradients", "units", "parameters"]
 """Sharded state, by the collectives: of ``units`` whole modules are gathered at a time, of

@@ -93,13 +93,11 @@ FORWARD, BACKWARD, UPDATE = range(3)
 
 BACKWARD_OPS = "autograd::engine::evaluate_function"
 
-JOIN = 1e-3
-"""Largest gap between operators of one backward pass [s]."""
+JOIN = 1e-3  # largest gap between operators of one backward pass [s]
 
 TAKEN = "Memcpy DtoD gradients"
 
-SAME = 1e-9
-"""Instants that differ by less are the same [s]."""
+SAME = 1e-9  # instants that differ by less are the same [s]
 
 OWN = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
 """First words of kernels' names in trace.json, and last ones in traces by rank."""
@@ -170,11 +168,8 @@ def _inside(
 
 # Kernels ------------------------------------------------------------------------------------------
 
-TOLERANCE = 2e-9
-"""Instants that differ by less are the same [s]."""
-
-QUEUED = 1e-7
-"""Largest gap to the collective before of one that may have waited for it [s]."""
+TOLERANCE = 2e-9  # instants that differ by less are the same [s]
+QUEUED = 1e-7  # largest gap to the collective before of one that may have waited for it [s]
 
 LOADER = "enumerate(DataLoader)"
 

@@ -24,11 +24,8 @@ from simdp.traces.timeline import OPTIMIZER, RankTimeline
 
 # Typical step -------------------------------------------------------------------------------------
 
-LEAST_SLOW = 0.03
-"""Relative excess of work from which a rank is a straggler."""
-
-LEAST_LATE = 0.01
-"""Fraction of a step that a late rank's host loses before it, at least."""
+LEAST_SLOW = 0.03  # relative excess of work from which a rank is a straggler
+LEAST_LATE = 0.01  # fraction of a step that a late rank's host loses before it, at least
 
 
 class RankWork(NamedTuple):

@@ -118,8 +118,7 @@ def time_table(
 
 # Running a validation -----------------------------------------------------------------------------
 
-WORTH_A_PROCESS = 150
-"""Runs that take about as long as starting a process."""
+WORTH_A_PROCESS = 150  # runs that take about as long as starting a process
 
 
 def worthwhile(num_jobs: int, num_runs: int) -> int:

@@ -243,8 +243,7 @@ LEAST_SHARE = 1e-3
 """Least change of a constant's logarithm for a direction of the covariance to count."""
 
 
-Numbers = dict[str, float]
-"""Constants by key, in SI units."""
+Numbers = dict[str, float]  # constants by key, in SI units
 
 
 def by_key(constants: Sequence[Constant], values: Floats) -> Numbers:

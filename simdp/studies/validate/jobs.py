@@ -260,8 +260,7 @@ def cluster_name(scenario: str, point: Scenario) -> str:
     return Path(machine).stem if machine else scenario
 
 
-STEPS = 2
-"""One warm-up step and one to measure, where the scenario sets no number."""
+STEPS = 2  # one warm-up step and one to measure, where the scenario sets no number
 
 
 def shortened(point: Scenario) -> Scenario:
@@ -356,11 +355,8 @@ def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> Memo
 
 # Jobs ---------------------------------------------------------------------------------------------
 
-MAX_POINTS = 8
-"""Most points of a job."""
-
-Intervals = Literal["all", "predicted", "none"]
-"""Points that have an interval."""
+MAX_POINTS = 8  # most points of a job
+Intervals = Literal["all", "predicted", "none"]  # points that have an interval
 
 
 class ValidationGroup(NamedTuple):

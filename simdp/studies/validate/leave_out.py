@@ -82,14 +82,12 @@ WIDE: dict[str | None, tuple[float, float]] = {
 }
 """Bounds of constants without published values, by dimension [SI]."""
 
-MOST = 4.0
-"""Upper bound of a share."""
+MOST = 4.0  # upper bound of a share
 
 LATENCY = 1000.0
 """Factor of the bounds of a latency around the published value: TCP's is hundreds of times it."""
 
-SHARE = 1.5
-"""Spread of a share of a bandwidth around the published value."""
+SHARE = 1.5  # spread of a share of a bandwidth around the published value
 
 GRID = 9
 """Values per constant in the search for a start: a limit that nothing reaches has no gradient."""
@@ -97,8 +95,7 @@ GRID = 9
 JITTER, JITTERS = 0.01, 0.6
 """Scatter of the ranks of GPU clusters about their mean, and its own spread: 0.004 to 0.03."""
 
-MOVES = 1e-9
-"""Least change of a time's logarithm for a constant to count."""
+MOVES = 1e-9  # least change of a time's logarithm for a constant to count
 
 
 class PointConstants:
@@ -331,8 +328,7 @@ def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Cons
     return Constant(key, dimension, value, low, high if dimension else min(high, MOST), spread)
 
 
-MAX_WATCHED = 192
-"""Most points that a process caches, since folds of a cluster share them."""
+MAX_WATCHED = 192  # most points that a process caches, since folds of a cluster share them
 
 WATCHED: OrderedDict[tuple[str, bool, int], Watched] = OrderedDict()
 """Cache of points; without effect on results."""
